@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | validation | conformance | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow validation conformance models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -26,7 +26,7 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not browser and not tensorflow"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not browser and not tensorflow and not bulk"
 
 test-server: .venv/dev models
 	$(BIN)/python -m pytest -m server
@@ -91,6 +91,13 @@ models-check: .venv/dev
 # TensorFlow and tf2onnx, 2 GB, in an environment of its own; not a part of CI.
 test-tensorflow: .venv/tensorflow models
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
+
+BULK_ROWS ?= 1000000
+BULK_ROUNDS ?= 3
+
+# Ray, Dask and Spark, 1.3 GB, in an environment of its own; not a part of CI. Spark needs a Java on PATH.
+bulk: .venv/bulk
+	BULK_ROWS=$(BULK_ROWS) BULK_ROUNDS=$(BULK_ROUNDS) .venv/bulk/bin/python -m pytest -m bulk -rP tests/bulk
 
 # Writes what it finds into the document, the plot, and what profiles say of their error.
 validation: .venv/dev
@@ -192,6 +199,10 @@ proto: .venv/python
 	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev,tensorflow]'
 	@# Without its dependencies: it would bring tensorflow beside tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
+
+.venv/bulk: .venv/python
+	@$(PYTHON) -m venv $@
+	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[bulk]' hypothesis pytest pytest-timeout
 
 clean:
 	rm -rf .venv .cache build dist backend/*.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef

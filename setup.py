@@ -1,8 +1,11 @@
-"""What pyproject.toml cannot say: the popef that is needed is the one of the very same version, and how the
-kernels are compiled.
+"""The parts of the installation that pyproject.toml cannot express.
 
-They become a library that needs neither Python nor a certain version of it, so one wheel does for all. Where
-nothing compiles them the installation goes on: `simipu.kernels` says so, and ONNX Runtime computes alone.
+They are the exact version of popef that is needed, and the compilation of the kernels.
+
+The kernels become a library that needs neither Python nor a certain version of it.
+So one wheel fits all.
+If they cannot be compiled, the installation goes on.
+Then `simipu.kernels` says so, and ONNX Runtime computes alone.
 """
 
 import os
@@ -21,7 +24,7 @@ BUILD = runpy.run_path(str(KERNELS / "build.py"), run_name="build")
 
 
 class BuildKernels(build_ext):
-    """Compiles the kernels in the place of a module of Python's."""
+    """Build step that compiles the kernels in the place of a Python module."""
 
     def build_extension(self, ext: Extension) -> None:
         """Compile and link."""
@@ -32,7 +35,7 @@ class BuildKernels(build_ext):
             try:
                 objects = compile_units(folder)
             except BUILD["CompilerError"] as error:
-                # What another compiler warns of is no reason to do without.
+                # Warnings of another compiler are no reason to build no kernels.
                 self.warn(str(error))
                 objects = compile_units(folder, extra=("-Wno-error",))
             BUILD["link"](objects, library)
@@ -40,11 +43,11 @@ class BuildKernels(build_ext):
             raise CompileError(str(error)) from error
 
     def get_ext_filename(self, ext_name: str) -> str:
-        """No tag of Python's: nothing of it is used."""
+        """Return a file name without Python's tag, because nothing of Python is used."""
         return os.path.join(*ext_name.split(".")) + ".so"
 
     def copy_extensions_to_source(self) -> None:
-        """To the checkout of an editable installation, in the place of what an older one left there."""
+        """Copy extensions to an editable installation's checkout, replacing the older ones."""
         Path(self.get_finalized_command("build_py").get_package_dir("simipu.kernels"), "libsimipu.so").unlink(
             missing_ok=True
         )
@@ -52,10 +55,10 @@ class BuildKernels(build_ext):
 
 
 class OneWheel(bdist_wheel):
-    """A wheel of one platform, for every Python 3."""
+    """Wheel of one platform, for every Python 3."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """For any Python and ABI."""
+        """Return the wheel's tag, for any Python 3 and ABI."""
         return ("py3", "none", super().get_tag()[2])
 
 

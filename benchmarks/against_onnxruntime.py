@@ -1,9 +1,9 @@
-"""What a user would write instead: a Python-backend model of a few lines that calls ONNX Runtime, request by
-request, in fp32 on the original ONNX file.
+"""Comparison with a user's alternative: a small Python-backend model that calls ONNX Runtime.
 
-Every network is served in fp16 with partials in half and in float, in fp8 and in fp32 beside it. All get the
-same requests, the same batching and as many threads. The small models compute for less than 0.2 ms a row;
-all give them one thread, there being nothing to share out among more.
+That model serves request by request, in fp32, on the original ONNX file. Every network is served
+beside it in fp16 with partials in half and in float, in fp8 and in fp32. All get the same requests,
+the same batching and as many threads. The small models compute for less than 0.2 ms a row; all give
+them one thread, because there is nothing to share among more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rounds import Comparison, Round, Subject
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 SERVED = [name for name in NETWORKS if not name[-1].isdigit() or name == "resnet50"]
-"""Those of one row: requests are joined where they come together."""
+"""Networks of one row, whose requests are joined if they arrive together."""
 SMALL = ("mlp", "convnet")
 NUM_ROWS = 8
 """Requests that differ; perf_analyzer sends them in turn."""
@@ -41,7 +41,7 @@ class Case:
 
 
 def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
-    """The models of a network in `folder`/models."""
+    """Write the models of a network to `folder`/models."""
     models, sources = folder / "models", folder / "sources"
     sources.mkdir(parents=True)
     network = NETWORKS[name](sources)
@@ -60,7 +60,7 @@ def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
 
 
 def make_comparison(case: Case, concurrency: int, folder: Path) -> Comparison:
-    """The models of a case under the same requests."""
+    """Return the comparison of a case's models under the same requests."""
     subjects = [Subject(case.rival.name, inputs.write_inputs(folder, case.rival, case.rows))]
     for precision, config in case.served.items():
         data = inputs.write_inputs(folder, config, case.rows)
@@ -71,13 +71,14 @@ def make_comparison(case: Case, concurrency: int, folder: Path) -> Comparison:
 def measure(
     name: str, options: argparse.Namespace, console: Console
 ) -> tuple[list[Comparison], list[list[Round]]]:
-    """A network at each concurrency, in a server of its own: small machines do not hold them all."""
+    """Measure a network at each concurrency, in a separate server: small machines do not hold them
+    all."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         case = write_case(folder, name, options)
         comparisons = [make_comparison(case, each, folder) for each in options.concurrency]
         with repository.serve(folder / "models", folder / "log") as server:
-            if "fp32" in case.served:  # what other precisions make of answers is not this benchmark's matter
+            if "fp32" in case.served:  # this benchmark does not check the answers of other precisions
                 inputs.check_answers(server.grpc_url, case.rows[0], (case.rival, case.served["fp32"]))
             found = rounds.run_rounds(server.grpc_url, comparisons, options.rounds, options.seconds, console)
     return comparisons, found

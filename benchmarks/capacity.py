@@ -1,9 +1,10 @@
-"""How much a core serves: requests of the example models per second of processor time of the server and its
-instances.
+"""Capacity of a core: requests of the example models per second of processor time of the server and
+its instances.
 
-Processor time is what a machine that others use still tells, where an instance has one thread: several spin
-while they wait for each other. The requests per second beside it are those of this moment. Requests of a row
-each, which the server joins, and of a compiled batch each; gRPC; every round measures each load once.
+Processor time stays meaningful on a shared machine if an instance has one thread: several spin
+while they wait for each other. The requests per second beside it are those of this moment. Requests
+have a row each, which the server joins, or a compiled batch each; they use gRPC. Every round
+measures each load once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of so many rows to a model, so many at once."""
+    """Requests of `rows` rows to a model, `at_once` at once."""
 
     model: str
     rows: int
@@ -47,8 +48,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a load came to: requests a second, the 99th percentile of their latency, and requests for each
-    second of processor time."""
+    """Result of a load: requests a second, the 99th percentile of their latency, and requests for
+    each second of processor time."""
 
     per_second: float
     p99_us: float
@@ -56,7 +57,7 @@ class Capacity:
 
 
 def read_processor_seconds(process: int) -> float:
-    """What a process and those that it started have taken so far."""
+    """Return the processor time used so far by a process and its descendants."""
     # Behind the name, which may hold anything: user and system time are the 14th and the 15th field of all.
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     own = (int(fields[11]) + int(fields[12])) / _TICKS
@@ -64,7 +65,8 @@ def read_processor_seconds(process: int) -> float:
 
 
 def read_counters(server: TritonServer, model: str) -> tuple[int, float]:
-    """The requests that the model has answered, and the processor time of the server."""
+    """Return the number of requests that the model has answered, and the processor time of the
+    server."""
     with InferenceServerClient(server.grpc_url) as client:
         (statistics_,) = client.get_inference_statistics(model).model_stats
     return statistics_.inference_stats.success.count, read_processor_seconds(server.pid)
@@ -80,7 +82,7 @@ def measure(server: TritonServer, load: Load, seconds: float) -> Capacity:
 
 
 def write_loads(models: Path, rows_at_once: Sequence[int]) -> list[Load]:
-    """The example models, and what they are to be asked."""
+    """Write the example models, and return their loads."""
     loads = []
     for recipe in repository.build_examples():
         config = repository.copy_example(recipe.model, models / recipe.model)
@@ -94,7 +96,7 @@ def write_loads(models: Path, rows_at_once: Sequence[int]) -> list[Load]:
 
 
 def make_table(found: dict[Load, list[Capacity]]) -> Table:
-    """A row for each load."""
+    """Return a table with a row for each load."""
     title = "requests that a core serves; medians (least..greatest)"
     columns = ("rows", "at once", "requests/s", "p99 ms", "requests/s per core", "rows/s per core")
     table = report.make_table(title, "model", *columns)
@@ -111,7 +113,7 @@ def make_table(found: dict[Load, list[Capacity]]) -> Table:
 
 
 def describe(figures: Sequence[float]) -> str:
-    """The median, then the least and the greatest."""
+    """Format the median, then the least and the greatest."""
     return f"{statistics.median(figures):.3g} ({min(figures):.3g}..{max(figures):.3g})"
 
 

@@ -1,4 +1,4 @@
-"""Child processes with a time limit, and what they took."""
+"""Child processes with a time limit, and the resources they used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ RESIDENT = re.compile(r"VmRSS:\s+(\d+) kB")
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that ended: its status (None: killed for taking too long), its output, and what it took."""
+    """A process that ended: its status (None: killed for taking too long), its output, and its
+    resources."""
 
     status: int | None
     output: str
@@ -57,7 +58,7 @@ def run_child(command: Sequence[str], seconds: float) -> Child:
 
 
 def read_resident_bytes(process: int) -> int:
-    """The resident memory of a process and of those that it started; 0 for one that is gone."""
+    """Return the resident memory of a process and its descendants; 0 for a process that is gone."""
     try:
         found = RESIDENT.search(Path(f"/proc/{process}/status").read_text())
         children = find_children(process)
@@ -67,8 +68,7 @@ def read_resident_bytes(process: int) -> int:
 
 
 def read_cpu_seconds(process: int) -> float:
-    """The time of processors that a process and those that it started have taken; of those that are gone
-    none."""
+    """Return the processor time of a process and its descendants; those that are gone count 0."""
     try:
         # Behind the name, which may hold anything: the state is field 3, utime and stime are 14 and 15.
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -79,7 +79,7 @@ def read_cpu_seconds(process: int) -> float:
 
 
 def find_children(process: int) -> list[int]:
-    """The process ids of a process's children."""
+    """Return the process ids of a process's children."""
     found: list[int] = []
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):  # a thread that is gone by now

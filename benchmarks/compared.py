@@ -1,5 +1,5 @@
-"""What is held against ONNX Runtime's fp32: networks, the precisions that each is compiled in, and the share
-of its speed that these have to reach."""
+"""Networks compared with ONNX Runtime's fp32: the precisions of each, and the goals for their
+relative speed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PARTIALS = "partials_type="
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What poprt is told of it; `partials` are the compiler's, or its default."""
+    """Options of poprt for a precision; `partials` are the compiler's, or its default."""
 
     precision: str
     goal: Goal
@@ -42,7 +42,8 @@ PRECISIONS = {
 
 
 def with_precision(arguments: Sequence[str], name: str) -> list[str]:
-    """poprt's arguments for a model, with those of another precision in place of their own."""
+    """Return poprt's arguments for a model, with those of another precision in place of their
+    own."""
     chosen = PRECISIONS[name]
     kept = [each for each in arguments if not each.startswith(_PARTIALS)]
     for flag in ("--precision", _OPTIONS):
@@ -59,14 +60,14 @@ def with_precision(arguments: Sequence[str], name: str) -> list[str]:
 
 
 def _takes_none(arguments: Sequence[str]) -> bool:
-    """Whether nothing follows the flag of the compiler's options."""
+    """Return whether nothing follows the flag of the compiler's options."""
     following = arguments[arguments.index(_OPTIONS) + 1 :]
     return not following or following[0].startswith("-")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """An ONNX file, what poprt is told of it but the precision, and the rows of a run."""
+    """An ONNX file, the options of poprt except the precision, and the rows of a run."""
 
     file: Path
     arguments: Sequence[str] = ()
@@ -104,11 +105,12 @@ NETWORKS: dict[str, Callable[[Path], Network]] = {
     "convnet": _small(synthetic.make_convnet, 1),
     "convnet_16": _small(synthetic.make_convnet, repository.BATCH_SIZE),
 }
-"""By name; a number is of the rows of a run."""
+"""Functions that write each network, by name; a number in a name is the number of rows of a run."""
 
 
 def compile_network(network: Network, precision: str, folder: Path) -> Path:
-    """Compile into the model folder, which is returned. What half makes of the outputs is not asked."""
+    """Compile into the model folder and return it. The effect of half on the outputs is not
+    checked."""
     words = ["--input_model", str(network.file), *with_precision(network.arguments, precision)]
     words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
     told = io.StringIO()

@@ -1,8 +1,9 @@
-"""What the compiler takes of a large model: BERT-large to fp16, by the real command, in a process of its own.
+"""Resources of the compiler for a large model: BERT-large to fp16, by the real command, in a
+separate process.
 
-Seconds, those of the processor beside them, and the peak of resident memory over the size of the ONNX file,
-which is mapped and counts where it was read. Weights are random, so that half parts from float and the
-compiler looks for where: by far the longest that a compilation takes.
+It reports seconds, processor seconds, and the peak of resident memory over the size of the ONNX
+file, which is mapped and counts as far as it was read. Weights are random, so that half differs
+from float and the compiler searches for the cause: by far the longest case of a compilation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PARTIALS = ("half", "float")
 
 
 def _processor_seconds() -> float:
-    """Of all children that have ended."""
+    """Return the processor time of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

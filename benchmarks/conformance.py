@@ -31,12 +31,12 @@ from suite_findings import classify_refusal, find_reason, find_unnamed
 from suite_runs import MAX_SECONDS, Outcome, Status, Worker
 
 STEPS = {"fp32": 1, "fp16": 3}
-"""Of how many cases one runs in a precision."""
+"""Step between the cases that run in each precision: one of so many cases runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a case in a precision."""
+    """Outcome of a case in a precision."""
 
     case: Case
     precision: str
@@ -138,7 +138,7 @@ def make_sections(results: Sequence[Result]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Run, print the counts, and write what is asked for."""
+    """Run, print the counts, and write the requested files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

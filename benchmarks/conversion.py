@@ -1,11 +1,12 @@
-"""How long it takes to convert a model to fp16, and how much memory: models of many nodes, which should take
-time in proportion to them, and models of many bytes.
+"""Time and memory of the conversion of a model to fp16.
+
+The models have many nodes, whose time should be proportional to their number, or many bytes.
 
     benchmarks/conversion.py [--against REVISION] [--rounds N] [--quick]
 
-Each conversion is a process of its own that reads the file with `onnx.load`, weights and all, as scripts do,
-and runs `poprt.Converter`. With `--against`, the code of another revision converts the same files, one right
-after the other; the ratio is ours over theirs.
+Each conversion is a separate process that reads the file with `onnx.load`, weights and all, as
+scripts do, and runs `poprt.Converter`. With `--against`, the code of another revision converts the
+same files, one right after the other; the ratio is ours over theirs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ print(time.monotonic() - start)
 
 @dataclass(slots=True)
 class Case:
-    """A model in a file, and what its conversions took."""
+    """A model in a file, and the resources of its conversions."""
 
     name: str
     file: Path
@@ -57,7 +58,7 @@ class Case:
 
 
 def make_chain(count: int) -> onnx.ModelProto:
-    """Nodes one after the other, some of which do nothing."""
+    """Return nodes one after the other, some of which do nothing."""
     weights = {"factor": np.array([[1.5, 2]], np.float32), "shape": np.array([2, 2])}
     read: dict[str, tuple[str, ...]] = {
         "Relu": (),
@@ -81,7 +82,7 @@ def make_chain(count: int) -> onnx.ModelProto:
 
 
 def make_wide(count: int) -> onnx.ModelProto:
-    """Products of one tensor, each with a weight of its own, added up."""
+    """Return products of one tensor, each with a separate weight, added up."""
     nodes, weights = [], {}
     for i in range(count // 3):
         weights[f"w{i}"] = np.full((2, 2), i, np.float32)
@@ -95,7 +96,7 @@ def make_wide(count: int) -> onnx.ModelProto:
 
 
 def make_resnet() -> onnx.ModelProto:
-    """ResNet-50 in float with values for its weights, 100 MB."""
+    """Return ResNet-50 in float with values for its weights, 100 MB."""
     model, random = networks.resnet50(1), np.random.default_rng(0)
     for tensor in model.graph.initializer:
         values = random.normal(0, 0.02, tuple(tensor.dims)).astype(np.float32)
@@ -107,7 +108,7 @@ def make_resnet() -> onnx.ModelProto:
 
 
 def make_large(total_bytes: float) -> onnx.ModelProto:
-    """Layers of weights of 4 to 16 MiB."""
+    """Return layers of weights of 4 to 16 MiB."""
     random = np.random.default_rng(0).normal(0, 0.02, (_WIDTH, 4 * _WIDTH)).astype(np.float32)
     nodes: list[onnx.NodeProto] = []
     weights: dict[str, Array] = {}
@@ -157,7 +158,7 @@ def _write(folder: Path, name: str, model: onnx.ModelProto, *, beside: bool = Fa
 
 
 def convert(case: Case, backend: Path) -> Child:
-    """Convert with the code in `backend`. Raises RuntimeError for what it refuses."""
+    """Convert with the code in `backend`. Raises RuntimeError if it rejects the model."""
     kept = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(backend)
     try:
@@ -173,7 +174,8 @@ def convert(case: Case, backend: Path) -> Child:
 
 @contextmanager
 def check_out(revision: str | None, folder: Path) -> Iterator[Path | None]:
-    """The packages of another revision, if one is given, while the with statement lasts."""
+    """Check out the packages of another revision, if one is given, while the with statement
+    lasts."""
     if revision is None:
         yield None
         return
@@ -186,7 +188,7 @@ def check_out(revision: str | None, folder: Path) -> Iterator[Path | None]:
 
 
 def print_table(cases: Sequence[Case], rounds: int) -> None:
-    """Medians, and ratios of medians."""
+    """Print medians, and ratios of medians."""
     columns = ("model", "seconds", "of theirs", "peak GB", "of theirs")
     table = make_table(f"conversion to fp16, medians of {rounds}", *columns)
     for case in cases:

@@ -1,7 +1,7 @@
-"""What two servers behind HAProxy and Envoy lose, over HTTP and gRPC, while they are killed, restarted or
-updated, or lose a process: each case some times, in a table.
+"""Losses of two servers behind HAProxy and Envoy, over HTTP and gRPC, under faults and updates.
 
-`make deploy-tools` gets the programs. All four ways are asked at once, by 16 clients each.
+The servers are killed, restarted or updated, or lose a process: each case several times, in a
+table. `make deploy-tools` gets the programs. All four ways are used at once, by 16 clients each.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Case = Callable[[], Report]
 
 
 def list_local_cases(fleet: Fleet, new: Path) -> Mapping[str, Case]:
-    """Those of a repository in a folder."""
+    """Return the cases of a repository in a folder."""
     found: dict[str, Case] = {name: partial(case, fleet) for name, case in CASES.items()}
     return {**found, "update and back": partial(cases.update, fleet, new)}
 
 
 def list_store_cases(fleet: Fleet, store: Store, new: Path) -> Mapping[str, Case]:
-    """Those of a repository in S3."""
+    """Return the cases of a repository in S3."""
     return {
         "S3: update and back": partial(cases.update, fleet, new),
         "S3: store away": partial(cases.lose_store, fleet, store),
@@ -44,7 +44,7 @@ def list_store_cases(fleet: Fleet, store: Store, new: Path) -> Mapping[str, Case
 
 
 def iter_groups(folder: Path, wanted: str) -> Iterator[Mapping[str, Case]]:
-    """The cases of one pair of servers after the other; each pair runs while its cases are looked at."""
+    """Yield the cases of each pair of servers in turn; a pair runs while its cases are in use."""
     tools = find_tools()
     new = write_version(folder / PLAIN.name, PLAIN, cases.NEW_VERSION)
     for name in ("folder", "s3"):
@@ -64,7 +64,8 @@ def iter_groups(folder: Path, wanted: str) -> Iterator[Mapping[str, Case]]:
 
 
 def print_report(name: str, found: list[Report], console: Console) -> None:
-    """A row for each way, with its lost and sent requests in each run, and the other figures below."""
+    """Print a row for each way, with its lost and sent requests in each run, and the other figures
+    below."""
     table = report.make_table(
         name,
         "way",

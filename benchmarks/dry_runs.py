@@ -1,4 +1,4 @@
-"""What the dry run adds to a compilation.
+"""Cost of the dry run in a compilation.
 
 The four examples, ResNet-50 and BERT-base are compiled by the real command, with and without
 `--skip_dry_run`, one after the other in each round.
@@ -20,7 +20,7 @@ from commands.recipes import default_cache, fetch, read_recipes
 
 LIMIT_SECONDS = 600.0
 MAX_SHARE, MAX_SECONDS = 0.1, 1.0
-"""The goal: at most this share of the compilation, or so many seconds."""
+"""Goal: at most this share of the compilation, or this many seconds."""
 BATCH = 4
 REPOSITORY = Path(__file__).parents[1] / "model_repository"
 

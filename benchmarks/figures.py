@@ -1,7 +1,8 @@
-"""Published figures of real IPUs and of Graphcore's own simulator, each beside what the model says.
+"""Published figures of real IPUs and of Graphcore's own simulator, each beside the model's
+prediction.
 
-`benchmarks/data` has the figures with their sources, and `published_models.py`, which builds networks as
-their exporters wrote them: they go through the converter as any user's model does.
+`benchmarks/data` has the figures with their sources, and `published_models.py`, which builds
+networks as their exporters wrote them. They go through the converter like any user's model.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ MK1, MK2, BOW, C600 = (TARGETS[name] for name in ("ipu1", "ipu2", "bow", "ipu21"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One published figure and what the model says."""
+    """One published figure and the model's prediction."""
 
     network: str
-    """What is left out together: figures of one network in several precisions know each other."""
+    """Group that is left out together: figures of one network in several precisions are not
+    independent."""
     family: str
     name: str
     predicted: float
@@ -48,7 +50,7 @@ class Point:
     modelled: Estimate | None = None
     precision: str = "fp16"
     num_bytes: int = 0
-    """Of all tensors of the graph, weights and activations."""
+    """Bytes of all tensors of the graph, weights and activations."""
 
     @property
     def ratio(self) -> float:
@@ -62,7 +64,7 @@ class Point:
 
     @property
     def is_simulated(self) -> bool:
-        """Whether Graphcore's simulator said it, no chip."""
+        """True if the figure is from Graphcore's simulator, not from a chip."""
         return self.network.startswith("simulator")
 
 
@@ -93,7 +95,7 @@ Predict = Callable[[dict[str, Any], Calibration], Answer]
 def iter_points(
     calibration: Calibration = CALIBRATION, networks_wanted: Callable[[str], bool] = lambda _network: True
 ) -> Iterator[Point]:
-    """All figures that the model can be asked for, of the networks that are wanted."""
+    """Yield all figures that the model can predict, of the wanted networks."""
     yield from _iter_simulator_points(calibration, networks_wanted)
     for row in json.loads((DATA / "ipu-measured-calibration.json").read_text()):
         network, family, predict = _find_predictor(row)
@@ -173,7 +175,7 @@ def _predict(
 
 @lru_cache(maxsize=64)
 def _converted(record: str) -> onnx.ModelProto:
-    """The converted graph of a published run."""
+    """Return the converted graph of a published run."""
     case = CASES[record]
     with tempfile.TemporaryDirectory() as folder:
         source = OnnxSource(Path(published_models.build(case, folder)["onnx"]), {})
@@ -188,8 +190,11 @@ def _published(row: dict[str, Any], calibration: Calibration) -> Answer:
 
 
 def _iter_cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The published runs by their record: those that `published_models` has, and those of the same networks
-    with other sizes and options."""
+    """Yield the published runs by their record.
+
+    They are those in `published_models`, and those of the same networks with other sizes and
+    options.
+    """
     for case in published_models.cases():
         yield case["record"], case
     half, squad = published_models.HALF, published_models.SQUAD
@@ -222,7 +227,7 @@ def _resnet(row: dict[str, Any], calibration: Calibration) -> Answer:
 
 
 def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
-    """The products become fp8 as the converter makes them, but of those that `variant` keeps."""
+    """Convert the products to fp8 as the converter does, except those that `variant` keeps."""
     names = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
     # The export numbers all nodes: its Conv_13 is the first downsampling.
     kept = {"first conv": names[0], "conv_13": names[4], "last gemm": names[-1]}
@@ -234,14 +239,15 @@ def _wide_deep(row: dict[str, Any], calibration: Calibration) -> Answer:
 
 
 def _gpt2(row: dict[str, Any], calibration: Calibration) -> Answer:
-    """A token; the loop over tokens runs on the device, so that the host hardly counts."""
+    """Predict a token of GPT-2; the loop over tokens runs on the device, so the host hardly
+    counts."""
     model = networks.gpt2_step(row["batch_size"], row["max_length"], [0, 6, 7, 7, 7, 7, 7, 7])
     options = CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")
     return _answer(model, C600, options, calibration, lambda found: found.compute_seconds)
 
 
 def _vertex(row: dict[str, Any], calibration: Calibration) -> Answer:
-    """Cycles of the AMP vertex alone, on one block of weights."""
+    """Predict the cycles of the AMP vertex alone, on one block of weights."""
     rows = int(re.findall(r"\d+", row["shape"])[0])
     channels = 16
     load = channels * channels * 2 / BOW.coefficient_bytes_per_cycle
@@ -294,16 +300,20 @@ _PREDICTORS: dict[str, tuple[str, str, Predict]] = {
     "poprt/null-model": ("an empty graph", "an empty graph (C600)", _null),
     "poptransformer/gpt2-xl/8x C600": ("GPT-2 XL", "GPT-2 XL, a token at a time (8 C600)", _gpt2),
 }
-"""By group of rows: network, family, and what predicts them. Left out are latencies with several clients at
-once, or of which the table does not say whether they are a call's (resnet50), and tut6, whose host prepares
-its data for most of the time."""
+"""Predictors by group of rows: network, family, and function.
+
+Latencies with several clients at once are left out, and those of which the table does not say
+whether they are a call's (resnet50). So is tut6, whose host prepares its data for most of the time.
+"""
 
 
 def _iter_simulator_points(
     calibration: Calibration, networks_wanted: Callable[[str], bool]
 ) -> Iterator[Point]:
-    """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm)
-    both gradients."""
+    """Yield the figures of Graphcore's own simulator, operator by operator.
+
+    They are fp16 with float partials, forward and (but for gemm) both gradients.
+    """
     with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
         rows = list(csv.DictReader(file))
     for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):

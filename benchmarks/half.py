@@ -1,12 +1,12 @@
-"""What the chip's numbers cost: the graphs that are served, in this process, beside ONNX Runtime in fp32 on
+"""Cost of the chip's numbers: the served graphs, in this process, beside ONNX Runtime in fp32 on
 the original ONNX file.
 
-    benchmarks/half.py [--models M ...] [--precisions P ...] [--threads N ...] [--rounds N] [--seconds S]
-                       [--profile]
+    benchmarks/half.py [--models M ...] [--precisions P ...] [--threads N ...] [--rounds N]
+                       [--seconds S] [--profile]
 
-Interleaved: every round measures ONNX Runtime, each precision, and ONNX Runtime again, each for so many
-seconds; a ratio is of speeds, so that 1 is as fast as ONNX Runtime in fp32. With --profile instead, where the
-time goes: by operator, and by node, of both.
+Rounds are interleaved: each measures ONNX Runtime, each precision, and ONNX Runtime again, each for
+S seconds. A ratio is of speeds, so that 1 is as fast as ONNX Runtime in fp32. With --profile it
+prints the times by operator, and by node, of both instead.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ Feeds = Mapping[str, Array]
 
 SETTLE_SECONDS = 0.12
 """ONNX Runtime's threads spin for some 50 ms after a run, on cores that the next one needs."""
-LEAST_RUNS = 3
+MIN_RUNS = 3
 PIXEL, WORD = 256, 30_522
-"""What integers of pictures and of sentences stay below."""
+"""Upper bounds of integers in pictures and in sentences."""
 
 
 @dataclass(slots=True)
 class Subject:
-    """Something that computes, and the median seconds of its runs in each round."""
+    """A computation, and the median seconds of its runs in each round."""
 
     run: Callable[[], Sequence[Array]]
     seconds: list[float] = field(default_factory=list)
 
 
 def open_executable(folder: Path) -> Executable:
-    """As it is served: mapped from its files."""
+    """Open the executable as it is served: mapped from its files."""
     return Executable(sorted((folder / "1").glob("*.popef")))
 
 
 def open_original(
     network: Network, threads: int, profile: Path | None = None
 ) -> onnxruntime.InferenceSession:
-    """ONNX Runtime's session on the file as it is."""
+    """Open ONNX Runtime's session on the unchanged file."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
@@ -72,7 +72,7 @@ def open_original(
 
 
 def make_feeds(session: onnxruntime.InferenceSession, executable: Executable, rows: int) -> dict[str, Array]:
-    """Made-up inputs of the compiled shapes, with so many rows where these are independent."""
+    """Return random inputs of the compiled shapes, with `rows` rows where these are independent."""
     generator = np.random.default_rng(0)
     streams = {each.tensor: each for each in executable.executable.program(MAIN_PROGRAM).streams}
     whole = not executable.batch_size or executable.rows.dependence
@@ -90,7 +90,7 @@ def make_feeds(session: onnxruntime.InferenceSession, executable: Executable, ro
 
 
 def open_ours(executable: Executable, threads: int, feeds: Feeds) -> Subject:
-    """The lowered graph in ONNX Runtime, as an instance has it."""
+    """Open the lowered graph in ONNX Runtime, as an instance does."""
     main = executable.executable.program(MAIN_PROGRAM)
     weights = {each.name: each.array() for each in executable.executable.constants} | executable.weights
     graph = open_graph(main, weights, GraphOptions(num_threads=threads), executable.executable.numerics)
@@ -101,12 +101,12 @@ def open_ours(executable: Executable, threads: int, feeds: Feeds) -> Subject:
 
 
 def time_runs(run: Callable[[], object], seconds: float) -> float:
-    """The median seconds of a run, over a window of so many."""
+    """Return the median seconds of a run, over a window of `seconds`."""
     time.sleep(SETTLE_SECONDS)
     run()  # wakes the threads, and brings the weights into the caches
     taken: list[float] = []
     end = time.perf_counter() + seconds
-    while len(taken) < LEAST_RUNS or time.perf_counter() < end:
+    while len(taken) < MIN_RUNS or time.perf_counter() < end:
         start = time.perf_counter()
         run()
         taken.append(time.perf_counter() - start)
@@ -124,7 +124,8 @@ def measure(subjects: Sequence[Subject], rounds: int, seconds: float) -> None:
 
 
 def find_error(subject: Subject, expected: Sequence[Array]) -> float:
-    """The largest difference over the largest value, of the output where that is most."""
+    """Return the largest difference over the largest value, of the output where that ratio is
+    largest."""
     worst = 0.0
     for ours, theirs in zip(subject.run(), expected, strict=True):
         apart = np.abs(ours.astype(np.float64) - theirs).max(initial=0)
@@ -135,7 +136,7 @@ def find_error(subject: Subject, expected: Sequence[Array]) -> float:
 def compare(
     name: str, network: Network, executables: Mapping[str, Executable], options: argparse.Namespace
 ) -> list[tuple[str, ...]]:
-    """The rows of a network's figures."""
+    """Return the rows of a network's figures."""
     rows = []
     for threads in options.threads:
         session = open_original(network, threads)
@@ -188,7 +189,7 @@ def profile(
 
 
 def parse_options() -> argparse.Namespace:
-    """What is asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -24,15 +24,20 @@ INTEGER_RANGES = {
     "attention_mask": (1, 2),
     "token_type_ids": (0, 2),
 }
-"""What integer inputs take: bytes and "no byte", word pieces, sentences that fill the row, two of them."""
+"""Ranges of integer inputs: bytes and "no byte", word pieces, sentences that fill the row, two of
+them."""
 OTHER_INTEGERS = (0, 100)
 TOLERANCE = 0.02
-"""Of max(1, largest value): answers further apart are answers to different questions. Precision is the tests'
-matter."""
+"""Tolerance relative to max(1, largest value): larger differences mean answers to different
+questions.
+
+The tests check the precision.
+"""
 
 
 def make_rows(config: ModelConfig, num_rows: int) -> list[Row]:
-    """Random rows, the same in every run; floats from -1 to 1, integers as INTEGER_RANGES has them."""
+    """Return random rows, the same in every run; floats from -1 to 1, integers as INTEGER_RANGES
+    has them."""
     generator = np.random.default_rng(0)
 
     def make(tensor: Any) -> Array:
@@ -47,7 +52,8 @@ def make_rows(config: ModelConfig, num_rows: int) -> list[Row]:
 
 
 def write_inputs(folder: Path, config: ModelConfig, rows: Sequence[Row]) -> Path:
-    """The rows as perf_analyzer's --input-data for the model with `config`, each a request of its own."""
+    """Write the rows as perf_analyzer's --input-data for the model with `config`, each a separate
+    request."""
     data = [
         {tensor.name: _describe(tensor, array) for tensor, array in zip(config.input, row, strict=True)}
         for row in rows
@@ -58,14 +64,16 @@ def write_inputs(folder: Path, config: ModelConfig, rows: Sequence[Row]) -> Path
 
 
 def whole_shapes(config: ModelConfig) -> dict[str, list[int]]:
-    """The shapes of a request of one row, the batch included where the model has one."""
+    """Return the shapes of a request of one row, with the batch if the model has one."""
     batch = [1] if config.max_batch_size else []
     return {tensor.name: [*batch, *tensor.dims] for tensor in config.input}
 
 
 def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
-    """Ask every model the same row; SystemExit when one answers otherwise than the first: then nothing is
-    comparable."""
+    """Send every model the same row; raises SystemExit if one answers otherwise than the first.
+
+    Different answers make the measurements incomparable.
+    """
     with InferenceServerClient(url) as client:
         expected = _ask(client, row, configs[0])
         for config in configs[1:]:
@@ -79,7 +87,7 @@ def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
 
 
 def _ask(client: InferenceServerClient, row: Row, config: ModelConfig) -> list[Array]:
-    """The outputs in the order of `config`, as doubles."""
+    """Return the outputs in the order of `config`, as doubles."""
     inputs = []
     for tensor, array in zip(config.input, row, strict=True):
         # Without a batch the row is the whole tensor.

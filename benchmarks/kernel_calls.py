@@ -1,5 +1,7 @@
-"""What a call of a kernel costs before it computes: graphs of many tiny nodes of the kernels' domain beside
-one of as many of ONNX Runtime's own, a Relu of the same tensor.
+"""Overhead of a kernel call: graphs of many tiny nodes of the kernels' domain, beside graphs of
+ONNX Runtime's own.
+
+Each graph has the same number of nodes; ONNX Runtime's are a Relu of the same tensor.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Make = Callable[[str, str], onnx.NodeProto]
 
 
 FLAGS = {"nan_on_overflow": 0, "raises": 0}
-"""Nothing that the chip is told of overflow."""
+"""Flags of the kernels: no reaction to overflow."""
 
 
 def _make_chain(source: str, result: str) -> onnx.NodeProto:
@@ -63,7 +65,7 @@ KINDS: dict[str, Make] = {
 
 
 def open_graph(make: Make) -> onnxruntime.InferenceSession:
-    """NODES nodes one after the other."""
+    """Open a graph of NODES nodes one after the other."""
     names = ["x", *(f"t{i}" for i in range(NODES - 1)), "y"]
     nodes = [make(source, result) for source, result in itertools.pairwise(names)]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIZE, SIZE]) for name in "xy"]
@@ -87,7 +89,7 @@ def open_graph(make: Make) -> onnxruntime.InferenceSession:
 
 
 def time_node(session: onnxruntime.InferenceSession) -> float:
-    """Microseconds of a node, the median of RUNS runs."""
+    """Return the microseconds of a node, the median of RUNS runs."""
     x = {"x": np.ones((1, SIZE, SIZE), np.float32)}
     taken = []
     for _ in range(RUNS):

@@ -1,4 +1,4 @@
-"""How long a model takes to get ready to compute: in half beside fp32, from its PopEF file, in this process
+"""Time until a model is ready to compute: in half beside fp32, from its PopEF file, in this process
 and interleaved."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GOAL = Goal(1.5, at_most=True)
 
 
 def time_load(folder: Path) -> float:
-    """Seconds from the files to a graph that can be run."""
+    """Return the seconds from the files to a graph that can be run."""
     start = time.perf_counter()
     executable = Executable(sorted((folder / "1").glob("*.popef")))
     simulated = executable.executable
@@ -38,7 +38,7 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--rounds", type=int, default=7, help="(default %(default)s)")
-    options, _ = parser.parse_known_args()  # what other benchmarks are told of windows means nothing here
+    options, _ = parser.parse_known_args()  # the other benchmarks' options of windows have no effect here
     console = report.make_console()
     columns = ("model", "fp32, s", "half, s", "half / fp32", "goal")
     table = report.make_table(f"load, medians of {options.rounds} rounds", *columns)

@@ -1,9 +1,9 @@
-"""What a second instance of a model adds in private memory, in units of its weights.
+"""Private memory of a second instance of a model, in units of its weights.
 
-Private is what is given back when a process goes: Private_Dirty and Private_Clean of the instances' stub
-processes, read while two of them share what can be shared (alone, a process has even its mapped files to
-itself). A model without weights in the same place says what is not the weights' doing: interpreter, libraries
-and the server's own.
+Private memory is what the system gets back when a process ends: Private_Dirty and Private_Clean of
+the instances' stub processes. It is read while two of them share what can be shared (alone, a
+process has even its mapped files to itself). A model without weights in the same place shows the
+part that is not the weights': interpreter, libraries and the server's own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from rounds import Goal
 STUB = "triton_python_backend_stub"
 SETTLE_SECONDS = 10
 GOALS = (Goal(0.4, at_most=True), Goal(0.1, at_most=True), Goal(0.1, at_most=True))
-"""As it is, with sim_prepack off, which computes more slowly, and in fp16 with half partials."""
+"""Goals of the example as it is, with sim_prepack off, which computes more slowly, and in fp16 with
+half partials."""
 NUM_ROWS = 8
 WEIGHTLESS, UNPACKED, HALF = "weightless", "unpacked", "half"
 MIB = 1 << 20
@@ -46,19 +47,19 @@ class Visit:
 
 
 def find_stubs(server: int) -> list[int]:
-    """The process ids of a server's instances."""
+    """Return the process ids of a server's instances."""
     return [child for child in find_children(server) if STUB in _read_command(child)]
 
 
 def _read_command(process: int) -> str:
-    """Nothing for one that is gone by now."""
+    """Return the command line of a process; "" if it is gone."""
     with suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_text()
     return ""
 
 
 def read_private_bytes(process: int) -> int:
-    """The private memory of a process and of those that it started, now."""
+    """Return the present private memory of a process and its descendants."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
     kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
     own = (kilobytes["Private_Dirty"] + kilobytes["Private_Clean"]) * 1024
@@ -66,8 +67,10 @@ def read_private_bytes(process: int) -> int:
 
 
 def wait_for_stubs(server: int, count: int, seconds: float = SETTLE_SECONDS) -> list[int]:
-    """The process ids of a server's `count` instances; waits for the stub that completed the configuration to
-    go."""
+    """Return the process ids of a server's `count` instances.
+
+    It waits until the stub that completed the configuration has ended.
+    """
     deadline = time.monotonic() + seconds
     while len(stubs := find_stubs(server)) != count:
         if time.monotonic() > deadline:
@@ -79,12 +82,12 @@ def wait_for_stubs(server: int, count: int, seconds: float = SETTLE_SECONDS) -> 
 
 
 def read_instances(server: int, count: int) -> float:
-    """The mean over a server's `count` instances."""
+    """Return the mean private memory of a server's `count` instances."""
     return statistics.mean(map(read_private_bytes, wait_for_stubs(server, count)))
 
 
 def visit(folder: Path, instances: int, options: argparse.Namespace) -> Visit:
-    """Serve the model in `folder`, alone, from so many instances."""
+    """Serve the model in `folder`, alone, from `instances` instances."""
     config = repository.read_config(folder)
     repository.set_instances(config, instances)
     repository.write_config(folder, config)
@@ -97,13 +100,15 @@ def visit(folder: Path, instances: int, options: argparse.Namespace) -> Visit:
 
 
 def weights_bytes(folder: Path) -> int:
-    """The size of a model's weights.popef, all but a few kilobytes of it weights; 0 without one."""
+    """Return the size of a model's weights.popef, of which all but a few kilobytes are weights; 0
+    without one."""
     file = folder / "1" / "weights.popef"
     return file.stat().st_size if file.is_file() else 0
 
 
 def write_models(folder: Path, model: str) -> list[Path]:
-    """The model without weights, the example, and its variants; each in a repository of its own."""
+    """Write the model without weights, the example, and its variants, each in a separate
+    repository."""
     weightless, example, unpacked, half = (
         folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}", f"{model}_{HALF}")
     )
@@ -117,7 +122,7 @@ def write_models(folder: Path, model: str) -> list[Path]:
 
 
 def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
-    """What was read."""
+    """Return the table of the measured sizes."""
     table = report.make_table(
         "private memory of an instance, MiB (least..greatest)", "model", "instances", "loaded", "served"
     )
@@ -128,7 +133,8 @@ def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
 
 
 def make_ratio_table(examples: dict[Path, list[Visit]], weightless: list[Visit]) -> Table:
-    """What a second instance of each example adds: all of it, and beyond one of a model without weights."""
+    """Return the table of what a second instance of each example adds: in total, and beyond a model
+    without weights."""
     columns = ("weights, MiB", "all of it", "beyond a model without weights", "goal", "the same, served")
     table = report.make_table("what a second instance adds, in units of its weights", "model", *columns)
     for (folder, visits), goal in zip(examples.items(), GOALS, strict=True):

@@ -27,7 +27,8 @@ MK2, C600 = TARGETS["ipu2"], TARGETS["ipu21"]
 
 
 def bert_large(batch: int, sequence: int = 128, layers: int = 24) -> onnx.ModelProto:
-    """BERT-Large as graphcore/examples' PopART code writes it: one product for queries, keys and values."""
+    """Return BERT-Large as graphcore/examples' PopART code writes it: one product for queries, keys
+    and values."""
     net = networks.Builder()
     hidden, heads = 1024, 16
     ids, places = (net.input(name, [batch * sequence], TensorProto.INT32) for name in ("ids", "positions"))
@@ -95,7 +96,8 @@ def efficientnet(batch: int = 4, size: int = 224) -> onnx.ModelProto:
 
 
 class Category(NamedTuple):
-    """Bytes of a tile for one category of a profile: what the model says, and what was published."""
+    """Bytes of a tile for one category of a profile: the model's estimate, and the published
+    figure."""
 
     name: str
     category: str
@@ -104,20 +106,21 @@ class Category(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a network fits: what the model says, and what was published."""
+    """Whether a network fits: the model's estimate, and the published result."""
 
     name: str
     predicted: bool
     published: bool
     tile_bytes: int
-    """Of the fullest tile, modelled."""
+    """Modelled bytes of the fullest tile."""
 
 
 def iter_categories() -> Iterator[Category]:
-    """The published profiles.
+    """Yield the published profiles.
 
-    BERT-Large and EfficientNet are without sharing, as their operators and layers were listed: exchange code
-    of BERT-Large is that of its first layer's sum for each of them, since Poplar shared what was equal.
+    BERT-Large and EfficientNet are without sharing, as their operators and layers were listed. The
+    exchange code of BERT-Large is that of its first layer's sum for each of them, since Poplar
+    shared what was equal.
     """
     alone = CostOptions(enable_outlining=False)
     found = estimate(bert_large(1), MK2, alone)
@@ -143,7 +146,8 @@ def iter_categories() -> Iterator[Category]:
 
 
 def _compare(name: str, found: Estimate, published: Mapping[str, int]) -> Iterator[Category]:
-    """Profiles add up all tiles: but for what is alive, the mean is compared."""
+    """Compare a category by the mean over tiles, except for live memory, because profiles add up
+    all tiles."""
     said = found.by_memory()
     for category, size in published.items():
         share = 1.0 if category in ("live", "vertex code") else found.calibration.imbalance
@@ -156,23 +160,23 @@ class Case:
 
     name: str
     builder: str
-    """In published_models."""
+    """Name of the builder in published_models."""
     batch: int
     fits: bool
     precision: str = "fp16"
     shape: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the builder."""
     run: Mapping[str, Any] = field(default_factory=dict)
-    """As `published.converter_options` takes them."""
+    """Options as `published.converter_options` takes them."""
     cost: Mapping[str, Any] = field(default_factory=dict)
-    """Of CostOptions."""
+    """Fields of CostOptions."""
     mask: Callable[..., str] | None = None
-    """In place of published_models' text_mask."""
+    """Function used in place of published_models' text_mask."""
     keeps_half: tuple[int, ...] = ()
     """Products that stay in half where others are fp8, by their number."""
 
     def estimate(self) -> Estimate:
-        """What the model says of it."""
+        """Return the estimate of the case's model."""
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
             graph = published_models.Graph()
@@ -188,16 +192,20 @@ class Case:
 
 
 def _ignore(step: str) -> None:
-    """Steps of a conversion are of no interest here."""
+    """Ignore the steps of a conversion."""
 
 
 _FIRST, _DOWN, _LAST = 0, 3, -1
-"""Of ResNet-50's products in published_models: the first convolution, that of the first block's other branch,
-which torchvision's export names Conv_13 where Conv_5 is the first, and the Gemm."""
+"""Indices of ResNet-50's products in published_models.
+
+They are the first convolution, the convolution of the first block's other branch, and the Gemm.
+torchvision's export names the second one Conv_13 where Conv_5 is the first.
+"""
 
 
 def _resnet() -> Iterator[Case]:
-    """graphcore/PopRT, examples/resnet50/README.md: with I/O tiles, and without any input (synthetic)."""
+    """Yield the cases of graphcore/PopRT, examples/resnet50/README.md: with I/O tiles, and without
+    any input (synthetic)."""
     for tiles, words in ((32, "32 I/O tiles"), (0, "no I/O tiles")):
         cost = {"num_io_tiles": tiles}
         single = cost | {"partials_type": "float"}
@@ -216,8 +224,10 @@ def _resnet() -> Iterator[Case]:
 
 
 def _pairs_mask(graph: Any, batch: int, sequence: int, _: bool) -> str:
-    """Of all pairs of tokens, as the BERT that bertsquad-12 was exported from makes it: ones for each token
-    that looks, times the mask of those that it looks at."""
+    """Build the mask of all pairs of tokens, as in the BERT that bertsquad-12 was exported from.
+
+    It is ones for each token that looks, times the mask of those that it looks at.
+    """
     mask = graph.unsq(graph.cast(graph.input("attention_mask", batch, sequence, dtype=TensorProto.INT32)), 1)
     pairs = graph.expand(mask, batch, sequence, sequence)
     found: str = graph.mul(graph.unsq(graph.sub(1, pairs), 1), -1e4)
@@ -225,7 +235,7 @@ def _pairs_mask(graph: Any, batch: int, sequence: int, _: bool) -> str:
 
 
 def _bert_256() -> Iterator[Case]:
-    """graphcore/PopRT, examples/bert/README.md."""
+    """Yield the cases of graphcore/PopRT, examples/bert/README.md."""
     shape, cost = {"S": 256, "act": "gelu_tanh"}, {"num_io_tiles": 32}
     kept = ["Gelu", "LayerNormalization"]
     for precision, fused, most in (
@@ -244,7 +254,8 @@ def _bert_256() -> Iterator[Case]:
 
 
 def _others() -> Iterator[Case]:
-    """Benchmarks of graphcore/PopRT, and the PopART BERT of graphcore/examples: all of them ran."""
+    """Yield benchmarks of graphcore/PopRT, and the PopART BERT of graphcore/examples: all of them
+    ran."""
     base, large = {"S": 128}, {"S": 128, "L": 24, "H": 1024, "h": 16}
     fused: dict[str, Any] = {"fuse_gelu": True}
     wide = {"use_128bit_conv_unit_load": True}
@@ -267,13 +278,13 @@ def _others() -> Iterator[Case]:
 
 
 def cases() -> dict[str, Case]:
-    """All of them by name."""
+    """Return all cases by name."""
     makers: tuple[Callable[[], Iterator[Case]], ...] = (_resnet, _bert_256, _others)
     return {case.name: case for make in makers for case in make()}
 
 
 def iter_verdicts(names: Iterable[str] = ()) -> Iterator[Verdict]:
-    """Of the cases with those names, or of all."""
+    """Yield the verdicts of the cases with those names, or of all."""
     known = cases()
     for name in names or known:
         found = known[name].estimate()

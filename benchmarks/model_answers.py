@@ -1,4 +1,4 @@
-"""How far a served model's answers are from those of ONNX Runtime on the original file."""
+"""Differences between a served model's answers and those of ONNX Runtime on the original file."""
 
 from __future__ import annotations
 
@@ -22,21 +22,24 @@ ORIGINAL_ERRORS = (
     states.NotImplemented,
     states.RuntimeException,
 )
-"""What ONNX Runtime raises for a file or an input that it cannot take."""
+"""Errors that ONNX Runtime raises for a file or an input that it does not accept."""
 FLOAT_TOLERANCE = 1e-4
-"""Of max(1, largest value)."""
+"""Tolerance in float, relative to max(1, largest value)."""
 HALF_TOLERANCE = 0.02
-"""Of the largest value: an answer in half that is further off has to have been warned of when it was
-compiled."""
+"""Tolerance in half, relative to the largest value: the compiler must warn of an answer that is
+further off."""
 CLASSES = re.compile("softmax|prob|logit|label", re.IGNORECASE)
 SUM_TOLERANCE = 1e-3
 
 
 @dataclass(slots=True)
 class Difference:
-    """What all answers of one output show: the largest error, the largest value that was right, how many
-    values are not finite where they should be (or the other way round), and how many labels agree, where it
-    looks like classes."""
+    """Differences over all answers of one output.
+
+    They are the largest error, the largest expected value, the number of values that are not finite
+    although expected (or the other way round), and the number of agreeing labels, if the output
+    looks like classes.
+    """
 
     error: float = 0.0
     largest: float = 0.0
@@ -92,7 +95,7 @@ class Differences:
             self.outputs.setdefault(name, Difference()).add(name, wanted, given)
 
     def worst(self) -> Difference:
-        """The output that is furthest off for its size."""
+        """Return the output with the largest relative difference."""
         return max(self.outputs.values(), key=lambda each: each.relative, default=Difference())
 
     @property
@@ -108,7 +111,10 @@ class Differences:
 
 
 def looks_like_classes(name: str, values: Array) -> bool:
-    """Whether the last axis has a number for each of several classes: it is called so, or it sums to one."""
+    """Return whether the last axis has a number for each of several classes.
+
+    It does if its name says so, or if it sums to one.
+    """
     if values.ndim == 0 or values.shape[-1] <= 1 or values.dtype.kind != "f" or not np.isfinite(values).all():
         return False
     return bool(CLASSES.search(name)) or bool(
@@ -117,9 +123,11 @@ def looks_like_classes(name: str, values: Array) -> bool:
 
 
 class Original:
-    """An ONNX file in ONNX Runtime, in fp32; `axes` says by tensor where rows lie that are computed one by
-    one (or as many at a time as the file has fixed), None where the tensors of a request are computed as they
-    come."""
+    """An ONNX file in ONNX Runtime, in fp32.
+
+    `axes` gives by tensor the axis of rows that are computed one by one (or as many at a time as
+    the file has fixed). It is None if the tensors of a request are computed as they are.
+    """
 
     def __init__(self, file: Path, axes: Mapping[str, int] | None) -> None:
         options = onnxruntime.SessionOptions()
@@ -130,7 +138,7 @@ class Original:
         self.types = {each.name: _dtype(each.type) for each in self._session.get_inputs()}
 
     def run(self, feeds: Arrays, outputs: list[str]) -> dict[str, Array]:
-        """What is right."""
+        """Return the expected outputs."""
         if self._axes is None:
             return self._run(feeds, outputs)
         chunk = self._chunk()
@@ -147,7 +155,7 @@ class Original:
         return {name: self._join([part[name] for part in parts], name, rows) for name in outputs}
 
     def _join(self, parts: list[Array], name: str, rows: int) -> Array:
-        """The rows of an output; one that has none is the same in all parts."""
+        """Join the rows of an output; an output without rows is the same in all parts."""
         assert self._axes is not None
         if name not in self._axes:
             return parts[0]
@@ -168,6 +176,6 @@ class Original:
 
 
 def _dtype(text: str) -> np.dtype[np.generic]:
-    """Of ONNX Runtime's name of a tensor type, as `tensor(int64)`."""
+    """Return the dtype of ONNX Runtime's name of a tensor type, such as `tensor(int64)`."""
     name = text.removeprefix("tensor(").removesuffix(")")
     return np.dtype({"float": "float32", "double": "float64"}.get(name, name))

@@ -1,5 +1,5 @@
-"""Loads real models into a server and asks them, from several clients at once, what ONNX Runtime is asked,
-too."""
+"""Loader of real models into a server, and several concurrent clients that send the requests ONNX
+Runtime gets, too."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client asked and was told."""
+    """A client's request and its answer."""
 
     feeds: dict[str, Array]
     outputs: dict[str, Array]
 
 
 class Served:
-    """A loaded model: where the rows of its tensors lie, by what the server says of it."""
+    """A loaded model, with the axes of the rows of its tensors, as the server describes it."""
 
     def __init__(self, client: grpcclient.InferenceServerClient, result: Result, stub: int) -> None:
         config: ModelConfig = client.get_model_config(result.name).config
@@ -61,7 +61,8 @@ class Served:
 
 
 def find_axes(config: ModelConfig) -> dict[str, int] | None:
-    """The axis that may have any number of rows, by tensor; None where the compiled shape is the only one."""
+    """Return the axis that may have any number of rows, by tensor; None if only the compiled shape
+    is possible."""
     tensors = [*config.input, *config.output]
     if config.max_batch_size:
         return {tensor.name: 0 for tensor in tensors}
@@ -93,8 +94,10 @@ def load(
 def ask(
     server: TritonServer, served: Served, types: dict[str, np.dtype[Any]], deadline: float
 ) -> list[Answer]:
-    """Every client's answers; raises what a request that failed raised. `types` are those of the original's
-    inputs."""
+    """Return every client's answers; raises the error of a request that failed.
+
+    `types` are those of the original's inputs.
+    """
     stop = threading.Event()
 
     def run(number: int) -> list[Answer]:
@@ -105,7 +108,7 @@ def ask(
                 if time.monotonic() > deadline or stop.is_set():
                     raise TimeoutError("the time for this model was over")
                 made = model_inputs.make_inputs(served.model.inputs, rows, (number, rows))
-                # What is sent is what ONNX Runtime gets: rounded to half where the served model takes halves.
+                # ONNX Runtime gets the same inputs: rounded to half if the served model takes halves.
                 sent = served.model.cast(made, served.types)
                 answers.append(
                     Answer(
@@ -147,7 +150,7 @@ def _infer(
 
 
 def check(server: TritonServer, served: Served, result: Result, seconds: float) -> None:
-    """Ask a model, and compare its answers."""
+    """Send requests to a model, and compare its answers."""
     deadline = time.monotonic() + seconds
     try:
         original = Original(result.model.fetch(), served.axes)
@@ -161,5 +164,5 @@ def check(server: TritonServer, served: Served, result: Result, seconds: float) 
 
 
 def find_axis(axes: dict[str, int] | None) -> int | None:
-    """One of the axes along which rows lie: the one that is not the first, if there is such."""
+    """Return one of the axes of rows: one that is not the first, if there is one."""
     return max(axes.values()) if axes else None

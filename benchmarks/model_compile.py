@@ -1,4 +1,4 @@
-"""Compiles real models with the real command, and measures what that takes beside creating an ONNX Runtime
+"""Compilation of real models with the real command, measured beside creating an ONNX Runtime
 session."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def compile_all(results: list[Result], repository: Path, seconds: float, progres
 
 
 def compile_model(result: Result, repository: Path, seconds: float) -> None:
-    """Compile into `repository` with the real command; fills in what it took, said and warned of."""
+    """Compile into `repository` with the real command; record its costs, output and warnings."""
     model = result.model
     file = model.fetch()
     with tempfile.TemporaryDirectory() as folder:

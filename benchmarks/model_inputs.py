@@ -17,13 +17,13 @@ LETTERS = list("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .
 
 
 def make_inputs(inputs: Mapping[str, Input], rows: int, seed: tuple[int, ...]) -> dict[str, Array]:
-    """Values for every input, so many rows; the same for the same `seed`."""
+    """Return values for every input with `rows` rows; the same for the same `seed`."""
     generator = np.random.default_rng(seed)
     return {name: make_array(each.kind, each.sizes(rows), generator) for name, each in inputs.items()}
 
 
 def make_array(kind: str, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Values of that kind, as doubles: whole numbers and truth values, too."""
+    """Return values of that kind, as doubles, including whole numbers and truth values."""
     name, *numbers = kind.split()
     return KINDS[name](generator, shape, *map(float, numbers))
 
@@ -50,7 +50,7 @@ def _onehot(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _audio(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Tones in noise, loud or soft: rows of samples from -1 to 1."""
+    """Return tones in noise, loud or soft: rows of samples from -1 to 1."""
     samples = np.arange(np.prod(shape[1:])).reshape(shape[1:])
     rows = (shape[0], *[1] * (len(shape) - 1))
     tone = np.sin(samples * generator.uniform(0.01, 0.5, rows))
@@ -60,7 +60,8 @@ def _audio(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _page(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Dark letters on light paper, -1 to 1, as [..., height, width]; all channels alike."""
+    """Return dark letters on light paper, -1 to 1, as [..., height, width]; all channels are
+    equal."""
     height, width = shape[-2:]
     pages = []
     for _ in range(shape[0]):
@@ -81,13 +82,13 @@ def _page(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def _mask(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Ones for a sentence of any length but none, zeros after it."""
+    """Return ones for a sentence of any length but 0, and zeros after it."""
     lengths = generator.integers(1, shape[-1] + 1, (*shape[:-1], 1))
     return (np.arange(shape[-1]) < lengths).astype(np.float64)
 
 
 def _padding(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """True where a mask is not."""
+    """Return true where a mask is false."""
     return 1 - _mask(generator, shape)
 
 
@@ -106,4 +107,5 @@ KINDS: dict[str, Maker] = {
     "mask": _mask,
     "padding": _padding,
 }
-"""By name; `range LEAST GREATEST`, `integers LEAST END` and `constant VALUE` have numbers."""
+"""Makers by name; `range LEAST GREATEST`, `integers LEAST END` and `constant VALUE` have
+numbers."""

@@ -23,7 +23,7 @@ PACKAGES = ("onnxruntime", "onnx", "numpy", "nvidia-pytriton")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of texts, a title, and what has to be said of it."""
+    """A table of texts, a title, and a note."""
 
     title: str
     columns: tuple[str, ...]
@@ -33,7 +33,7 @@ class Table:
     """Columns that are no figures; the first never is one."""
 
     def to_rich(self) -> RichTable:
-        """For a terminal."""
+        """Return the table for a terminal."""
         table = report.make_table(self.title, *self.columns)
         for column in table.columns:
             column.justify = "left" if column.header in self.texts else "right"
@@ -42,7 +42,7 @@ class Table:
         return table
 
     def to_markdown(self) -> str:
-        """A section of a document."""
+        """Return the table as a section of a document."""
         figures = [
             "---" if column in self.texts or not number else "---:"
             for number, column in enumerate(self.columns)
@@ -53,7 +53,7 @@ class Table:
 
 
 def make_tables(results: Sequence[Result], compared: list[tuple[str, ...]]) -> list[Table]:
-    """Answers, costs, refusals, sources, and throughput where it was measured."""
+    """Return the tables of answers, costs, refusals, sources, and throughput if it was measured."""
     compiled = [result for result in results if not result.refusal]
     tables = [make_answers(compiled), make_costs(compiled)]
     if refused := [result for result in results if result.refusal]:
@@ -69,7 +69,7 @@ def make_tables(results: Sequence[Result], compared: list[tuple[str, ...]]) -> l
 
 
 def make_answers(results: Sequence[Result]) -> Table:
-    """How right they are."""
+    """Return the table of the answers' errors."""
     columns = (
         "model",
         "batch",
@@ -128,7 +128,7 @@ def _describe_rows(pair: dict[str, Result]) -> str:
 
 
 def make_costs(results: Sequence[Result]) -> Table:
-    """What compiling and loading take; pairs are fp32, fp16."""
+    """Return the table of the costs of compiling and loading; pairs are fp32, fp16."""
     columns = ("model", "ONNX MiB", "compile s", "x ORT", "peak MiB", "x ORT", "load s", "private MiB")
     note = (
         "fp32 / fp16. Compiling is the whole command, from start to end; x ORT is that over a Python "
@@ -156,7 +156,7 @@ def _describe_costs(pair: dict[str, Result]) -> tuple[str, ...]:
 
 
 def make_refusals(results: Sequence[Result]) -> Table:
-    """What does not compile, and why."""
+    """Return the table of the models that do not compile, with the reasons."""
     rows = [
         (
             pair[next(iter(pair))].model.name,
@@ -172,7 +172,7 @@ def make_refusals(results: Sequence[Result]) -> Table:
 
 
 def make_sources(results: Sequence[Result]) -> Table:
-    """Where the files come from."""
+    """Return the table of the files' sources."""
     models = {result.model.name: result.model for result in results}
     rows = [
         (
@@ -189,7 +189,7 @@ def make_sources(results: Sequence[Result]) -> Table:
 
 
 def make_document(tables: Sequence[Table], results: Sequence[Result]) -> str:
-    """The whole document."""
+    """Return the whole document."""
     models = {result.model.name for result in results if not result.refusal}
     requests = sum(result.differences.requests for result in results)
     problems = {result.name: problem for result in results if (problem := judge(result))}
@@ -224,7 +224,7 @@ def _describe_software() -> str:
 
 
 def _pairs(results: Sequence[Result]) -> Iterator[dict[str, Result]]:
-    """The results of each model by precision."""
+    """Yield the results of each model by precision."""
     by_model: dict[str, dict[str, Result]] = {}
     for result in results:
         by_model.setdefault(result.model.name, {})[result.precision] = result

@@ -1,4 +1,4 @@
-"""What was seen of a real model in a precision, and whether that is right."""
+"""Measured result of a real model in a precision, and its judgement."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from model_table import Model
 
 @dataclass(slots=True)
 class Result:
-    """What was seen of a model in a precision. `rows` says whether its rows are independent, `axis` along
-    which axis of its first tensor they may be any number; `private_bytes` is the memory of its process once
-    it had answered."""
+    """Measured result of a model in a precision.
+
+    `rows` says whether its rows are independent. `axis` is the axis of its first tensor along which
+    they may be any number. `private_bytes` is the memory of its process after it had answered.
+    """
 
     model: Model
     precision: str
@@ -35,7 +37,7 @@ class Result:
 
 
 def judge(result: Result) -> str:
-    """What is wrong with a result, nothing if all is well."""
+    """Return what is wrong with a result, "" if all is well."""
     if result.precision in result.model.refused:
         return "" if result.refusal else "is expected to be refused, and compiles"
     if problem := result.refusal or result.failure or result.differences.problem:

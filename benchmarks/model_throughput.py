@@ -1,5 +1,4 @@
-"""Recurrent models beside what a user would write instead: a Python-backend model of a few lines on ONNX
-Runtime."""
+"""Recurrent models beside a user's alternative: a small Python-backend model on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,8 +29,10 @@ NUM_ROWS = 8
 def compare(
     results: Sequence[Result], compiled: Path, folder: Path, num_rounds: int, console: Console
 ) -> list[tuple[str, ...]]:
-    """A row per model and concurrency: both sides' requests a second and the ratio; models that answer right,
-    in fp32."""
+    """Compare models with correct answers, in fp32.
+
+    Each model and concurrency gives a row: both sides' requests a second and the ratio.
+    """
     chosen = [
         each for each in results if each.model.recurrent and each.precision == "fp32" and not each.refusal
     ]
@@ -57,7 +58,7 @@ def compare(
 
 
 def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConfig, ModelConfig]:
-    """ONNX Runtime's model and the compiled one."""
+    """Write ONNX Runtime's model and the compiled one."""
     name = result.model.name
     served = repository.write_twin(models / f"{name}_poplar", compiled / result.name)
     names = repository.read_names(models / f"{name}_poplar")
@@ -66,8 +67,10 @@ def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConf
 
 
 def make_row(result: Result, config: ModelConfig, number: int) -> Row:
-    """A request: one row where rows are independent, else the compiled shape; in the order of the
-    configuration."""
+    """Return a request, in the order of the configuration.
+
+    It has one row if rows are independent, otherwise the compiled shape.
+    """
     whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
     made = model_inputs.make_inputs(result.model.inputs, result.model.batch if whole else 1, (number,))
     arrays = [made[tensor.name] for tensor in config.input]

@@ -40,8 +40,11 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 
 
 def serve_all(results: list[Result], repository: Path, log: Path, seconds: float, progress: Progress) -> None:
-    """Load what compiled in a precision into one server, ask one model after the other, and go on with the
-    next precision: a small machine does not hold both."""
+    """Load the models compiled in a precision into one server, query one after the other, then take
+    the next precision.
+
+    A small machine does not hold both.
+    """
     options = ("--model-control-mode=explicit",)
     with (
         TritonServer(repository, log=log, options=options) as server,
@@ -61,7 +64,7 @@ def serve_all(results: list[Result], repository: Path, log: Path, seconds: float
 
 
 def parse_options() -> argparse.Namespace:
-    """What is asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -1,12 +1,13 @@
-"""Changes a room's code at random places, one at a time, and asks its fast tests whether they notice.
+"""Mutation test: changes a room's code at random places, one at a time, and runs its fast tests to
+detect it.
 
     benchmarks/mutants.py ROOM [--count N] [--seed N] [--seconds N]
 
-The code is changed in a copy, by the operators of cosmic-ray; of the room's tests those run that come through
-the line that was changed, the quickest first. A change that no test fails at has survived: it is printed, and
-either a test is missing, or the change changes nothing that a user could see. What no test could tell is left
-alone: annotations and text, aliases of types, whether a dataclass is frozen or has slots and a zip is strict,
-imports for types only, and how long a wait is.
+The code is changed in a copy, by the operators of cosmic-ray. Of the room's tests those run that
+execute the changed line, the quickest first. A change that no test fails at has survived. It is
+printed: either a test is missing, or the change has no effect that a user could see. Code without
+an effect on tests is left alone: annotations and text, aliases of types, whether a dataclass is
+frozen or has slots and a zip is strict, imports for types only, and the length of a wait.
 """
 
 from __future__ import annotations
@@ -40,17 +41,18 @@ ROOMS = {
         for room in ("onnxgraph", "simipu", "model_runtime", "poprt", "triton_poplar", "commands")
     },
 }
-"""Where the code of each room is; its tests are in `tests/` under the same name."""
+"""Folder of the code of each room; its tests are in `tests/` under the same name."""
 FURTHER_TESTS: Mapping[str, Sequence[str]] = {"onnxgraph": ("tests/poprt", "tests/simipu")}
-"""Of rooms that are tested through those above them, too."""
+"""Further tests of rooms that are also tested through those above them."""
 MUTANT_SECONDS = 90
-"""After which a changed program counts as noticed: it does not end any more."""
+"""Time limit after which a changed program counts as noticed, because it does not end any more."""
 SLOWEST = 3
 """Times as long all tests of a room may take with a change, if that is more: other work may have begun."""
-MOST_TESTS = 400
-"""For each mutant: a line that so many come through is noticed by the first, or by none."""
+MAX_TESTS = 400
+"""Maximum number of tests for each mutant: a line that so many run through is noticed by the first,
+or by none."""
 PARAMETRISED = frozenset({"core/VariableInserter", "core/VariableReplacer"})
-"""Operators that have to be told names of variables."""
+"""Operators that need names of variables as parameters."""
 Position = tuple[int, int]
 
 
@@ -83,7 +85,7 @@ def main() -> None:
         chosen = _choose(copy / ROOMS[options.room], options.count, options.seed)
         survivors = 0
         for number, mutant in enumerate(chosen, 1):
-            # What only children of the tests run is not seen: any of the tests may notice.
+            # Coverage does not see lines that only child processes run: any test may notice a change.
             found = reached.get((mutant.file, mutant.line), [])
             seconds = patience if set(found) <= set(tests) else options.seconds
             change, noticed = _try(copy, mutant, found or tests, seconds)
@@ -110,12 +112,14 @@ def _copy_checkout(folder: Path) -> None:
 
 
 def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = None) -> str | None:
-    """What pytest says where a test fails, None where all pass. The code of the copy comes before that which
-    is installed."""
+    """Return the output of pytest if a test fails, None if all pass.
+
+    The code of the copy takes precedence over the installed one.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not server"]
     path = os.pathsep.join([str(folder / "backend"), str(folder)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    # A group of its own: what a changed program has started must not outlive it.
+    # A separate process group, so that children of a changed program do not outlive it.
     with subprocess.Popen(
         [*command, *arguments],
         cwd=folder,
@@ -136,7 +140,7 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
 
 
 def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Path, int], list[str]]:
-    """The tests that come through each line, those that come through few lines first."""
+    """Return the tests that run each line, those that run few lines first."""
     arguments = [f"--cov={folder / ROOMS[room]}", "--cov-context=test", "--cov-report=", *tests]
     if (failure := _run_tests(folder, arguments)) is not None:
         raise SystemExit(f"{failure}\nthe tests of {room} fail without a change: mend them first")
@@ -146,7 +150,7 @@ def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Pat
     lines_of: dict[str, int] = {}
     for file in data.measured_files():
         for line, contexts in data.contexts_by_lineno(file).items():
-            # What is run when the module is imported, tables above all, is every test's.
+            # Lines that run when the module is imported, mostly tables, belong to every test.
             names = sorted({context.partition("|")[0] for context in contexts if context}) or list(tests)
             found[Path(file), line] = names
             for name in names:
@@ -157,13 +161,14 @@ def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Pat
 
 
 def _choose(folder: Path, count: int, seed: int) -> list[Mutant]:
-    """Places are drawn first, then what is done there: some have dozens of operators, others one."""
+    """Choose places first, then the change at each: some places have dozens of operators, others
+    one."""
     places: dict[tuple[Path, Position], list[Mutant]] = {}
     for file in sorted(folder.rglob("*.py")):
         if not file.name.endswith("_pb2.py"):
             for position, mutant in _iter_mutants(file):
                 places.setdefault((file, position), []).append(mutant)
-    # Repeatable, and nobody's secret.
+    # Repeatable, and not used for secrets.
     draw = random.Random(seed)  # noqa: S311
     drawn = draw.sample(sorted(places), min(count, len(places)))
     return [draw.choice(places[place]) for place in drawn]
@@ -178,17 +183,17 @@ def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
         operator = get_operator(name)()
         found = [(node, position) for node in nodes for position in operator.mutation_positions(node)]
         for occurrence, (node, (start, _)) in enumerate(found):
-            # Of a signature's lone * another operator is no Python, or says only how arguments are passed.
+            # Replacing a signature's lone * is no Python, or changes only how arguments are passed.
             is_mark = node.parent is not None and node.parent.type in ("parameters", "lambdef")
             if not is_mark and not any(first <= start < last for first, last in idle):
                 yield start, Mutant(file, start[0], name, occurrence)
 
 
 def _idle_lines(text: str) -> list[tuple[Position, Position]]:
-    """Where a change changes nothing that a test could tell."""
+    """Return the places where a change has no effect that a test could detect."""
     tree = ast.parse(text)
     found = [expression for node in ast.walk(tree) for expression in _iter_idle(node)]
-    # Public aliases of types have names like classes; nobody computes with what they stand for.
+    # Public aliases of types have names like classes, and no code computes with them.
     found += [
         node.value
         for node in tree.body
@@ -206,7 +211,7 @@ def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(each, ast.expr):
             yield each
     if isinstance(node, ast.ClassDef):
-        # Nobody assigns to what is frozen, and slots save memory: both are for readers and for mypy.
+        # No code assigns to frozen fields, and slots save memory: both are for readers and for mypy.
         for keyword in (
             each for call in node.decorator_list if isinstance(call, ast.Call) for each in call.keywords
         ):
@@ -221,7 +226,7 @@ def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _iter_waits(call: ast.Call) -> Iterator[ast.expr]:
-    """Literal seconds of a pause or of a limit: no test asserts a time."""
+    """Yield literal seconds of a pause or of a limit: no test asserts a time."""
     pauses = call.args if isinstance(call.func, ast.Attribute) and call.func.attr == "sleep" else []
     for each in (*pauses, *(keyword.value for keyword in call.keywords if keyword.arg == "timeout")):
         if isinstance(each, ast.Constant):
@@ -237,14 +242,14 @@ def _names_type(target: ast.expr) -> bool:
 
 
 def _try(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str, bool]:
-    """The change, as a difference, and whether a test fails with it."""
+    """Return the change, as a difference, and whether a test fails with it."""
     text = mutant.file.read_text()
     changed = mutate_code(text, get_operator(mutant.operator)(), mutant.occurrence)
     try:
         mutant.file.write_text(changed)
         lines = difflib.unified_diff(text.splitlines(), changed.splitlines(), n=0, lineterm="")
         shown = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
-        chosen = tests[:MOST_TESTS]
+        chosen = tests[:MAX_TESTS]
         return shown, _run_tests(folder, chosen, seconds) is not None
     finally:
         mutant.file.write_text(text)

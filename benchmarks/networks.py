@@ -16,7 +16,7 @@ class Builder:
     """A graph that grows node by node."""
 
     ipu: int | None = None
-    """Where the nodes added next shall run, as PopRT's manual sharding says it."""
+    """IPU of the nodes added next, as PopRT's manual sharding sets it."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -24,31 +24,31 @@ class Builder:
         self._inputs: list[onnx.ValueInfoProto] = []
 
     def input(self, name: str, shape: Sequence[int], element: int = TensorProto.FLOAT16) -> str:
-        """An input of the network."""
+        """Add an input of the network."""
         self._inputs.append(helper.make_tensor_value_info(name, element, shape))
         return name
 
     def weight(self, *shape: int, element: int = TensorProto.FLOAT16) -> str:
-        """A weight without values."""
+        """Add a weight without values."""
         name = f"weight_{len(self._initializers)}"
         self._initializers.append(TensorProto(name=name, data_type=element, dims=shape))
         return name
 
     def integers(self, *values: int) -> str:
-        """A constant that shape inference must know."""
+        """Add a constant that shape inference must know."""
         name = f"weight_{len(self._initializers)}"
         self._initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
         return name
 
     def constant(self, value: bool | int) -> str:
-        """A scalar."""
+        """Add a scalar."""
         element = TensorProto.BOOL if isinstance(value, bool) else TensorProto.INT64
         name = f"weight_{len(self._initializers)}"
         self._initializers.append(helper.make_tensor(name, element, [], [value]))
         return name
 
     def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A node; gives its output."""
+        """Add a node and return its output."""
         name = f"{op_type}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
         if self.ipu is not None:
@@ -56,7 +56,7 @@ class Builder:
         return name
 
     def model(self, output: str) -> onnx.ModelProto:
-        """The finished network."""
+        """Return the finished network."""
         outputs = [onnx.ValueInfoProto(name=output)]
         graph = helper.make_graph(self._nodes, "network", self._inputs, outputs, self._initializers)
         opsets = [helper.make_opsetid("", 20), helper.make_opsetid(CHIP_DOMAIN, 1)]
@@ -64,7 +64,7 @@ class Builder:
 
 
 def resnet50(batch: int) -> onnx.ModelProto:
-    """ResNet-50 with folded normalisations, on 224 x 224 pictures."""
+    """Return ResNet-50 with folded normalisations, on 224 x 224 pictures."""
     net = Builder()
 
     def conv(x: str, source: int, target: int, kernel: int, stride: int = 1, *, relu: bool = True) -> str:
@@ -138,7 +138,7 @@ def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.M
 
 
 def recurrent(op_type: str, length: int, batch: int, width: int, element: int) -> onnx.ModelProto:
-    """One LSTM or GRU layer as wide as its input."""
+    """Return one LSTM or GRU layer as wide as its input."""
     net = Builder()
     gates = {"LSTM": 4, "GRU": 3}[op_type] * width
     weights = [net.weight(1, gates, width, element=element) for _ in range(2)]
@@ -147,13 +147,13 @@ def recurrent(op_type: str, length: int, batch: int, width: int, element: int) -
 
 
 def reduction(shape: Sequence[int], axes: Sequence[int]) -> onnx.ModelProto:
-    """One sum."""
+    """Return one sum."""
     net = Builder()
     return net.model(net.add("ReduceSum", net.input("x", shape), net.integers(*axes), keepdims=0))
 
 
 def wide_deep(batch: int) -> onnx.ModelProto:
-    """Wide&Deep on Criteo: 26 embeddings of 32, 13 numbers, a multilayer perceptron."""
+    """Return Wide&Deep on Criteo: 26 embeddings of 32, 13 numbers, a multilayer perceptron."""
     net = Builder()
     ids = net.input("categorical", [26 * batch, 2], TensorProto.INT32)
     numbers = net.input("numeric", [batch, 13])
@@ -168,6 +168,6 @@ def wide_deep(batch: int) -> onnx.ModelProto:
 
 
 def matmul(rows: int, k: int, n: int, element: int = TensorProto.FLOAT16) -> onnx.ModelProto:
-    """One dense product."""
+    """Return one dense product."""
     net = Builder()
     return net.model(net.add("MatMul", net.input("x", [rows, k], element), net.weight(k, n, element=element)))

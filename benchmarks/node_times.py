@@ -1,6 +1,6 @@
-"""Where a graph's time goes, by ONNX Runtime's own profiler: by operator and by node.
+"""Time of a graph by operator and by node, from ONNX Runtime's own profiler.
 
-A node that runs a graph of its own has the time of that graph taken off: it counts by itself.
+The time of a node that runs an inner graph excludes that graph, which counts by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import onnxruntime
 import report
 from rich.console import Console
 
-MOST_NODES = 40
-"""That are listed."""
+MAX_NODES = 40
+"""Maximum number of nodes in the list."""
 _SUFFIX = "_kernel_time"
 _RUN = "model_run"
 
@@ -34,7 +34,8 @@ class Spent:
 
 @contextmanager
 def profiling(prefix: Path) -> Iterator[None]:
-    """Sessions made meanwhile write what they do to a file of this name, when they go."""
+    """Make sessions created in the block write their profile to a file of this name, when they are
+    deleted."""
     make = onnxruntime.SessionOptions
 
     def make_profiled() -> Any:
@@ -47,8 +48,8 @@ def profiling(prefix: Path) -> Iterator[None]:
 
 
 def print_tables(prefix: Path, title: str, console: Console) -> None:
-    """What the profile called `prefix` says of a run."""
-    # What is computed once, to make a graph ready, has sessions of its own.
+    """Print the times of a run from the profile called `prefix`."""
+    # Constants that are computed once, to prepare a graph, have separate sessions.
     file = max(prefix.parent.glob(f"{prefix.name}_*.json"), key=lambda each: each.stat().st_size)
     events = json.loads(file.read_text())
     runs = [each for each in events if each["name"] == _RUN]
@@ -68,7 +69,7 @@ def print_tables(prefix: Path, title: str, console: Console) -> None:
     console.print(table)
     columns = ("node", "operator", "result", "calls", "us", "%")
     table = report.make_table(f"{title}: the longest", *columns)
-    for (node, operator), spent in _sort(nodes.items())[:MOST_NODES]:
+    for (node, operator), spent in _sort(nodes.items())[:MAX_NODES]:
         table.add_row(node, operator, spent.result, *_describe(spent, len(runs), total))
     console.print(table)
 
@@ -83,13 +84,14 @@ def _describe(spent: Spent, runs: int, total: float) -> tuple[str, str, str]:
 
 
 def _describe_shape(arguments: dict[str, Any]) -> str:
-    """Of the first result: 1x64x56x56."""
+    """Return the shape of the first result, such as 1x64x56x56."""
     shapes = [shape for each in arguments.get("output_type_shape", ()) for shape in each.values()]
     return "x".join(map(str, shapes[0])) if shapes else ""
 
 
 def _collect(events: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Spent]:
-    """By name and operator; calls of nodes lie inside those of the nodes whose bodies they are in."""
+    """Return the times by name and operator; calls of nodes in a body lie inside those of its
+    node."""
     calls = [each for each in events if each["cat"] == "Node" and each["name"].endswith(_SUFFIX)]
     found: dict[tuple[str, str], Spent] = {}
     around: list[tuple[float, Spent]] = []

@@ -1,8 +1,10 @@
-"""Goodput under overload: answers in time over capacity, with more offered than the server can compute.
+"""Goodput under overload: answers in time over capacity, with more requests offered than the server
+can compute.
 
-One model whose time a batch is known (`sim_timing` paced), with `drain_backlog` and without. Its capacity is
-what closed-loop clients without deadlines get, none of whom may be refused. Then gRPC clients with deadlines
-offer a multiple of it in an open loop: each request is sent at its time, whatever became of those before.
+The model's time a batch is known (`sim_timing` paced); it runs with `drain_backlog` and without.
+Its capacity is the throughput of closed-loop clients without deadlines, none of which may be
+rejected. Then gRPC clients with deadlines offer a multiple of it in an open loop: each request is
+sent at its time, regardless of the earlier ones.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
@@ -26,18 +28,18 @@ from rich.table import Table
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 STEPS, BATCH_SIZE = 10_000, 2
-"""The steps of a run of so many rows take the modelled chip 28 ms, and the CPU less."""
+"""Steps of a run, and its rows: they take the modelled chip 28 ms, and the CPU less."""
 PACED = {"sim_timing": "paced", "sim_threads": "1"}
 GOALS = {3.0: 0.9, 10.0: 0.8}
 """Goodput over capacity, by offered load over capacity."""
 SETTLING_SECONDS = 4.0
-"""Until the queue is as long as the deadlines; what is answered before is not counted."""
+"""Time until the queue is as long as the deadlines; earlier answers are not counted."""
 NUM_CHANNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What became of requests, by status code, of those sent in the counted window."""
+    """Outcomes of the requests sent in the counted window, by status code."""
 
     codes: Counter[str]
     seconds: float
@@ -48,22 +50,30 @@ class Found:
         return self.codes["OK"] / self.seconds
 
 
+class Sender(Protocol):
+    """Sender of requests; its result has the interface of a gRPC call."""
+
+    def send(self, number: int, deadline_seconds: float | None) -> Any:
+        """Return a call's future; a call without an answer in time ends as something other than
+        OK."""
+
+
 class Client:
     """Sends requests of one row over a few connections."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, width: int = 16) -> None:
         self._channels = [
             grpc.insecure_channel(url, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(NUM_CHANNELS)
         ]
         self._stubs = [service_pb2_grpc.GRPCInferenceServiceStub(each) for each in self._channels]
         self._request = service_pb2.ModelInferRequest(
             model_name=model,
-            inputs=[{"name": "x", "datatype": "FP32", "shape": [1, 16]}],
-            raw_input_contents=[np.arange(16, dtype=np.float32).tobytes()],
+            inputs=[{"name": "x", "datatype": "FP32", "shape": [1, width]}],
+            raw_input_contents=[np.arange(width, dtype=np.float32).tobytes()],
         )
 
     def send(self, number: int, deadline_seconds: float | None) -> Any:
-        """A call's future; one without an answer in time ends as DEADLINE_EXCEEDED."""
+        """Return a call's future; a call without an answer in time ends as DEADLINE_EXCEEDED."""
         return self._stubs[number % NUM_CHANNELS].ModelInfer.future(self._request, timeout=deadline_seconds)
 
     def close(self) -> None:
@@ -72,11 +82,19 @@ class Client:
             channel.close()
 
 
-def offer(client: Client, per_second: float, seconds: float, deadline_seconds: float) -> Found:
-    """Offer so many requests a second for SETTLING_SECONDS and then `seconds`, of which what was answered in
-    time is counted by the time of the answer."""
+def offer(
+    client: Sender,
+    per_second: float,
+    seconds: float,
+    deadlines: Sequence[float],
+    settling_seconds: float = SETTLING_SECONDS,
+) -> Found:
+    """Offer `per_second` requests a second, for an uncounted while and then for `seconds`.
+
+    Answers in time are counted by the time of the answer. Deadlines in seconds take turns.
+    """
     start = time.monotonic()
-    counted_from, end = start + SETTLING_SECONDS, start + SETTLING_SECONDS + seconds
+    counted_from, end = start + settling_seconds, start + settling_seconds + seconds
     codes: Counter[str] = Counter()
     lock, calls = threading.Lock(), []
 
@@ -89,7 +107,7 @@ def offer(client: Client, per_second: float, seconds: float, deadline_seconds: f
     while (now := time.monotonic()) < end:
         due = int((now - start) * per_second)
         for number in range(number, due):  # noqa: B020  continued where the last round ended
-            call = client.send(number, deadline_seconds)
+            call = client.send(number, deadlines[number % len(deadlines)])
             call.add_done_callback(count)
             calls.append(call)
         number = max(number, due)
@@ -103,8 +121,8 @@ def _await(calls: Iterable[Any]) -> None:
         call.exception()
 
 
-def load_closed(client: Client, num_clients: int, seconds: float) -> Found:
-    """Have so many clients without deadlines send a request each time that they have an answer."""
+def load_closed(client: Sender, num_clients: int, seconds: float) -> Found:
+    """Run `num_clients` clients without deadlines, which send a request after each answer."""
     codes: Counter[str] = Counter()
     lock = threading.Lock()
     end = time.monotonic() + seconds
@@ -126,7 +144,7 @@ def load_closed(client: Client, num_clients: int, seconds: float) -> Found:
 
 
 def write_models(models: Path) -> None:
-    """The model, and its twin that drains nothing."""
+    """Write the model, and its twin that drains nothing."""
     folder = models / "original"
     repository.write_poplar_model(folder, synthetic.make_steps(STEPS), BATCH_SIZE)
     repository.write_twin(models / "drained", folder, **PACED)
@@ -136,17 +154,18 @@ def write_models(models: Path) -> None:
 
 
 def measure(url: str, model: str, options: argparse.Namespace, table: Table) -> None:
-    """A row per load."""
+    """Measure the model and add a row per load."""
     client = Client(url, model)
     try:
         load_closed(client, options.clients, 1.0)
         capacity = load_closed(client, options.clients, options.seconds)
         _add(table, model, f"{options.clients} clients without deadlines", capacity, 1.0, None)
         for factor in options.factors:
-            found = offer(client, factor * capacity.per_second, options.seconds, options.deadline)
+            found = offer(client, factor * capacity.per_second, options.seconds, options.deadlines)
             ratio = found.per_second / capacity.per_second
-            goal = GOALS.get(factor) if model.startswith("drained") else None
-            _add(table, model, f"{factor:g} x, {options.deadline:g} s deadlines", found, ratio, goal)
+            goal = GOALS.get(factor) if model.startswith("drained") and len(options.deadlines) == 1 else None
+            deadlines = ", ".join(f"{each:g}" for each in options.deadlines)
+            _add(table, model, f"{factor:g} x, {deadlines} s deadlines", found, ratio, goal)
     finally:
         client.close()
 
@@ -161,7 +180,9 @@ def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--seconds", type=float, default=12.0, help="counted of each load (default 12)")
-    parser.add_argument("--deadline", type=float, default=2.0, help="clients' deadline in s (default 2)")
+    parser.add_argument(
+        "--deadlines", type=float, nargs="+", default=[2.0], help="clients' deadlines in s (default 2)"
+    )
     parser.add_argument("--clients", type=int, default=64, help="closed-loop clients (default 64)")
     parser.add_argument(
         "--factors", type=float, nargs="+", default=[3.0, 10.0], help="offered load over capacity"

@@ -1,12 +1,12 @@
-"""Whether `sim_timing` paced makes perf_analyzer measure the modelled chip: models whose modelled time a
-batch is known.
+"""Check that `sim_timing` paced makes perf_analyzer measure the modelled chip, for models with a
+known time a batch.
 
-`steps` are chains of small operators, which the modelled chip does one after the other and the CPU faster; a
-request fills a batch, so that the chip does as many batches as requests, and each of `n` clients waits for
-`n` of them. `link` is an identity whose time is that of the host's link; its batch does not fit into
-requests, so two clients take turns with a row each. `pipeline` is the middle chain over two IPUs, each of
-which works on another batch; a request has both. `slow` is a network that takes the CPU longer than the
-modelled chip, and says what the count of late batches is worth.
+`steps` are chains of small operators, which the modelled chip does one after the other and the CPU
+faster. A request fills a batch, so that the chip does as many batches as requests, and each of `n`
+clients waits for `n` of them. `link` is an identity whose time is that of the host's link; its
+batch does not fit into requests, so two clients take turns with a row each. `pipeline` is the
+middle chain over two IPUs, each of which works on another batch; a request has both. `slow` is a
+network that takes the CPU longer than the modelled chip, and tests the count of late batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rich.progress import track
 from rich.table import Table
 
 TOLERANCE = 0.05
-"""What the measured throughput may be away from the modelled one."""
+"""Tolerance of the measured throughput around the modelled one."""
 STEPS = (500, 2600, 10000)
 """2, 10 and 40 ms of an ipu2."""
 LINK_WIDTH, LINK_BATCH = 4096, 1700
@@ -49,10 +49,10 @@ MODES = {
     "synchronous": {**PACED, "synchronous_execution": "1"},
 }
 """Parameters; an incomplete batch, as all of `link` are, waits for no more rows."""
-LEAST_BATCHES = 50
-"""Of a window: one too many or too few makes 2 %, and there are three."""
+MIN_BATCHES = 50
+"""Minimum batches of a window: one too many or too few makes 2 %, and there are three."""
 PUBLISHED_SECONDS = 1.2
-"""After which the metrics, published once a second, hold what was before."""
+"""Time after which the metrics, published once a second, include everything before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One measurement, and what the server's metrics say of it: batches computed, how many of them were late,
-    and the modelled time of one, in ms."""
+    """One measurement with the server's metrics: batches computed, the number of late ones, and the
+    modelled time of one in ms."""
 
     measured: Measurement
     batches: float
@@ -82,7 +82,7 @@ class Found:
 
 
 def write_models(models: Path, sources: Path) -> dict[str, int]:
-    """The models in both modes, and the rows of a request to each."""
+    """Write the models in both modes, and return the rows of a request to each."""
     batch = repository.BATCH_SIZE
     one = CompilerOptions()
     several = CompilerOptions(num_ipus=STAGES, enable_pipelining=True, batches_per_step=STAGES)
@@ -105,7 +105,8 @@ def write_models(models: Path, sources: Path) -> dict[str, int]:
 def make_loads(
     requests: dict[str, int], models: Path, folder: Path, concurrency: Sequence[int]
 ) -> list[Load]:
-    """The loads of all models; other numbers of clients would tell nothing of `link` and `slow`."""
+    """Return the loads of all models; other numbers of clients would add no information for `link`
+    and `slow`."""
     loads = []
     for name, rows in requests.items():
         config = repository.read_config(models / name)
@@ -116,10 +117,10 @@ def make_loads(
 
 
 def measure(server: TritonServer, load: Load, seconds: float) -> Found:
-    """Load a model in windows of `seconds`, or of LEAST_BATCHES."""
+    """Load a model in windows of `seconds`, or of MIN_BATCHES."""
     before = read_counters(server, load.model)
     modelled = before["modelled_seconds"] / before["batches"]
-    window = max(seconds, LEAST_BATCHES * modelled)
+    window = max(seconds, MIN_BATCHES * modelled)
     measured = perf_analyzer.measure(
         server.grpc_url, load.model, load.concurrency, load.input_data, window, load.rows
     )
@@ -130,7 +131,7 @@ def measure(server: TritonServer, load: Load, seconds: float) -> Found:
 
 
 def read_counters(server: TritonServer, model: str) -> dict[str, float]:
-    """The poplar counters of a model with one instance, poplar_ and _total left out."""
+    """Return the poplar counters of a model with one instance, without poplar_ and _total."""
     with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
         text = answer.read().decode()
     found = re.findall(rf'^poplar_(\w+)_total\{{.*model="{model}".*\}} (\S+)$', text, re.MULTILINE)
@@ -138,7 +139,7 @@ def read_counters(server: TritonServer, model: str) -> dict[str, float]:
 
 
 def make_report(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Table:
-    """A row per load."""
+    """Return a table with a row per load."""
     title = f"paced models over gRPC: medians of {len(found[0])} rounds (least..greatest)"
     columns = (
         "modelled/s",
@@ -158,7 +159,8 @@ def make_report(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Tabl
 
 
 def describe(load: Load, found: Sequence[Found]) -> tuple[str, ...]:
-    """The figures of a load. Each of n clients that wait for one another waits for n batches."""
+    """Return the figures of a load. Each of n clients that wait for one another waits for n
+    batches."""
     ratios = [each.throughput_ratio for each in found]
     within = abs(statistics.median(ratios) - 1) <= TOLERANCE
     return (

@@ -1,9 +1,10 @@
-"""What poprt.runtime adds to model_runtime: a Runner's throughput beside a ModelRunner's, and what packing a
-request costs by itself, measured against a device that costs nothing.
+"""Overhead of poprt.runtime over model_runtime: a Runner's throughput beside a ModelRunner's, and
+the cost of packing a request.
 
-The runners take turns in every round, so that only what the machine does meanwhile to both is compared. The
-lengths of samples are those of the published packing example: normal around half of the longest, of as much
-deviation, cut at 1 and the longest.
+Packing is measured against a device that costs nothing. The runners take turns in every round, so
+that the machine's other work affects both alike. The lengths of samples are those of the published
+packing example: normal around half of the longest, with the same deviation, cut at 1 and the
+longest.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from poprt.runtime.pack_flow import PackFlow
 
 import popef
 
-ROWS, PLACES, MOST = 16, 256, 40
+ROWS, PLACES, MAX_SAMPLES = 16, 256, 40
 NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 OUTPUTS = ("start_logits", "end_logits")
 GOAL_RATIO, GOAL_US = 0.95, 50.0
@@ -41,29 +42,29 @@ class FreeDevice:
     def __init__(self, *, unpacks: bool) -> None:
         self._inputs = [_describe(name, (ROWS, PLACES), popef.DataType.S32) for name in NAMES]
         if unpacks:
-            self._inputs.append(_describe("unpack_info", (MOST, 1), popef.DataType.S32))
-        shape = (MOST if unpacks else ROWS, PLACES)
+            self._inputs.append(_describe("unpack_info", (MAX_SAMPLES, 1), popef.DataType.S32))
+        shape = (MAX_SAMPLES if unpacks else ROWS, PLACES)
         self._outputs = [_describe(name, shape, popef.DataType.F16) for name in OUTPUTS]
         self._results: Any = {name: np.zeros(shape, np.float16) for name in OUTPUTS}
         self.runs = 0
 
     def getExecuteInputs(self) -> list[DataDesc]:
-        """Those of the example."""
+        """Return the inputs of the example."""
         return self._inputs
 
     def getExecuteOutputs(self) -> list[DataDesc]:
-        """Those of the example."""
+        """Return the outputs of the example."""
         return self._outputs
 
     def executeAsync(self, _inputs: Arrays) -> OutputFutureMemory:
-        """Zeros."""
+        """Return zeros."""
         self.runs += 1
         promise = Promise()
         promise.set_result(OutputMemory(self._results))
         return OutputFutureMemory(OUTPUTS, promise, self)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 def _describe(name: str, shape: tuple[int, ...], data_type: popef.DataType) -> DataDesc:
@@ -71,10 +72,12 @@ def _describe(name: str, shape: tuple[int, ...], data_type: popef.DataType) -> D
 
 
 def measure_packing(algorithm: PackAlgorithm, requests: int) -> tuple[float, float]:
-    """Microseconds of CPU time of a request, all of which the calling thread takes as the device answers at
-    once, and the share of places that samples fill."""
+    """Return the microseconds of CPU time of a request, and the share of places that samples fill.
+
+    The calling thread takes all of that time, because the device answers at once.
+    """
     unpacks = algorithm is PackAlgorithm.end_to_end
-    config = PackRunnerConfig(1_000_000, MOST, NAMES[0], algorithm=algorithm)
+    config = PackRunnerConfig(1_000_000, MAX_SAMPLES, NAMES[0], algorithm=algorithm)
     if not unpacks:
         config.enable_input_single_row_mode(NAMES[1])
     device = FreeDevice(unpacks=unpacks)
@@ -94,7 +97,7 @@ def measure_packing(algorithm: PackAlgorithm, requests: int) -> tuple[float, flo
 
 
 def double_model() -> onnx.ModelProto:
-    """y = 2x, of rows as small as the serving benchmark's."""
+    """Return y = 2x, of rows as small as the serving benchmark's."""
     shape = [16, 256]
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "x"], ["y"])],
@@ -106,7 +109,7 @@ def double_model() -> onnx.ModelProto:
 
 
 def measure_runners(rounds: int, seconds: float) -> tuple[list[float], list[float]]:
-    """Throughput of a Runner over that of a ModelRunner, and of the ModelRunner over itself, in each
+    """Return a Runner's throughput over a ModelRunner's, and the ModelRunner's over itself, in each
     round."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "executable.popef")
@@ -126,7 +129,8 @@ def measure_runners(rounds: int, seconds: float) -> tuple[list[float], list[floa
 
 
 def _ask(call: Callable[[], object], seconds: float) -> float:
-    """Calls in a second of CPU time, all threads': what others do on the machine meanwhile does not count."""
+    """Return the number of calls in a second of CPU time of all threads, which excludes other work
+    of the machine."""
     count, start = 0, time.process_time()
     while time.process_time() - start < seconds:
         call()

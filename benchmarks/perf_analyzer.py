@@ -19,7 +19,8 @@ from commands.serving.installation import find_triton
 PACKAGE = "tritonclient==2.50.0"
 CACHE = Path(__file__).parents[1] / ".cache" / "perf_analyzer"
 LIBRARIES = {"libb64": "libb64.so.0d", "libcudart": "libcudart.so.12"}
-"""What the program links beside the system's; the server's wheel has both under mangled names."""
+"""Libraries that the program links beside the system's; the server's wheel has both under mangled
+names."""
 PARTS = {
     "Client Send": "client send",
     "Network+Server Send/Recv": "network, server",
@@ -37,15 +38,17 @@ TOO_SHORT = (
 )
 """Its words for too few answers in a window; the last ones when the server's statistics are still empty."""
 NUM_WINDOWS = 3
-"""Of a measurement; perf_analyzer takes no fewer."""
+"""Number of windows of a measurement, the minimum of perf_analyzer."""
 LARGEST_WINDOW_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What perf_analyzer saw at one concurrency: requests a second, and what they took; `parts_us` is the
-    mean time of a request by where it went, as far as the protocol tells. `cpu_us`, time of processors that a
-    request took in the server, is for others to measure."""
+    """Result of perf_analyzer at one concurrency: requests a second, and their times.
+
+    `parts_us` is the mean time of a request by part, as far as the protocol reports it. `cpu_us`,
+    the processor time of a request in the server, is measured elsewhere.
+    """
 
     per_second: float
     p50_us: float
@@ -55,7 +58,8 @@ class Measurement:
 
 
 def prepare() -> Path:
-    """The program, downloaded and unpacked once, with the libraries of the server that is installed now."""
+    """Download and unpack the program once, link it to the installed server's libraries, and return
+    its path."""
     program = CACHE / "perf_analyzer"
     if not program.exists():
         _unpack(program)
@@ -90,12 +94,13 @@ def measure(
     rows: int = 1,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Measurement:
-    """Load `model` over gRPC with the rows in `input_data`, so many a request, for NUM_WINDOWS windows of
-    `seconds`, longer ones for a model that answers nothing in so short a time. RuntimeError, with the
-    program's words, when a request fails.
+    """Load `model` over gRPC with the rows in `input_data`, `rows` a request, for NUM_WINDOWS
+    windows of `seconds`.
 
-    With `shapes`, those of whole inputs, the batch included, the server is one of TensorFlow Serving's
-    protocol."""
+    Windows are longer for a model that answers nothing in so short a time. Raises RuntimeError,
+    with the program's words, if a request fails. With `shapes`, those of whole inputs with the
+    batch, the server speaks TensorFlow Serving's protocol.
+    """
     while True:
         done, result = _run(url, model, concurrency, input_data, seconds, rows, shapes)
         if result is not None:

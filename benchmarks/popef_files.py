@@ -1,8 +1,9 @@
-"""popef's files beside what a program would use instead: safetensors, a plain mapping, plain writes, pycapnp.
+"""popef's files beside a program's alternatives: safetensors, a plain mapping, plain writes,
+pycapnp.
 
-Every round measures all rows, the rival before and after popef: a ratio is popef's figure over the geometric
-mean of the rival's two, and the rival's second over its first is the resolution. All files are in the page
-cache.
+Every round measures all rows, the rival before and after popef. A ratio is popef's figure over the
+geometric mean of the rival's two; the rival's second over its first is the resolution. All files
+are in the page cache.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "tests" / "popef" / "popef.capnp"
 NUM_TENSORS, NUM_ANCHORS = 400, 1000
 SHAPE, QUICK_SHAPE, SMALL_SHAPE = (4, 312_500), (4, 31_250), (4, 3125)
-"""Of each float32 tensor, for files of 2 GB, 200 MB and 20 MB; none has more of Python's shared small
-integers."""
+"""Shape of each float32 tensor, for files of 2 GB, 200 MB and 20 MB.
+
+None has more of Python's shared small integers.
+"""
 ROUNDS, QUICK_ROUNDS = 11, 3
 SECONDS, QUICK_SECONDS = 0.3, 0.1
 MIN_CALLS = 5
-"""Of a measurement: a virtual machine may have to get pages back from its host first, which takes longer than
-the work."""
+"""Minimum calls of a measurement: a virtual machine may first have to get pages from its host,
+which takes longer than the work."""
 KIB, MIB = 1 << 10, 1 << 20
 
 Tensors = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -58,25 +61,25 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The same work done by popef and by a rival."""
+    """Work that popef and a rival both do."""
 
     what: str
     rival: str
     goal: Goal
-    """Of the ratio of times if it is an upper bound, else of that of throughputs."""
+    """Goal for the ratio of times if it is an upper bound, otherwise for that of throughputs."""
     ours: Call
     theirs: Call
     num_bytes: int = 0
-    """Of the data; figures are throughputs where it is given."""
+    """Bytes of the data; if given, figures are throughputs."""
     clean: Call = lambda: None
-    """Clears away what either left behind; not timed."""
+    """Function that removes the files of both; not timed."""
 
     def ratio(self, ours: float, theirs: float) -> float:
-        """Of two times: popef's figure over the rival's."""
+        """Return popef's figure over the rival's, from two times."""
         return ours / theirs if self.goal.at_most else theirs / ours
 
     def describe(self, seconds: float) -> str:
-        """A time, or the throughput that it makes."""
+        """Format a time, or its throughput."""
         return f"{self.num_bytes / seconds / 1e9:.2f} GB/s" if self.num_bytes else f"{seconds * 1e3:.2f} ms"
 
 
@@ -96,26 +99,26 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a file and listing its tensors took in a process of its own."""
+    """Costs of opening a file and listing its tensors in a separate process."""
 
     read_bytes: int
     """Copied out of the file, by the kernel's count."""
     mapped_bytes: int
-    """Of the file's mapping, in memory while the reader is open."""
+    """Bytes of the file's mapping, in memory while the reader is open."""
     resident_bytes: int
     """The process's peak."""
     traced_bytes: int
-    """The peak of what Python allocated for it."""
+    """Peak of the memory that Python allocated for it."""
 
 
 def make_tensors(shape: tuple[int, int]) -> Tensors:
-    """All of the same shape, with different values."""
+    """Return tensors of the same shape with different values."""
     values = np.random.default_rng(0).random((NUM_TENSORS, *shape), dtype=np.float32)
     return {f"model.layers.{index:03}.mlp.weight": tensor for index, tensor in enumerate(values)}
 
 
 def write_popef(path: Path, tensors: Tensors) -> None:
-    """A file of tensor blobs."""
+    """Write a file of tensor blobs."""
     with popef.Writer(path) as writer:
         for name, tensor in tensors.items():
             info = popef.TensorInfo(shape=tensor.shape, dataType=popef.DataType.F32)
@@ -124,7 +127,7 @@ def write_popef(path: Path, tensors: Tensors) -> None:
 
 
 def write_plain(path: Path, tensors: Tensors) -> None:
-    """Nothing but the values."""
+    """Write the values alone."""
     with open(path, "wb") as file:
         for tensor in tensors.values():
             file.write(tensor.data)
@@ -173,14 +176,14 @@ def read_mapping(path: Path, places: Sequence[tuple[int, tuple[int, ...]]]) -> l
 
 
 def find_places(path: Path) -> list[tuple[int, tuple[int, ...]]]:
-    """Offset and shape of each tensor."""
+    """Return offset and shape of each tensor."""
     with popef.Reader() as reader:
         reader.parseFile(path)
         return [(blob.payload_start, tuple(blob.structure.tensorInfo.shape)) for blob in reader.blobs()]
 
 
 def make_metadata() -> tuple[bytes, bytes]:
-    """A file with nothing but the metadata of many anchors, and the Cap'n Proto message in it."""
+    """Return a file with only the metadata of many anchors, and the Cap'n Proto message in it."""
     info = popef.TensorInfo(shape=(16, 224, 224, 3), dataType=popef.DataType.F16)
     kinds = (popef.TensorType.INPUT, popef.TensorType.OUTPUT)
     anchors = [
@@ -204,7 +207,7 @@ def make_metadata() -> tuple[bytes, bytes]:
 
 
 def parse_popef(file: bytes) -> list[Any]:
-    """Every field of every anchor."""
+    """Read every field of every anchor with popef."""
     with popef.Reader() as reader:
         reader.parseStream(io.BytesIO(file))
         (metadata,) = reader.metadata()
@@ -218,7 +221,7 @@ def parse_popef(file: bytes) -> list[Any]:
 
 
 def parse_pycapnp(schema: Any, message: bytes) -> list[Any]:
-    """Every field of every anchor, enumerants as ordinals."""
+    """Read every field of every anchor with pycapnp, enumerants as ordinals."""
     with schema.Metadata.from_bytes(message) as metadata:
         return [
             (
@@ -230,18 +233,18 @@ def parse_pycapnp(schema: Any, message: bytes) -> list[Any]:
 
 
 def parse_to_dict(schema: Any, message: bytes) -> Any:
-    """The whole message as plain data."""
+    """Return the whole message as plain data."""
     with schema.Metadata.from_bytes(message) as metadata:
         return metadata.to_dict()
 
 
 def import_module(name: str) -> None:
-    """In an interpreter of its own, from its start to its end."""
+    """Import a module in a separate interpreter, from its start to its end."""
     subprocess.run([sys.executable, "-c", f"import {name}"], check=True, cwd=ROOT)
 
 
 def make_file_contests(folder: Path, tensors: Tensors) -> list[Contest]:
-    """Opening, reading and writing."""
+    """Return the contests of opening, reading and writing."""
     ours, theirs = folder / "tensors.popef", folder / "tensors.safetensors"
     write_popef(ours, tensors)
     save_file(tensors, theirs)
@@ -260,13 +263,13 @@ def make_file_contests(folder: Path, tensors: Tensors) -> list[Contest]:
 
 
 def remove_written(folder: Path) -> None:
-    """Delete what the writers wrote."""
+    """Delete the files of the writers."""
     for path in folder.glob("written*"):
         path.unlink()
 
 
 def make_metadata_contests() -> list[Contest]:
-    """Parsing."""
+    """Return the contests of parsing."""
     capnp.remove_import_hook()
     schema = capnp.load(str(SCHEMA))
     file, message = make_metadata()
@@ -287,7 +290,7 @@ def make_metadata_contests() -> list[Contest]:
 
 
 def make_import_contest() -> Contest:
-    """Whole processes."""
+    """Return the contest of whole processes."""
     goal = Goal(2.0, at_most=True)
     return Contest(
         "import popef", "import numpy", goal, lambda: import_module("popef"), lambda: import_module("numpy")
@@ -305,7 +308,7 @@ def require_same(ours: object, theirs: object) -> None:
 def run_rounds(
     contests: Sequence[Contest], options: argparse.Namespace, console: Console
 ) -> list[list[Round]]:
-    """The rounds of each contest."""
+    """Run the rounds of each contest."""
     found: list[list[Round]] = [[] for _ in contests]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("measuring", total=options.rounds * len(contests))
@@ -320,14 +323,15 @@ def run_rounds(
 
 
 def run_round(contest: Contest, seconds: float) -> Round:
-    """The rival, popef, the rival."""
+    """Time the rival, popef, and the rival again."""
     return Round(
         *(time_call(call, contest.clean, seconds) for call in (contest.theirs, contest.ours, contest.theirs))
     )
 
 
 def time_call(call: Call, clean: Call, seconds: float) -> float:
-    """The least time of one call in seconds, of MIN_CALLS or more that take `seconds` or longer together."""
+    """Return the least seconds of one call, of MIN_CALLS or more that together take at least
+    `seconds`."""
     gc.collect()
     times_ns: list[int] = []
     while len(times_ns) < MIN_CALLS or sum(times_ns) < seconds * 1e9:
@@ -358,12 +362,14 @@ def open_and_watch(path: Path) -> Opening:
 
 
 def count_read_bytes() -> int:
-    """What this process has read from files, by the kernel's count; a mapping's pages do not count."""
+    """Return the bytes that this process has read from files, by the kernel's count, without a
+    mapping's pages."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def count_kilobytes(file: str, field: str, mapping: str = "") -> int:
-    """A field of a file in /proc/self, summed over the mappings of that path if one is given."""
+    """Return a field of a file in /proc/self, summed over the mappings of that path if one is
+    given."""
     total, wanted = 0, not mapping
     for line in Path("/proc/self", file).read_text().splitlines():
         name, *rest = line.split(maxsplit=1)
@@ -375,7 +381,7 @@ def count_kilobytes(file: str, field: str, mapping: str = "") -> int:
 
 
 def make_ratio_table(contests: Sequence[Contest], found: Sequence[Sequence[Round]]) -> Table:
-    """A row per contest."""
+    """Return a table with a row per contest."""
     title = f"popef's files; medians of {len(found[0])} interleaved rounds (least..greatest)"
     table = report.make_table(title, "work", "popef", "rival", "rival's", "ratio", "goal", "resolution")
     for contest, rounds in zip(contests, found, strict=True):
@@ -392,7 +398,7 @@ def make_ratio_table(contests: Sequence[Contest], found: Sequence[Sequence[Round
 
 
 def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Table:
-    """What opening costs, by the size of the file."""
+    """Return a table of the costs of opening a file, by its size."""
     columns = (f"{size / 1e6:.0f} MB" for size in sizes)
     table = report.make_table(f"opening {NUM_TENSORS} tensors in a fresh process", "", *columns, "goal")
     rows = {
@@ -407,7 +413,7 @@ def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Tab
 
 
 def parse_options() -> argparse.Namespace:
-    """The options of the other benchmarks, so that `make bench` can give all the same."""
+    """Parse the options of all benchmarks, because `make bench` passes the same to each."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--rounds", type=int, help=f"interleaved rounds (default {ROUNDS}, quick {QUICK_ROUNDS})"

@@ -8,13 +8,17 @@ from contextlib import suppress
 
 _HOST = "127.0.0.1"
 _PORTS = range(20000, 32000)
-"""Below those that the kernel gives to clients: nobody takes the port of a server that starts again."""
+"""Ports below those that the kernel gives to clients, so that no client takes the port of a
+restarting server."""
 _untried = random.sample(_PORTS, len(_PORTS))
 
 
 def choose_ports(count: int) -> list[int]:
-    """So many ports that nobody listens on, and that no call before has given: programs are told their ports
-    before any of them listens, and two proxies would share one port (SO_REUSEPORT) without a word."""
+    """Return `count` free ports that no earlier call has returned.
+
+    Programs get their ports before any of them listens, and two proxies would share one port
+    (SO_REUSEPORT) without an error.
+    """
     chosen: list[int] = []
     while len(chosen) < count:
         assert _untried, f"no port of {_PORTS} is left"

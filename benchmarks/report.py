@@ -1,5 +1,5 @@
-"""Prints what the rounds measured: medians, ratios with their spread, goals, and where the time goes where
-one is missed."""
+"""Report of the rounds: medians, ratios with their spread, goals, and the parts of the time where a
+goal is missed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rich.table import Table
 from rounds import Comparison, Goal, Round, Subject
 
 FILE_WIDTH = 160
-"""Of a table that goes into a file: the widest row fits."""
+"""Width of a table that goes into a file: the widest row fits."""
 
 
 def make_console() -> Console:
-    """A terminal's own width; elsewhere FILE_WIDTH."""
+    """Return a console with a terminal's own width, or FILE_WIDTH elsewhere."""
     console = Console()
     return console if console.is_terminal else Console(width=FILE_WIDTH)
 
 
 def make_table(title: str, *columns: str) -> Table:
-    """A table of figures."""
+    """Return a table of figures."""
     table = Table(title=title)
     for column in columns:
         table.add_column(column, justify="right")
@@ -31,13 +31,14 @@ def make_table(title: str, *columns: str) -> Table:
 
 
 def make_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a document."""
+    """Return a table for a document."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def make_document(template: str, sections: Mapping[str, str]) -> str:
-    """The document with each section put between its markers `<!-- name -->` and `<!-- end -->`."""
+    """Return the document with each section put between its markers `<!-- name -->` and `<!-- end
+    -->`."""
     for name, text in sections.items():
         before, marker, rest = template.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
@@ -50,7 +51,7 @@ def make_document(template: str, sections: Mapping[str, str]) -> str:
 def print_report(
     title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]], console: Console
 ) -> None:
-    """A row per model and concurrency, and the breakdown of those that missed a goal."""
+    """Print a row per model and concurrency, and the breakdown of those that missed a goal."""
     console.print(
         _ratio_table(
             f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)", comparisons, found
@@ -64,8 +65,10 @@ def print_report(
 
 
 def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
-    """The median, then the least and the greatest; all cut towards missing the goal, never rounded to meet
-    it."""
+    """Format the median, then the least and the greatest.
+
+    All are cut towards missing the goal, never rounded to meet it.
+    """
     cut = round if goal is None else math.ceil if goal.at_most else math.floor
     # Ten digits first: 0.29 * 100 is 28.999999999999996.
     median, least, greatest = (
@@ -75,8 +78,11 @@ def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
 
 
 def describe_goal(ratios: Sequence[float], goal: Goal | None) -> str:
-    """The bound, whether the median of `ratios` keeps it, and how many of them do, in rich's markup; empty
-    without a goal."""
+    """Format the bound, whether the median of `ratios` meets it, and how many of them do, in rich's
+    markup.
+
+    The result is empty without a goal.
+    """
     if goal is None:
         return ""
     verdict = "[green]met[/]" if goal.is_met(statistics.median(ratios)) else "[red]missed[/]"
@@ -107,7 +113,7 @@ def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[
 
 
 def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
-    """Beside each model that missed a goal its baseline."""
+    """Return a table of each model that missed a goal, beside its baseline."""
     title = "goals missed: where a request's time goes, us (perf_analyzer's means, medians over the rounds)"
     table = make_table(title, "requests", "at once", "model", *PARTS.values())
     for comparison, rounds in zip(comparisons, found, strict=True):
@@ -123,7 +129,7 @@ def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Ro
 
 
 def _median_part(runs: Sequence[Measurement], part: str) -> str:
-    """Nothing where the protocol does not tell."""
+    """Format the median of a part; "" if the protocol does not report it."""
     values = [run.parts_us[part] for run in runs if part in run.parts_us]
     return f"{statistics.median(values):.0f}" if values else ""
 
@@ -140,7 +146,7 @@ def _ratios(rounds: Sequence[Round], index: int, figure: Callable[[Measurement],
 
 
 def _runs(rounds: Sequence[Round], index: int) -> list[Measurement]:
-    """All measurements of a subject; of the baseline there are two a round."""
+    """Return all measurements of a subject; the baseline has two a round."""
     if index == 0:
         return [run for each in rounds for run in (each.before, each.after)]
     return [each.runs[index - 1] for each in rounds]

@@ -58,16 +58,16 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
 """
-"""What a user writes who has an ONNX file and no IPU."""
+"""Model of a user who has an ONNX file and no IPU."""
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The configuration of the model in `folder`."""
+    """Read the configuration of the model in `folder`."""
     return text_format.Parse((folder / "config.pbtxt").read_text(), ModelConfig())
 
 
 def write_config(folder: Path, config: ModelConfig) -> ModelConfig:
-    """Give the model in `folder` this configuration, which gets the folder's name and is returned."""
+    """Write this configuration for the model in `folder`, with the folder's name, and return it."""
     config.name = folder.name
     (folder / "1").mkdir(parents=True, exist_ok=True)
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
@@ -85,7 +85,7 @@ def write_poplar_model(
 
 
 def write_twin(folder: Path, original: Path, **parameters: str) -> ModelConfig:
-    """The poplar model in `original` once more, with other parameters in its configuration."""
+    """Write the poplar model in `original` again, with other parameters in its configuration."""
     shutil.copytree(original, folder)
     config = read_config(folder)
     for name, value in parameters.items():
@@ -94,19 +94,19 @@ def write_twin(folder: Path, original: Path, **parameters: str) -> ModelConfig:
 
 
 def build_examples() -> list[recipes.Recipe]:
-    """The recipes of the example models, which are compiled if they are not."""
+    """Return the recipes of the example models, which are compiled if necessary."""
     recipes.build(EXAMPLES, console=Console(stderr=True))
     return recipes.read_recipes(EXAMPLES)
 
 
 def copy_example(name: str, folder: Path) -> ModelConfig:
-    """A compiled example model."""
+    """Copy a compiled example model."""
     shutil.copytree(EXAMPLES / name, folder)
     return write_config(folder, read_config(folder))
 
 
 def write_python_model(folder: Path, like: ModelConfig, source: str) -> ModelConfig:
-    """A model of the python backend with the tensors, batching and instances of `like`."""
+    """Write a model of the python backend with the tensors, batching and instances of `like`."""
     config = ModelConfig()
     config.CopyFrom(like)
     config.backend = "python"
@@ -119,10 +119,11 @@ def write_python_model(folder: Path, like: ModelConfig, source: str) -> ModelCon
 def write_onnxruntime_model(
     folder: Path, like: ModelConfig, names: Mapping[str, str], file: Path
 ) -> ModelConfig:
-    """The user's model on the ONNX file `file`, for the requests of the poplar model with the configuration
-    `like`.
+    """Write the user's model on the ONNX file `file`, for the same requests as the poplar model
+    with configuration `like`.
 
-    `names` gives the tensors' names in `like` by those in the file. Instances share the cores as poplar's do.
+    `names` gives the tensors' names in `like` by those in the file. Instances share the cores as
+    poplar's do.
     """
     originals = {friendly: name for name, friendly in names.items()}
     types = _tensor_types(file)
@@ -157,7 +158,7 @@ def _rank(value: onnx.ValueInfoProto) -> int:
 
 
 def _tensor_types(file: Path) -> dict[str, int]:
-    """Triton's data types of an ONNX file's inputs and outputs."""
+    """Return Triton's data types of an ONNX file's inputs and outputs."""
     graph = onnx.load(file, load_external_data=False).graph
     types = {}
     for value in (*graph.input, *graph.output):
@@ -167,13 +168,13 @@ def _tensor_types(file: Path) -> dict[str, int]:
 
 
 def read_names(folder: Path) -> dict[str, str]:
-    """The friendly names of a poplar model's tensors by those in its ONNX file."""
+    """Return the friendly names of a poplar model's tensors by those in its ONNX file."""
     names: dict[str, str] = json.loads((folder / "1" / "name_map.json").read_text())
     return names
 
 
 def count_instances(config: ModelConfig) -> int:
-    """The instances of a model on a machine without a GPU; Triton's default is one."""
+    """Return the instances of a model on a machine without a GPU; Triton's default is one."""
     return sum(group.count or 1 for group in config.instance_group) or 1
 
 
@@ -185,8 +186,10 @@ def set_instances(config: ModelConfig, count: int) -> None:
 
 @contextmanager
 def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
-    """A server with every model of `repository`; SystemExit says which do not load and why, or what the
-    machine lacks."""
+    """Run a server with every model of `repository`.
+
+    Raises SystemExit that says which models do not load and why, or what the machine lacks.
+    """
     if int(np.__version__.split(".")[0]) > NUMPY:
         raise SystemExit(
             f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the "

@@ -1,9 +1,9 @@
-"""Interleaved rounds: every round measures all models of a comparison, with the baseline before and after
-them.
+"""Interleaved rounds: every round measures all models of a comparison, with the baseline before and
+after them.
 
-The machine's speed drifts and others use it, so only measurements of the same round are compared: a ratio is
-a model's figure over the geometric mean of the two baselines around it. The second baseline over the first is
-what chance alone does to a ratio, the resolution.
+The machine's speed drifts and others use it, so only measurements of the same round are compared. A
+ratio is a model's figure over the geometric mean of the two baselines around it. The second
+baseline over the first is the effect of chance alone on a ratio, the resolution.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Goal:
     at_most: bool = False
 
     def is_met(self, ratio: float) -> bool:
-        """Whether `ratio`, as it is and not as it is printed, keeps the bound."""
+        """Return whether `ratio`, unrounded, keeps the bound."""
         return ratio <= self.bound if self.at_most else ratio >= self.bound
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model under load, the requests it gets (perf_analyzer's JSON), and what its ratios should be; what
-    serves it, where several servers do."""
+    """A model under load, its requests (perf_analyzer's JSON), the goals of its ratios, and its
+    server if there are several."""
 
     model: str
     input_data: Path
@@ -60,23 +60,25 @@ class Comparison:
     subjects: tuple[Subject, ...]
 
     def label(self, index: int) -> str:
-        """What tells a subject from the others: its server, or the model's name without that of the
+        """Return what distinguishes a subject: its server, or the model's name without that of the
         comparison."""
         return self.subjects[index].server or self.subjects[index].model.removeprefix(f"{self.what}_")
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round measured of a comparison; `runs` are those of the subjects after the baseline, in their
-    order."""
+    """Measurements of a comparison in one round; `runs` are those of the subjects after the
+    baseline, in their order."""
 
     before: Measurement
     runs: tuple[Measurement, ...]
     after: Measurement
 
     def ratios(self, figure: Callable[[Measurement], float]) -> list[float]:
-        """A ratio per subject: `figure` over the baseline's; for the baseline itself its second over its
-        first."""
+        """Return a ratio per subject: `figure` over the baseline's.
+
+        The baseline's own ratio is its second figure over its first.
+        """
         first, last = figure(self.before), figure(self.after)
         return [last / first, *(figure(run) / math.sqrt(first * last) for run in self.runs)]
 
@@ -116,14 +118,16 @@ def parse_options(
 
 
 Measure = Callable[[Subject, int, float], Measurement]
-"""Loads a subject at a concurrency, in windows of so many seconds."""
+"""Function that loads a subject at a concurrency, in windows of the given seconds."""
 
 
 def run_rounds(
     url: str, comparisons: Sequence[Comparison], num_rounds: int, seconds: float, console: Console
 ) -> list[list[Round]]:
-    """The rounds of each comparison of models of one server; every round measures all comparisons once, in
-    windows of `seconds` or longer."""
+    """Run the rounds of each comparison of models of one server.
+
+    Every round measures all comparisons once, in windows of at least `seconds`.
+    """
 
     def measure(subject: Subject, concurrency: int, window: float) -> Measurement:
         return perf_analyzer.measure(url, subject.model, concurrency, subject.input_data, window)
@@ -134,7 +138,7 @@ def run_rounds(
 def run_rounds_by(
     measure: Measure, comparisons: Sequence[Comparison], num_rounds: int, seconds: float, console: Console
 ) -> list[list[Round]]:
-    """The same, where `measure` knows the servers."""
+    """Run the rounds of each comparison with `measure`, which knows the servers."""
     perf_analyzer.prepare()
     found: list[list[Round]] = [[] for _ in comparisons]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -173,7 +177,8 @@ def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]
 def _run_round(
     comparison: Comparison, measure: Callable[[Subject, int], Measurement], *, backwards: bool
 ) -> Round:
-    """Every other round backwards, so that no subject always has the same neighbour."""
+    """Run one round, every other one backwards, so that a subject does not always have the same
+    neighbour."""
     baseline, *others = comparison.subjects
     before = measure(baseline, comparison.concurrency)
     runs = [measure(subject, comparison.concurrency) for subject in (others[::-1] if backwards else others)]

@@ -1,8 +1,9 @@
-"""What the backend itself costs: an executable that does next to nothing beside the leanest Python-backend
-model.
+"""Cost of the backend itself: an executable that does almost nothing, beside the leanest
+Python-backend model.
 
-Per payload some identities in one server: `floor` of the python backend; `nothing` compiled for the poplar
-backend; and, without a goal, the same in asynchronous mode and with the engine in a child process.
+Per payload some identities run in one server: `floor` of the python backend; `nothing` compiled for
+the poplar backend; and, without a goal, the same in asynchronous mode and with the engine in a
+child process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NUM_ROWS = 4
 
 
 def write_models(models: Path, payload: str) -> list[ModelConfig]:
-    """The floor and the models compared with it."""
+    """Write the floor and the models compared with it."""
     folder = models / f"{payload}_nothing"
     nothing = repository.write_poplar_model(folder, synthetic.make_nothing(WIDTHS[payload]))
     floor = repository.write_python_model(models / f"{payload}_floor", nothing, repository.FLOOR)
@@ -45,7 +46,7 @@ def write_models(models: Path, payload: str) -> list[ModelConfig]:
 def make_comparisons(
     payload: str, configs: Sequence[ModelConfig], data: Path, at_once: Sequence[int]
 ) -> list[Comparison]:
-    """One per concurrency."""
+    """Return one comparison per concurrency."""
     floor, nothing, *twins = (config.name for config in configs)
     others = [Subject(twin, data) for twin in twins]
     subjects = (Subject(floor, data), Subject(nothing, data, THROUGHPUT_GOALS[payload], P99_GOAL), *others)

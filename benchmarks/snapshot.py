@@ -32,7 +32,7 @@ KNOWN_OPTIONS = {
     "num_io_tiles": "--num_io_tiles",
     "batches_per_step": "--batches_per_step",
 }
-"""Of the published runs, those that `poplar-triton profile` takes with a value."""
+"""Options of the published runs that `poplar-triton profile` takes with a value."""
 _NAMES = {"used_passes": "passes"}
 """Arguments of the converter that commands call otherwise."""
 PIPELINE = ["--num_ipus", "2", "--enable_pipelining", "--json"]
@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def run(command: str, *arguments: str | Path) -> str:
-    """What a command prints, its complaints included."""
+    """Return the output of a command, including its errors."""
     listed = [str(BIN / command), *map(str, arguments)]
     done = subprocess.run(listed, capture_output=True, text=True, check=False)
     return f"{done.stdout}{done.stderr}status {done.returncode}\n"
 
 
 def write_case(case: Path, folder: Path) -> None:
-    """The profile of a network whose times are published."""
+    """Write the profile of a network whose times are published."""
     folder.mkdir(exist_ok=True)
     told = json.loads(case.read_text())
     arguments = ["--precision", told["precision"], "--target", told["target"], "--top", "1000"]
@@ -81,7 +81,7 @@ def write_case(case: Path, folder: Path) -> None:
 
 
 def write_executable(file: Path, folder: Path) -> None:
-    """Profile, listing, hash and answers of a compiled model."""
+    """Write profile, listing, hash and answers of a compiled model."""
     folder.mkdir(exist_ok=True)
     (folder / f"{file.name}.sha256").write_text(hashlib.sha256(file.read_bytes()).hexdigest() + "\n")
     listing = re.sub(r"^\[[\d:.]+\] ", "", run("popef_dump", file), flags=re.MULTILINE)  # the time of day
@@ -92,7 +92,8 @@ def write_executable(file: Path, folder: Path) -> None:
 
 
 def hash_answers(files: list[Path]) -> str:
-    """A line per output and number of rows, for inputs that are the same in every checkout."""
+    """Return a line per output and number of rows, for inputs that are the same in every
+    checkout."""
     lines = []
     with ModelRunner(list(map(str, files)), ModelRunnerConfig(batching_dim=0)) as runner:
         for seed, rows in enumerate((1, 3, 16)):
@@ -115,8 +116,7 @@ def hash_answers(files: list[Path]) -> str:
 
 
 def write_small(precision: str, folder: Path) -> None:
-    """A net with a convolution, products, attention, and a reduction, compiled and looked
-    at."""
+    """Compile and describe a net with a convolution, products, attention, and a reduction."""
     folder.mkdir()
     source = folder / "source.onnx"
     save(make_small(), source)
@@ -134,7 +134,7 @@ def write_small(precision: str, folder: Path) -> None:
 
 
 def make_small() -> ModelProto:
-    """Eight rows of 16 x 16 pictures with 8 channels."""
+    """Return a net for eight rows of 16 x 16 pictures with 8 channels."""
     random = np.random.default_rng(7)
 
     def weight(name: str, *shape: int) -> TensorProto:

@@ -19,15 +19,15 @@ _generator = np.random.default_rng(0)
 
 
 def make_nothing(width: int) -> ModelProto:
-    """A model that answers rows of `width` INT32 with themselves."""
+    """Return a model that answers rows of `width` INT32 with themselves."""
     return _make_model(
         "nothing", TensorProto.INT32, [width], [width], [([helper.make_node("Identity", ["x"], ["y"])], {})]
     )
 
 
 def make_steps(count: int) -> ModelProto:
-    """So many normalisations of rows of 16, one after the other: what the chip does in 3.9 us each takes the
-    CPU 1 us."""
+    """Return `count` normalisations of rows of 16, one after the other; each takes the chip 3.9 us
+    and the CPU 1 us."""
     tensors = ["x", *(f"h{step}" for step in range(1, count)), "y"]
     nodes = [
         helper.make_node("LayerNormalization", [a, "scale"], [b]) for a, b in itertools.pairwise(tensors)
@@ -36,15 +36,19 @@ def make_steps(count: int) -> ModelProto:
 
 
 def make_mlp() -> ModelProto:
-    """Layers of 1024, 1024 and 10; 2.1 million multiply-adds a row, bound by reading the weights, which
-    joined rows share."""
+    """Return layers of 1024, 1024 and 10: 2.1 million multiply-adds a row.
+
+    Reading the weights, which joined rows share, bounds the time.
+    """
     layers = [_dense("x", "h", 1024, 1024), _dense("h", "g", 1024, 1024), _dense("g", "y", 1024, 10)]
     return _make_model("mlp", TensorProto.FLOAT, [1024], [10], layers)
 
 
 def make_convnet() -> ModelProto:
-    """Three convolutions on pictures of 28x28; 7.5 million multiply-adds a row, bound by arithmetic, which is
-    not shared."""
+    """Return three convolutions on pictures of 28x28: 7.5 million multiply-adds a row.
+
+    The arithmetic, which is not shared, bounds the time.
+    """
     layers = [
         _convolution("x", "h", 1, 32, 1),
         _convolution("h", "g", 32, 64, 2),
@@ -78,7 +82,7 @@ def _convolution(source: str, target: str, channels: int, filters: int, stride: 
 
 
 def _make_weights(*shape: int) -> Weights:
-    """Scaled so that values neither grow nor vanish from layer to layer."""
+    """Return weights scaled so that values neither grow nor vanish from layer to layer."""
     fan_in = shape[0] if not shape[2:] else np.prod(shape[1:])
     weights: Weights = _generator.standard_normal(shape) * np.sqrt(2 / fan_in)
     return weights.astype(np.float32)
@@ -87,7 +91,7 @@ def _make_weights(*shape: int) -> Weights:
 def _make_model(
     name: str, element: int, inputs: list[int], outputs: list[int], layers: Sequence[Layer]
 ) -> ModelProto:
-    """From x to y, both with a free leading dimension."""
+    """Return a model from x to y, both with a free leading dimension."""
     graph = helper.make_graph(
         [node for nodes, _ in layers for node in nodes],
         name,

@@ -33,7 +33,8 @@ from tfserving_server import TfServing
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 GOALS = {"16B": Goal(0.5), "64KiB": Goal(0.7)}
-"""Of the throughput of Triton's own gRPC, computed in the server's own processes."""
+"""Goals relative to the throughput of Triton's own gRPC, with the computation in the server's own
+processes."""
 TRITON, FORWARDED = "Triton", "forwarded"
 PROCESSES = {"1 process": 1, "2 processes": 2}
 REQUESTS = {TRITON: "nv_inference_request_success"}
@@ -45,7 +46,8 @@ MICROSECONDS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is, its processes, and the page that counts its requests under `metric`."""
+    """Addresses of a server, its processes, and the page that counts its requests under
+    `metric`."""
 
     grpc_url: str
     processes: tuple[int, ...]
@@ -53,11 +55,11 @@ class Server:
     metric: str
 
     def read_cpu_seconds(self) -> float:
-        """What its processes have taken so far."""
+        """Return the processor time used so far by its processes."""
         return sum(map(read_cpu_seconds, self.processes))
 
     def count_requests(self) -> float:
-        """Those that it has answered so far."""
+        """Return the number of requests answered so far."""
         with urllib.request.urlopen(self.metrics_url, timeout=ASK_SECONDS) as answer:
             page = answer.read().decode()
         return sum(
@@ -66,7 +68,7 @@ class Server:
 
 
 def write_models(models: Path, names: Sequence[str]) -> dict[str, ModelConfig]:
-    """A model for each name: one that does nothing with its payload, or an example."""
+    """Write a model for each name: one that does nothing with its payload, or an example."""
     return {
         name: repository.write_poplar_model(models / name, synthetic.make_nothing(WIDTHS[name]))
         if name in WIDTHS
@@ -76,7 +78,7 @@ def write_models(models: Path, names: Sequence[str]) -> dict[str, ModelConfig]:
 
 
 def start_servers(models: Path, folder: Path, stack: ExitStack) -> dict[str, Server]:
-    """All of them, by name, until the stack is left."""
+    """Start all servers, by name, until the stack is left."""
     triton = stack.enter_context(repository.serve(models, folder / "log"))
     servers = {TRITON: Server(triton.grpc_url, (triton.pid,), triton.metrics_url, REQUESTS[TRITON])}
 
@@ -97,7 +99,7 @@ def start_servers(models: Path, folder: Path, stack: ExitStack) -> dict[str, Ser
 def make_comparisons(
     name: str, config: ModelConfig, folder: Path, at_once: Sequence[int]
 ) -> list[Comparison]:
-    """One per concurrency: Triton is the baseline."""
+    """Return one comparison per concurrency; Triton is the baseline."""
     rows = inputs.make_rows(config, NUM_ROWS)
     data = inputs.write_inputs(folder, config, rows)
     subjects = (
@@ -109,7 +111,8 @@ def make_comparisons(
 
 
 def make_measure(servers: Mapping[str, Server], configs: Mapping[str, ModelConfig]) -> rounds.Measure:
-    """What loads a subject's server, and looks at its processes before and after."""
+    """Return a function that loads a subject's server, and reads its processes' figures before and
+    after."""
 
     def measure(subject: Subject, concurrency: int, seconds: float) -> Measurement:
         server = servers[subject.server]
@@ -125,7 +128,7 @@ def make_measure(servers: Mapping[str, Server], configs: Mapping[str, ModelConfi
 
 
 def make_cpu_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
-    """What a request takes of the processors, and its ratio to Triton's."""
+    """Return a table of the processor time of a request, and its ratio to Triton's."""
     title = f"processor time of a request in the server; medians of {len(found[0])} rounds (least..greatest)"
     table = report.make_table(title, "requests", "at once", "server", "us", "ratio")
     for comparison, each in zip(comparisons, found, strict=True):

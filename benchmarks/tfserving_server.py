@@ -1,4 +1,4 @@
-"""A `poplar-triton tfserving` in a process of its own."""
+"""A `poplar-triton tfserving` in a separate process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from types import TracebackType
 from ports import choose_ports
 
 START_SECONDS = 300
-"""For models to load, on a machine with other things to do."""
+"""Time limit for loading the models, on a machine with other work."""
 STOP_SECONDS = 60
 _READY = "Ctrl-C stops the server."
 
 
 class TfServing:
-    """Serves what `arguments` say on free ports of 127.0.0.1, as a context manager: ready on entry, gone on
-    exit. `rest` False: gRPC alone. `log` gets what it writes."""
+    """Server on free ports of 127.0.0.1 with the given `arguments`: a context manager, ready on
+    entry, stopped on exit.
+
+    With `rest` False it serves gRPC alone. `log` gets its output.
+    """
 
     def __init__(self, *arguments: str | Path, log: Path, rest: bool = True) -> None:
         self.log = log
@@ -38,7 +41,7 @@ class TfServing:
 
     @property
     def rest_url(self) -> str:
-        """Where its models are over REST."""
+        """URL of its models over REST."""
         return f"http://127.0.0.1:{self.rest_port}/v1/models"
 
     @property

@@ -1,8 +1,9 @@
 """The cost model beside published measurements of real IPUs, and beside Graphcore's own simulator.
 
-Every constant that was fitted is chosen anew for each network on all other networks; what is printed of a
-network is predicted with those. Two baselines that know no chip are fitted in the same way, so that a reader
-sees what the model is worth. With --docs, --plot and --errors the results are written where they are kept.
+Every fitted constant is chosen anew for each network on all other networks; the printed predictions
+of a network use those. Two baselines that know no chip are fitted in the same way, so that a reader
+sees the value of the model. With --docs, --plot and --errors the results are written to their
+files.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from simipu.cost import CALIBRATION, Calibration
 _NEAR, _CLOSE = 0.25, 0.1
 """Errors up to which a prediction counts as right, and as good."""
 _SWEEPS, _GAIN = 5, 0.001
-"""Over the constants, at the most; and what a value has to be better by to be taken."""
+"""Maximum number of sweeps over the constants, and minimum gain to accept a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ Chosen = dict[str, float]
 
 
 def chosen_calibration(chosen: Chosen) -> Calibration:
-    """The calibration with those values."""
+    """Return the calibration with those values."""
     whole: dict[str, Any] = {
         name: int(value) if name.endswith("_cycles") else value for name, value in chosen.items()
     }
@@ -64,16 +65,19 @@ def chosen_calibration(chosen: Chosen) -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """What every figure becomes with one constant at another value: what several become together is taken to
-    be the sum of their changes, so that they are chosen with regard to each other."""
+    """Every figure with one constant at another value.
+
+    The effect of several constants is taken as the sum of their changes, so that they are chosen
+    with regard to each other.
+    """
 
     usual: list[Point]
     changes: dict[tuple[str, float], np.ndarray[Any, np.dtype[np.float64]]]
-    """Of the predicted time over the measured one."""
+    """Changes of the predicted time over the measured one."""
 
     @staticmethod
     def measure() -> Responses:
-        """Every value of every constant, alone."""
+        """Measure every value of every constant, alone."""
         usual = [point for point in iter_points() if not point.is_simulated]
         ratios = np.array([point.ratio for point in usual])
         tried = [(constant.name, value) for constant in CONSTANTS for value in constant.values]
@@ -84,8 +88,11 @@ class Responses:
         return Responses(usual, changes)
 
     def choose(self, without: str = "") -> Chosen:
-        """The constants with the least loss over all networks but that one: from those that are, one after
-        the other, until nothing gets better."""
+        """Return the constants with the least loss over all networks except `without`.
+
+        The search starts from the present constants and changes one after the other, until there is
+        no improvement.
+        """
         chosen: Chosen = {constant.name: getattr(CALIBRATION, constant.name) for constant in CONSTANTS}
         best = self.loss(chosen, without)
         for _ in range(_SWEEPS):
@@ -100,8 +107,11 @@ class Responses:
         return chosen
 
     def loss(self, chosen: Chosen, without: str) -> float:
-        """The median error plus the share that misses by more than 25 %, which are the two things wanted
-        small: the mean over families, so that none counts by its number of rows."""
+        """Return the loss: the median error plus the share of errors above 25 %, both of which
+        should be small.
+
+        It is the mean over families, so that a family's number of rows does not count.
+        """
         ratios = np.array([point.ratio for point in self.usual])
         for item in chosen.items():
             ratios = ratios + self.changes.get(item, 0.0)
@@ -116,8 +126,11 @@ class Responses:
 
 
 def leave_out_each_network() -> tuple[list[Point], dict[str, Chosen], list[Point]]:
-    """Every figure as predicted with all constants chosen on the other networks, what was chosen (of "" on
-    all), and every figure as predicted with the constants as they are."""
+    """Predict every figure with all constants chosen on the other networks.
+
+    Return these predictions, the choices (of "" on all networks), and every figure as predicted
+    with the present constants.
+    """
     usual, responses = list(iter_points()), Responses.measure()
     choices = {"": responses.choose()}
     points: list[Point] = []
@@ -133,13 +146,14 @@ def _is_chip(network: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A prediction that knows nothing of the chip but what `features` say of a network."""
+    """A prediction that knows nothing about the chip; it uses only the `features` of a network."""
 
     name: str
     features: Callable[[Point], list[float]]
 
     def errors(self, points: Sequence[Point]) -> list[float]:
-        """Of every figure, with the coefficients fitted on the other networks, least relative squares."""
+        """Return the error of every figure, with coefficients fitted on the other networks by least
+        relative squares."""
         usable = [point for point in points if point.modelled is not None and not point.is_simulated]
         found = []
         for network in dict.fromkeys(point.network for point in usable):
@@ -156,7 +170,7 @@ class Baseline:
 
 
 def _peak_seconds(point: Point) -> float:
-    """What the products would take at the chip's peak rate, in their precision and partials."""
+    """Return the time of the products at the chip's peak rate, in their precision and partials."""
     found = point.modelled
     assert found is not None
     half = found.target.half_macs_half_partials
@@ -178,13 +192,13 @@ BASELINES = (
 
 
 def summarise(errors: Sequence[float]) -> tuple[float, float, float]:
-    """Their median, and the shares within 10 and 25 %."""
+    """Return the median of errors, and the shares within 10 and 25 %."""
     close, near = (sum(error <= limit for error in errors) / len(errors) for limit in (_CLOSE, _NEAR))
     return statistics.median(errors), close, near
 
 
 def iter_rows(points: Sequence[Point], usual: Sequence[Point]) -> Iterable[tuple[str, ...]]:
-    """A row for each family: figures, median ratio, errors left out and as fitted."""
+    """Yield a row for each family: figures, median ratio, errors left out and as fitted."""
     for family in dict.fromkeys(point.family for point in points):
         left_out = [point for point in points if point.family == family]
         fitted = [point.error for point in usual if point.family == family]
@@ -205,8 +219,8 @@ COLUMNS = ("family", "figures", "ratio", "median error", "within 10 %", "within 
 
 
 def overall(points: Sequence[Point]) -> tuple[float, float, float]:
-    """Of all real chips' families, each of which counts the same: the median of medians, and the mean
-    shares."""
+    """Summarise all real chips' families, each with the same weight: the median of medians, and the
+    mean shares."""
     families: dict[str, list[float]] = {}
     for point in points:
         if not point.is_simulated:
@@ -217,7 +231,8 @@ def overall(points: Sequence[Point]) -> tuple[float, float, float]:
 
 
 def make_errors(points: Sequence[Point]) -> dict[str, Any]:
-    """What a profile says of its own error: by kind of network and precision, coarser where there are few."""
+    """Return a profile's statement of its own error, by kind of network and precision, coarser for
+    few figures."""
     real = [point for point in points if point.modelled is not None and not point.is_simulated]
     groups: dict[tuple[str | None, str | None], list[Point]] = {}
     for point in real:
@@ -270,7 +285,7 @@ def plot(points: Iterable[Point], file: str) -> None:
 def make_sections(
     points: Sequence[Point], choices: dict[str, Chosen], usual: Sequence[Point]
 ) -> dict[str, str]:
-    """The tables of docs/validation.md."""
+    """Return the tables of docs/validation.md."""
     median, close, near = overall(points)
     baselines = [
         (baseline.name, *(f"{share:.0%}" for share in summarise(baseline.errors(points))))
@@ -323,7 +338,7 @@ def make_sections(
 
 
 def main() -> int:
-    """Print the tables, and write what is asked for."""
+    """Print the tables, and write the requested files."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--points", action="store_true", help="print every figure too")
     parser.add_argument("--fitted", action="store_true", help="with the constants as they are, only")

@@ -1,8 +1,8 @@
-"""ResNet-50 and BERT as their exporters wrote them, with weights of random values: what can be computed, on
-the chip and beside it.
+"""ResNet-50 and BERT as their exporters wrote them, with random weights, to compute on the chip and
+beside it.
 
-Weights are drawn so that a product's results vary as much as what goes in: added to a residual they neither
-grow beyond half nor vanish.
+Weights are drawn so that a product's results vary as much as its inputs: added to a residual they
+neither grow beyond half nor vanish.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from onnx import TensorProto, numpy_helper
 from published import published_models
 
 _CONSTANTS = "c_"
-"""How the exporters' own constants are called: they stay."""
+"""Names of the exporters' own constants, which are kept."""
 _BIAS_SIZE = 0.05
 SEQUENCE = 128
 
 
 def write_resnet50(folder: Path, batch: int = 1) -> Path:
-    """ResNet-50 on pictures of 224 x 224."""
+    """Write ResNet-50 on pictures of 224 x 224."""
     return _write(folder, published_models.resnet50, batch)
 
 
 def write_bert_base(folder: Path, batch: int = 1) -> Path:
-    """BERT-base on sentences of SEQUENCE word pieces."""
+    """Write BERT-base on sentences of SEQUENCE word pieces."""
     return _write(folder, published_models.bert, batch, S=SEQUENCE)
 
 
 def write_bert_large(folder: Path, batch: int = 1) -> Path:
-    """BERT-large on the same."""
+    """Write BERT-large on sentences of SEQUENCE word pieces."""
     return _write(folder, published_models.bert, batch, S=SEQUENCE, L=24, H=1024, h=16)
 
 
@@ -61,7 +61,7 @@ def _draw(generator: np.random.Generator, name: str, shape: tuple[int, ...]) -> 
 
 
 def _find_depth(name: str, shape: tuple[int, ...]) -> int:
-    """Products that are added up for each result; 1 of a table."""
+    """Return the number of products that are added up for each result; 1 for a table."""
     if name.endswith(".weight_t"):
         return shape[0]
     return math.prod(shape[1:]) if name.endswith(".weight") else 1

@@ -1,11 +1,12 @@
-"""Whether the witnesses of the chip's numbers agree on real networks, in half with half partials.
+"""Check that the witnesses of the chip's numbers agree on real networks, in half with half
+partials.
 
     benchmarks/witnesses.py [--models M ...]
 
-Of each network: its outputs by the kernels, as it is served, beside those of ONNX Runtime's own operators;
-and every product, sum, difference and quotient by the kernels beside the plain emulation in numpy
-(tests/support/half_emulation.py), which is given what the kernels have made before it. Exits with 1 where an
-element differs.
+For each network, the outputs by the kernels, as it is served, are compared with those of ONNX
+Runtime's own operators. Every product, sum, difference and quotient by the kernels is compared with
+the plain emulation in numpy (tests/support/half_emulation.py), which gets the kernels' earlier
+results. Exits with 1 if an element differs.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ OTHERS = (
     "eeg_spindles",
     "dnsmos_p808",
 )
-"""Of models.json: a residual network, a transformer, sound, recurrent and transposed convolutions."""
+"""Models of models.json: a residual network, a transformer, sound, recurrent and transposed
+convolutions."""
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 THREADS = 1
@@ -64,25 +66,25 @@ THREADS = 1
 
 @dataclass(slots=True)
 class Count:
-    """Elements that were looked at, of so many operators, and that differ."""
+    """Number of compared elements, of operators, and of elements that differ."""
 
     operators: int = 0
     elements: int = 0
     differ: int = 0
 
     def add(self, found: Array, expected: Array) -> None:
-        """Both zeros are one, and so is every NaN."""
+        """Count an array; both zeros are equal, and so are all NaNs."""
         self.operators += 1
         self.elements += found.size
         self.differ += int(np.sum((found != expected) & ~(np.isnan(found) & np.isnan(expected))))
 
     def describe(self) -> str:
-        """For the report."""
+        """Return the count as text for the report."""
         return f"{self.differ} of {self.elements:,}"
 
 
 def open_network(name: str, folder: Path) -> tuple[Executable, Arrays]:
-    """The compiled network, and inputs of it."""
+    """Return the compiled network, and inputs of it."""
     if name in NETWORKS:
         network = NETWORKS[name](folder)
         executable = open_executable(compile_network(network, "half", folder / "half"))
@@ -99,8 +101,12 @@ def _make_inputs(model: Model) -> Arrays:
 
 
 def compare(name: str, folder: Path) -> tuple[dict[str, Count], Count, float]:
-    """What differs: of the products and of the arithmetic from the emulation, of the outputs from those of
-    ONNX Runtime's operators, and by how much these do at most."""
+    """Return the differences of the products and of the arithmetic from the emulation, and of the
+    outputs.
+
+    The outputs are compared with those of ONNX Runtime's operators; the last result is their
+    largest difference.
+    """
     executable, inputs = open_network(name, folder)
     main = executable.executable.program(MAIN_PROGRAM)
     model, numerics = read_graph(main), executable.executable.numerics
@@ -165,7 +171,7 @@ def _read(tensor: TensorProto) -> Array:
 
 
 def _emulate(node: onnx.NodeProto, values: Arrays, numerics: Numerics, model: onnx.ModelProto) -> Array:
-    """The node's result, of what the kernels made before it."""
+    """Return the emulated result of a node, from the kernels' results before it."""
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     del alone.attribute[:]
@@ -180,7 +186,7 @@ def _emulate(node: onnx.NodeProto, values: Arrays, numerics: Numerics, model: on
 
 
 def parse_options() -> argparse.Namespace:
-    """What is asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

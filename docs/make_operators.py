@@ -1,5 +1,6 @@
-"""Writes docs/operators.md: one row per operator of the ONNX standard and of the chip's own compiler, out of
-the tables that drive the code.
+"""Write docs/operators.md from the tables that drive the code.
+
+It has one row per operator of the ONNX standard and of the chip's own compiler.
 
 `make docs` runs it; a test compares the file with what it would write.
 """
@@ -18,7 +19,7 @@ from simipu.operators.formulas.elementwise import guess
 
 FILE = Path(__file__).with_name("operators.md")
 NEWEST_OPSET = 24
-"""The newest that the onnx package has for every Python that this project supports."""
+"""Newest opset that the onnx package has for every Python that this project supports."""
 
 HEAD = """\
 # Operators
@@ -60,7 +61,7 @@ vertices for them take is not public: they cost what the standard's operators co
 
 
 def iter_schemas() -> Iterator[tuple[int, onnx.defs.OpSchema]]:
-    """The opset in which each operator came, and its newest version, by name."""
+    """Yield the opset in which each operator was added, and its newest version, sorted by name."""
     versions: dict[str, dict[int, onnx.defs.OpSchema]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         if not schema.domain and schema.since_version <= NEWEST_OPSET:
@@ -72,7 +73,7 @@ def iter_schemas() -> Iterator[tuple[int, onnx.defs.OpSchema]]:
 
 
 def make_table() -> str:
-    """The whole file."""
+    """Return the complete text of the document."""
     rows = [(schema.name, str(since), *_cells(schema)) for since, schema in iter_schemas()]
     head = HEAD.format(
         newest=NEWEST_OPSET,

@@ -1,5 +1,6 @@
-"""Writes docs/poprt-options.md: the options of `poprt`, the arguments of Converter and the fields of
-CompilerOptions, out of the code.
+"""Write docs/poprt-options.md from the code.
+
+It has the options of `poprt`, the arguments of Converter and the fields of CompilerOptions.
 
 `make docs` runs it; a test compares the file with what it would write.
 """
@@ -28,17 +29,18 @@ PopRT's is 11. What is refused is an error that names the option.
 OURS = frozenset(
     "--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run "
     "--custom_ort_library "
-    "--triton_model_dir --new_version --overwrite_config --show_profile --time_limit --memory_limit "
+    "--triton_model_dir --new_version --overwrite_config --queue_timeout_ms --show_profile --time_limit "
+    "--memory_limit "
     "fix_inputs fp16_skip_op_names allow_out_of_memory only_ipu_operators skip_dry_run".split()
 )
 _REFUSED_ARGUMENTS = {
     "enable_compress_pattern": REFUSED["enable_compress_pattern"],
 }
-"""Of Converter, refused when something is given."""
+"""Arguments of Converter that are rejected when something is given."""
 
 
 def make_text() -> str:
-    """The whole document."""
+    """Return the complete text of the document."""
     sections = (
         ("The command", "| option | takes | default | | meaning |", _command_rows()),
         ("Converter", "| argument | default | | |", _converter_rows()),

@@ -1,4 +1,4 @@
-"""Writes docs/passes.md: every registered pass, out of the registry and the pipeline.
+"""Write docs/passes.md from the registry and the pipeline, with every registered pass.
 
 `make docs` runs it; a test compares the file with what it would write.
 """
@@ -28,7 +28,7 @@ By name, as `poprt --list_all_passes` has them. Those that run by an option or a
 
 
 def make_text() -> str:
-    """The whole document."""
+    """Return the complete text of the document."""
     known = get_registered_passes()
     lines = [HEAD]
     for title, names in LISTS:
@@ -45,7 +45,7 @@ def make_text() -> str:
 
 
 def _make_real_rows(known: dict[str, type[Pass]]) -> list[str]:
-    """Every pass of the real tool, in the order of their names."""
+    """Return a row for every pass of the real tool, sorted by name."""
     in_order = {name for _, names in LISTS for name in names}
     rows = []
     for name, found in sorted(known.items()):
@@ -76,7 +76,7 @@ def _describe_condition(found: type[Pass], always: bool) -> str:
 
 
 def _describe(found: type[Pass]) -> str:
-    """The first sentence of its docstring, in one line."""
+    """Return the first sentence of the pass's docstring, in one line."""
     paragraph = " ".join((found.__doc__ or "").split("\n\n")[0].split())
     return paragraph.partition(". ")[0].removesuffix(".").replace("|", r"\|")
 

@@ -9,63 +9,15 @@ The names are those of the real `popef` package, so programs written for it run 
             print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)  # anchor.name() works as well
 """
 
-from .anchors import replica_shape, user_anchors
-from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
-from .enums import BlobType, DataType, TensorType
-from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
-from .fusion import INDEX, FusedModel, fused_models, member_name
-from .log import configure as _configure_log
-from .model import Model, ModelBuilder
-from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
-from .rows import ROWS_BLOB, RowFacts, batch_size, read_rows
-from .rules import Rule, Severity
-from .scan import Blob
-from .types import Anchor, BlobHeader, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo
-from .writer import BlobWriter, FileWriter, MultiFeedWriter, Writer
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "INDEX",
-    "ROWS_BLOB",
-    "Anchor",
-    "Blob",
-    "BlobHeader",
-    "BlobType",
-    "BlobWriter",
-    "DataType",
-    "ExecutableReader",
-    "FeedDataInfo",
-    "FeedReader",
-    "FileWriter",
-    "FormatError",
-    "FusedModel",
-    "LimitError",
-    "Limits",
-    "Metadata",
-    "Model",
-    "ModelBuilder",
-    "MultiFeedWriter",
-    "OpaqueReader",
-    "Option",
-    "PopefError",
-    "ProgramFlow",
-    "Reader",
-    "RowFacts",
-    "Rule",
-    "Severity",
-    "TensorDataInfo",
-    "TensorInfo",
-    "TensorReader",
-    "TensorType",
-    "UnsupportedError",
-    "Writer",
-    "batch_size",
-    "fused_models",
-    "member_name",
-    "numpyDTypeToPopefType",
-    "popefTypeToNumpyDType",
-    "read_rows",
-    "replica_shape",
-    "user_anchors",
-]
+from .lazy import make_lazy
+from .log import configure as _configure_log
+
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
+    from .public import __all__ as __all__
+else:
+    __getattr__, __dir__ = make_lazy(__name__)
 
 _configure_log()

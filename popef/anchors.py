@@ -1,4 +1,5 @@
-"""What metadata says of the tensors that users feed and fetch: which anchors, which shapes."""
+"""Tensors that users feed and fetch, as the metadata describes them: which anchors, which
+shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from .types import Anchor, Metadata
 
 
 def user_anchors(metadata: Metadata, kind: TensorType) -> list[Anchor]:
-    """The anchors of that type of the main programs, or without program information (older files)."""
+    """Return the anchors of type `kind` that belong to the main programs.
+
+    An anchor without program information (older files) counts as one of the main programs'.
+    """
     mains = set(metadata.programFlow().main())
     return [
         anchor
@@ -17,7 +21,9 @@ def user_anchors(metadata: Metadata, kind: TensorType) -> list[Anchor]:
 
 
 def replica_shape(metadata: Metadata, anchor: Anchor) -> tuple[int, ...]:
-    """The shape of an anchor's tensor on one replica: a replicated executable has the replicas as leading
-    dimension."""
+    """Return the shape of an anchor's tensor on one replica.
+
+    In a replicated executable the leading dimension of a per-replica anchor counts the replicas.
+    """
     shape = tuple(anchor.tensorInfo().shape())
     return shape[1:] if anchor.isPerReplica() and metadata.replicationFactor() > 1 else shape

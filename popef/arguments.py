@@ -1,5 +1,4 @@
-"""What the commands' arguments have in common: one parser, and the kinds of values that several commands
-read."""
+"""Argument parsing shared by the commands: the parser and the argparse types that several use."""
 
 from __future__ import annotations
 
@@ -12,17 +11,18 @@ from typing import Any, NoReturn
 from .errors import UnsupportedError
 from .text import escape
 
-# What shtab takes for its FILE and DIRECTORY.
+# Values of shtab's FILE and DIRECTORY.
 _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
 _FOLDERS = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser of this project's commands, and its sub-commands'.
+    """ArgumentParser of this project's commands and their sub-commands.
 
-    Options are written out, a wrong call is one line and status 2, `examples` end the help, and with a
-    `version` there are --version and --print_completion. What it has parsed has the parser itself, the
-    sub-command's if any, as `parser`.
+    Options cannot be abbreviated. A wrong call prints one line and exits with status 2. The help
+    ends with `examples`. With a `version` the parser has --version and --print_completion. The
+    parsed namespace holds, as `parser`, the parser that was used (the sub-command's, if there is
+    one).
     """
 
     def __init__(self, *, version: str | None = None, examples: Sequence[str] = (), **options: Any) -> None:
@@ -31,8 +31,8 @@ class Parser(argparse.ArgumentParser):
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"allow_abbrev": False, "formatter_class": kind, "epilog": epilog, **options})
         self.path_options: dict[str, str] = {}
-        """Where the paths are in what was parsed, and the options that give them; arguments without an option
-        have ""."""
+        """Option name by attribute of the namespace, for the arguments that are paths; "" for a
+        positional argument."""
         self.set_defaults(parser=self)
         if version is not None:
             self.add_argument("-v", "--version", action="version", version=version)
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
 
     def option_names(self) -> set[str]:
-        """All options, as they are written."""
+        """Return all option strings, such as "--json"."""
         return {name for action in self._actions for name in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
@@ -60,7 +60,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints the script and ends the process, as --version does."""
+    """Action that prints the completion script and ends the process, as --version does."""
 
     def __call__(self, parser: argparse.ArgumentParser, *parsed: Any) -> NoReturn:
         try:
@@ -75,7 +75,7 @@ class _PrintCompletion(argparse.Action):
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """An argparse type: whole numbers of at least `least`, and at most `most`."""
+    """Return an argparse type for whole numbers of at least `least` and at most `most`."""
     expected = (
         f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
     )
@@ -93,11 +93,11 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 count, positive = whole_number(0), whole_number(1)
-"""Argparse types: whole numbers with and without 0."""
+"""Argparse types for whole numbers with and without 0."""
 
 
 def proportion(text: str) -> float:
-    """An argparse type: numbers above 0, and at most 1."""
+    """Parse a number above 0 and at most 1, as an argparse type."""
     try:
         value = float(text)
     except ValueError:
@@ -108,7 +108,7 @@ def proportion(text: str) -> float:
 
 
 def find_version() -> str:
-    """The version of this package, which all commands of the project share."""
+    """Return the version of this package, which all commands of the project share."""
     with suppress(metadata.PackageNotFoundError):
         return metadata.version("popef")
     return "of an unknown version: it is not installed"

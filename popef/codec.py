@@ -1,4 +1,4 @@
-"""Structures to bytes and back, driven by the table of `types.py`."""
+"""Conversion between structures and bytes, driven by the table of `types.py`."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from .wire import Message, ReadBytes, StructAt, read_message
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 Read = Callable[["Decoder", Sequence[int], StructAt], Any]
-"""Reads one field of the structure that stands there; the words are those of its segment."""
+"""Function that reads one field of the structure at a place; the words are those of its segment."""
 
 AnyField = Field[Any, Any]
 Warn = Callable[[Rule, str], None]
-"""Takes a rule of severity WARNING that was broken, and how."""
+"""Function that receives a broken rule of severity WARNING and a text that explains it."""
 
 _log = logging.getLogger("popef")
 
 _MAX_PROGRAM = (1 << 32) - 1
-"""Programs are uint32_t in the C++ API."""
+"""Maximum index of a program: programs are uint32_t in the C++ API."""
 _NOWHERE: StructAt = (0, 0, 0, 0)
 
 
 class Decoder:
-    """Decodes one message and collects what it ignored, so that each inferred field is reported once."""
+    """Decoder of one message. It collects the fields that it ignored, to report each inferred field
+    once."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
         self.ignored: dict[str, list[PopefError]] = {}
-        """Why an inferred field was ignored, by structure and field."""
+        """Errors that made an inferred field be ignored, by structure and field."""
 
     def decode(self, kind: type[AnyRecord], warn: Warn) -> AnyRecord:
-        """The root, checked; warns of inferred fields that were ignored."""
+        """Decode and return the root structure; warn about inferred fields that were ignored."""
         result = self.struct(kind, self.message.struct(0, 0) or _NOWHERE)
         for name, reasons in self.ignored.items():
             places = "1 place" if len(reasons) == 1 else f"{len(reasons)} places"
@@ -48,7 +49,7 @@ class Decoder:
         return result
 
     def struct(self, kind: type[AnyRecord], at: StructAt) -> AnyRecord:
-        """The structure that stands there."""
+        """Decode the structure at the place `at`."""
         result = kind.__new__(kind)
         values, words = result.__dict__, self.message.words[at[0]]
         for name, read in _readers(kind):
@@ -56,7 +57,7 @@ class Decoder:
         return result
 
     def structs(self, kind: type[AnyRecord], segment: int, pointer: int) -> list[AnyRecord]:
-        """The structures of the list behind a pointer."""
+        """Decode the structures of the list behind a pointer."""
         at = self.message.structs(segment, pointer)
         step = at.data_words + at.num_pointers
         return [
@@ -69,7 +70,7 @@ _READERS: dict[type[Record], tuple[tuple[str, Read], ...]] = {}
 
 
 def _readers(kind: type[Record]) -> tuple[tuple[str, Read], ...]:
-    """How to read each field of a structure, worked out once."""
+    """Return a reader for each field of a structure; cached by structure."""
     found = _READERS.get(kind)
     if found is None:
         found = _READERS[kind] = tuple((field.name, _reader(field)) for field in kind.SCHEMA.fields)
@@ -166,7 +167,10 @@ _DECODERS: dict[Kind, Callable[[Decoder, int, int | None, Any], Any]] = {
 
 
 def _forgiving(field: AnyField, read: Read) -> Read:
-    """An inferred field that does not decode is ignored: the layout was guessed, so the file may be right."""
+    """Wrap `read` to ignore an inferred field that does not decode.
+
+    The layout of an inferred field was guessed, so the file may be right.
+    """
 
     def read_or_ignore(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
         try:
@@ -190,7 +194,7 @@ def _check_inferred(message: Message, at: StructAt, field: AnyField, value: Any)
 
 
 def log_warning(rule: Rule, text: str) -> None:
-    """Log a broken rule, the way readers report warnings."""
+    """Log a broken rule as a warning; the default of readers."""
     _log.warning("%s (%s)", text, rule)
 
 
@@ -203,13 +207,14 @@ def decode_message(
     kind: type[AnyRecord],
     warn: Warn = log_warning,
 ) -> tuple[AnyRecord, int]:
-    """Read and decode the message at `start`; gives the structure and the offset after it."""
+    """Read and decode the message at `start`; return the structure and the offset after it."""
     message = read_message(read, start, end, label, limits)
     return Decoder(message).decode(kind, warn), message.end
 
 
 def encode(record: Record) -> bytes:
-    """The framed message of a structure; the long form only where an inferred field is set."""
+    """Return the framed message of a structure, in the long form only if an inferred field is
+    set."""
     builder = MessageBuilder()
     size = _size(record)
     _encode_struct(builder, builder.add_struct(0, *size), size, record)
@@ -281,7 +286,10 @@ def _encode_ints(builder: MessageBuilder, pointer: int, field: AnyField, value: 
 def _encode_list(
     builder: MessageBuilder, pointer: int, kind: type[Record] | None, value: Sequence[Record]
 ) -> None:
-    """All elements of a list have one size: the long form's if one of them needs it."""
+    """Encode a list of structures.
+
+    All elements of a list have one size: that of the long form if one of them needs it.
+    """
     assert kind is not None
     size = kind.SCHEMA.long if any(map(_needs_long, value)) else kind.SCHEMA.short
     first = builder.add_structs(pointer, len(value), *size)

@@ -1,6 +1,7 @@
-"""Compressed executables: which codec, and inflation that cannot run past what the structure announces.
+"""Compressed executables: detection of the codec, and inflation limited to the announced size.
 
-The real library's codec is not public, so readers accept zlib, gzip and zstd by magic; writers use zlib.
+The real library's codec is not public, so readers accept zlib, gzip and zstd by magic; writers use
+zlib.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from .rules import Rule
 from .source import CHUNK_BYTES
 
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
-"""zlib's own window-bits code for telling the two apart by their header."""
+"""zlib's window-bits value that detects zlib or gzip by the header."""
 
 
 _ZLIB_HEADER_BYTES = 2
 _DEFLATE = 8
-"""The only method there is."""
+"""Compression method of zlib; the only one that is defined."""
 _LARGEST_WINDOW = 7
-"""Log2 of its bytes, less 8: 32 KiB."""
+"""Maximum window size code: log2 of its bytes, less 8, which is 32 KiB."""
 
 
 class Codec(Enum):
-    """How an executable's payload is stored."""
+    """Storage format of an executable's payload."""
 
     RAW = "raw"
     ZLIB = "zlib"
@@ -39,10 +40,10 @@ MAGIC_BYTES = 4
 
 
 def detect(head: bytes, payload_bytes: int, uncompressed_bytes: int) -> Codec | None:
-    """The codec of a payload that begins with `head`; None when it is announced as compressed but has no
-    known magic.
+    """Return the codec of a payload that begins with `head`.
 
-    `uncompressed_bytes` is 0 for a payload that is not compressed, whatever it starts with.
+    Returns None if the payload is announced as compressed but has no known magic.
+    `uncompressed_bytes` is 0 for a payload that is not compressed, regardless of its first bytes.
     """
     if uncompressed_bytes == 0:
         return Codec.RAW
@@ -68,12 +69,12 @@ def _is_zlib(head: bytes) -> bool:
 
 
 class Inflater:
-    """Decompresses one payload, never beyond the size that its structure announces."""
+    """Decompressor of one payload, limited to the size that its structure announces."""
 
     def __init__(
         self, payload: memoryview, codec: Codec, uncompressed_bytes: int, offset: int, label: str
     ) -> None:
-        """`offset` and `label` say where the payload stands, for errors.
+        """Open the payload; `offset` and `label` say where it is, for errors.
 
         Raises UnsupportedError without a zstd module.
         """
@@ -84,8 +85,10 @@ class Inflater:
         self._label = label
 
     def read(self, size: int) -> bytes:
-        """Between 1 and `size` bytes, or b"" at the end; raises FormatError for a stream broken or of another
-        length."""
+        """Return between 1 and `size` bytes, or b"" at the end.
+
+        Raises FormatError for a broken stream or a stream of another length.
+        """
         try:
             # One byte more than there should be tells a stream that goes on from one that ends.
             piece = self._stream.read(min(size, self._left) or 1)
@@ -105,7 +108,10 @@ class Inflater:
 
 
 def inflate(inflater: Inflater) -> memoryview:
-    """All of a payload, read-only; grows as bytes come, so that a false announcement costs nothing."""
+    """Return the whole payload, read-only.
+
+    The buffer grows as bytes arrive, so a false announced size costs no memory.
+    """
     data = bytearray()
     while piece := inflater.read(CHUNK_BYTES):
         data += piece
@@ -132,7 +138,7 @@ class _ZlibStream:
         return b""
 
     def rest(self) -> int:
-        """Bytes behind the end of the stream."""
+        """Return the number of bytes behind the end of the stream."""
         return len(self._payload) + len(self._stream.unused_data)
 
 
@@ -146,12 +152,13 @@ class _ZstdStream:
         return data
 
     def rest(self) -> int:
-        """0: a zstd payload is read frame by frame, to its end."""
+        """Return 0: a zstd payload is read frame by frame, to its end."""
         return 0
 
 
 def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """A function that opens a decompressing stream, and the errors it raises."""
+    """Return a function that opens a decompressing stream, and the errors that the stream
+    raises."""
     try:
         module = importlib.import_module("compression.zstd")
     except ImportError:

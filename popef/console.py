@@ -1,5 +1,5 @@
-"""What the commands share: the guard around each, lines without control characters, and a line that shows how
-far they are."""
+"""Console output of the commands: error handling, lines without control characters, and
+progress."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from .scan import Blob
 from .text import escape
 
 TRACEBACK_VARIABLE = "POPLAR_TRITON_TRACEBACK"
-"""Environment: 1 shows the traceback of every error."""
+"""Environment variable; 1 shows the traceback of every error."""
 _OUTPUT = "standard output"
 _ISSUE = "please report it, with what the same call prints under"
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 1.0
-"""Work that is done sooner shows nothing."""
+"""Time before the progress line appears; shorter work shows nothing."""
 
 
 class UsageError(Exception):
-    """A call is wrong in a way that argparse cannot see; status 2."""
+    """A wrong call that argparse cannot detect; the process exits with status 2."""
 
 
 def run(
     parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[type[Exception], ...] = ()
 ) -> int:
-    """Parse `arguments` and call what they have as `run`; the status of the process.
+    """Parse `arguments`, call the parsed `run` function and return the exit status of the process.
 
-    Whatever is raised becomes one line on stderr: status 1 for bad input (`expected`, PopefError, OSError)
-    and for our own defects, 2 for a wrong call (by SystemExit, as argparse has it), 130 for an interrupt. An
-    error's `output_lines`, which are a child process's, come before that line.
+    Every exception becomes one line on stderr. The status is 1 for bad input (`expected`,
+    PopefError, OSError) and for our own defects. It is 2 for a wrong call (by SystemExit, as in
+    argparse) and 130 for an interrupt. An error's `output_lines`, the output of a child process,
+    are printed before that line.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -63,7 +64,10 @@ def _guard(
     command: Callable[[], int],
     tell: Callable[[str], None] | None = None,
 ) -> int:
-    """The status of `command`, whatever it raises; `tell` gets the text of an error instead of stderr."""
+    """Return the exit status of `command`, also if it raises.
+
+    `tell` gets the text of an error; without it, the text goes to stderr.
+    """
     try:
         try:
             status = command()
@@ -74,11 +78,11 @@ def _guard(
             raise
         _flush()
     except BrokenPipeError:
-        _discard_output()  # whoever reads it has seen enough
+        _discard_output()  # the reader closed the pipe
         return 0
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001 - the one guard at the edge: nobody above could do more with it
+    except Exception as error:  # noqa: BLE001 - the one guard at the edge: no caller could handle it better
         with suppress(OSError):
             _flush()
         text = _describe(error, options, expected)
@@ -91,7 +95,7 @@ def _guard(
 
 
 def print_line(text: object, *, stderr: bool = False) -> None:
-    """Print a line of any length, whatever of it comes out of a file."""
+    """Print one line of any length, with control characters escaped."""
     if stderr:
         print(escape(text, most=sys.maxsize), file=sys.stderr)
         return
@@ -101,7 +105,8 @@ def print_line(text: object, *, stderr: bool = False) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """An OSError inside, which says no file where writing fails, is about `path`."""
+    """Set the file name of an OSError raised inside to `path` if it has none, as for a failed
+    write."""
     try:
         yield
     except OSError as error:
@@ -121,7 +126,7 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Python flushes stdout once more at its end, which must not fail after this has."""
+    """Redirect stdout to /dev/null, because Python's flush at exit must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -154,7 +159,11 @@ def _describe_os_error(error: OSError, options: argparse.Namespace) -> str:
 
 
 def _find_option(file: Path, options: argparse.Namespace) -> str:
-    """The option that gave `file`, or else a folder that it lies in or was to make; "" where none did."""
+    """Return the option that gave `file`, or else the one that gave the nearest folder above or
+    below it.
+
+    Returns "" if there is none.
+    """
     found = {}
     wanted = Path(os.path.abspath(file))
     parser: Parser = options.parser
@@ -170,19 +179,19 @@ def _find_option(file: Path, options: argparse.Namespace) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Log records as lines of a command, `PROGRAM: warning: TEXT`, with no control characters."""
+    """Formatter that prints log records as `PROGRAM: warning: TEXT`, without control characters."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
         self._program = program
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without what a terminal would obey."""
+        """Return the line of a record, without characters that a terminal interprets."""
         return f"{self._program}: {record.levelname.lower()}: {escape(record.getMessage())}"
 
 
 class Progress:
-    """A line on stderr that is drawn again as work advances; nothing where stderr is no terminal."""
+    """Progress line on stderr; disabled if stderr is not a terminal."""
 
     def __init__(self, title: str, total_bytes: int) -> None:
         self._title = escape(title)
@@ -192,7 +201,7 @@ class Progress:
         self._drawn = False
 
     def add(self, size: int) -> None:
-        """Note that `size` more bytes are done."""
+        """Add `size` bytes to the work done."""
         self._done += size
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _REDRAW_SECONDS
@@ -202,14 +211,14 @@ class Progress:
             )
 
     def blobs(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
-        """The blobs, each noted as done when the next is asked for."""
+        """Yield the blobs and count each as done when the next one is requested."""
         for blob in blobs:
             yield blob
             self.add(blob.end - blob.start)
         self.finish()
 
     def finish(self) -> None:
-        """Leave the line."""
+        """End the progress line."""
         if self._drawn:
             print(file=sys.stderr)
             self._drawn = False

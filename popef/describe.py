@@ -1,6 +1,6 @@
-"""Structures as text in the layout of Cap'n Proto's JSON, the one Listing 1.1 of the backend guide shows.
+"""Structures as text in the layout of Cap'n Proto's JSON, as in Listing 1.1 of the backend guide.
 
-64-bit integers are strings, narrower ones and booleans bare, enumerants go by name.
+64-bit integers are strings, narrower ones and booleans are bare, and enumerants are names.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ TITLES = {
 
 INDENT = "    "
 LONG_ELEMENT = 50
-"""Characters above which an element gets a line of its own (capnp/compat/json.c++; Listing 1.1 agrees)."""
+"""Number of characters above which an element gets a separate line (capnp/compat/json.c++; Listing
+1.1 agrees)."""
 
 JsonTree = dict[str, Any]
 
 
 def describe_blob(blob: Blob) -> list[str]:
-    """What the real library logs when it reads a blob, a line each."""
+    """Return the lines that the real library logs when it reads a blob."""
     lines = [f"Read header: {blob.header}", f"start end: {blob.start} {blob.end}"]
     if blob.structure is None:
         return [*lines, f"Skipped blob of unknown type {int(blob.type)}: {blob.payload_bytes} bytes"]
@@ -42,7 +43,8 @@ def describe_blob(blob: Blob) -> list[str]:
 
 
 def tree(record: Record) -> JsonTree:
-    """The JSON object for a structure; inferred fields appear only when set, as older readers printed it."""
+    """Return the JSON object of a structure; inferred fields appear only if set, as older readers
+    print it."""
     values = ((field, getattr(record, field.name)) for field in record.SCHEMA.fields)
     return {field.name: _field_tree(field, value) for field, value in values if value or not field.inferred}
 
@@ -66,7 +68,8 @@ def _field_tree(field: Field[Any, Any], value: Any) -> Any:
 
 
 def json_text(value: Any, depth: int = 0) -> str:
-    """`value` as JSON: on one line while elements are short, else one element a line."""
+    """Return `value` as JSON: on one line if its elements are short, otherwise one element a
+    line."""
     return _layout(value, depth, after_name=False)[0]
 
 
@@ -86,7 +89,7 @@ def _layout(value: Any, depth: int, *, after_name: bool) -> tuple[str, bool]:
 
 
 def _join(elements: list[tuple[str, bool]], depth: int, *, after_name: bool) -> tuple[str, bool]:
-    """Join the elements; the second value tells whether they stand on lines of their own."""
+    """Join the elements; the second value says if each has a separate line."""
     texts = [text for text, _ in elements]
     long = any(split or len(text) > LONG_ELEMENT for text, split in elements)
     if len(elements) <= 1 or not long:

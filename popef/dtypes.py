@@ -37,10 +37,10 @@ _POPEF_TYPES: dict[str, DataType] = {
 
 
 def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
-    """The little-endian numpy dtype of `dataType`.
+    """Return the little-endian numpy dtype of `dataType`.
 
-    Raises UnsupportedError for F8, which names no format, for types of a newer SDK, and for F8143 and F8152
-    without ml_dtypes.
+    Raises UnsupportedError for F8, which names no format, for types of a newer SDK, and for F8143
+    and F8152 without ml_dtypes.
     """
     if dataType in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[dataType]).newbyteorder("<")
@@ -59,7 +59,10 @@ def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
 
 
 def numpyDTypeToPopefType(dtype: Any) -> DataType:
-    """The PopEF type of anything `numpy.dtype` accepts; raises UnsupportedError when there is none."""
+    """Return the PopEF type of anything that `numpy.dtype` accepts.
+
+    Raises UnsupportedError if there is none.
+    """
     found = np.dtype(dtype)
     if found.name not in _POPEF_TYPES or found != found.newbyteorder("<"):
         known = ", ".join(sorted(_POPEF_TYPES))
@@ -70,7 +73,10 @@ def numpyDTypeToPopefType(dtype: Any) -> DataType:
 
 
 def storage_dtype(dataType: DataType) -> np.dtype[Any]:
-    """As `popefTypeToNumpyDType`, but uint8 for 8-bit floats numpy cannot name; what readers give out."""
+    """Return the numpy dtype in which readers return data.
+
+    It is that of `popefTypeToNumpyDType`, but uint8 for 8-bit floats that numpy cannot name.
+    """
     try:
         return popefTypeToNumpyDType(dataType)
     except UnsupportedError:

@@ -1,4 +1,4 @@
-"""The wire's enumerations and their names in text; the ordinals are those of FORMAT.md."""
+"""The enumerations of the format and their names in text; the ordinals are those of FORMAT.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_ENUMERANT = (1 << 16) - 1
 
 
 class Enumerant(IntEnum):
-    """An enumeration of 16 bits; an ordinal that a newer SDK has added becomes a member called
+    """Enumeration of 16 bits. An ordinal of a newer SDK becomes a member called
     UNKNOWN_<ordinal>."""
 
     @classmethod
@@ -23,17 +23,17 @@ class Enumerant(IntEnum):
         return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
 
     def __call__(self: Member) -> Member:
-        """The member itself, so that `info.dataType()` is `info.dataType`."""
+        """Return the member itself, so that `info.dataType()` is `info.dataType`."""
         return self
 
     @property
     def known(self) -> bool:
-        """Whether this package knows what the ordinal stands for."""
+        """True if this package knows the meaning of the ordinal."""
         return self.name in type(self).__members__
 
 
 class BlobType(Enumerant):
-    """What a blob holds."""
+    """Type of the content of a blob."""
 
     POPLAR_EXECUTABLE = 0
     METADATA = 1
@@ -90,8 +90,11 @@ ITEM_BYTES: dict[DataType, int] = {
 
 
 def enumerant(value: Enumerant) -> str:
-    """The schema's spelling of an enumerator: POPLAR_EXECUTABLE is poplarExecutable; an unknown one is its
-    ordinal."""
+    """Return the schema's spelling of an enumerator, such as poplarExecutable for
+    POPLAR_EXECUTABLE.
+
+    An unknown enumerator is spelled as its ordinal.
+    """
     if not value.known:
         return str(int(value))
     first, *rest = value.name.lower().split("_")

@@ -1,4 +1,4 @@
-"""The errors of popef, sorted by whose fault they are, and the limits a reader keeps to.
+"""The errors of popef, sorted by whose fault they are, and the limits of a reader.
 
 Nothing here reads or writes bytes.
 """
@@ -11,7 +11,7 @@ from .rules import Rule
 
 
 class PopefError(Exception):
-    """Everything popef itself raises; raised directly when the library is used in a way it cannot serve."""
+    """Base of all errors of popef; raised directly if the library is used incorrectly."""
 
 
 class FormatError(PopefError):
@@ -33,7 +33,7 @@ class FormatError(PopefError):
 
 
 class UnsupportedError(PopefError):
-    """The file or request is well formed, but asks for something this installation cannot do."""
+    """The file or request is valid, but this installation does not support it."""
 
 
 class LimitError(PopefError):
@@ -47,7 +47,8 @@ def _limit(default: int, doc: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a reader will spend on one file; every default is far above what the known frameworks write."""
+    """Limits on what a reader spends on one file; the defaults are far above what known frameworks
+    write."""
 
     max_structure_bytes: int = _limit(16 << 20, "Bytes of one message (a header, a Metadata, ...).")
     max_depth: int = _limit(

@@ -1,8 +1,8 @@
-"""Fused models: several models in one executable, of which each run computes the one that the input `index`
-names.
+"""Fused models: several models in one executable; the input `index` selects the model of each run.
 
-A file is known for one by its anchors alone, as PopRT names them: `index`, one whole number, and the inputs
-and outputs of model 0 as `graph0/NAME`, of model 1 as `graph1/NAME`, and so on.
+The anchors alone identify a fused model, with the names that PopRT gives them. They are `index`,
+one whole number, and `graph0/NAME` for the inputs and outputs of model 0, `graph1/NAME` for those
+of model 1, and so on.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from .enums import DataType, TensorType
 from .types import Metadata
 
 INDEX = "index"
-"""The input that says which model is to run, from 0."""
+"""Name of the input that selects the model to run, from 0."""
 _MEMBER = re.compile(r"graph(0|[1-9][0-9]{0,5})/.", re.DOTALL)
 _WHOLE = (DataType.S32, DataType.S64)
 
 
 @dataclass(frozen=True, slots=True)
 class FusedModel:
-    """One of the models: the anchors' names of its inputs and outputs."""
+    """One of the models of a fused model: the anchor names of its inputs and outputs."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
 
 def member_name(number: int, name: str) -> str:
-    """The name that a tensor of model `number` has in the fused model."""
+    """Return the name that a tensor of model `number` has in the fused model."""
     return f"graph{number}/{name}"
 
 
 def fused_models(metadata: Metadata) -> tuple[FusedModel, ...]:
-    """The models of a fused model in order; none where the file holds a single model."""
+    """Return the models of a fused model in order; () if the file holds a single model."""
     inputs, outputs = (user_anchors(metadata, kind) for kind in (TensorType.INPUT, TensorType.OUTPUT))
     selectors = [anchor for anchor in inputs if anchor.name() == INDEX]
     fits = len(selectors) == 1 and selectors[0].tensorInfo().dataType() in _WHOLE

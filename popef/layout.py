@@ -9,7 +9,7 @@ from .errors import PopefError
 from .wire import BYTE_LIST, COMPOSITE_LIST, LIST, STRUCT, WORD_BYTES, WORD_LIST
 
 MAX_COUNT = (1 << 29) - 1
-"""The element count of a list pointer has 29 bits."""
+"""Maximum element count of a list; a list pointer has 29 bits for it."""
 
 
 class MessageBuilder:
@@ -45,7 +45,8 @@ class MessageBuilder:
         self._segment[start * WORD_BYTES : start * WORD_BYTES + len(raw)] = raw
 
     def add_ints(self, pointer: int, values: Sequence[int]) -> None:
-        """Append a list of 8-byte integers: a reader of 4-byte ones takes the low half of each."""
+        """Append a list of 8-byte integers; a reader of 4-byte integers takes the low half of
+        each."""
         start = self._append(len(values))
         self._point(pointer, start, LIST, WORD_LIST | _checked_count(len(values)) << 3)
         struct.pack_into(f"<{len(values)}q", self._segment, start * WORD_BYTES, *values)
@@ -58,7 +59,7 @@ class MessageBuilder:
         )
 
     def framed(self) -> bytes:
-        """The whole message: segment count minus one (0), length in words, segment."""
+        """Return the whole message: segment count minus one (0), length in words, segment."""
         return struct.pack("<II", 0, len(self._segment) // WORD_BYTES) + bytes(self._segment)
 
     def _append(self, words: int) -> int:

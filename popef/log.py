@@ -1,6 +1,6 @@
-"""What popef logs, and the environment that says where to: POPEF_LOG_LEVEL and POPEF_LOG_DEST.
+"""Logging of popef, configured by the environment variables POPEF_LOG_LEVEL and POPEF_LOG_DEST.
 
-Without them popef logs to the Python logger "popef" and leaves the rest to the application.
+Without them popef logs to the Python logger "popef", and the application configures the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = {logging.ERROR: "error", logging.WARNING: "warning", logging.INFO: "inf
 
 
 def log_line(when: float, level: int, text: str) -> str:
-    """A line as the real library prints it (Listing 1.1): time, library, level, text."""
+    """Format a line as the real library prints it (Listing 1.1): time, library, level, text."""
     stamp = time.strftime("%H:%M:%S", time.localtime(when))
     word = _WORDS.get(level, "critical")
     return f"[{stamp}.{int(when * 1000) % 1000:03}] [popef:cpp] [{word}] {escape_lines(text)}"
@@ -38,10 +38,11 @@ class _Formatter(logging.Formatter):
 
 
 def configure(environment: Mapping[str, str] = os.environ) -> None:
-    """Do what POPEF_LOG_LEVEL and POPEF_LOG_DEST say; nothing when the level is not set.
+    """Configure logging from POPEF_LOG_LEVEL and POPEF_LOG_DEST; do nothing if the level is not
+    set.
 
-    The destination is stderr (the default), stdout or a file, which is appended to. A level that does not
-    exist, or a file that cannot be opened, is named on stderr and otherwise ignored: logging must not stop a
+    The destination is stderr (the default), stdout or a file to append to. An unknown level, or a
+    file that cannot be opened, is reported on stderr and otherwise ignored: logging must not stop a
     program.
     """
     name = environment.get("POPEF_LOG_LEVEL", "")

@@ -1,4 +1,4 @@
-"""Models: the blobs that belong together, bound by the executable's name."""
+"""Models: the blobs of one executable, found by its name."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from .anchors import user_anchors
 from .enums import TensorType
 from .errors import PopefError
 from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
+from .source import Source
 from .types import Anchor, Metadata
 
 AnyData = TypeVar("AnyData", TensorReader, FeedReader)
 T = TypeVar("T")
+_Reader = TensorReader | FeedReader | OpaqueReader
 
-_MOST_SHOWN = 10
-"""Names that an error lists."""
+_MAX_SHOWN = 10
+"""Maximum number of names that an error lists."""
 
 _log = logging.getLogger("popef")
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Everything one model needs to run; keep the reader it came from open while payloads are still to be
+    """Everything that one model needs to run. Keep its reader open while payloads are still to be
     read."""
 
     executable: ExecutableReader
@@ -34,42 +36,54 @@ class Model:
     feeds: list[FeedReader]
     opaqueBlobs: list[OpaqueReader]
 
+    def sources(self) -> list[Source]:
+        """Return the files that hold the payloads, each once (our addition)."""
+        blobs = [self.executable.blob]
+        blobs += [reader.blob for reader in chain[_Reader](self.tensors, self.feeds, self.opaqueBlobs)]
+        return list(dict.fromkeys(blob.source for blob in blobs))
+
     def frozen_inputs(self) -> dict[str, TensorReader]:
-        """The tensors of the input anchors of main programs whose data the files hold, by name: nobody is
-        asked for them (ours; the real library's guide only names frozen inputs)."""
+        """Return the tensors of the frozen inputs by name.
+
+        A frozen input is an input anchor of a main program whose data is in the files, so requests
+        do not provide it (our addition; the real library's guide only names frozen inputs).
+        """
         data = {str(tensor.info.name): tensor for tensor in self.tensors}
         names = [anchor.name for anchor in user_anchors(self.metadata, TensorType.INPUT)]
         return {name: data[name] for name in names if name in data}
 
     def user_anchors(self, kind: TensorType) -> list[Anchor]:
-        """What callers of the main programs feed or fetch: frozen inputs left out (ours)."""
+        """Return the anchors that callers of the main programs feed or fetch, without frozen inputs
+        (our addition)."""
         frozen = self.frozen_inputs()
         return [anchor for anchor in user_anchors(self.metadata, kind) if anchor.name not in frozen]
 
 
 class ModelBuilder:
-    """Finds the models in what a reader has parsed, from one file or several."""
+    """Finder of the models among the blobs of a reader, from one file or several."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def createModel(self, name: str | None = None) -> Model:
-        """The model of the executable called `name`, or of the only one there is.
+        """Return the model of the executable called `name`, or of the only executable.
 
-        Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the name of one
-        of its anchors. Raises PopefError, naming the candidates, when something is missing or not unique.
+        Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the
+        name of one of its anchors. Raises PopefError, with the candidates, if a part is missing or
+        not unique.
         """
         parts = _Parts(self._reader)
         return parts.bind(parts.choose(name))
 
     def createModels(self) -> list[Model]:
-        """The models of all executables, in file order; raises PopefError as `createModel` does."""
+        """Return the models of all executables, in file order; raises PopefError as `createModel`
+        does."""
         parts = _Parts(self._reader)
         return [parts.bind(parts.choose(name)) for name in parts.executables]
 
 
 class _Parts:
-    """What a reader has parsed, by the names that bind it."""
+    """Content of a reader, by the names that connect it."""
 
     def __init__(self, reader: Reader) -> None:
         self.executables = _by_name((each.name, each) for each in reader.executables())
@@ -138,5 +152,5 @@ def _data(model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Ite
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_MOST_SHOWN]) or "none"
-    return shown if len(names) <= _MOST_SHOWN else f"{shown} and {len(names) - _MOST_SHOWN} more"
+    shown = ", ".join(repr(name) for name in names[:_MAX_SHOWN]) or "none"
+    return shown if len(names) <= _MAX_SHOWN else f"{shown} and {len(names) - _MAX_SHOWN} more"

@@ -1,5 +1,7 @@
-"""Reads a model folder's name_map.json: what requests call the anchors. What the names mean is for the rooms
-above."""
+"""Reader of a model folder's name_map.json: the names of the anchors in requests.
+
+The rooms above define what the names mean.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,17 @@ from pathlib import Path
 from .errors import PopefError
 from .text import escape, find_name_fault
 
-MOST_BYTES = 16 << 20
-"""Of a name map; one of 4096 anchors with the longest names has half of that."""
+MAX_BYTES = 16 << 20
+"""Maximum bytes of a name map; a map of 4096 anchors with names of maximum length has half of
+that."""
 _ADVICE = "correct or remove the file"
 
 
 def read_names(file: Path) -> dict[str, str]:
-    """Friendly name by anchor name, as the file has them, each of them fit to be shown.
+    """Return the friendly name of each anchor in the file; all names are fit to be shown.
 
-    Raises PopefError, in one line, unless the file is one JSON object of strings to strings in UTF-8, without
-    a key twice.
+    Raises PopefError, in one line, unless the file is one JSON object of strings to strings in
+    UTF-8, without duplicate keys.
     """
     try:
         pairs = json.loads(
@@ -49,14 +52,15 @@ def read_names(file: Path) -> dict[str, str]:
 
 
 class _Pairs(tuple[tuple[str, object], ...]):
-    """An object as it is written: a dict would have lost the names that stand twice."""
+    """Items of a JSON object as written; a dict would lose duplicate keys."""
 
     def __new__(cls, pairs: Sequence[tuple[str, object]]) -> _Pairs:
         return super().__new__(cls, pairs)
 
 
 class _Number:
-    """Never read, only refused: reading thousands of digits is an error of its own."""
+    """Placeholder for a JSON number, which is rejected unread: parsing thousands of digits is a
+    separate error."""
 
     def __init__(self, text: str) -> None:
         pass
@@ -66,9 +70,9 @@ def _read(file: Path) -> bytes:
     if not file.is_file():
         raise ValueError("no regular file" if file.exists() else "no file")
     with file.open("rb") as source:
-        content = source.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"more than {MOST_BYTES} bytes")
+        content = source.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
     return content
 
 

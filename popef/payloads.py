@@ -1,6 +1,6 @@
-"""Payloads as binary streams, the form in which the real library gives them out.
+"""Payloads as binary streams, the form in which the real library returns them.
 
-Each stands for itself: it stays readable when the reader it came from is closed.
+Each stream is independent: it stays readable after its reader is closed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ BUFFER_BYTES = 1 << 16
 
 
 class ViewStream(io.RawIOBase):
-    """The bytes of a view, without copying it as a whole."""
+    """Stream over the bytes of a view, without copying the view as a whole."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
         self._position = 0
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -41,7 +41,7 @@ class ViewStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill `buffer` as far as bytes are left; gives how many those were."""
+        """Fill `buffer` with the bytes that are left, and return their number."""
         piece = self._view[self._position : self._position + len(buffer)]
         buffer[: len(piece)] = piece
         self._position += len(piece)
@@ -49,28 +49,30 @@ class ViewStream(io.RawIOBase):
 
 
 class InflatedStream(io.RawIOBase):
-    """The bytes of a compressed payload, decompressed as they are read."""
+    """Stream over a compressed payload, decompressed while it is read."""
 
     def __init__(self, inflater: Inflater) -> None:
         self._inflater = inflater
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Some bytes, 0 at the end; raises FormatError when the payload is not what its structure
-        announces."""
+        """Read some bytes into `buffer` and return their number, 0 at the end.
+
+        Raises FormatError if the payload does not match its structure.
+        """
         piece = self._inflater.read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 
 
 def open_view(view: memoryview) -> io.BufferedReader:
-    """A seekable stream of a view."""
+    """Return a seekable stream of a view."""
     return io.BufferedReader(ViewStream(view), BUFFER_BYTES)
 
 
 def open_inflated(inflater: Inflater) -> io.BufferedReader:
-    """A stream of a compressed payload."""
+    """Return a stream of a compressed payload."""
     return io.BufferedReader(InflatedStream(inflater), BUFFER_BYTES)

@@ -1,4 +1,4 @@
-"""Reading PopEF files: what a program asks of the blobs that `scan.py` found."""
+"""Reader of PopEF files: access to the blobs that `scan.py` finds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
 from .values import Number, Text
 
 _MAX_ARRAY_BYTES = (1 << 63) - 1
-"""numpy counts in signed words (npy_intp)."""
+"""Maximum bytes of an array: numpy counts in signed words (npy_intp)."""
 
 _log = logging.getLogger("popef")
 
 
 class ExecutableReader:
-    """One executable; the payload is read when asked for."""
+    """Reader of one executable; the payload is read on demand."""
 
     __slots__ = ("_limits", "blob", "name", "uncompressedSize")
 
@@ -36,18 +36,19 @@ class ExecutableReader:
         self._limits = limits
         self.name: Text = blob.structure.name
         self.uncompressedSize: Number = blob.structure.uncompressedSize
-        """Bytes after decompression; 0 when the file does not say, which means raw."""
+        """Bytes after decompression; 0 if the file does not say, which means raw."""
 
     @property
     def compressed(self) -> bool:
-        """Whether the payload is compressed.
+        """True if the payload is compressed.
 
-        Raises UnsupportedError when it is announced as compressed in no codec this package knows.
+        Raises UnsupportedError if it is announced as compressed in a codec that this package does
+        not know.
         """
         return self.codec() is not Codec.RAW
 
     def codec(self) -> Codec:
-        """How the payload is stored; raises UnsupportedError as `compressed` does."""
+        """Return the codec of the payload; raises UnsupportedError as `compressed` does."""
         blob = self.blob
         head = bytes(blob.source.view(blob.payload_start, min(MAGIC_BYTES, blob.payload_bytes)))
         codec = detect(head, blob.payload_bytes, self.uncompressedSize)
@@ -59,17 +60,20 @@ class ExecutableReader:
         return codec
 
     def executable(self) -> memoryview:
-        """The executable, read-only: a view of the file when raw, else decompressed anew on every call.
+        """Return the executable, read-only: a view of the file if raw, otherwise decompressed on
+        every call.
 
-        Raises FormatError when it does not inflate to `uncompressedSize`, LimitError above
-        `Limits.max_executable_bytes`, UnsupportedError for a codec that is not available.
+        Raises FormatError if it does not inflate to `uncompressedSize`, LimitError above
+        `Limits.max_executable_bytes`, and UnsupportedError for a codec that is not available.
         """
         codec = self.codec()
         return self.blob.payload() if codec is Codec.RAW else inflate(self._inflater(codec))
 
     def getStandaloneExecutableStream(self) -> io.BufferedReader:
-        """The executable as a stream that outlives the reader; decompressed as it is read, with the errors of
-        `executable`."""
+        """Return the executable as a stream that outlives the reader.
+
+        It is decompressed while it is read, with the errors of `executable`.
+        """
         codec = self.codec()
         return open_view(self.blob.payload()) if codec is Codec.RAW else open_inflated(self._inflater(codec))
 
@@ -89,7 +93,7 @@ class ExecutableReader:
 
 
 class TensorReader:
-    """One tensor's data."""
+    """Reader of one tensor's data."""
 
     __slots__ = ("blob", "info")
 
@@ -98,15 +102,16 @@ class TensorReader:
         self.info: TensorDataInfo = blob.structure
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """The tensor, a read-only view of the file; F8 and, without ml_dtypes, F8143 and F8152 come as uint8.
+        """Return the tensor as a read-only view of the file.
 
-        Raises UnsupportedError for an element type this package does not know.
+        F8 and, without ml_dtypes, F8143 and F8152 are returned as uint8. Raises UnsupportedError
+        for an element type that this package does not know.
         """
         info = self.info.tensorInfo
         return _array(self.blob, info, info.shape)
 
     def getStandaloneDataStream(self) -> io.BufferedReader:
-        """The raw data as a stream that outlives the reader."""
+        """Return the raw data as a stream that outlives the reader."""
         return open_view(self.blob.payload())
 
     def __repr__(self) -> str:
@@ -114,7 +119,7 @@ class TensorReader:
 
 
 class FeedReader:
-    """One feed's data."""
+    """Reader of one feed's data."""
 
     __slots__ = ("blob", "info")
 
@@ -123,15 +128,16 @@ class FeedReader:
         self.info: FeedDataInfo = blob.structure
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """All tensors along a leading dimension of `info.numTensors`, a read-only view of the file.
+        """Return all tensors along a leading dimension of `info.numTensors`, as a read-only view of
+        the file.
 
-        Raises UnsupportedError for an element type this package does not know.
+        Raises UnsupportedError for an element type that this package does not know.
         """
         info = self.info.tensorInfo
         return _array(self.blob, info, (self.info.numTensors, *info.shape))
 
     def getStandaloneDataStream(self) -> io.BufferedReader:
-        """The raw data as a stream that outlives the reader."""
+        """Return the raw data as a stream that outlives the reader."""
         return open_view(self.blob.payload())
 
     def __repr__(self) -> str:
@@ -139,7 +145,7 @@ class FeedReader:
 
 
 class OpaqueReader:
-    """One opaque blob."""
+    """Reader of one opaque blob."""
 
     __slots__ = ("blob", "executable", "name")
 
@@ -147,18 +153,18 @@ class OpaqueReader:
         self.blob = blob
         self.name: Text = blob.structure.name
         self.executable: Text = blob.structure.executable
-        """Name of the executable it belongs to."""
+        """Name of the executable that the blob belongs to."""
 
     def data(self) -> memoryview:
-        """The bytes, a read-only view of the file."""
+        """Return the bytes as a read-only view of the file."""
         return self.blob.payload()
 
     def getAvailableReadSize(self) -> int:
-        """Number of bytes."""
+        """Return the number of bytes."""
         return self.blob.payload_bytes
 
     def getStandaloneDataStream(self) -> io.BufferedReader:
-        """The bytes as a stream that outlives the reader."""
+        """Return the bytes as a stream that outlives the reader."""
         return open_view(self.blob.payload())
 
     def __repr__(self) -> str:
@@ -176,17 +182,18 @@ def _array(blob: Blob, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray[A
 
 
 class Reader:
-    """Reads any number of files and streams as if they were one; opening touches headers and structures only.
+    """Reader of any number of files and streams as if they were one.
 
-    A file that turns out to be wrong adds nothing. Views and arrays handed out stay valid after `close`.
+    Opening a file reads headers and structures only. An invalid file adds nothing. Views and arrays
+    that were returned stay valid after `close`.
     """
 
     def __init__(self, limits: Limits | None = None, *, mapped: bool = True) -> None:
-        """With `mapped` payloads are views of the mapped file, which nobody may shorten or overwrite while
-        they are used.
+        """Make an empty reader.
 
-        Without, each payload is copied into memory when it is asked for: slower, and right for files that
-        others write to.
+        With `mapped` payloads are views of the mapped file, which must not be shortened or
+        overwritten while they are in use. Without it, each payload is copied into memory on demand:
+        slower, but right for files that others write to.
         """
         self.limits = Limits() if limits is None else limits
         self._mapped = mapped
@@ -194,14 +201,16 @@ class Reader:
         self._blobs: list[Blob] = []
 
     def parseFile(self, path: str | os.PathLike[str]) -> None:
-        """Add the blobs of a file; of a pipe or the like, which is read to its end and kept in memory.
+        """Add the blobs of a file; a pipe or the like is read to its end and kept in memory.
 
-        Raises OSError when it cannot be opened and a PopefError for anything wrong with its bytes.
+        Raises OSError if the file cannot be opened and a PopefError for anything wrong with its
+        bytes.
         """
         self._add(open_source(path, mapped=self._mapped, max_stream_bytes=self.limits.max_stream_bytes))
 
     def parseStream(self, stream: BinaryIO) -> None:
-        """Add the blobs of a binary stream, read from where it stands to its end and kept in memory."""
+        """Add the blobs of a binary stream, read from its position to its end and kept in
+        memory."""
         name = str(getattr(stream, "name", "stream"))
         self._add(read_stream(stream, name, self.limits.max_stream_bytes))
 
@@ -220,11 +229,11 @@ class Reader:
         self._blobs += blobs
 
     def blobs(self) -> list[Blob]:
-        """Every blob in file order, files in the order they were parsed."""
+        """Return all blobs in file order, files in the order in which they were parsed."""
         return list(self._blobs)
 
     def executables(self) -> list[ExecutableReader]:
-        """The executables."""
+        """Return a reader for each executable."""
         return [
             ExecutableReader(blob, self.limits)
             for blob in self._blobs
@@ -232,23 +241,23 @@ class Reader:
         ]
 
     def metadata(self) -> list[Metadata]:
-        """The metadata."""
+        """Return the metadata of each metadata blob."""
         return [blob.structure for blob in self._blobs if blob.type is BlobType.METADATA]
 
     def tensors(self) -> list[TensorReader]:
-        """The tensor data."""
+        """Return a reader for each tensor data blob."""
         return [TensorReader(blob) for blob in self._blobs if blob.type is BlobType.DATA_TENSOR]
 
     def feeds(self) -> list[FeedReader]:
-        """The feed data."""
+        """Return a reader for each feed data blob."""
         return [FeedReader(blob) for blob in self._blobs if blob.type is BlobType.DATA_FEED]
 
     def opaqueBlobs(self) -> list[OpaqueReader]:
-        """The opaque blobs."""
+        """Return a reader for each opaque blob."""
         return [OpaqueReader(blob) for blob in self._blobs if blob.type is BlobType.OPAQUE]
 
     def close(self) -> None:
-        """Let go of all files; the lists are empty afterwards."""
+        """Close all files; the lists are empty afterwards."""
         for source in self._sources:
             source.close()
         self._sources, self._blobs = [], []

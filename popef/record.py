@@ -1,7 +1,7 @@
-"""Base of the structures: attributes that check what is put into them, equality and text; and a constructor
-for each kind of attribute.
+"""Base of the structures, and a constructor for each kind of attribute.
 
-`values.py` says why a value can be called.
+Attributes check the values assigned to them. Structures have equality and a text form. `values.py`
+says why a value can be called.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
-        """Only type checkers need the real one, which Python 3.10 does not have."""
+        """Return a decorator that does nothing; Python 3.10 lacks the real one, which only type
+        checkers need."""
         return lambda decorated: decorated
 
 
@@ -28,40 +29,40 @@ AnyEnumerant = TypeVar("AnyEnumerant", bound=Enumerant)
 
 
 def flag(doc: str, *, bit: int, default: bool = False) -> Field[values.Flag, bool]:
-    """A truth value."""
+    """Describe a truth value."""
     return Field(Kind.BOOL, bit, doc, values.flag, lambda: values.FLAGS[default])
 
 
 def enumeration(doc: str, default: AnyEnumerant, *, bit: int) -> Field[AnyEnumerant, AnyEnumerant]:
-    """An enumerator."""
+    """Describe an enumerator."""
     return Field(Kind.ENUM, bit, doc, type(default), lambda: default, enum=type(default))
 
 
 def number(
     doc: str, default: int = 0, *, bit: int, signed: bool = False, inferred: bool = False
 ) -> Field[values.Number, int]:
-    """An integer of 64 bits."""
+    """Describe an integer of 64 bits."""
     kind = Kind.I64 if signed else Kind.U64
     return Field(kind, bit, doc, values.number, lambda: values.Number(default), inferred=inferred)
 
 
 def text(doc: str, *, pointer: int) -> Field[values.Text, str]:
-    """A text, "" by default."""
+    """Describe a text, "" by default."""
     return Field(Kind.TEXT, pointer, doc, values.text, values.Text)
 
 
 def integers(doc: str, *, pointer: int, inferred: bool = False) -> Field[values.Numbers, Iterable[int]]:
-    """A list of integers."""
+    """Describe a list of integers."""
     return Field(Kind.INTS, pointer, doc, values.numbers, values.Numbers, inferred=inferred)
 
 
 def sizes(doc: str, *, pointer: int) -> Field[values.Sizes, Iterable[int]]:
-    """A shape."""
+    """Describe a shape."""
     return Field(Kind.SIZES, pointer, doc, values.sizes, values.Sizes)
 
 
 def record(doc: str, kind: type[AnyRecord], *, pointer: int) -> Field[AnyRecord, AnyRecord | None]:
-    """A structure; None stands for one with all defaults."""
+    """Describe a nested structure; None stands for one with all defaults."""
 
     def convert(value: AnyRecord | None) -> AnyRecord:
         return kind() if value is None else _checked(kind, value)
@@ -72,7 +73,7 @@ def record(doc: str, kind: type[AnyRecord], *, pointer: int) -> Field[AnyRecord,
 def records(
     doc: str, kind: type[AnyRecord], *, pointer: int
 ) -> Field[values.Records[AnyRecord], Iterable[AnyRecord]]:
-    """A list of structures."""
+    """Describe a list of structures."""
 
     def convert(value: Iterable[AnyRecord]) -> values.Records[AnyRecord]:
         return values.Records(_checked(kind, item) for item in value)
@@ -81,7 +82,7 @@ def records(
 
 
 def names(doc: str, kind: type[Record], *, pointer: int) -> Field[values.Names, Mapping[int, str] | None]:
-    """Names by index, a structure each; inferred."""
+    """Describe a map from index to name, stored as a list of structures; inferred."""
 
     def convert(value: Mapping[int, str] | None) -> values.Names:
         return values.Names(value or {})
@@ -96,7 +97,7 @@ def _checked(kind: type[AnyRecord], value: AnyRecord) -> AnyRecord:
 
 
 def setter(field: Field[Get, Set]) -> Callable[[Any, Set], None]:
-    """The real library's `setX` method for the attribute `x`."""
+    """Return the real library's `setX` method for the attribute `x`."""
 
     def replace(self: Record, value: Set) -> None:
         setattr(self, field.name, value)
@@ -107,7 +108,8 @@ def setter(field: Field[Get, Set]) -> Callable[[Any, Set], None]:
 
 @dataclass_transform(kw_only_default=True)
 class Record:
-    """Base of the structures. Instances can be changed and so are not hashable; calling one gives itself.
+    """Base of the structures. Instances are mutable and so not hashable; calling one returns
+    itself.
 
     A subclass is the description of its structure: its fields, in ordinal order, with their places.
     """
@@ -143,7 +145,7 @@ class Record:
         )
 
     def __call__(self: AnyRecord) -> AnyRecord:
-        """The structure itself, so that `anchor.tensorInfo()` is `anchor.tensorInfo`."""
+        """Return the structure itself, so that `anchor.tensorInfo()` is `anchor.tensorInfo`."""
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -158,5 +160,5 @@ class Record:
         return f"{type(self).__name__}({fields})"
 
     def __str__(self) -> str:
-        """Cap'n Proto JSON, laid out as popef_dump prints it."""
+        """Return Cap'n Proto JSON in the layout of popef_dump."""
         return json_text(tree(self))

@@ -1,7 +1,8 @@
-"""What poprt found about the rows of a compiled batch, in an opaque blob beside its executable: a server has
-to know before it looks into an executable whether it may join the rows of different requests.
+"""Facts about the rows of a compiled batch, stored in an opaque blob beside the executable.
 
-The blob is ours; files of other makers have none, and then nothing is known of their rows.
+poprt finds these facts. A server needs them, without reading the executable, to decide if it may
+join the rows of different requests. The blob is ours; files of other tools have none, and then
+nothing is known about their rows.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from .errors import PopefError
 from .model import Model
 
 ROWS_BLOB = "simipu.rows"
-"""The name of the opaque blob."""
-_MOST_BYTES = 1 << 20
+"""Name of the opaque blob."""
+_MAX_BYTES = 1 << 20
 _WORD_BYTES = 8
 _FROZEN = "the files hold the data of inputs, which may differ from row to row"
 _UNKNOWN = "the file does not say that they are independent"
@@ -23,56 +24,66 @@ _UNKNOWN = "the file does not say that they are independent"
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """`dependence` says why the rows of a batch are not proven to be independent, naming the node; None: they
-    are.
+    """Facts about the rows of one model.
 
-    `batch_axes` holds the axis of the batch by anchor, where it is not the first.
+    `dependence` says why the rows of a batch are not proven to be independent, and names the node;
+    it is None if they are. `batch_axes` holds the batch axis by anchor, for anchors whose batch
+    axis is not the first.
     """
 
     dependence: str | None = _UNKNOWN
     batch_axes: Mapping[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The payload of the blob, filled up with blanks to whole words: what follows it in the file stays
-        where it can be mapped."""
+        """Return the payload of the blob, padded with blanks to whole words.
+
+        The padding keeps the next blob of the file at a place where it can be mapped.
+        """
         payload = json.dumps(
             {"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True
         ).encode()
         return payload + b" " * (-len(payload) % _WORD_BYTES)
 
     def with_frozen(self, shapes: Iterable[tuple[int, ...]]) -> RowFacts:
-        """The facts of a model some of whose inputs have their data in its files, of the `shapes` that are
-        left: rows lie along the first axis where all of them share its size, and what the data do to them is
-        found when the model is loaded."""
+        """Return the facts of a model whose files hold the data of some inputs.
+
+        `shapes` are those of the remaining inputs. Rows lie along the first axis if all shapes
+        share its size. The effect of the data on the rows is found when the model is loaded.
+        """
         return RowFacts(_FROZEN, {} if batch_size(shapes) else self.batch_axes)
 
     def axis(self, anchor: str) -> int:
-        """The batch axis of an anchor's tensor."""
+        """Return the batch axis of an anchor's tensor."""
         return self.batch_axes.get(anchor, 0)
 
 
 def read_rows(model: Model) -> RowFacts:
-    """What the files of a model say of its rows. Raises PopefError for a blob that is not as
-    `RowFacts.encode` makes it."""
+    """Return the facts that the files of a model give about its rows.
+
+    Raises PopefError for a blob that does not have the form of `RowFacts.encode`.
+    """
     blobs = [blob for blob in model.opaqueBlobs if blob.name == ROWS_BLOB]
     if not blobs:
         return RowFacts()
     blob = blobs[0]
     ranks = {anchor.name(): len(anchor.tensorInfo().shape()) for anchor in model.metadata.anchors()}
     try:
-        if len(blobs) > 1 or blob.getAvailableReadSize() > _MOST_BYTES:
+        if len(blobs) > 1 or blob.getAvailableReadSize() > _MAX_BYTES:
             raise ValueError(f"{len(blobs)} blobs, the first of {blob.getAvailableReadSize()} bytes")
         return _decode(json.loads(bytes(blob.data())), ranks)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PopefError(
-            f"{blob.blob.label}: expected one JSON object of at most {_MOST_BYTES} bytes with dependence "
+            f"{blob.blob.label}: expected one JSON object of at most {_MAX_BYTES} bytes with dependence "
             f"(text or null) and batch_axes (axes by anchor), found {str(error)[:200]}; compile the model "
             "again with poprt"
         ) from error
 
 
 def batch_size(shapes: Iterable[tuple[int, ...]], axes: Iterable[int] | None = None) -> int:
-    """The compiled batch: the size that all shapes have along their batch axes (default: the first), or 0."""
+    """Return the compiled batch size: the size of all shapes along their batch axes, or 0.
+
+    The default batch axis is the first. The result is 0 if the sizes differ.
+    """
     placed = [(shape, 0) for shape in shapes] if axes is None else list(zip(shapes, axes, strict=True))
     sizes = {shape[axis] if shape else 0 for shape, axis in placed}
     return sizes.pop() if len(sizes) == 1 else 0

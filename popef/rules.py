@@ -1,5 +1,5 @@
-"""The rules a PopEF file keeps to, by name: errors cite them, `popef verify` reports them, FORMAT.md lists
-them."""
+"""The rules for PopEF files, by name: errors cite them, `popef verify` reports them, FORMAT.md
+lists them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """What breaking a rule means."""
+    """Severity of breaking a rule."""
 
     ERROR = "error"
-    """A MUST: readers refuse the file, or the part of it that the rule is about."""
+    """A MUST: readers reject the file, or the part of it that the rule is about."""
     WARNING = "warning"
-    """A SHOULD: readers accept the file; something about it is likely to be wrong."""
+    """A SHOULD: readers accept the file; something about it is probably wrong."""
 
 
 class Rule(Enum):
-    """One rule; the value is its severity and its text, the name in lower case with hyphens is how it is
-    cited."""
+    """One rule; the value is its severity and its text.
+
+    The name, in lower case with hyphens, is how errors cite the rule.
+    """
 
     BLOB_COUNT = (Severity.ERROR, "A file MUST hold at least one blob.")
     BLOB_SIZE = (
@@ -127,12 +129,12 @@ class Rule(Enum):
 
     @property
     def severity(self) -> Severity:
-        """Whether breaking the rule is an error or a warning."""
+        """Severity of breaking the rule: error or warning."""
         return self.value[0]
 
     @property
     def text(self) -> str:
-        """The rule itself."""
+        """Text of the rule."""
         return self.value[1]
 
     def __str__(self) -> str:

@@ -1,6 +1,7 @@
-"""From bytes to blobs: hop from header to header and check that every blob is what its structure says.
+"""Scan of a file for its blobs, from header to header, with a check of every blob against its
+structure.
 
-Payloads are not touched.
+Payloads are not read.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from .values import Text
 from .wire import ReadBytes
 
 HEAD_BYTES = 512
-"""What is read of a blob at first: header and structure, unless names are long or it is metadata."""
+"""Number of bytes of a blob that are read first: header and structure, unless names are long or it
+is metadata."""
 
 
 @dataclass(slots=True, eq=False)
 class Blob:
-    """One blob and where it stands; offsets count from the start of its file."""
+    """One blob and its place; offsets count from the start of its file."""
 
     source: Source
     index: int
@@ -39,35 +41,37 @@ class Blob:
 
     @property
     def structure(self) -> Any:
-        """Metadata, TensorDataInfo, FeedDataInfo, Executable or OpaqueBlob, by `type`; None for an unknown
-        type."""
+        """Metadata, TensorDataInfo, FeedDataInfo, Executable or OpaqueBlob, by `type`; None for an
+        unknown type."""
         if type(self._structure) is tuple:
             self._structure = tensor_data_info(self._structure)
         return self._structure
 
     @property
     def header(self) -> BlobHeader:
-        """The blob's header."""
+        """Header of the blob."""
         return BlobHeader(version=self.version, type=self.type, size=self.end - self.start)
 
     @property
     def label(self) -> str:
-        """How errors call the blob."""
+        """Name of the blob in error messages."""
         return f"{_label(self.source, self.index)} ({self.type.name})"
 
     @property
     def structure_bytes(self) -> int:
-        """Bytes of the structure's message, framing included."""
+        """Number of bytes of the structure's message, framing included."""
         return self.payload_start - self.structure_start
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes after the structure."""
+        """Number of bytes after the structure."""
         return self.end - self.payload_start
 
     def chunks(self) -> Iterator[bytes]:
-        """The whole blob as it stands in its file, piece by piece; raises FormatError when the file has
-        become shorter."""
+        """Yield the whole blob as it is in its file, chunk by chunk.
+
+        Raises FormatError if the file has become shorter.
+        """
         for offset in range(self.start, self.end, CHUNK_BYTES):
             size = min(CHUNK_BYTES, self.end - offset)
             chunk = self.source.read(offset, size)
@@ -77,9 +81,9 @@ class Blob:
             yield chunk
 
     def payload(self) -> memoryview:
-        """The raw payload, without copying.
+        """Return the raw payload, without copying.
 
-        Raises FormatError when the file has become shorter since it was parsed.
+        Raises FormatError if the file has become shorter since it was parsed.
         """
         return self.source.view(self.payload_start, self.payload_bytes)
 
@@ -89,9 +93,9 @@ def _label(source: Source, index: int) -> str:
 
 
 def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
-    """The blobs of `source` in file order, at least one.
+    """Yield the blobs of `source` in file order, at least one.
 
-    Raises FormatError or LimitError at the first blob that is wrong.
+    Raises FormatError or LimitError at the first invalid blob.
     """
     if not source.size:
         raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
@@ -123,8 +127,11 @@ _NO_VERSION = Text()
 def read_header(
     source: Source, index: int, start: int, limits: Limits, warn: Warn = log_warning
 ) -> tuple[BlobHeader, int]:
-    """The header of the blob at `start`, whose size has been checked, and the offset after it; raises as
-    `iter_blobs` does."""
+    """Return the header of the blob at `start`, with its size checked, and the offset after the
+    header.
+
+    Raises FormatError or LimitError as `iter_blobs` does.
+    """
     return _read_header(source.read, source, index, start, limits, warn)
 
 
@@ -144,7 +151,10 @@ def _read_header(
 def read_blob(
     source: Source, index: int, start: int, head: bytes, limits: Limits, warn: Warn = log_warning
 ) -> Blob:
-    """The blob at `start`, of which `head` is the beginning; raises as `iter_blobs` does."""
+    """Return the blob at `start`, which begins with the bytes `head`.
+
+    Raises FormatError or LimitError as `iter_blobs` does.
+    """
 
     def read(offset: int, size: int) -> bytes:
         first = offset - start

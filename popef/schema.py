@@ -1,7 +1,7 @@
-"""What structures are described with: the kinds of fields, one field, one structure. The descriptions are the
-classes of `types.py`.
+"""Vocabulary that describes structures: kinds of fields, one field, one structure.
 
-Nothing here knows how a field is read or written; `codec.py`, `describe.py` and `words.py` ask its kind.
+The descriptions are the classes of `types.py`. Nothing here reads or writes a field; `codec.py`,
+`describe.py` and `words.py` do so by its kind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Set = TypeVar("Set")
 
 
 class Kind(Enum):
-    """How a field is stored: in so many bits of the data section, or behind a pointer, which is 0 bits."""
+    """Storage of a field: a number of bits of the data section, or 0 bits for a field behind a
+    pointer."""
 
     BOOL = ("bit", 1)
     ENUM = ("u16", 16)
@@ -34,11 +35,11 @@ class Kind(Enum):
     TEXT = ("text", 0)
     INTS = ("integers", 0)
     SIZES = ("sizes", 0)
-    """A list of integers none of which is negative, a tuple in Python."""
+    """A list of integers without negative ones; a tuple in Python."""
     STRUCT = ("structure", 0)
     STRUCTS = ("structures", 0)
     MAP = ("map", 0)
-    """A list of two-field structures, a dict in Python."""
+    """A list of structures with two fields; a dict in Python."""
 
     def __init__(self, label: str, bits: int) -> None:
         self.label = label
@@ -46,15 +47,15 @@ class Kind(Enum):
 
 
 class Field(Generic[Get, Set]):
-    """One field of a structure, and the attribute that it is in Python.
+    """One field of a structure, and its attribute in Python.
 
-    As a class attribute it describes the field; an instance has the value itself in its dict, so that reading
-    one costs what reading any attribute costs.
+    As a class attribute it describes the field. An instance holds the value itself in its dict, so
+    reading it costs the same as reading any attribute.
     """
 
     name: str
     path: str
-    """Name of the structure and of the field, as errors have it."""
+    """Name of the structure and of the field, as used in errors."""
 
     def __init__(
         self,
@@ -70,17 +71,18 @@ class Field(Generic[Get, Set]):
     ) -> None:
         self.kind = kind
         self.slot = slot
-        """A bit offset for data kinds, a pointer index for the others."""
+        """Bit offset for data kinds, pointer index for the others."""
         self.place = divmod(slot, WORD_BITS)
-        """Of a data kind: its word, and its first bit there."""
+        """Place of a data kind: its word, and its first bit in that word."""
         self.__doc__ = doc
         self.convert = convert
-        """Checks a value that is put into the attribute, and makes it what the attribute holds."""
+        """Function that checks an assigned value and converts it to the type that the attribute
+        holds."""
         self.default = default
         self.enum = enum
-        """What the ordinal of an ENUM names."""
+        """Enumeration that the ordinal of an ENUM belongs to."""
         self.record = record
-        """The structure behind a pointer, or each of those behind it."""
+        """Structure behind a pointer, or of each element behind it."""
         self.inferred = inferred
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -102,14 +104,14 @@ class Field(Generic[Get, Set]):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """One structure; its fields stand in ordinal order, the order in which they are printed."""
+    """One structure; its fields are in ordinal order, the order in which they are printed."""
 
     name: str
     fields: tuple[Field[Any, Any], ...]
     short: tuple[int, int] = field(init=False)
     """Words of data and number of pointers, without the inferred fields."""
     long: tuple[int, int] = field(init=False)
-    """The same with them."""
+    """Words of data and number of pointers, with the inferred fields."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "short", _size([each for each in self.fields if not each.inferred]))

@@ -1,6 +1,6 @@
-"""Where blobs are written to, one at a time: a path or a binary file object, whether it can seek or not.
+"""Destination of blobs, written one at a time: a path or a binary file object, seekable or not.
 
-Knows no kinds of blobs: `writer.py` says what is in them.
+Knows no kinds of blobs; `writer.py` defines their content.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from .errors import PopefError
 from .staging import StagedFile
 
 _SPOOL_BYTES = 16 << 20
-"""Payload kept in memory, before it goes to a temporary file, when the file cannot seek."""
+"""Payload bytes kept in memory, before a temporary file is used, if the file cannot seek."""
 
 
 class Part(Protocol):
-    """What is being written; beginning another one closes it."""
+    """Part of a file that is being written; beginning another part closes it."""
 
     def close(self) -> None:
-        """Finish it."""
+        """Finish the part."""
 
 
 class Sink:
-    """One file that is being written, and the part of it that is not finished yet.
+    """One file that is being written, and its unfinished part.
 
-    An error spoils it: what was begun stays unfinished, and a path stays as it was.
+    After an error the unfinished part stays unfinished, and a path stays unchanged.
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
@@ -41,19 +41,19 @@ class Sink:
             self._stream = self._staged.stream
         else:
             self._stream = file
-        # A file in append mode says that it seeks, and then writes at its end all the same.
+        # A file in append mode claims to be seekable, but always writes at its end.
         self._patches = self._stream.seekable() and "a" not in str(getattr(self._stream, "mode", ""))
         self._spool: BinaryIO | None = None
 
     def begin(self, part: Part | None) -> None:
-        """Make `part` the one that is being written; the one before is closed."""
+        """Close the current part and make `part` the current one."""
         if self._closed:
             raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
         self._finish_part()
         self._part = part
 
     def is_writing(self, part: Part) -> bool:
-        """Whether the part is begun and not finished."""
+        """Return whether the part is begun and not finished."""
         return self._part is part
 
     def require(self, part: Part) -> None:
@@ -64,13 +64,14 @@ class Sink:
             )
 
     def finish(self) -> None:
-        """The part that is being written is whole."""
+        """Mark the current part as complete."""
         self._part = None
 
     def put_head(self, head: bytes, *, final: bool) -> int:
-        """Write the head of a blob; gives where, for `replace_head`, unless it is `final`.
+        """Write the head of a blob; return its place for `replace_head`, or 0 if the head is
+        `final`.
 
-        Where nothing can be written over, a head that is not final waits, and the payload with it.
+        If the file cannot be patched, a head that is not final waits, and the payload with it.
         """
         if final:
             self._stream.write(head)
@@ -83,11 +84,11 @@ class Sink:
         return 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """Append to the payload."""
+        """Append `data` to the payload."""
         (self._spool or self._stream).write(data)
 
     def replace_head(self, start: int, head: bytes) -> None:
-        """Write the final head of the blob that begins at `start`, which is finished with it."""
+        """Write the final head of the blob that begins at `start`, and finish the blob."""
         self.finish()
         if self._spool is not None:
             self._stream.write(head)
@@ -102,7 +103,7 @@ class Sink:
         self._stream.seek(end)
 
     def copy(self, chunks: Iterable[bytes]) -> None:
-        """Append whole blobs as they are; an error spoils the file."""
+        """Append whole blobs unchanged; an error spoils the file."""
         self.begin(None)
         try:
             for chunk in chunks:
@@ -112,18 +113,19 @@ class Sink:
             raise
 
     def make_spool(self) -> BinaryIO:
-        """A temporary file, where the file itself is going to be if that is known: there is room for it."""
+        """Return a temporary file, in the target's folder if that is known, because there is room
+        for the data."""
         folder = os.path.dirname(self._staged.target) if self._staged is not None else None
         return tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=folder)  # type: ignore[return-value]
 
     def spoil(self) -> None:
-        """The file is wrong, and will not appear."""
+        """Mark the file as wrong, so that it will not appear."""
         self._spoiled, self._part = True, None
 
     def close(self) -> None:
-        """Finish the part being written and let the file appear; does nothing the second time.
+        """Finish the current part and make the file appear; do nothing on the second call.
 
-        Raises PopefError when an earlier error spoiled the file, which then does not appear.
+        Raises PopefError if an earlier error spoiled the file, which then does not appear.
         """
         if self._closed:
             return
@@ -144,7 +146,7 @@ class Sink:
         self._closed = True
 
     def discard(self) -> None:
-        """Give up: a path stays as it was; what went into a file object stays there."""
+        """Give up: a path stays unchanged; data already in a file object stays there."""
         self._closed, self._part = True, None
         if self._staged is not None:
             self._staged.discard()

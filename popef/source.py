@@ -1,11 +1,12 @@
-"""Where the bytes of a file come from: a file, mapped or read piece by piece, or bytes already in memory."""
+"""Sources of a file's bytes: a file, mapped or read in chunks, or bytes already in memory."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import stat
-from typing import BinaryIO, Protocol
+import weakref
+from typing import BinaryIO, NamedTuple, Protocol
 
 from .errors import FormatError, LimitError, PopefError
 from .rules import Rule
@@ -21,21 +22,30 @@ class Source(Protocol):
     size: int
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of at most `size` bytes; fewer when the file has shrunk."""
+        """Return a copy of at most `size` bytes; fewer if the file has shrunk."""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Read-only bytes that stay valid after `close`; raises FormatError when the file no longer has
-        them."""
+        """Return read-only bytes that stay valid after `close`.
+
+        Raises FormatError if the file no longer has them.
+        """
 
     def settle(self) -> None:
-        """Prepare for payloads being all that is asked for from here on."""
+        """Prepare for the phase in which only payloads are read."""
+
+    def check(self) -> None:
+        """Raise PopefError if views show other bytes than those that were read, because the file
+        was written to.
+
+        The check reads none of the bytes.
+        """
 
     def close(self) -> None:
-        """Give up the bytes; views handed out keep theirs alive."""
+        """Release the bytes; existing views keep theirs alive."""
 
 
 class MemorySource:
-    """Bytes in memory, as a stream leaves them."""
+    """Bytes in memory, such as those read from a stream."""
 
     def __init__(self, name: str, data: bytes | bytearray) -> None:
         self.name = name
@@ -43,42 +53,65 @@ class MemorySource:
         self._data: memoryview | None = memoryview(data).toreadonly()
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of at most `size` bytes."""
+        """Return a copy of at most `size` bytes."""
         return bytes(self.view(offset, size))
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A view without copying."""
+        """Return a view without copying."""
         if self._data is None:
             raise _closed(self.name)
         return self._data[offset : offset + size]
 
     def settle(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
+
+    def check(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
-        """Forget the bytes."""
+        """Release the bytes."""
         self._data = None
 
 
-class FileSource:
-    """A regular file. Structures are copied with pread, which cannot fault; so are payloads, or they are
-    views of a mapping.
+class _State(NamedTuple):
+    """State of a file, from the system."""
 
-    A mapped file that shrinks is refused when the next payload is asked for, but faults where one handed out
-    earlier is touched, as with every mapping: replace files by renaming, the way `Writer` does, and readers
-    keep the old one.
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> _State:
+        """Return the state of an open file."""
+        found = os.fstat(descriptor)
+        return cls(found.st_size, found.st_mtime_ns)
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes, modified at {self.changed_ns / 1e9:.3f}"
+
+
+class FileSource:
+    """A regular file. Structures are copied with pread, which cannot fault; payloads are copied
+    too, or are views of a mapping.
+
+    A mapped file that shrinks is rejected when the next payload is read. Touching a payload
+    returned earlier then faults, as with every mapping. Replace files by renaming, as `Writer`
+    does; readers then keep the old file. Callers that keep payloads for long call `check` before
+    each use.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str, *, mapped: bool) -> None:
         self.name = name
         self._file: BinaryIO | None = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
         self._descriptor = self._file.fileno()
-        self.size = os.fstat(self._descriptor).st_size
+        self._state = _State.of(self._descriptor)
+        self.size = self._state.size
         self._mapped = mapped
+        self._kept: int | None = None
+        """Descriptor of the mapped file."""
         self._map: mmap.mmap | None = None
 
     def read(self, offset: int, size: int) -> bytes:
-        """A copy of at most `size` bytes."""
+        """Return a copy of at most `size` bytes."""
         if self._file is None:
             return bytes(self.view(offset, size))
         data = os.pread(self._descriptor, size, offset)
@@ -88,18 +121,33 @@ class FileSource:
         return data + self.read(offset + len(data), size - len(data))
 
     def settle(self) -> None:
-        """Map the file, if that was asked for, and let go of the descriptor."""
+        """Map the file, if requested, and close the descriptor."""
         if self._mapped and self.size and self._file is not None:
             if os.fstat(self._descriptor).st_size < self.size:
                 raise self._shrunk(0, self.size)
             self._map = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
+            self._kept = os.dup(self._descriptor)
+            self._release = weakref.finalize(self, os.close, self._kept)
+            self._release.atexit = False  # code that runs at exit may still call check
             self._file.close()
             self._file = None
 
+    def check(self) -> None:
+        """Raise PopefError if the size or the time of the last change differs from that at opening.
+
+        Copies stay valid. See Source.
+        """
+        if self._kept is None or (found := _State.of(self._kept)) == self._state:
+            return
+        raise PopefError(
+            f"{self.name}: expected the file as it was opened ({self._state}), found that it was written to "
+            f"in place ({found}); replace files by renaming, and load the model again"
+        )
+
     def view(self, offset: int, size: int) -> memoryview:
-        """A view of the mapping, or a copy."""
+        """Return a view of the mapping, or a copy."""
         if self._map is not None:
-            if self._map.size() < offset + size:  # asks the file, not the mapping
+            if self._map.size() < offset + size:  # size of the file, not of the mapping
                 raise self._shrunk(offset, size)
             return memoryview(self._map)[offset : offset + size]
         if self._file is None:
@@ -119,16 +167,19 @@ class FileSource:
         )
 
     def close(self) -> None:
-        """Close the file; a mapping goes as soon as no view needs it."""
+        """Close the file; a mapping is released when no view needs it."""
         if self._file is not None:
             self._file.close()
-        self._file, self._map = None, None
+        if self._kept is not None:
+            self._release()
+        self._file, self._map, self._kept = None, None, None
 
 
 def open_source(path: str | os.PathLike[str], *, mapped: bool, max_stream_bytes: int) -> Source:
-    """The bytes of a file; of a pipe or the like they are read to their end and kept in memory.
+    """Open the bytes of a file; a pipe or the like is read to its end and kept in memory.
 
-    Raises OSError when it cannot be opened, LimitError for more than `max_stream_bytes` from a pipe.
+    Raises OSError if it cannot be opened, and LimitError for more than `max_stream_bytes` from a
+    pipe.
     """
     name = os.fspath(path)
     if stat.S_ISREG(os.stat(path).st_mode):
@@ -138,7 +189,7 @@ def open_source(path: str | os.PathLike[str], *, mapped: bool, max_stream_bytes:
 
 
 def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:
-    """The bytes from where `stream` stands to its end; raises LimitError above `limit`."""
+    """Read `stream` from its position to its end; raises LimitError above `limit`."""
     data = bytearray()
     while chunk := stream.read(CHUNK_BYTES):
         data += chunk
@@ -148,7 +199,7 @@ def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:
                 "raise Limits.max_stream_bytes, or parse a file, of which only structures are read"
             )
         if len(data) >= WORD_BYTES and not any(data[:WORD_BYTES]):
-            break  # /dev/zero and its like: no message begins so, and the parser will say it
+            break  # such as /dev/zero: no message begins with zeros, and the parser raises
     return MemorySource(name, data)
 
 

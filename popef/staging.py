@@ -1,7 +1,6 @@
-"""Files that take their places whole or not at all: written beside their place under another name, then
-renamed.
+"""Atomic writing of files: under another name in the target's folder, then renamed.
 
-One file or several that belong together; nothing here knows what is in them.
+Handles one file, or several that belong together; nothing here knows their content.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from typing import Any, BinaryIO, cast
 
 AnyPath = str | os.PathLike[str]
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
-"""What renaming a folder to a name says that something else has."""
+"""Errors of renaming a folder to a name that is already taken."""
 _LEFT_OVER = re.compile(r"\.(?P<name>.+)\.\d+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 class StagedFile:
-    """A new file beside `target`, with the permissions a plain open() would give; gone when it is dropped
+    """A new file beside `target`, with the permissions of a plain open(); removed if it is dropped
     uncommitted.
 
-    Every OSError of writing it, such as a full disk's, names `target`.
+    Every OSError of writing it, such as that of a full disk, names `target`.
     """
 
     def __init__(self, target: AnyPath) -> None:
@@ -38,38 +37,40 @@ class StagedFile:
         self.stream = create(temporary, self.target)
         self._temporary = temporary
         self.discard = weakref.finalize(self, _discard, self.stream, temporary)
-        """Gives up: the target stays as it was."""
+        """Remove the new file; the target stays unchanged."""
 
     def finish(self) -> None:
-        """All of it is on the disk afterwards, still under the other name."""
+        """Flush the whole file to the disk, still under the temporary name."""
         self.stream.flush()
         with _naming(self.target):
             os.fsync(self.stream.fileno())
         self.stream.close()
 
     def commit(self) -> None:
-        """Take the target's place; `finish` comes before."""
+        """Rename the file to the target; call `finish` before."""
         with _naming(self.target):
             os.replace(self._temporary, self.target)
         self.discard.detach()
 
 
 class Staging:
-    """Files of a folder that are replaced together, in the order in which they were opened or removed, when
-    the with statement ends well; otherwise nothing has changed. An OSError names the file that it is
-    about."""
+    """Files of a folder that are replaced together, if the with statement ends without an error.
+
+    They are replaced in the order in which they were opened or removed. After an error nothing has
+    changed. An OSError names the file that it is about.
+    """
 
     def __init__(self) -> None:
         self._files: dict[str, StagedFile | None] = {}
 
     def open(self, target: AnyPath) -> BinaryIO:
-        """Where the new content of `target` is written; it is closed at the end."""
+        """Return a file for the new content of `target`; it is closed at the end."""
         staged = StagedFile(target)
         self._files[staged.target] = staged
         return staged.stream
 
     def remove(self, target: AnyPath) -> None:
-        """`target` will not be there any more."""
+        """Remove `target` at the end."""
         self._files[os.path.realpath(target)] = None
 
     def __enter__(self) -> Staging:
@@ -100,16 +101,16 @@ class Staging:
 
 
 def create(path: AnyPath, target: AnyPath) -> BinaryIO:
-    """A new file on its way to `target`, which every OSError of writing it names."""
+    """Create a new file that will become `target`; every OSError of writing it names `target`."""
     return cast(BinaryIO, io.BufferedRandom(_NamedFile(os.fspath(path), os.fspath(target))))
 
 
 def place_folder(staged: Path, target: Path, order: Sequence[str]) -> None:
-    """Give the folder `staged`, which holds files only, the name `target`: it is there whole or not at all.
+    """Rename the folder `staged`, which holds files only, to `target`, atomically.
 
-    Where the file system renames no folder, the files are copied into a new one in this `order`, so that
-    whoever looks for the last one finds all or is refused; what an error leaves of it goes again. Raises
-    FileExistsError, and changes nothing, where `target` is there already.
+    On file systems that cannot rename folders, the files are copied into a new folder in this
+    `order`. A program that looks for the last file then finds all or none. After an error the
+    copies are removed. Raises FileExistsError, and changes nothing, if `target` exists.
     """
     for name in order:
         _sync(staged / name)
@@ -119,7 +120,7 @@ def place_folder(staged: Path, target: Path, order: Sequence[str]) -> None:
     except OSError as error:
         if error.errno in _TAKEN:
             raise FileExistsError(error.errno, error.strerror, str(target)) from error
-        # Which error a file system has for what it cannot do is its own affair: ENOTSUP, EXDEV, EMFILE.
+        # File systems differ in the error for an unsupported rename: ENOTSUP, EXDEV, EMFILE.
         target.mkdir()
         try:
             for name in order:
@@ -131,8 +132,8 @@ def place_folder(staged: Path, target: Path, order: Sequence[str]) -> None:
 
 
 def place_file(staged: Path, target: Path) -> None:
-    """Give the file `staged` the name `target`, in whose place it is; a copy where the file system renames
-    none."""
+    """Rename the file `staged` to `target`, which it replaces; copy it if the file system cannot
+    rename."""
     _sync(staged)
     try:
         os.replace(staged, target)
@@ -144,7 +145,8 @@ def place_file(staged: Path, target: Path) -> None:
 
 
 def remove_left_overs(targets: Iterable[AnyPath]) -> None:
-    """Remove what killed writers of these files left beside them; nobody may be writing them."""
+    """Remove the temporary files that killed writers of these files left; no writer may be
+    active."""
     for target in map(Path, targets):
         for left in target.parent.glob(".*.tmp"):
             match = _LEFT_OVER.fullmatch(left.name)
@@ -160,7 +162,8 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have the file, or what a folder lists, on the disk; some file systems cannot do that to folders."""
+    """Flush the file, or the entries of the folder, to disk; some file systems cannot do so for
+    folders."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError) if path.is_dir() else _naming(str(path)):
@@ -181,7 +184,8 @@ class _NamedFile(io.FileIO):
 
 
 class _naming:
-    """Names the file in an OSError, which tells another one or none."""
+    """Context manager that sets the file of an OSError, which has another one or none, to
+    `target`."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -195,7 +199,7 @@ class _naming:
 
 
 def _discard(stream: BinaryIO, temporary: str) -> None:
-    # Closing writes what is left, which a full disk refuses once more.
+    # Closing writes the rest of the buffer, which fails again on a full disk.
     with suppress(OSError):
         stream.close()
     with suppress(FileNotFoundError):

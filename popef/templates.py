@@ -1,8 +1,9 @@
-"""Tensor blobs as this package and the known frameworks write them, recognised at a glance.
+"""Fast recognition of tensor blobs in the layout of this package and the known frameworks.
 
-A weights file is hundreds of such blobs, alike but for name, type and sizes. A template is what stands around
-those in the head of such a blob: one that equals it there has the same pointers, so what the general decoder
-would find is known. Everything else, and everything that is wrong, is left to the general decoder.
+A weights file has hundreds of such blobs, which differ only in name, type and sizes. A template is
+the constant part of the head of such a blob. A blob whose constant part is equal has the same
+pointers, so the result of the general decoder is known. All other blobs, and all invalid ones, are
+left to the general decoder.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from .wire import BYTE_LIST, WORD_BYTES, WORD_LIST
 
 _HEADER = encode(BlobHeader(type=BlobType.DATA_TENSOR))
 _SIZE = 24
-"""Where the header says the blob's size."""
+"""Offset of the blob's size in the header."""
 _NAME = len(_HEADER) + 4 * WORD_BYTES
-"""Where the name begins: after frame, root pointer, and the pointers of TensorDataInfo."""
+"""Offset of the name: after frame, root pointer, and the pointers of TensorDataInfo."""
 _KEY = slice(_SIZE + WORD_BYTES, _NAME)
-"""The rest of the header and those pointers, from which follow the length of the name and the number of
-dimensions."""
+"""Slice of the rest of the header and those pointers, which give the length of the name and the
+number of dimensions."""
 _FIXED_WORDS = 6
-"""Words of the structure beside sizes and name: the root pointer, two pointers, one of the name, a word and a
-pointer."""
+"""Words of the structure without sizes and name: the root pointer, two pointers, one of the name, a
+word and a pointer."""
 _MAX_NAME = 256
 _MAX_TEMPLATES = 1024
 _DATA_TYPES = tuple((data_type, ITEM_BYTES[data_type]) for data_type in DataType)
 
 
 class _Template(NamedTuple):
-    """The head of a blob: constant bytes, its size, the name, constant bytes, the type, constant bytes, the
-    sizes."""
+    """Head of a blob: constant bytes, its size, the name, constant bytes, the type, constant bytes,
+    the sizes."""
 
     layout: struct.Struct
     before_size: bytes
@@ -45,11 +46,11 @@ class _Template(NamedTuple):
 
 
 Seen = tuple[Text, DataType, list[int]]
-"""Name, type and sizes of a tensor, of which the structure is made when it is asked for."""
+"""Name, type and sizes of a tensor; its structure is made from them on demand."""
 
 
 def tensor_data_info(seen: Seen) -> TensorDataInfo:
-    """The structure of a blob that a template has recognised."""
+    """Return the structure of a blob that a template has recognised."""
     name, data_type, shape = seen
     tensor_info = TensorInfo.__new__(TensorInfo)
     values = tensor_info.__dict__
@@ -61,7 +62,7 @@ def tensor_data_info(seen: Seen) -> TensorDataInfo:
 
 
 class TensorTemplates:
-    """The templates met so far in one file."""
+    """Templates found so far in one file."""
 
     STRUCTURE_START = len(_HEADER)
 
@@ -70,10 +71,11 @@ class TensorTemplates:
         self._templates: dict[bytes, _Template | None] = {}
 
     def match(self, head: bytes, available: int) -> tuple[int, int, Seen] | None:
-        """Where the payload of the blob that begins with `head` begins, its size, and what it holds.
+        """Return the start of the payload of the blob that begins with `head`, its size and its
+        content.
 
-        None when it is no tensor, is laid out otherwise, is empty, or does not fit into the `available`
-        bytes.
+        Returns None if the blob is no tensor, has another layout, is empty, or does not fit into
+        the `available` bytes.
         """
         key = head[_KEY]
         template = self._templates.get(key) or self._add(key)
@@ -114,7 +116,8 @@ class TensorTemplates:
 
 
 def tensor_head(name_bytes: int, rank: int) -> bytes:
-    """The head of a tensor blob that `encode` makes, with zeros for its size, name, type and sizes."""
+    """Return the head of a tensor blob as `encode` makes it, with zeros for its size, name, type
+    and sizes."""
     name_words = (name_bytes >> 3) + 1
     pointers = (
         2 << 48,

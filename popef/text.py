@@ -1,21 +1,27 @@
-"""Texts of strangers: names and messages on their way to a terminal, a log or a file. Nothing else in the
-project escapes."""
+"""Escaping of texts from outside: names and messages on their way to a terminal, a log or a file.
+
+This is the only place in the project that escapes.
+"""
 
 from __future__ import annotations
 
 import sys
 import unicodedata
 
-MOST_NAME_CHARACTERS = 1024
-"""Of a name of a tensor or a model; the longest known ones of exported models have some 200."""
+MAX_NAME_CHARACTERS = 1024
+"""Maximum characters in the name of a tensor or a model; the longest known names of exported models
+have some 200."""
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
-"""Unicode's categories of what moves a terminal's cursor, begins a line, turns the direction of writing, or
-shows nothing."""
+"""Unicode categories of characters that move a terminal's cursor, begin a line, change the
+direction of writing, or are invisible."""
 
 
 def escape(text: object, most: int = 10_000) -> str:
-    """`str(text)` in one line without control characters, each written as in Python (`\\x1b`, `\\n`), and no
-    longer than about `most` characters, the middle left out."""
+    """Return `str(text)` in one line without control characters, each written as in Python
+    (`\\x1b`, `\\n`).
+
+    A text longer than about `most` characters is shortened in the middle.
+    """
     plain = str(text)
     if len(plain) > most:
         plain = f"{plain[: most // 2]} [{len(plain) - most} characters] {plain[-(most // 2) :]}"
@@ -25,17 +31,18 @@ def escape(text: object, most: int = 10_000) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """`text` of any length with its lines kept, for texts whose strangers' parts are quoted already, as in
-    JSON."""
+    """Escape `text` of any length but keep its lines, for texts whose outside parts are already
+    quoted, as in JSON."""
     return "\n".join(escape(line, most=sys.maxsize) for line in text.split("\n"))
 
 
 def find_name_fault(name: str) -> str | None:
-    """What makes `name` unfit to be shown or written: expected and found; None when nothing does."""
+    """Return why `name` is unfit to be shown or written (expected and found), or None if it is
+    fit."""
     if not name:
         return "expected a name, found an empty one"
-    if len(name) > MOST_NAME_CHARACTERS:
-        return f"expected a name of at most {MOST_NAME_CHARACTERS} characters, found {len(name)}"
+    if len(name) > MAX_NAME_CHARACTERS:
+        return f"expected a name of at most {MAX_NAME_CHARACTERS} characters, found {len(name)}"
     unseen = next((place for place, character in enumerate(name) if _is_unseen(character)), None)
     if unseen is not None:
         return (

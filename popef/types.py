@@ -1,12 +1,13 @@
-"""The structures of a PopEF file, by the real library's names: the one table that reader, writer, dump and
-FORMAT.md are made from.
+"""The structures of a PopEF file, by the real library's names: the one table for reader, writer,
+dump and FORMAT.md.
 
-A class is a structure and an attribute a field, in ordinal order, with its place: `bit` counts into the data
-words, `pointer` into the pointers behind them. The places are what Cap'n Proto's layout algorithm makes of
-`tests/popef/popef.capnp`; FORMAT.md says which are confirmed and which inferred.
+A class is a structure and an attribute a field, in ordinal order, with its place: `bit` counts into
+the data words, `pointer` into the pointers behind them. The places follow from Cap'n Proto's layout
+algorithm for `tests/popef/popef.capnp`; FORMAT.md says which are confirmed and which inferred.
 
-`x.name` and `x.name()` are the same value; `x.name = value` and `x.setName(value)` replace it. Lists, dicts
-and nested structures are live and may be changed in place, as through the C++ references.
+`x.name` and `x.name()` are the same value; `x.name = value` and `x.setName(value)` replace it.
+Lists, dicts and nested structures are live and may be changed in place, as through the C++
+references.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .errors import UnsupportedError
 from .record import Record, enumeration, flag, integers, names, number, record, records, setter, sizes, text
 from .schema import Field
 
-# What an attribute gives, and what may be put into it.
+# Types of attributes: the type on reading, and the type on assignment.
 Flag = Field[values.Flag, bool]
 Number = Field[values.Number, int]
 Text = Field[values.Text, str]
@@ -30,7 +31,7 @@ Names = Field[values.Names, Mapping[int, str] | None]
 
 
 class BlobHeader(Record):
-    """What stands in front of every blob; `size` counts header, structure and payload."""
+    """Header in front of every blob; `size` counts header, structure and payload."""
 
     version: Text = text("Version of the writer; empty in known files.", pointer=0)
     setVersion = setter(version)
@@ -49,11 +50,11 @@ class TensorInfo(Record):
     setDataType = setter(dataType)
 
     def numElements(self) -> int:
-        """Product of the sizes; 1 for a scalar."""
+        """Return the product of the sizes; 1 for a scalar."""
         return math.prod(self.shape)
 
     def sizeInBytes(self) -> int:
-        """Bytes of the raw data; raises UnsupportedError for an element type this package does not know."""
+        """Return the bytes of the raw data; raises UnsupportedError for an unknown element type."""
         if self.dataType not in ITEM_BYTES:
             raise UnsupportedError(
                 f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one from a newer "
@@ -63,7 +64,7 @@ class TensorInfo(Record):
 
 
 class TensorDataInfo(Record):
-    """What one tensor data blob holds; the name is that of the anchor it feeds."""
+    """Description of one tensor data blob; the name is that of the anchor that it feeds."""
 
     name: Text = text("Name of the anchor the data belongs to.", pointer=0)
     setName = setter(name)
@@ -74,7 +75,7 @@ class TensorDataInfo(Record):
 
 
 class FeedDataInfo(Record):
-    """What one feed data blob holds: `numTensors` tensors of one kind, back to back."""
+    """Description of one feed data blob: `numTensors` tensors of one kind, back to back."""
 
     name: Text = text("Name of the input anchor the data belongs to.", pointer=0)
     setName = setter(name)
@@ -86,7 +87,7 @@ class FeedDataInfo(Record):
     setNumTensors = setter(numTensors)
 
     def sizeInBytes(self) -> int:
-        """Bytes of all tensors together."""
+        """Return the bytes of all tensors together."""
         return self.numTensors * self.tensorInfo.sizeInBytes()
 
 
@@ -145,7 +146,7 @@ class ProgramName(Record):
 
 
 class Metadata(Record):
-    """What a host needs to run an executable."""
+    """Everything that a host needs to know to run an executable."""
 
     replicationFactor: Number = number("Number of replicas.", 1, bit=0, signed=True)
     setReplicationFactor = setter(replicationFactor)
@@ -219,7 +220,7 @@ STRUCTURE_OF_BLOB: dict[BlobType, type[Record]] = {
     BlobType.DATA_FEED: FeedDataInfo,
     BlobType.OPAQUE: OpaqueBlob,
 }
-"""The structure that follows the header of each type of blob."""
+"""Structure that follows the header of each type of blob."""
 
 STRUCTURES: tuple[type[Record], ...] = (
     BlobHeader,
@@ -230,4 +231,4 @@ STRUCTURES: tuple[type[Record], ...] = (
     Option,
     ProgramName,
 )
-"""All of them, in the order of FORMAT.md: the header, what may follow it, and what those hold."""
+"""Structures in the order of FORMAT.md: the header, what may follow it, and what those hold."""

@@ -1,8 +1,8 @@
 """The values of structures: plain Python values that can also be called.
 
-The real library has accessors, `anchor.name()`; Python programmers expect attributes, `anchor.name`. Both are
-the same thing here: a value that, called, gives itself. It also removes a trap: `if anchor.isPerReplica:`
-means what it says.
+The real library has accessors, `anchor.name()`; Python programmers expect attributes,
+`anchor.name`. Both work here: calling a value returns the value itself. This also removes a trap:
+`if anchor.isPerReplica:` tests the value and not a method.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Text(str):
     __slots__ = ()
 
     def __call__(self) -> str:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
@@ -30,17 +30,17 @@ class Number(int):
     __slots__ = ()
 
     def __call__(self) -> int:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
 class Flag(int):
-    """A truth value, for bool cannot be subclassed; `x()` is the bool."""
+    """A truth value, because bool cannot be subclassed; `x()` is the bool."""
 
     __slots__ = ()
 
     def __call__(self) -> bool:
-        """The value itself."""
+        """Return the value as a bool."""
         return bool(self)
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class Sizes(tuple[int, ...]):
     __slots__ = ()
 
     def __call__(self) -> tuple[int, ...]:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
@@ -68,7 +68,7 @@ class Numbers(list[int]):
     __slots__ = ()
 
     def __call__(self) -> list[int]:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
@@ -78,7 +78,7 @@ class Records(list[T]):
     __slots__ = ()
 
     def __call__(self) -> list[T]:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
@@ -88,34 +88,34 @@ class Names(dict[int, str]):
     __slots__ = ()
 
     def __call__(self) -> dict[int, str]:
-        """The value itself."""
+        """Return the value itself."""
         return self
 
 
 def text(value: str) -> Text:
-    """`value` as a Text; raises TypeError for anything but a str."""
+    """Return `value` as a Text; raises TypeError for anything but a str."""
     if not isinstance(value, str):
         raise TypeError(f"expected a str, got {value!r}")
     return Text(value)
 
 
 def number(value: int) -> Number:
-    """`value` as a Number; raises TypeError for what is no integer."""
+    """Return `value` as a Number; raises TypeError for anything but an integer."""
     return Number(operator.index(value))
 
 
 def flag(value: bool) -> Flag:
-    """The truth of `value`."""
+    """Return the truth of `value` as a Flag."""
     return FLAGS[bool(value)]
 
 
 def numbers(value: Iterable[int]) -> Numbers:
-    """A new list of the integers in `value`."""
+    """Return a new list of the integers in `value`."""
     return Numbers(map(operator.index, value))
 
 
 def sizes(value: Iterable[int]) -> Sizes:
-    """A shape; raises ValueError for a negative size."""
+    """Return `value` as a shape; raises ValueError for a negative size."""
     result = Sizes(map(operator.index, value))
     if any(size < 0 for size in result):
         raise ValueError(f"expected sizes of 0 and above, got {tuple(result)}; name every dimension")

@@ -1,10 +1,10 @@
-"""Cap'n Proto messages, reading side: framing and pointers, every step checked against the bytes that are
-there.
+"""Cap'n Proto messages, reading side: framing and pointers, with every step checked against the
+bytes present.
 
-Knows nothing of PopEF's structures; `codec.py` walks the table of `types.py` with what stands here.
-Laws: no word outside its segment is read, and everything visited costs from a budget proportional to the
-message, so time and memory are bounded by the message's own size. Depth is bounded by the reader: it follows
-what its schema names.
+Knows nothing of PopEF's structures; `codec.py` walks the table of `types.py` with these functions.
+Laws: no word outside its segment is read. Every visit costs from a budget proportional to the
+message, so time and memory are bounded by the message's own size. The reader bounds the depth: it
+follows only what its schema names.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .rules import Rule
 
 WORD_BYTES = 8
 MAX_SEGMENTS = 512
-"""The reference library's own limit (capnp/serialize.c++)."""
+"""Maximum number of segments; the reference library's own limit (capnp/serialize.c++)."""
 VISITS_PER_WORD = 8
-"""Budget per word of the message. A list of bytes has eight elements a word, and that is the densest honest
-case."""
+"""Visit budget per word of the message. The densest valid case is a list of bytes, with eight
+elements a word."""
 ELEMENT_FEE = 8
 """Words charged per struct list element on top of its size, so that zero-sized elements are not free."""
 
@@ -32,24 +32,25 @@ ELEMENT_BITS = (0, 1, 8, 16, 32, 64, 64, 64)
 """Bits of an element by size code; a pointer is a word, and a composite list counts words."""
 _NARROW_LISTS = (BYTE_LIST, 3, 4)
 INT_FORMATS = {2: "B", 3: "H", 4: "I", 5: "q"}
-"""Element size code to struct format. Narrow elements are uint32_t and below in the newer API, hence
-unsigned."""
+"""Struct format by element size code. Narrow elements are uint32_t and below in the newer API,
+hence unsigned."""
 
 ReadBytes = Callable[[int, int], bytes]
 
 
 Target = tuple[int, int, int]
-"""Where a pointer leads: segment, first word of the content, and the word that describes the content."""
+"""Target of a pointer: segment, first word of the content, and the word that describes the
+content."""
 
 StructAt = tuple[int, int, int, int]
-"""Where a structure stands: segment, first word, words of data, number of pointers behind them.
+"""Place of a structure: segment, first word, words of data, number of pointers behind them.
 
-Fields past its end read as zero or null, as Cap'n Proto's evolution asks.
+Fields past its end read as zero or null, as Cap'n Proto's evolution requires.
 """
 
 
 class StructsAt(NamedTuple):
-    """Where a list of structures stands; element i begins `i * (data_words + num_pointers)` words after
+    """Place of a list of structures; element i begins `i * (data_words + num_pointers)` words after
     `first`."""
 
     segment: int
@@ -60,7 +61,8 @@ class StructsAt(NamedTuple):
 
 
 class Message:
-    """One framed message, copied out of its source: later changes to the file cannot invalidate checks.
+    """One framed message, copied out of its source, so later changes to the file cannot invalidate
+    checks.
 
     A place in it is a segment and the index of a word in that segment.
     """
@@ -70,7 +72,7 @@ class Message:
     ) -> None:
         self.segments = segments
         self.words: list[Sequence[int]] = [_words(segment) for segment in segments]
-        """Each segment as unsigned 64-bit integers."""
+        """Segments as unsigned 64-bit integers."""
         self._offsets = offsets
         self._budget = VISITS_PER_WORD * sum(len(segment) // WORD_BYTES for segment in segments)
         self.label = label
@@ -79,15 +81,16 @@ class Message:
         """Offset in the source of the first byte after the message."""
 
     def offset(self, segment: int, position: int) -> int:
-        """Offset of a word in the source."""
+        """Return the offset of a word in the source."""
         return self._offsets[segment] + position * WORD_BYTES
 
     def fail(self, rule: Rule, segment: int, position: int, expected: str, got: str) -> FormatError:
-        """The error for a word that breaks `rule`."""
+        """Return the error for a word that breaks `rule`."""
         return FormatError(rule, self.offset(segment, position), self.label, expected, got)
 
     def charge(self, words: int) -> None:
-        """Pay for visiting `words`; raises LimitError when the message is visited too often."""
+        """Charge the budget for visiting `words`; raises LimitError if the message is visited too
+        often."""
         self._budget -= words
         if self._budget < 0:
             raise LimitError(
@@ -96,9 +99,10 @@ class Message:
             )
 
     def check(self, segment: int, position: int, words: int, thing: str) -> None:
-        """Raise FormatError unless `words` words from `position` lie inside the segment; pay for them."""
+        """Raise FormatError unless `words` words from `position` lie inside the segment; charge for
+        them."""
         available = len(self.words[segment])
-        # What takes no words may stand at the very end. Offsets are signed, so 0 is a limit too.
+        # A target without words may be at the very end. Offsets are signed, so 0 is a limit too.
         if not 0 <= position <= available - words:
             expected, got = (
                 f"{thing} inside its segment of {available} words",
@@ -121,12 +125,12 @@ class Message:
     # | elements, or words (composite) |size | signed offset, in words  | 1 |
     # +--------------------------------+-----+--------------------------+---+
     def follow(self, segment: int, position: int) -> Target | None:
-        """Where the pointer at a position already checked leads; None for null."""
+        """Return the target of the pointer at a position that has been checked; None for null."""
         word = self.words[segment][position]
         if word == 0:
             return None
-        # Where it leads is not looked at here: how much must be there follows from the kind that the caller
-        # expects, and a word behind the segment is no fault of what takes no words.
+        # The target is not checked here. Its size depends on the kind that the caller expects, and a
+        # target without words may lie just behind the segment.
         if word & 2 == 0:
             offset = word >> 2 & 0x3FFFFFFF
             return segment, position + 1 + (offset - (1 << 30) if offset >> 29 else offset), word
@@ -161,7 +165,7 @@ class Message:
         if tag & 2:
             expected = "a struct or list tag in the double landing pad"
             raise self.fail(Rule.FAR_POINTER, pad_segment, pad + 1, expected, f"{tag:#018x}")
-        # No words, for the tag says how many there are: whoever asked for the content checks them.
+        # 0 words: the tag has their number, and the caller that reads the content checks them.
         content_segment, content = self._landing(pad_segment, pad, pad_word, 0)
         return content_segment, content, tag
 
@@ -180,7 +184,7 @@ class Message:
         return target, offset
 
     def text(self, segment: int, position: int) -> str:
-        """The text behind the pointer there, "" for null."""
+        """Return the text behind the pointer, "" for null."""
         target = self._list(segment, position, "a text")
         if target is None:
             return ""
@@ -200,7 +204,7 @@ class Message:
             raise self.fail(Rule.TEXT, segment, start, "UTF-8 text", str(error)) from error
 
     def ints(self, segment: int, position: int) -> Sequence[int]:
-        """The integers behind the pointer there, whatever their width; none for null."""
+        """Return the integers of any width behind the pointer; an empty sequence for null."""
         target = self._list(segment, position, "a list of integers")
         if target is None:
             return ()
@@ -218,13 +222,14 @@ class Message:
         return self._elements(target_segment, start, code, count)
 
     def _elements(self, segment: int, start: int, code: int, count: int) -> tuple[int, ...]:
-        """The elements of a list of integers whose place has been checked; those of a list of nothing are
-        none."""
+        """Return the elements of a list of integers whose place has been checked; () for a list of
+        size code 0."""
         layout = f"<{count}{INT_FORMATS[code]}" if code in INT_FORMATS else ""
         return struct.unpack_from(layout, self.segments[segment], start * WORD_BYTES)
 
     def _first_words(self, segment: int, position: int) -> Sequence[int]:
-        """A list of integers that has grown into one of structures: the first field stays where it was."""
+        """Read a list of integers that has evolved into one of structures: the first field keeps
+        its place."""
         at = self.structs(segment, position)
         if at.length and not at.data_words:
             got = "structures without data"
@@ -234,7 +239,7 @@ class Message:
         return [word - (1 << 64) if word >> 63 else word for word in found]
 
     def struct(self, segment: int, position: int) -> StructAt | None:
-        """The structure behind the pointer there, None for null."""
+        """Return the place of the structure behind the pointer, None for null."""
         target = self.follow(segment, position)
         if target is None:
             return None
@@ -246,7 +251,7 @@ class Message:
         return target_segment, start, data_words, num_pointers
 
     def structs(self, segment: int, position: int) -> StructsAt:
-        """The list of structures behind the pointer there, checked as a whole."""
+        """Return the place of the list of structures behind the pointer, checked as a whole."""
         target = self._list(segment, position, "a list of structures")
         if target is None:
             return StructsAt(0, 0, 0, 0, 0)
@@ -268,7 +273,8 @@ class Message:
         return StructsAt(segment, start + 1, count, data_words, num_pointers)
 
     def _grown_structs(self, segment: int, start: int, code: int, count: int) -> StructsAt:
-        """A list of something simpler that a newer schema reads as structures whose first field it is."""
+        """Return the place of a simpler list that a newer schema reads as structures with it as
+        first field."""
         # No list of PopEF can have grown from narrow elements: a field would be wider than the element it is
         # read from.
         if code == BIT_LIST or (code in _NARROW_LISTS and count):
@@ -297,7 +303,8 @@ class Message:
 
 
 def list_words(code: int, count: int) -> int:
-    """Words that `count` elements of a size code take; of a composite list `count` is the words already."""
+    """Return the words that `count` elements of a size code take; a composite list's `count` is in
+    words already."""
     bits = ELEMENT_BITS[code] * count
     return (bits + 63) // 64
 
@@ -316,13 +323,13 @@ def _words(segment: bytes) -> Sequence[int]:
 def read_message(read: ReadBytes, start: int, end: int, label: str, limits: Limits) -> Message:
     """Read the message at `start`, which must end at or before `end`.
 
-    `read(offset, size)` gives the bytes of the source and may give fewer than asked for.
-    Raises FormatError when the frame does not fit, LimitError above `limits.max_structure_bytes`.
+    `read(offset, size)` returns the bytes of the source and may return fewer than requested. Raises
+    FormatError if the frame does not fit, and LimitError above `limits.max_structure_bytes`.
     """
     sizes = _read_frame(read, start, end, label)
     body = start + _frame_bytes(len(sizes))
     total = sum(sizes)
-    # Damage before limits: who is told to raise a limit should get further with a larger one.
+    # Report damage before limits: a larger limit should help a user who raises it.
     if total > end - body:
         expected, got = f"a message of at most {end - body} bytes", f"{total} bytes of segments"
         raise FormatError(Rule.SEGMENT_BOUNDS, start, label, expected, got)
@@ -349,7 +356,7 @@ def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
         raise FormatError(
             Rule.SEGMENT_TABLE, start, label, "a message of at least 16 bytes", f"{end - start} bytes"
         )
-    # The count alone first: what it claims, up to 16 GiB of table, is not read before it is believed.
+    # Read the count alone first: it is checked before the table, up to 16 GiB of it, is read.
     num_segments = int.from_bytes(_read_exactly(read, start, 4, label), "little") + 1
     if num_segments > MAX_SEGMENTS:
         expected, got = f"a message of at most {MAX_SEGMENTS} segments", f"{num_segments} segments"

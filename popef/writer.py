@@ -1,5 +1,5 @@
-"""Writing PopEF files: payloads are streamed, headers corrected afterwards, files appear whole or not at
-all."""
+"""Writer of PopEF files: payloads are streamed, headers are corrected afterwards, and files appear
+atomically."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ _COPY_BYTES = 1 << 20
 
 
 class _PartWriter(ABC):
-    """What a `Writer` is writing: used in a with statement, an exception spoils the file."""
+    """Part of a file that a `Writer` is writing; an exception in its with statement spoils the
+    file."""
 
     _sink: Sink
 
     @abstractmethod
     def close(self) -> None:
-        """Finish it."""
+        """Finish the part."""
 
     def __enter__(self: AnyPartWriter) -> AnyPartWriter:
         return self
@@ -50,7 +51,7 @@ class _PartWriter(ABC):
 
 
 class BlobWriter(_PartWriter):
-    """Takes the payload of one blob; made by a `Writer`, whose next call finishes it."""
+    """Writer of the payload of one blob; made by a `Writer`, whose next call finishes it."""
 
     def __init__(self, sink: Sink, kind: BlobType, structure: Record, *, compress: bool = False) -> None:
         self._sink = sink
@@ -60,7 +61,7 @@ class BlobWriter(_PartWriter):
         self._expected_bytes = _payload_bytes(structure)
         self._raw_bytes = 0
         self._payload_bytes = 0
-        # A head that says already what will follow is written once; another is written again when the blob is
+        # A head whose sizes are known is written once. Otherwise it is written again when the blob is
         # finished.
         self._final = self._expected_bytes is not None
         head = _head(kind, structure, self._expected_bytes or 0)
@@ -69,15 +70,15 @@ class BlobWriter(_PartWriter):
 
     @property
     def stream(self) -> BlobWriter:
-        """Where the payload is written, by its name in C++; what takes a binary file, such as pickle.dump,
-        takes it."""
+        """Stream for the payload, by its name in C++; functions that take a binary file, such as
+        pickle.dump, accept it."""
         return self
 
     def write(self, data: Any, length: int | None = None) -> int:
-        """Append the first `length` bytes of `data` (all by default), anything bytes-like or a numpy array;
-        gives how many.
+        """Append the first `length` bytes of `data` (default: all) and return their number.
 
-        Raises PopefError when the blob is closed or would outgrow what its info announces.
+        `data` is bytes-like or a numpy array. Raises PopefError if the blob is closed or would
+        exceed the size that its info announces.
         """
         self._sink.require(self)
         raw = _as_bytes(data)
@@ -89,15 +90,16 @@ class BlobWriter(_PartWriter):
             raw = raw[:length]
         self._check(self._raw_bytes + len(raw), whole=False)
         if not len(raw):
-            return 0  # even compressing nothing would emit a codec's header
+            return 0  # compressing no bytes would still emit a codec's header
         self._raw_bytes += len(raw)
         self._put(raw if self._compressor is None else self._compressor.compress(raw))
         return len(raw)
 
     def close(self) -> None:
-        """Finish the blob; does nothing when it is finished already.
+        """Finish the blob; do nothing if it is already finished.
 
-        Raises PopefError, and spoils the file, when the payload is not of the size the info announces.
+        Raises PopefError, and spoils the file, if the payload does not have the size that the info
+        announces.
         """
         if not self._sink.is_writing(self):
             return
@@ -141,11 +143,11 @@ class BlobWriter(_PartWriter):
 
 
 class MultiFeedWriter(_PartWriter):
-    """Takes several feeds at once, a tensor of each at a time, the way data sets are read; made by a
-    `Writer`.
+    """Writer of several feeds at once, one tensor of each at a time, the way data sets are read;
+    made by a `Writer`.
 
-    A feed is one blob, so the tensors wait in temporary files beside the file until `close` writes feed after
-    feed.
+    A feed is one blob, so the tensors wait in temporary files beside the file until `close` writes
+    feed after feed.
     """
 
     def __init__(self, sink: Sink, infos: Iterable[FeedDataInfo]) -> None:
@@ -155,9 +157,11 @@ class MultiFeedWriter(_PartWriter):
         sink.begin(self)
 
     def write(self, *tensors: Any) -> None:
-        """Append one tensor to each feed, in the order of the infos: anything bytes-like or numpy arrays.
+        """Append one tensor to each feed, in the order of the infos: anything bytes-like or numpy
+        arrays.
 
-        Raises PopefError, before anything is written, for another number of tensors or another size.
+        Raises PopefError, before anything is written, for another number of tensors or another
+        size.
         """
         self._sink.require(self)
         if len(tensors) != len(self._infos):
@@ -176,9 +180,10 @@ class MultiFeedWriter(_PartWriter):
             spool.write(view)
 
     def close(self) -> None:
-        """Write the feeds; does nothing when that is done already.
+        """Write the feeds; do nothing if that is already done.
 
-        Raises PopefError, and spoils the file, when a feed has not as many tensors as its info announces.
+        Raises PopefError, and spoils the file, if a feed has not as many tensors as its info
+        announces.
         """
         if not self._sink.is_writing(self):
             return
@@ -190,10 +195,10 @@ class MultiFeedWriter(_PartWriter):
 
 
 class Writer:
-    """Writes one PopEF file, to a path or to a binary file object.
+    """Writer of one PopEF file, to a path or to a binary file object.
 
-    A path appears, complete, at `close`; after an error, or when the writer is dropped, nothing has changed.
-    Equal calls give equal bytes.
+    A path appears, complete, at `close`. After an error, or if the writer is dropped, nothing has
+    changed. Equal calls produce equal bytes.
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
@@ -209,7 +214,8 @@ class Writer:
         self.write(metadata)
 
     def createExecutable(self, name: str, compress: bool = False) -> BlobWriter:
-        """Begin an executable; `name` must not be empty and not be taken by another one in the file."""
+        """Begin an executable; `name` must not be empty or be used by another executable in the
+        file."""
         if not name:
             raise PopefError(
                 "createExecutable: expected a name, got an empty one; metadata refers to it by name"
@@ -222,12 +228,14 @@ class Writer:
         return BlobWriter(self._sink, BlobType.DATA_TENSOR, info)
 
     def createFeedData(self, info: FeedDataInfo) -> BlobWriter:
-        """Begin a feed; `info.numTensors` tensors must follow, or any number when that is 0."""
+        """Begin a feed; `info.numTensors` tensors must follow, or any number if that is 0."""
         return BlobWriter(self._sink, BlobType.DATA_FEED, copy.deepcopy(info))
 
     def createMultiFeedData(self, infos: Iterable[FeedDataInfo]) -> MultiFeedWriter:
-        """Begin several feeds that are written side by side; the name is this package's, the real one is not
-        public."""
+        """Begin several feeds that are written side by side.
+
+        The method's name is this package's; the real one is not public.
+        """
         return MultiFeedWriter(self._sink, infos)
 
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
@@ -235,20 +243,21 @@ class Writer:
         return BlobWriter(self._sink, BlobType.OPAQUE, OpaqueBlob(name=name, executable=executable))
 
     def copyBlob(self, blob: Blob) -> None:
-        """Append a blob of a reader byte by byte; raises PopefError for an executable whose name is taken."""
+        """Append a blob of a reader byte by byte; raises PopefError for an executable whose name is
+        used already."""
         if isinstance(blob.structure, Executable):
             self._take_name("copyBlob", blob.structure.name)
         self._sink.copy(blob.chunks())
 
     def close(self) -> None:
-        """Finish the blob being written and let the file appear; does nothing the second time.
+        """Finish the current blob and make the file appear; do nothing on the second call.
 
-        Raises PopefError when an earlier error spoiled the file, which then does not appear.
+        Raises PopefError if an earlier error spoiled the file, which then does not appear.
         """
         self._sink.close()
 
     def discard(self) -> None:
-        """Give up: a path stays as it was; what went into a file object stays there."""
+        """Give up: a path stays unchanged; data already in a file object stays there."""
         self._sink.discard()
 
     def __enter__(self) -> Writer:
@@ -269,10 +278,11 @@ class Writer:
 
 
 class FileWriter(Writer):
-    """A `Writer` for a path that can also append: the old file is copied, and replaced at `close`."""
+    """A `Writer` for a path that can also append: the old file is copied, and replaced at
+    `close`."""
 
     class Mode(Enum):
-        """What happens to a file that is there already."""
+        """Treatment of a file that exists already."""
 
         APPEND = auto()
         TRUNCATE = auto()
@@ -298,7 +308,7 @@ def _head(kind: BlobType, structure: Record, payload_bytes: int) -> bytes:
 
 
 def _name(structure: Record) -> str:
-    """The name in errors, escaped."""
+    """Return the name of a structure for errors, escaped."""
     return repr(str(getattr(structure, "name", "")))
 
 

@@ -1,8 +1,9 @@
-"""What several rooms' tests share: a compiled model, and no limit of time for an example."""
+"""Fixtures that several rooms share: a compiled model, and no time limit for an example."""
 
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +17,14 @@ import popef
 
 Build = Callable[..., Path]
 
-# No test asserts a time: hypothesis by itself gives each example 200 ms, which a busy machine exceeds.
+# No test asserts a time. By default hypothesis allows an example 200 ms; a busy machine needs more.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-# What was collected stays: looking for garbage among it took a tenth of the fast tests' time.
+# Programs that a shell starts in the background ignore SIGINT, and so do their child processes.
+# Tests that send Ctrl-C would fail.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+# The collected tests are never garbage; searching them took a tenth of the fast tests' time.
 gc.disable()
 
 
@@ -39,10 +44,11 @@ _compiled: dict[tuple, object] = {}
 
 @pytest.fixture
 def compile_popef(tmp_path: Path) -> Build:
-    """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are
-    streamed.
+    """Return a function that compiles a model into a PopEF file of the test's folder.
 
-    What a test of this run has compiled before is written again: a compilation takes half a second.
+    Streamed weights go to weights.popef.
+    A model that a test of this run has compiled before is only written again, because a compilation
+    takes half a second.
     """
 
     def build(

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, sections, commands of the Makefile."""
+"""The files, sections and commands of the Makefile that the documents name exist."""
 
 import re
 from pathlib import Path

@@ -1,5 +1,11 @@
-"""The `poplar-triton` command: serves, builds, shows, profiles and installs what the rooms below make.
+"""The `poplar-triton` command: serves, builds, shows, profiles and installs what the rooms below
+make.
 
-Only this room starts servers and fetches models; nothing of what a running Triton needs belongs here.
-`tfserving` is a server itself, of TensorFlow Serving's protocols.
+Only this room starts servers and fetches models. A running Triton needs nothing of it. `tfserving`
+is itself a server for TensorFlow Serving's protocols.
 """
+
+import os
+
+# Before ONNX Runtime is imported: see simipu/__init__.py.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

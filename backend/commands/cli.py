@@ -1,4 +1,8 @@
-"""The `poplar-triton` command: serve, tfserving, build, demo, profile, install, doctor."""
+"""The `poplar-triton` command: serve, tfserving, build, demo, profile, install, doctor.
+
+The supervisor of `serve` runs as long as the server. So a command imports its modules itself, and
+only the called command adds its arguments. This keeps numpy and ONNX Runtime out of the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +10,48 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-
-from model_runtime.errors import ModelRuntimeError
-from poprt.terminal import cell, make_console
-from rich.table import Table
-from simipu import SimIpuError
 
 from commands import doctor
 from commands.errors import CommandError, RecipeError, ServerError
 from commands.install import install
-from commands.profile import command as profile_command
-from commands.recipes import build, read_recipes
 from commands.serving import command as serve_command
 from commands.serving.command import make_server
 from commands.serving.server import check_repository, find_repository
-from commands.tfserving import command as tfserving_command
 from popef.arguments import Parser, find_version, whole_number
 from popef.console import print_line, run
 
 Command = Callable[[argparse.Namespace], int]
+Commands = argparse._SubParsersAction  # noqa: SLF001  what add_subparsers returns has no other name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage, 130 interrupted before the server was
-    ready."""
+    """Run the command. Return 0 on success, 1 for bad input or a missing part, 2 for wrong usage,
+    and 130 if interrupted before the server was ready."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, triton_options = (
         (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     )
-    parser = _parser()
+    called = [word for word in own[:1] if word in _COMMANDS]
+    parser = _parser(called)
     parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
-    return run(parser, own, (CommandError, ModelRuntimeError, SimIpuError))
+    return run(parser, own, (CommandError, *(() if called == ["serve"] else _find_model_errors())))
+
+
+def _find_model_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of commands that read or run models themselves."""
+    from model_runtime.errors import ModelRuntimeError
+    from simipu.errors import SimIpuError
+
+    return ModelRuntimeError, SimIpuError
 
 
 def _demo(options: argparse.Namespace) -> int:
+    from poprt.terminal import make_console
+
     from commands.demo import examples, runner
 
     check_repository(options.model_repository)
@@ -65,6 +73,10 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
+    from poprt.terminal import make_console
+
+    from commands.recipes import build, read_recipes
+
     if not read_recipes(options.model_repository):
         raise RecipeError(
             f"{options.model_repository}: expected model folders with a recipe.json, found none; nothing to "
@@ -80,6 +92,9 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from poprt.terminal import cell, make_console
+    from rich.table import Table
+
     findings = [*doctor.examine(), doctor.examine_kernels()]
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
@@ -92,7 +107,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
-    """Modelled seconds that the IPU takes for so many rows of a model: whole runs."""
+    """Return the modelled seconds that the IPU takes for `rows` rows of a model, in whole runs."""
     from model_runtime import Session
 
     sessions: dict[str, Session] = {}
@@ -106,7 +121,8 @@ def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
     return seconds
 
 
-def _parser() -> Parser:
+def _parser(names: Iterable[str] = ()) -> Parser:
+    """Return the parser of these commands, or of all."""
     parser = Parser(
         prog="poplar-triton",
         description="Serve PopEF models on Triton, on a simulated IPU.",
@@ -114,27 +130,36 @@ def _parser() -> Parser:
         examples=("poplar-triton doctor", "poplar-triton serve models", "poplar-triton COMMAND --help"),
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in names or _COMMANDS:
+        _COMMANDS[name](commands)
+    return parser
+
+
+def _add_serve(commands: Commands[Parser]) -> None:
     text = "start a tritonserver on a model repository, and keep it serving"
     serve = _add(
         commands, "serve", serve_command.run, text, serve_command.EXAMPLES, epilog=serve_command.EPILOG
     )
     serve_command.add_arguments(serve)
     _add_server_options(serve, (8000, 8001, 8002), with_store=True)
+
+
+def _add_tfserving(commands: Commands[Parser]) -> None:
+    from commands.tfserving import command
+
     text = "serve models to TensorFlow Serving's clients, over gRPC and REST"
-    tfserving = _add(
-        commands,
-        "tfserving",
-        tfserving_command.run,
-        text,
-        tfserving_command.EXAMPLES,
-        epilog=tfserving_command.EPILOG,
+    command.add_arguments(
+        _add(commands, "tfserving", command.run, text, command.EXAMPLES, epilog=command.EPILOG)
     )
-    tfserving_command.add_arguments(tfserving)
-    examples: tuple[str, ...] = ("poplar-triton demo model_repository",)
-    demo = _add(
-        commands, "demo", _demo, "serve the example models, ask them and compare with ONNX Runtime", examples
-    )
-    _add_server_options(demo, (0, 0, 0))
+
+
+def _add_demo(commands: Commands[Parser]) -> None:
+    examples = ("poplar-triton demo model_repository",)
+    text = "serve the example models, ask them and compare with ONNX Runtime"
+    _add_server_options(_add(commands, "demo", _demo, text, examples), (0, 0, 0))
+
+
+def _add_build(commands: Commands[Parser]) -> None:
     examples = (
         "poplar-triton build model_repository",
         "poplar-triton build model_repository --only magika --force",
@@ -145,10 +170,16 @@ def _parser() -> Parser:
     make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
     make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="these models only")
     make.add_argument("--force", action="store_true", help="compile again what is up to date")
+
+
+def _add_profile(commands: Commands[Parser]) -> None:
+    from commands.profile import command
+
     text = "what a model would take on the chip: time, memory, where they go (modelled)"
-    profile_command.add_arguments(
-        _add(commands, "profile", profile_command.run, text, profile_command.EXAMPLES)
-    )
+    command.add_arguments(_add(commands, "profile", command.run, text, command.EXAMPLES))
+
+
+def _add_install(commands: Commands[Parser]) -> None:
     examples = ("poplar-triton install /opt/tritonserver/backends",)
     put = _add(commands, "install", _install, "put the backend into an existing Triton server", examples)
     put.add_path(
@@ -158,14 +189,28 @@ def _parser() -> Parser:
         metavar="BACKENDS_DIR",
         help="such as /opt/tritonserver/backends",
     )
+
+
+def _add_doctor(commands: Commands[Parser]) -> None:
     text = "what this machine lacks for the embedded server, and how to get it"
     look = _add(commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
     look.add_argument("--json", action="store_true", help="machine-readable")
-    return parser
+
+
+_COMMANDS: dict[str, Callable[[Commands[Parser]], None]] = {
+    "serve": _add_serve,
+    "tfserving": _add_tfserving,
+    "demo": _add_demo,
+    "build": _add_build,
+    "profile": _add_profile,
+    "install": _add_install,
+    "doctor": _add_doctor,
+}
+"""Functions that each add a parser, in the order of the help."""
 
 
 def _add(
-    commands: argparse._SubParsersAction[Parser],
+    commands: Commands[Parser],
     name: str,
     run: Command,
     text: str,

@@ -1,4 +1,5 @@
-"""What this machine lacks to run the embedded server, and how to get it."""
+"""Check of this machine's prerequisites for the embedded server, with a remedy for each that is
+missing."""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ from commands.serving.leftovers import SHARED_MEMORY
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)
-"""The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and newer."""
-LEAST_SHARED_MIB = 64
-"""What docker gives a container unless told otherwise; each instance of a model takes 1 MiB and grows."""
+"""Minimum version of glibc. The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and
+newer."""
+MIN_SHARED_MIB = 64
+"""Minimum size of shared memory, which is docker's default for a container. Each instance of a
+model takes 1 MiB and grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at; `remedy` is empty when all is well."""
+    """Result of one check; `remedy` is empty if the check passes."""
 
     subject: str
     found: str
@@ -33,7 +36,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything that the embedded server needs, without starting it."""
+    """Check everything that the embedded server needs, without starting it."""
     checks: tuple[Callable[[], Finding], ...] = (
         _examine_system,
         _examine_server,
@@ -45,8 +48,9 @@ def examine() -> list[Finding]:
 
 
 def examine_kernels() -> Finding:
-    """What computes half precision, which no server needs: without it the same numbers take longer."""
-    # Not at the top of the file: `require` is asked by the supervisor, which does without ONNX Runtime.
+    """Report what computes half precision. A server does not need it: without it the same numbers
+    take longer."""
+    # Imported late: the supervisor calls `require` and must not load ONNX Runtime.
     from simipu.errors import LoadError
     from simipu.kernels import find_kernels
 
@@ -89,8 +93,8 @@ def _examine_server() -> Finding:
 
 
 def _examine_libpython() -> Finding:
-    """The stub links libpython (its 3.13 build brings its own); without it the server would hang at the first
-    load."""
+    """Check for libpython, which the stub links (its 3.13 build brings its own). Without it the
+    server would hang at the first load."""
     subject = "libpython"
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     try:
@@ -133,7 +137,7 @@ def _examine_shared_memory() -> Finding:
         )
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = (
-        "" if free >= LEAST_SHARED_MIB else f"give it at least {LEAST_SHARED_MIB} MiB (docker: --shm-size=1g)"
+        "" if free >= MIN_SHARED_MIB else f"give it at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
     )
     return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
 

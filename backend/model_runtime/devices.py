@@ -1,5 +1,7 @@
-"""Finds or makes a device for a model. Every device is simulated, so one is free whenever the machine has
-enough IPUs."""
+"""Devices for models: finding and making them.
+
+Every device is simulated, so a device is free whenever the machine has enough IPUs.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 
 _TARGET_NAMES = {1: "ipu1", 2: "ipu2", 21: "ipu21"}
 _SMALL_MODEL_TILES = 4
-"""Tiles of createSmallIpuModelDevice. The real number is not public; few enough to be quick is what the name
-promises."""
+"""Number of tiles of createSmallIpuModelDevice. The real number is not public; the name promises
+few enough to be fast."""
 _ids = itertools.count()
 
 
 class DeviceWaitStrategy(IntEnum):
-    """What to do while no device is free."""
+    """Action while no device is free."""
 
     NO_WAIT = 0
     WAIT_FOREVER = 1
@@ -41,10 +43,11 @@ class DeviceWaitStrategy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaitConfig:
-    """How long to wait for a free device, and how long between two looks; seconds or timedelta. Default: not
-    at all.
+    """Maximum wait for a free device and interval between two attempts, in seconds or as timedelta.
+    Default: no wait.
 
-    The newer form without a strategy, DeviceWaitConfig(timeout=…, sleepTime=…), waits up to its timeout.
+    The newer form without a strategy, DeviceWaitConfig(timeout=…, sleepTime=…), waits up to its
+    timeout.
     """
 
     strategy: DeviceWaitStrategy | None = None
@@ -52,13 +55,13 @@ class DeviceWaitConfig:
     sleepTime: float | timedelta = 1
 
     def seconds(self) -> float:
-        """The longest wait."""
+        """Return the maximum wait in seconds."""
         if self.strategy is DeviceWaitStrategy.WAIT_FOREVER:
             return float("inf")
         return 0.0 if self.strategy is DeviceWaitStrategy.NO_WAIT else _seconds(self.timeout)
 
     def sleep_seconds(self) -> float:
-        """The pause between two looks, at least a millisecond."""
+        """Return the interval between two attempts in seconds, at least a millisecond."""
         return max(0.001, _seconds(self.sleepTime))
 
 
@@ -67,42 +70,44 @@ def _seconds(value: float | timedelta) -> float:
 
 
 class Device:
-    """IPUs that are attached for as long as this object lives. Made by DeviceManager; one session at a time
-    is bound to it."""
+    """IPUs that are attached for the lifetime of this object.
+
+    Made by DeviceManager. One session at a time is bound to it.
+    """
 
     def __init__(self, device: simipu.Device) -> None:
         self._device = device
         self._session: weakref.ref[Session] | None = None
 
     def __reduce__(self) -> tuple[type[Device], tuple[simipu.Device]]:
-        """Pickle as a device of the same kind that no session is bound to."""
+        """Pickle as a device of the same kind without a bound session."""
         return Device, (self._device,)
 
     def device(self) -> simipu.Device:
-        """The simulated device underneath."""
+        """Return the underlying simulated device."""
         return self._device
 
     def id(self) -> int:
-        """A number that no other device of this process has."""
+        """Return a number that is unique among the devices of this process."""
         return self._device.id
 
     def numIpus(self) -> int:
-        """How many IPUs it has."""
+        """Return the number of IPUs."""
         return self._device.target.num_ipus
 
     def ipuVersion(self) -> int:
-        """The version number that PopEF metadata carries: 1, 2 or 21."""
+        """Return the version number that PopEF metadata carries: 1, 2 or 21."""
         return self._device.target.ipu_version
 
     def bind(self, session: Session) -> None:
-        """Make `session` the one on this device; an earlier one is unloaded first."""
+        """Bind `session` to this device; an earlier session is unloaded first."""
         bound = self._session() if self._session is not None else None
         if bound is not None and bound is not session:
             bound.unloadFromDevice()
         self._session = weakref.ref(session)
 
     def unloadFromDevice(self) -> None:
-        """Unload the session that is bound, if there is one."""
+        """Unload the bound session, if there is one."""
         bound = self._session() if self._session is not None else None
         if bound is not None:
             bound.unloadFromDevice()
@@ -110,8 +115,10 @@ class Device:
 
 
 class DeviceManager:
-    """Makes simulated devices. `num_ipus` is the number of IPUs that the simulated machine has; None: as many
-    as asked for."""
+    """Factory of simulated devices.
+
+    `num_ipus` is the number of IPUs of the simulated machine; None means no limit.
+    """
 
     def __init__(self, num_ipus: int | None = None) -> None:
         self._num_ipus = num_ipus
@@ -122,15 +129,15 @@ class DeviceManager:
         FORKS.watch(self)
 
     def __reduce__(self) -> tuple[type[DeviceManager], tuple[int | None]]:
-        """Pickle as a machine with as many IPUs, of which none is attached."""
+        """Pickle as a machine with the same number of IPUs, none of them attached."""
         return DeviceManager, (self._num_ipus,)
 
     def forget_parent(self) -> None:
-        """In a fork: another thread of the parent may have had the lock."""
+        """Replace the lock in a fork, because another thread of the parent may have held it."""
         self._lock = Lock()
 
     def getNumDevices(self) -> int | None:
-        """The IPUs of the machine; None for no limit."""
+        """Return the number of IPUs of the machine; None for no limit."""
         return self._num_ipus
 
     def getDevice(
@@ -139,12 +146,13 @@ class DeviceManager:
         options: Mapping[str, str] | DeviceWaitConfig | None = None,
         wait_config: DeviceWaitConfig | None = None,
     ) -> Device:
-        """getDevice(model, wait_config) attaches what a model's metadata asks for: its IPU version and number
-        of IPUs.
+        """Attach a device for a model or with a number of IPUs.
 
-        getDevice(num_ipus, options, wait_config) attaches so many IPUs of options["ipuVersion"] (ipu1, ipu2,
-        ipu21, bow, or as people call them; default ipu21). Raises ModelRuntimeError when there is no such
-        chip, or none free in the time that `wait_config` gives.
+        getDevice(model, wait_config) uses the IPU version and number of IPUs of the model's
+        metadata. getDevice(num_ipus, options, wait_config) attaches that many IPUs of
+        options["ipuVersion"] (ipu1, ipu2, ipu21, bow, or a common alias; default ipu21). Raises
+        ModelRuntimeError if there is no such chip, or none becomes free in the time that
+        `wait_config` gives.
         """
         if isinstance(options, DeviceWaitConfig):
             options, wait_config = None, options
@@ -155,7 +163,8 @@ class DeviceManager:
         return self.attach(target, wait_config or DeviceWaitConfig())
 
     def getSpecificDevice(self, device_id: int, wait_config: DeviceWaitConfig | None = None) -> Device:
-        """One ipu21 with that id, which must be below getNumDevices() where there is a limit."""
+        """Attach the ipu21 with that id, which must be below getNumDevices() if there is a
+        limit."""
         if self._num_ipus is not None and not 0 <= device_id < self._num_ipus:
             raise ModelRuntimeError(
                 f"No IPU can be attached: there is no device {device_id}; there are 0 to {self._num_ipus - 1}"
@@ -167,10 +176,10 @@ class DeviceManager:
     def createIpuModelDevice(
         self, model: popef.Model | int, ipu_version: str | int | None = None, tiles_per_ipu: int | None = None
     ) -> Device:
-        """createIpuModelDevice(num_ipus, ipu_version, tiles_per_ipu) or createIpuModelDevice(model,
-        tiles_per_ipu).
+        """Make a simulated device that is independent of those of the machine.
 
-        A simulated device of its own, beside those of the machine. Without `tiles_per_ipu` it has all tiles
+        Call createIpuModelDevice(num_ipus, ipu_version, tiles_per_ipu) or
+        createIpuModelDevice(model, tiles_per_ipu). Without `tiles_per_ipu` the device has all tiles
         of the chip.
         """
         if not isinstance(model, int):
@@ -184,13 +193,16 @@ class DeviceManager:
     def createSmallIpuModelDevice(
         self, model: popef.Model | int, ipu_version: str | int = DEFAULT_CHIP
     ) -> Device:
-        """The same with 4 tiles per IPU, for what was compiled for so few."""
+        """Make a simulated device with 4 tiles per IPU, for models compiled for 4 tiles."""
         if not isinstance(model, int):
             return self.createIpuModelDevice(model, None, _SMALL_MODEL_TILES)
         return self.createIpuModelDevice(model, ipu_version, _SMALL_MODEL_TILES)
 
     def attach(self, target: Target, wait: DeviceWaitConfig) -> Device:
-        """A device of exactly that target (ours: metadata cannot tell a Bow from the ipu2 that it is)."""
+        """Attach a device of exactly that target.
+
+        This is our addition: metadata cannot distinguish a Bow from an ipu2.
+        """
         deadline = time.monotonic() + wait.seconds()
         attachment = next(_ids)
         while not self._take(attachment, target.num_ipus):
@@ -217,8 +229,10 @@ class DeviceManager:
 
 
 def model_target(metadata: popef.Metadata) -> Target:
-    """The chips that a model's metadata asks for; numIpus counts those of all replicas, as PopART writes
-    it."""
+    """Return the chips that a model's metadata requires.
+
+    As PopART writes it, numIpus counts the IPUs of all replicas.
+    """
     return _find_target(metadata.ipuVersion()).with_ipus(metadata.numIpus())
 
 

@@ -1,4 +1,4 @@
-"""Environment variables of the real runtime that mean something here."""
+"""Environment variables of the real runtime that have an effect here."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import os
 from collections.abc import Mapping
 
 HOST_SYNC_TIMEOUT_SECONDS = 300.0
-"""Poplar's default of the runtime option target.hostSyncTimeout."""
+"""Default of Poplar's runtime option target.hostSyncTimeout, in seconds."""
 
 _log = logging.getLogger("model_runtime")
 
 
 def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float:
-    """How long one run may take: `target.hostSyncTimeout`, in seconds, of the JSON object in
-    POPLAR_RUNTIME_OPTIONS.
+    """Return the maximum duration of one run in seconds.
 
-    What cannot be read is logged, and the default counts.
+    It is `target.hostSyncTimeout` of the JSON object in POPLAR_RUNTIME_OPTIONS. A value that cannot
+    be read is logged, and the default is used.
     """
     text = (os.environ if environ is None else environ).get("POPLAR_RUNTIME_OPTIONS", "{}")
     try:

@@ -2,11 +2,13 @@
 
 
 class ModelRuntimeError(RuntimeError):
-    """A model cannot be bound to a device, loaded or fed; the message says what was expected and found.
+    """A model cannot be bound to a device, loaded or fed; the message says what was expected and
+    found.
 
-    A RuntimeError, which is what the real library's Python binding raises.
+    It is a RuntimeError, which the real library's Python binding raises.
     """
 
 
 class StoppedError(ModelRuntimeError):
-    """A request was given up because its session or runner was stopped before its rows were computed."""
+    """A request was cancelled because its session or runner was stopped before its rows were
+    computed."""

@@ -1,16 +1,15 @@
-"""How sessions end with the interpreter, in two steps. What ends with a session is the session's business,
-not this module's.
+"""Shutdown of sessions with the interpreter, in two steps. The session defines what ends with it,
+not this module.
 
-1. The main thread ends. Threads of the user's that are no daemons go on, as Python promises them, and are
-served. Once all of
-   them wait for ever, for rows or for results that nobody can bring any more, every session is stopped, so
-   that they end.
-2. All those threads have ended. Every session is stopped, its run ended, and its thread joined: a daemon
-thread that the
-   interpreter finds alive is frozen, with the locks that it holds, and one on its way out of ONNX Runtime
-   aborts the process.
+1. The main thread ends. The user's threads that are not daemons go on, as Python promises, and are
+still served. Once all of them wait forever, for rows or for results that nothing can provide, every
+session is stopped, so that they end.
 
-Both come before anything is torn down. After that no thread and no lock of ours is needed by any finalizer.
+2. All those threads have ended. Every session is stopped, its run cancelled, and its thread joined.
+The interpreter freezes a daemon thread that is still alive, with the locks that it holds. A thread
+that is leaving ONNX Runtime then aborts the process.
+
+Both steps run before any teardown. Afterwards no finalizer needs a thread or a lock of ours.
 """
 
 from __future__ import annotations
@@ -33,24 +32,26 @@ from simipu.watchdog import WATCHDOG
 
 _LOOKS = 3
 _LOOK_SECONDS = 0.1
-"""Who waits the same wait at so many looks, so far apart, was not just about to go on."""
+"""Interval between two checks; a thread in the same wait at that many checks is stuck, not about to
+go on."""
 _JOIN_SECONDS = 5.0
-"""For a thread that is in a callback of the user's, or in a run of the onnx reference. Both may be frozen."""
+"""Maximum wait for a thread in a callback of the user's, or in a run of the onnx reference. Both
+may be frozen."""
 
 
 class Ending(Protocol):
-    """A session, as seen from here."""
+    """Interface of a session that this module uses."""
 
     def stop(self) -> None:
-        """Have no further run start, and nobody wait for rows."""
+        """Prevent further runs, and end all waits for rows."""
 
     def cancel(self) -> None:
-        """Stop, and end the run in flight."""
+        """Stop, and cancel the current run."""
 
 
 class SessionThread(threading.Thread):
-    """A thread that serves a session: a daemon, so that nobody waits for it who does not mean to, but joined
-    at exit."""
+    """Thread that serves a session. It is a daemon, so Python does not wait for it, but it is
+    joined at exit."""
 
     def __init__(self, target: Callable[[], None], name: str, session: Ending) -> None:
         super().__init__(target=target, name=name, daemon=True)
@@ -58,7 +59,8 @@ class SessionThread(threading.Thread):
 
 
 class _EndlessWait:
-    """A context in which a thread waits without a limit, for something that another thread must bring."""
+    """Context in which a thread waits without a limit for something that another thread must
+    provide."""
 
     def __enter__(self) -> None:
         _endless_waits[threading.get_ident()] = object()
@@ -74,19 +76,22 @@ _over = threading.Event()
 
 
 def attend(session: Ending) -> None:
-    """Have `session` end with the interpreter, if it lives so long."""
+    """Register `session` to end with the interpreter, if it is still alive then."""
     WATCHDOG.start()
     _sessions[id(session)] = session
 
 
 def is_over() -> bool:
-    """Whether the interpreter is past the point where a session thread could end in order."""
+    """Return whether it is too late in the interpreter's exit for a session thread to end in
+    order."""
     return _over.is_set()
 
 
 def end_quietly() -> None:
-    """At the interpreter's end, end the calling thread if it is a daemon, which Python would freeze in a
-    moment: what a stopped session has it raise is no news to anybody then."""
+    """End the calling thread, at the interpreter's end, if it is a daemon.
+
+    Python is about to freeze such a thread, so the error of its stopped session is of no use.
+    """
     if _over.is_set() and threading.current_thread().daemon:
         raise SystemExit
 
@@ -97,14 +102,17 @@ def _main_thread_ended() -> None:
 
 
 def _find_waited_for() -> list[threading.Thread]:
-    """The threads for whose end Python waits before it exits."""
+    """Return the threads that Python waits for before it exits."""
     main = threading.main_thread()
     return [thread for thread in threading.enumerate() if not thread.daemon and thread is not main]
 
 
 def _free_the_stuck(before: dict[int, object] | None = None, looks: int = 0) -> None:
-    """Stop every session once nobody but those that wait for it could do anything: look, and look again. An
-    errand of the watchdog's, for Python 3.12 starts no thread any more."""
+    """Stop every session once all threads that could act wait for a session.
+
+    It checks repeatedly. The watchdog runs the checks, because Python 3.12 starts no thread at this
+    point.
+    """
     time.sleep(_LOOK_SECONDS)
     waited_for = _find_waited_for()
     if not waited_for:
@@ -118,7 +126,7 @@ def _free_the_stuck(before: dict[int, object] | None = None, looks: int = 0) -> 
 
 
 def _find_stuck(threads: Iterable[threading.Thread]) -> dict[int, object] | None:
-    """The endless waits that these threads are in; None when one of them does not wait, and may help the
+    """Return the endless waits of these threads; None if one of them does not wait and may help the
     others."""
     waits = _endless_waits.copy()
     idents = [thread.ident for thread in threads if thread.ident is not None]
@@ -149,8 +157,10 @@ def _session_threads() -> list[SessionThread]:
 
 
 def _forget() -> None:
-    """A fork has its parent's sessions, but not their threads: none of them waits here. The sessions are told
-    by simipu.forks."""
+    """Clear the waits in a fork, which has its parent's sessions but not their threads.
+
+    simipu.forks informs the sessions.
+    """
     _endless_waits.clear()
 
 

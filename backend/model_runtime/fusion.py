@@ -1,4 +1,5 @@
-"""Requests to a fused model: they bring the inputs of one of its models, and get its outputs."""
+"""Requests to a fused model: each has the inputs of one of its models, and gets the outputs of that
+model."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Array = npt.NDArray[Any]
 
 
 class FusedRequests:
-    """Completes requests to the fused model of `metadata`: `models` has what belongs to each."""
+    """Completion of requests to the fused model of `metadata`; `models` lists the anchors of each
+    member model."""
 
     def __init__(self, metadata: popef.Metadata, models: Sequence[popef.FusedModel]) -> None:
         self.models = tuple(models)
@@ -27,22 +29,23 @@ class FusedRequests:
             for anchor in anchors
         }
         self._index_type = types[popef.INDEX]
-        # Of one element each, however large the tensors: nobody reads what another model is not asked for.
+        # Arrays of one element in memory, for tensors of any size: the run ignores the other models' inputs.
         self._zeros = {
             name: np.broadcast_to(np.zeros((), types[name]), self._shapes[name]) for name in self._owners
         }
 
     @staticmethod
     def of(metadata: popef.Metadata) -> FusedRequests | None:
-        """None for a file that holds a single model."""
+        """Make the completion for a model; return None for a file that holds a single model."""
         models = popef.fused_models(metadata)
         return FusedRequests(metadata, models) if models else None
 
     def complete(self, given: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
-        """The number of the model that a request is for, and its inputs with all that it does not bring:
-        `index`, where it is absent, by whose inputs are there; zeros for the inputs of other models.
+        """Return the number of the model that a request is for, and the completed inputs.
 
-        Raises ModelRuntimeError for inputs of no model, of several without `index`, or not all of one.
+        A missing `index` is derived from the inputs that are given. The inputs of other models
+        become zeros. Raises ModelRuntimeError for inputs of no model, for inputs of several models
+        without `index`, and if an input of the model is missing.
         """
         unknown = next((name for name in given if name not in self._shapes), None)
         if unknown is not None:

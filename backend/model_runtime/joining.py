@@ -1,5 +1,7 @@
-"""Requests that share runs: their rows joined, their outputs parted, and what each gets where a run of
-several failed. Who waits for whom, and for how long, is the queues' business.
+"""Requests that share runs: joining their rows, splitting their outputs, and the outcome of each
+after a failure.
+
+The queues decide which requests wait for each other, and for how long.
 """
 
 from __future__ import annotations
@@ -18,23 +20,26 @@ from model_runtime.session import Session
 Rows = Mapping[str, Array]
 """Rows by anchor."""
 Outcome = dict[str, Array] | Exception
-"""A request's outputs by anchor, or what went wrong instead."""
+"""Outputs of a request by anchor, or its error."""
 STOPPED = "the session was stopped before the request was computed"
 
 
 class Request(Protocol):
-    """What is asked of a request here."""
+    """Part of a request that this module uses."""
 
     @property
     def inputs(self) -> Rows:
-        """Its inputs by anchor, rows first."""
+        """Inputs by anchor, rows first."""
 
 
 def run_joined(
     session: Session, requests: Sequence[Request], ready_ns: int | None = None
 ) -> Iterable[Outcome]:
-    """What each of the requests gets, whose rows are joined into as few runs as hold them; whatever goes
-    wrong is a request's outcome. `ready_ns`: see Session.run."""
+    """Run requests with their rows joined into as few runs as possible, and return the outcome of
+    each.
+
+    Every error is the outcome of a request. `ready_ns`: see Session.run.
+    """
     if session.runs_alone or not requests[0].inputs:
         return [_run_one(session, request, ready_ns) for request in requests]
     try:
@@ -47,10 +52,10 @@ def run_joined(
 
 
 def run_apart(session: Session, requests: Sequence[Request], error: Exception) -> Iterator[Outcome]:
-    """What each of the requests gets that had rows in the run that failed with `error`.
+    """Yield the outcome of each request that had rows in the run that failed with `error`.
 
-    Where values were refused each is run again from its first row, alone, so that only those fail that must;
-    but nothing more once the session is stopped.
+    If values were rejected, each request is run again alone from its first row, so that only
+    invalid requests fail. After the session is stopped nothing is run again.
     """
     again = isinstance(error, RunError) and len(requests) > 1
     # The time of the failed run is not held against the CPU: a chip would have taken it too.
@@ -72,7 +77,7 @@ def _run_one(session: Session, request: Request, ready_ns: int | None) -> Outcom
 
 
 def _join(requests: Sequence[Request]) -> Rows:
-    """The rows of several requests one after the other."""
+    """Join the rows of several requests, one after the other."""
     return {
         anchor: np.concatenate([request.inputs[anchor] for request in requests])
         for anchor in requests[0].inputs

@@ -1,5 +1,7 @@
-"""Which anchors of a model are connected to what a user gives: a predicate answers for each anchor with a
-policy."""
+"""Predicates that choose which anchors of a model are connected to the user's callbacks.
+
+A predicate returns a policy for each anchor.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import popef
 
 
 class AnchorCallbackPolicy(IntEnum):
-    """What an anchor's stream is connected to."""
+    """Target of the connection of an anchor's stream."""
 
     BIND_USER_CB = 0
-    """The user's handler or queue."""
+    """Connect to the user's handler or queue."""
     BIND_EMPTY_CB = 1
-    """Nothing: an input is zeros, an output is dropped."""
+    """Connect to nothing: an input is zeros, an output is dropped."""
     SKIP_CB = 2
-    """Left as it is."""
+    """Leave the stream as it is."""
 
 
 AnchorCallbackPredicate = Callable[[popef.Anchor], AnchorCallbackPolicy]

@@ -1,8 +1,9 @@
-"""Records tracepoints and graphs into a Chrome trace that Perfetto (https://ui.perfetto.dev) opens.
+"""Recorder of tracepoints and graphs into a Chrome trace that Perfetto (https://ui.perfetto.dev)
+opens.
 
-What libpvti does for users of the real library, under its names where it has them (`PVTI_OPTIONS`,
-`Tracepoint`, `Graph`, `addSeries`). Its channels and its `.pvti` file are not simulated. What is worth
-recording is the business of the callers.
+It offers what libpvti offers to users of the real library, under libpvti's names where they exist
+(`PVTI_OPTIONS`, `Tracepoint`, `Graph`, `addSeries`). libpvti's channels and `.pvti` file are not
+simulated. The callers decide what to record.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _local = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `PVTI_OPTIONS` says: `enable` and `directory` are libpvti's, with its defaults; `file` is ours."""
+    """Options in `PVTI_OPTIONS`: `enable` and `directory` are libpvti's, with its defaults; `file`
+    is our addition."""
 
     enable: bool = True
     directory: str = ""
@@ -48,10 +50,10 @@ class Options:
 
 
 def parse_options(text: str) -> Options:
-    """Options from a JSON object; other keys, libpvti's `channels` and `duration` among them, are logged and
-    ignored.
+    """Parse options from a JSON object.
 
-    Raises ValueError for anything malformed.
+    Other keys, such as libpvti's `channels` and `duration`, are logged and ignored. Raises
+    ValueError for malformed text.
     """
     found = json.loads(text)
     if not isinstance(found, dict):
@@ -69,8 +71,10 @@ def parse_options(text: str) -> Options:
 
 @dataclass(slots=True)
 class Tracepoint:
-    """The slice between entering and leaving a `with` block, on the thread that runs it; made by
-    `Trace.tracepoint`."""
+    """Slice between entering and leaving a `with` block, on the thread that runs it.
+
+    Made by `Trace.tracepoint`.
+    """
 
     _trace: Trace
     _label: str
@@ -93,8 +97,10 @@ class Series:
     _name: str
 
     def add(self, value: SupportsFloat, time_ns: int | None = None) -> None:
-        """Add a value in the graph's unit, now or at `time_ns` (`time.perf_counter_ns`); NaN and infinities
-        are left out."""
+        """Add a value in the graph's unit, now or at `time_ns` (`time.perf_counter_ns`).
+
+        NaN and infinities are ignored.
+        """
         number = float(value)
         if math.isfinite(number):  # JSON has no others
             start_ns = time.perf_counter_ns() if time_ns is None else time_ns
@@ -110,7 +116,7 @@ class Graph:
     _unit: str
 
     def addSeries(self, name: str) -> Series:
-        """A series of that name; two of one name are one line."""
+        """Return a series of that name; two series of one name are one line."""
         title = (
             f"{self._name} ({self._unit})" if self._unit else self._name
         )  # the format has no place for units
@@ -118,11 +124,11 @@ class Graph:
 
 
 class Trace:
-    """The last `capacity` events of one model instance, written to one file; every method may be called from
-    any thread.
+    """The last `capacity` events of one model instance, written to one file; all methods are
+    thread-safe.
 
-    Callers hold `Trace | None` and record where it is not None. Leaving the interpreter closes a trace that
-    is open.
+    Callers hold `Trace | None` and record if it is not None. An open trace is closed when the
+    interpreter exits.
     """
 
     def __init__(self, name: str, options: Options | None = None, capacity: int = _CAPACITY) -> None:
@@ -139,8 +145,10 @@ class Trace:
 
     @classmethod
     def from_environment(cls, name: str, environ: Mapping[str, str] = os.environ) -> Trace | None:
-        """The trace that `PVTI_OPTIONS` asks for; None where it is unset or says no, or, with a warning, is
-        malformed."""
+        """Return the trace that `PVTI_OPTIONS` enables.
+
+        Returns None if the variable is unset, disables tracing or, with a warning, is malformed.
+        """
         text = environ.get("PVTI_OPTIONS", "")
         if not text.strip():
             return None
@@ -155,7 +163,8 @@ class Trace:
             return None
 
     def tracepoint(self, label: str, /, **args: object) -> Tracepoint:
-        """A context manager that records its block as a slice; `args` show beside the label."""
+        """Return a context manager that records its block as a slice; `args` appear beside the
+        label."""
         return Tracepoint(self, label, args)
 
     def add_slice(self, label: str, start_ns: int, end_ns: int, args: Args | None = None) -> None:
@@ -164,18 +173,19 @@ class Trace:
         self._record(_SLICE, label, start_ns, end_ns - start_ns, args)
 
     def instant(self, label: str) -> None:
-        """Record that something happened now on this thread."""
+        """Record an instant event on this thread, now."""
         self._record(_INSTANT, label, time.perf_counter_ns(), 0, None)
 
     def graph(self, name: str, unit: str = "") -> Graph:
-        """The graph of that name, made with `unit` the first time."""
+        """Return the graph of that name, made with `unit` on the first call."""
         return self._graphs.setdefault(name, Graph(self, name, unit))
 
     def write(self) -> Path | None:
-        """Write what is recorded so far, in place of what this trace wrote before; None where that fails,
-        which is logged.
+        """Write the events recorded so far, in place of this trace's earlier file, and return the
+        path.
 
-        The file appears whole, under a name that nothing had before.
+        Returns None if writing fails, which is logged. The file is written atomically, under a new
+        name.
         """
         if os.getpid() != self._pid:  # a fork has a copy of the events, not the right to the file
             return None
@@ -188,14 +198,15 @@ class Trace:
             return self._path
 
     def close(self) -> None:
-        """Write for the last time and let go of the memory; does nothing the second time."""
+        """Write for the last time and free the memory; do nothing on the second call."""
         if not self._closed:
             self._closed = True
             atexit.unregister(self.close)
             self.write()
 
     def add_value(self, graph: str, series: str, value: float, time_ns: int) -> None:
-        """Add a value to a line of a graph; for Series, which leaves out what JSON has no form for."""
+        """Add a value to a line of a graph; called by Series, which leaves out values without a
+        JSON form."""
         self._record(_COUNTER, graph, time_ns, 0, {series: value})
 
     def _record(self, phase: str, name: str, start_ns: int, duration_ns: int, args: Args | None) -> None:
@@ -241,7 +252,7 @@ def _describe_name(what: str, pid: int, tid: int, name: str) -> dict[str, object
 
 
 def _describe_event(event: _Event, pid: int) -> dict[str, object]:
-    """The event in the Trace Event Format, whose times are in microseconds."""
+    """Return the event in the Trace Event Format, whose times are in microseconds."""
     _, phase, name, start_ns, duration_ns, (tid, _), args = event
     fields: dict[str, object] = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": start_ns / 1000}
     if phase == _SLICE:
@@ -270,7 +281,7 @@ def _choose_path(name: str, options: Options) -> Path:
 
 
 def _claim(path: Path) -> Path:
-    """An empty file that nobody had: `path`, or else `path` with the first free number from 2."""
+    """Create an empty new file: `path`, or else `path` with the first free number from 2."""
     candidate, number = path, 1
     while True:
         try:

@@ -1,9 +1,10 @@
-"""Queues between requests and the compiled batch: rows of several requests join, a large request spans
-several batches.
+"""Queues between requests and the compiled batch: rows of several requests join, a large request
+spans several batches.
 
-An input queue holds references to the callers' arrays, an output queue to the places where their rows go.
-Rows leave in the order in which they came. The engine reads and writes under `QueueManager.lock`; whoever
-enqueues holds it over all queues of a request, so that every queue sees the same rows in the same order.
+An input queue holds references to the callers' arrays, an output queue to the places for their
+rows. Rows leave in their order of arrival. The engine reads and writes under `QueueManager.lock`. A
+caller that enqueues holds the lock over all queues of a request, so that every queue sees the same
+rows in the same order.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _DISCONNECTED = "the session was stopped"
 
 
 class OutputSlot:
-    """A place for an output whose memory the runtime provides: `array` has shape (rows, *row shape) once all
+    """Place for an output in memory of the runtime: `array` has shape (rows, *row shape) once all
     rows are written.
 
-    Where one run computes all rows of the request, it is a view of that run's result: nothing is copied.
+    If one run computes all rows of the request, it is a view of that run's result, without a copy.
     """
 
     __slots__ = ("array",)
@@ -43,7 +44,7 @@ class OutputSlot:
 
 
 Place = Array | OutputSlot | None
-"""Where an output's rows go: the caller's array, memory that the runtime provides, or nowhere."""
+"""Place for an output's rows: the caller's array, memory of the runtime, or None to drop them."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class _Output:
 
 
 class InputQueue:
-    """The rows waiting for one input anchor."""
+    """Queue of the rows waiting for one input anchor."""
 
     def __init__(
         self,
@@ -84,29 +85,30 @@ class InputQueue:
         self._entries: deque[_Input] = deque()
         self._disconnected = False
         self.enqueued_at_ns = 0
-        """When the last rows came, on the clock of time.perf_counter_ns."""
+        """Arrival of the last rows, on the clock of time.perf_counter_ns."""
         self.rows_enqueued = 0
-        """Rows ever enqueued."""
+        """Total number of rows enqueued."""
         self.rows_read = 0
-        """Rows ever read, or forgotten."""
+        """Total number of rows read or dropped."""
 
     def use_lock(self, lock: Condition) -> None:
         """Guard the rows with this lock from now on."""
         self._lock = lock
 
     def tensorInfo(self) -> popef.TensorInfo:
-        """Shape (of the compiled batch) and type of the anchor."""
+        """Return shape (of the compiled batch) and type of the anchor."""
         return self._info
 
     def readAvailable(self) -> int:
-        """Rows enqueued and not yet read."""
+        """Return the number of rows enqueued and not yet read."""
         return self.rows_enqueued - self.rows_read
 
     def enqueue(self, data: Array, callback: Callback | None = None) -> None:
-        """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they are read.
+        """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they
+        are read.
 
-        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type,
-        and for more rows than a batch of rows that depend on each other has.
+        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape
+        or type, and for more rows than one batch if the rows depend on each other.
         """
         self.check(data)
         self.add(data, callback)
@@ -121,20 +123,21 @@ class InputQueue:
         self._check_rows(len(data))
 
     def add(self, data: Array, callback: Callback | None) -> None:
-        """Enqueue what was checked."""
+        """Enqueue rows that were checked."""
         with self._lock:
             waiting = self.readAvailable()
             self._entries.append(_Input(data, 0, callback))
             self.rows_enqueued += len(data)
             self.enqueued_at_ns = time.perf_counter_ns()
-            # Whoever waits for enough of them need not look at every row.
+            # Wake the waiting run for the first rows and for enough rows, not for every row.
             if not waiting or waiting + len(data) >= self._enough_rows:
                 self._lock.notify()
 
     def read(self, most: int) -> Array:
-        """Take up to `most` rows: a view where one request has them, else a copy that joins several.
+        """Take up to `most` rows: a view if one request has them, otherwise a copy that joins
+        several.
 
-        Raises StoppedError once the queue is disconnected.
+        Raises StoppedError after the queue is disconnected.
         """
         started: list[Callback] = []
         with self._lock:
@@ -168,7 +171,7 @@ class InputQueue:
         return pieces
 
     def withdraw(self, from_end: int) -> None:
-        """Drop rows of which none is read: those of the enqueue that has `from_end` others after it."""
+        """Drop the unread rows of the enqueue that has `from_end` others after it."""
         entry = self._entries[-1 - from_end]
         assert not entry.taken
         del self._entries[-1 - from_end]
@@ -180,13 +183,13 @@ class InputQueue:
         self.rows_read = self.rows_enqueued
 
     def disconnect(self) -> None:
-        """Drop all waiting rows, and give none any more."""
+        """Drop all waiting rows, and return no more rows."""
         self.forget()
         self._disconnected = True
 
 
 class OutputQueue:
-    """The places waiting for rows of one output anchor."""
+    """Queue of the places for rows of one output anchor."""
 
     def __init__(self, anchor: popef.Anchor, lock: Condition, *, starts_runs: bool = False) -> None:
         self._name = anchor.name()
@@ -201,15 +204,15 @@ class OutputQueue:
         self._lock = lock
 
     def tensorInfo(self) -> popef.TensorInfo:
-        """Shape (of the compiled batch) and type of the anchor."""
+        """Return shape (of the compiled batch) and type of the anchor."""
         return self._info
 
     def enqueue(self, place: Place, rows: int, callback: Callback | None = None) -> None:
-        """Where the next `rows` rows go: the caller's array, memory that the runtime provides, or None to
-        drop them.
+        """Set the place for the next `rows` rows: the caller's array, memory of the runtime, or
+        None to drop them.
 
-        `callback` is called once, after the last of them is written. Raises ModelRuntimeError for an array of
-        another length.
+        `callback` is called once, after the last of them is written. Raises ModelRuntimeError for
+        an array of another length.
         """
         self.check(place, rows)
         self.add(place, rows, callback)
@@ -222,19 +225,21 @@ class OutputQueue:
             )
 
     def add(self, place: Place, rows: int, callback: Callback | None) -> None:
-        """Enqueue what was checked."""
+        """Enqueue a place that was checked."""
         with self._lock:
             self._entries.append(_Output(place, rows, 0, callback))
             if self._starts_runs:
                 self._lock.notify()
 
     def writeAvailable(self) -> int:
-        """Rows that have a place and are not yet written."""
+        """Return the number of rows that have a place and are not yet written."""
         return sum(entry.rows - entry.written for entry in self._entries)
 
     def write(self, values: Array) -> None:
-        """Hand out computed rows to the places in order. Raises StoppedError once the queue is
-        disconnected."""
+        """Write computed rows to the places in order.
+
+        Raises StoppedError after the queue is disconnected.
+        """
         finished: list[Callback] = []
         with self._lock:
             if self._disconnected:
@@ -265,7 +270,7 @@ class OutputQueue:
         self._entries.clear()
 
     def disconnect(self) -> None:
-        """Drop all waiting places, and take no rows any more."""
+        """Drop all waiting places, and accept no more rows."""
         self.forget()
         self._disconnected = True
 
@@ -284,7 +289,7 @@ def _store(entry: _Output, values: Array) -> None:
 
 
 def store_all(place: Place, values: Array) -> None:
-    """Put all rows of a request to their place, whatever was there before."""
+    """Store all rows of a request in their place, replacing what was there."""
     if isinstance(place, OutputSlot):
         place.array = values
     elif place is not None:
@@ -292,13 +297,14 @@ def store_all(place: Place, values: Array) -> None:
 
 
 class InputRingBuffer:
-    """What a timeout callback sees of an input: how much of it the device could still read."""
+    """View of an input for a timeout callback: the amount that the device could still read."""
 
     def __init__(self, queues: QueueManager) -> None:
         self._queues = queues
 
     def readAvailable(self) -> int:
-        """Whole iterations' worth of rows that wait: 0 while the device is short of input."""
+        """Return the number of whole iterations of waiting rows: 0 while the device is short of
+        input."""
         return self._queues.readAvailable() // self._queues.rows_per_iteration
 
 
@@ -306,14 +312,14 @@ TimeoutCallback = Callable[[InputRingBuffer], Any]
 
 
 class QueueManager:
-    """One queue per user anchor of a session, made by `Session.createQueueManager` only.
+    """One queue per user anchor of a session; only `Session.createQueueManager` makes it.
 
-    A run takes up to `rows_per_run` rows, whole iterations of `rows_per_iteration` (None: the same) as soon
-    as they wait. The rest, fewer than an iteration has, waits for more, until `timeout_ns` after the last of
-    them came, when `timeout_callback` is called, which decides (`flushAll`); without one everything is
-    flushed. A `timeout_ns` of 0 waits for ever, None not at all. `check_rows` raises for a number of rows
-    that one enqueue cannot have; with `alone` each enqueue has a run of its own. With `starts_runs`, of a
-    model without inputs, each row of which an output has a place is a run.
+    A run takes up to `rows_per_run` rows, in whole iterations of `rows_per_iteration` (None: the
+    same), as soon as they wait. Fewer rows than an iteration wait for more. `timeout_ns` after the
+    last of them arrived, `timeout_callback` is called and decides (`flushAll`); without a callback
+    everything is flushed. A `timeout_ns` of 0 waits forever, None not at all. `check_rows` raises
+    for a number of rows that one enqueue cannot have. With `alone` each enqueue has a separate run.
+    `starts_runs` is for a model without inputs: each row for which an output has a place is a run.
     """
 
     def __init__(
@@ -330,7 +336,8 @@ class QueueManager:
         starts_runs: bool = False,
     ) -> None:
         self.lock = Condition()
-        """Guards the queues (re-entrant): held by whoever enqueues the several tensors of a request."""
+        """Re-entrant lock of the queues; hold it while you enqueue the several tensors of a
+        request."""
         self.rows_per_run = rows_per_run
         self.rows_per_iteration = rows_per_iteration or rows_per_run
         self._inputs = {
@@ -350,7 +357,7 @@ class QueueManager:
         FORKS.watch(self)
 
     def forget_parent(self) -> None:
-        """In a fork: take another lock, which no thread of the parent holds or waits for."""
+        """Take a new lock in a fork, which no thread of the parent holds or waits for."""
         self.lock = Condition()
         for waiting in self._inputs.values():
             waiting.use_lock(self.lock)
@@ -358,44 +365,45 @@ class QueueManager:
             places.use_lock(self.lock)
 
     def inputQueue(self, name: str) -> InputQueue:
-        """The queue of an input anchor."""
+        """Return the queue of an input anchor."""
         return _find(self._inputs, name, "input")
 
     def outputQueue(self, name: str) -> OutputQueue:
-        """The queue of an output anchor."""
+        """Return the queue of an output anchor."""
         return _find(self._outputs, name, "output")
 
     def readAvailable(self) -> int:
-        """Rows that every input queue has waiting."""
+        """Return the number of rows that wait in every input queue."""
         return min([queue.readAvailable() for queue in self._inputs.values()], default=0)
 
     @property
     def rows_enqueued(self) -> int:
-        """Rows ever enqueued to every input."""
+        """Total number of rows enqueued to every input."""
         return min([queue.rows_enqueued for queue in self._inputs.values()], default=0)
 
     @property
     def rows_read(self) -> int:
-        """Rows ever read, or forgotten, from any input."""
+        """Total number of rows read or dropped from any input."""
         return max([queue.rows_read for queue in self._inputs.values()], default=0)
 
     def ready_ns(self) -> int:
-        """Since when the rows read last have been ready: the last rows came, or what waited was flushed."""
+        """Return the time since which the rows read last are ready: their last arrival or the last
+        flush."""
         return max([self._flushed_at_ns, *(queue.enqueued_at_ns for queue in self._inputs.values())])
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether `disconnectAll` ended the queues."""
+        """True after `disconnectAll` ended the queues."""
         return self._disconnected
 
     def flushAll(self) -> None:
-        """Let what waits now be run without waiting for more; what is missing of the batch is dummy data."""
+        """Run the waiting rows without waiting for more; the rest of the batch is dummy data."""
         with self.lock:
             self._flush(time.perf_counter_ns())
             self.lock.notify_all()
 
     def disconnectAll(self) -> None:
-        """Forget everything that waits, rows and places, and have nobody wait for rows again."""
+        """Drop all waiting rows and places, and end all waits for rows for good."""
         with self.lock:
             self._disconnected = True
             for waiting in self._inputs.values():
@@ -405,8 +413,7 @@ class QueueManager:
             self.lock.notify_all()
 
     def withdraw(self, from_end: int) -> None:
-        """Drop a request of which no row is read, the one that has `from_end` others after it; hold the
-        lock."""
+        """Drop an unread request, the one that has `from_end` others after it; hold the lock."""
         for waiting in self._inputs.values():
             waiting.withdraw(from_end)
         for places in self._outputs.values():
@@ -420,12 +427,11 @@ class QueueManager:
             places.forget()
 
     def wait(self, free_at_ns: int | None = None) -> int:
-        """Wait until a run may start: how many rows it may read, at least 1, or 0 when the queues were
-        disconnected.
+        """Wait until a run may start; return the number of rows it may read, at least 1.
 
-        That is when a whole iteration's rows wait, or some and they are flushed, or they join no others. An
-        incomplete iteration waits for more rows from `free_at_ns` on, when the device could have begun it
-        (None: now).
+        Returns 0 if the queues were disconnected. A run may start if the rows of a whole iteration
+        wait, or if some rows wait and are flushed or join no others. An incomplete iteration waits
+        for more rows from `free_at_ns` on, when the device could have begun it (None: now).
         """
         with self.lock:
             looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns
@@ -457,14 +463,14 @@ class QueueManager:
             return 0
 
     def _has_places(self) -> bool:
-        """Whether a row of every output has a place: what a run without inputs begins with."""
+        """Return whether every output has a place for a row, which starts a run without inputs."""
         if not all(queue.writeAvailable() for queue in self._outputs.values()):
             return False
         self._flushed_at_ns = time.perf_counter_ns()
         return True
 
     def _grant(self, rows: int) -> int:
-        """Of so many rows that wait, how many a run may take now."""
+        """Return how many of the `rows` waiting rows a run may take now."""
         if rows >= self.rows_per_run:
             return self.rows_per_run
         if rows and (self._alone or self._timeout_ns is None or self._flush_to > self.rows_read):

@@ -1,7 +1,7 @@
-"""Requests on their way through a session: enqueued, joined into runs, answered in order, each exactly once.
+"""Life of a request in a session: enqueued, joined into runs, answered in order, each exactly once.
 
-When a run fails, only requests that had rows in it are concerned (joining.py says how); the others never
-notice, but where the device is lost for good.
+A failed run affects only the requests that had rows in it (joining.py says how). The others are not
+affected, unless the device is lost for good.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from model_runtime.queues import Array, Callback, Place, QueueManager, store_all
 from model_runtime.session import Session
 
 Done = Callable[[Exception | None], None]
-"""Called once per request: with None when its outputs are written, else with what went wrong."""
+"""Function called once per request: with None after its outputs are written, otherwise with the
+error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +38,7 @@ class _Request:
     first_row: int = 0
 
     def finish(self, outcome: Outcome) -> None:
-        """Answer with all rows of all outputs, or with what went wrong."""
+        """Answer with all rows of all outputs, or with the error."""
         if isinstance(outcome, Exception):
             self.done(outcome)
             return
@@ -49,9 +50,9 @@ class _Request:
 class RequestFlow:
     """The requests of one session.
 
-    `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). A lost
-    device takes the requests that were on it, and, where the session has no `auto_reset`, all that wait and
-    all that come.
+    `timeout_ns` is the time that an incomplete run waits for more rows (0: forever, None: no wait).
+    If the device is lost, the requests on it fail. If the session has no `auto_reset`, all waiting
+    and all later requests fail too.
     """
 
     def __init__(self, session: Session, *, timeout_ns: int | None, num_buffers: int = 2) -> None:
@@ -62,12 +63,13 @@ class RequestFlow:
         self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
         self._thread: threading.Thread | None = None
         self._lost_thread: str | None = None
-        """The name of the thread that a fork has left in the parent, until a request has it started here."""
+        """Name of the thread that a fork left in the parent, until a request starts it again
+        here."""
         self._abandoned = False
         FORKS.watch(self)
 
     def forget_parent(self) -> None:
-        """In a fork: leave the requests and the session thread to the parent."""
+        """Leave the requests and the session thread to the parent, in a fork."""
         stopped = self.queues.is_disconnected
         self._requests, self._new = deque(), None
         self.queues = self._make_queues()
@@ -78,8 +80,11 @@ class RequestFlow:
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are taken and answered: until it is stopped, as long as the session thread that
-        was started lives and the device is not lost for good. Cheap, and takes no lock."""
+        """True while requests are accepted and answered.
+
+        This ends when it is stopped, when the started session thread ends, or when the device is
+        lost for good. The check is fast and takes no lock.
+        """
         thread = self._thread
         return (
             not self.queues.is_disconnected
@@ -90,11 +95,11 @@ class RequestFlow:
     def enqueue_request(
         self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
     ) -> None:
-        """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before
-        anything else.
+        """Accept a request's rows, by anchor.
 
-        `started` is called when the first row is read. Raises ModelRuntimeError, with nothing enqueued, for
-        rows that do not fit, and when the session was stopped or the device is lost.
+        Hold `queues.lock`, and call `set_request_outputs` once before anything else. `started` is
+        called when the first row is read. Raises ModelRuntimeError, with nothing enqueued, for rows
+        that do not fit, and if the session was stopped or the device is lost.
         """
         self.session.check_device()
         if self.queues.is_disconnected:
@@ -109,10 +114,11 @@ class RequestFlow:
     def set_request_outputs(
         self, outputs: Mapping[str, Place], rows: int, done: Done, owner: Any = None
     ) -> None:
-        """Say where the rows of the request just enqueued go, by anchor; None drops an output. `owner` is
-        what `withdraw` asks about.
+        """Set the places for the rows of the request just enqueued, by anchor; None drops an
+        output.
 
-        Raises ModelRuntimeError, with the request forgotten, for a place of another length.
+        `withdraw` passes `owner` to its predicate. Raises ModelRuntimeError, with the request
+        dropped, for a place of another length.
         """
         assert self._new is not None
         inputs, enqueued, started = self._new
@@ -123,8 +129,11 @@ class RequestFlow:
         self._enqueue(_Request(inputs, rows, started, outputs, done, owner))
 
     def withdraw(self, is_unwanted: Callable[[Any], bool]) -> list[Any]:
-        """Take back the requests of which no row is read and whose owner nobody wants any more: their owners.
-        `done` is not called for them."""
+        """Cancel the requests without any row read whose owner is unwanted, and return these
+        owners.
+
+        `done` is not called for them.
+        """
         withdrawn = []
         for request in [request for request in self._waiting() if is_unwanted(request.owner)]:
             with self.queues.lock:
@@ -141,7 +150,7 @@ class RequestFlow:
     def start(self, name: str = "session") -> None:
         """Start the session thread, which ends with `stop`, `abandon` or the interpreter.
 
-        Raises StoppedError when the interpreter has come to its end.
+        Raises StoppedError if the interpreter is exiting.
         """
         if is_over():
             raise StoppedError("the interpreter exits: a session thread would not end in order any more")
@@ -149,7 +158,7 @@ class RequestFlow:
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End the session thread after the run that it is in; requests without their rows get a
+        """End the session thread after its current run; requests without their rows get a
         StoppedError."""
         self.session.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -157,11 +166,11 @@ class RequestFlow:
         self._answer_all()
 
     def abandon(self) -> None:
-        """Have the session thread stop, with its run ended, answer what waits and unload the session; nobody
-        waits for it.
+        """Cancel the current run and have the session thread stop, answer the waiting requests and
+        unload the session.
 
-        A finalizer may call this: it takes no lock, at whatever point of whatever thread the garbage
-        collector comes by.
+        The call does not wait for this. A finalizer may call it: it takes no lock, so the garbage
+        collector can run it at any point of any thread.
         """
         self._abandoned = True
         if self._lost_thread is None:
@@ -199,7 +208,8 @@ class RequestFlow:
             queues.outputQueue(anchor).add(place, request.rows, self._finish if index == last else None)
 
     def _finish(self) -> None:
-        """The oldest request has all its rows: requests are written in the order in which they came."""
+        """Answer the oldest request, which has all its rows: requests are written in their order of
+        arrival."""
         self._requests.popleft().done(None)
 
     def _run(self) -> None:
@@ -209,11 +219,13 @@ class RequestFlow:
             self._recover(error)
 
     def _recover(self, error: Exception) -> None:
-        """Answer the requests that had rows in the failed run; keep the others in their places, or, where
-        nothing runs any more, answer them too."""
+        """Answer the requests that had rows in the failed run, and keep the others in their places.
+
+        If no further run is possible, answer the others too.
+        """
         hit = self._set_back()
         if not hit and not self.queues.is_disconnected:
-            # It failed before it read any row, as without a device: so would the next.
+            # The run failed before it read any row, as without a device; the next would fail too.
             self._answer_all(error)
         for outcome in run_apart(self.session, hit, error):
             self._answer_oldest(self.session.lost or outcome)
@@ -221,10 +233,10 @@ class RequestFlow:
             self._answer_all(self.session.lost)
 
     def _set_back(self) -> list[_Request]:
-        """The requests that had rows in the last run, which are the oldest; those after them are enqueued
-        anew."""
+        """Return the requests that had rows in the last run, which are the oldest, and enqueue the
+        later ones again."""
         with self.queues.lock:
-            # Under the lock: whoever disconnects them has them forget which requests had rows in the run.
+            # Check under the lock: disconnecting drops the record of which requests had rows in the run.
             if self.queues.is_disconnected:
                 return []  # `_serve` answers all
             requests = list(self._requests)
@@ -242,7 +254,7 @@ class RequestFlow:
             request.finish(outcome)
 
     def _answer_all(self, error: Exception | None = None) -> None:
-        """Answer everything that waits with `error`; None: each that it was stopped."""
+        """Answer every waiting request with `error`; None means that it was stopped."""
         with self.queues.lock:
             self.queues.forget()
             requests, self._requests = self._requests, deque()

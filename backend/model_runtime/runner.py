@@ -1,4 +1,5 @@
-"""ModelRunner: hand over arrays, get arrays; the session, its thread and its queues are inside."""
+"""ModelRunner: takes arrays and returns arrays; it contains the session, its thread and its
+queues."""
 
 from __future__ import annotations
 
@@ -28,26 +29,27 @@ from model_runtime.session import LaunchPolicy, Session, SessionConfig
 from model_runtime.tracepoints import RequestTracepoint, RequestTracepoints
 
 NO_BATCHING_DIM = 0xFFFFFFFF
-"""The default of `batching_dim`: a request holds whole compiled batches."""
+"""Default of `batching_dim`: a request holds whole compiled batches."""
 NEVER_NS = 2**63 - 1
 
 
 @dataclass(slots=True)
 class ModelRunnerConfig:
-    """How a ModelRunner is made; names and defaults are the real library's.
+    """Configuration of a ModelRunner; names and defaults are the real library's.
 
-    device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe
-    either way). timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params:
-    check names, shapes and types. check_package_hash: refuse another generation's executable. batching_dim:
-    the dimension along which a request may have any size: that of the compiled batch, or any other that all
-    tensors share; by default a request holds whole compiled batches. ring_buffer_size_multiplier: accepted;
-    rows are read where the caller has them. flush_on_waiting_outputs: records requests
-    (getRequestTracepoints), the last request_tracepoints_buffer_size of them, 0 for all; dummy data are never
-    run without a request either way. auto_reset: after a lost
-    device, go on with a new one. batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted
-    for an incomplete batch and for replicas without a batch; the shortest counts, if
-    is_batch_size_timeout_enabled. replica_to_device: replica 0's device. flush_by_name: (inputs, outputs) for
-    dummy data; the rows of dummy data are never computed, so they change nothing.
+    device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are
+    safe either way). timeout_ns: how long an incomplete batch waits for more rows; 0 means forever.
+    validate_io_params: check names, shapes and types. check_package_hash: reject an executable of
+    another generation. batching_dim: the dimension along which a request may have any size; that of
+    the compiled batch, or any other that all tensors share. By default a request holds whole
+    compiled batches. ring_buffer_size_multiplier: accepted without effect; rows are read from the
+    caller's arrays. flush_on_waiting_outputs: record requests (getRequestTracepoints), the last
+    request_tracepoints_buffer_size of them, 0 for all; dummy data are never run without a request.
+    auto_reset: after a lost device, go on with a new one. batch_size_timeout_ns and
+    data_parallel_timeout_ns: like timeout_ns, for an incomplete batch and for replicas without a
+    batch; the shortest counts, if is_batch_size_timeout_enabled. replica_to_device: replica 0's
+    device. flush_by_name: (inputs, outputs) for dummy data, without effect because the rows of
+    dummy data are never computed.
     """
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
@@ -66,20 +68,22 @@ class ModelRunnerConfig:
     replica_to_device: Mapping[int, Device] = field(default_factory=dict)
     flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
     num_threads: int = 0
-    """Ours: CPU threads that one operator may use, 0 for all cores."""
+    """Number of CPU threads that one operator may use, 0 for all cores (our addition)."""
     load_seconds: float = 300.0
-    """Ours: how long the model may take to get ready."""
+    """Maximum time in seconds until the model is ready (our addition)."""
     memory_bytes: int = 0
-    """Ours: memory that the values of a load or a run may take, weights left out; 0: what the machine has."""
+    """Memory limit for the values of a load or a run, without weights; 0 means the machine's memory
+    (our addition)."""
     join_dependent_rows: bool = False
-    """Ours: see SessionConfig."""
+    """Option described in SessionConfig (our addition)."""
     index_check: str = "error"
-    """Ours: what an index outside of its table does, see simipu.GraphOptions: "error" or "clamp"."""
+    """Effect of an index outside of its table, "error" or "clamp"; see simipu.GraphOptions (our
+    addition)."""
     OURS: ClassVar = ("num_threads", "load_seconds", "memory_bytes", "join_dependent_rows", "index_check")
-    """The fields that the real class lacks."""
+    """Names of the fields that the real class lacks."""
 
     def flush_after_ns(self) -> int:
-        """The wait that counts; 0 for ever."""
+        """Return the effective timeout of an incomplete batch; 0 means forever."""
         waits = [self.timeout_ns]
         if self.is_batch_size_timeout_enabled:
             waits += [self.batch_size_timeout_ns, self.data_parallel_timeout_ns]
@@ -87,15 +91,15 @@ class ModelRunnerConfig:
 
 
 class TensorMemory(np.ndarray[Any, np.dtype[Any]]):
-    """A tensor that the runner made: an array, and what the real class has."""
+    """A tensor that the runner made: an array with the members of the real class."""
 
     @property
     def data_size_bytes(self) -> int:
-        """Its size."""
+        """Size in bytes."""
         return self.nbytes
 
     def getView(self) -> TensorMemoryView:
-        """The same memory."""
+        """Return a view of the same memory."""
         return self.view(np.ndarray)
 
 
@@ -104,15 +108,16 @@ ConstTensorMemoryView = npt.NDArray[Any]
 
 
 class InputMemoryView(dict[str, ConstTensorMemoryView]):
-    """Arrays by input name, which stay the caller's and unchanged until the result is there."""
+    """Arrays by input name; they stay the caller's and must stay unchanged until the result is
+    available."""
 
 
 class InputMemory(InputMemoryView):
-    """The same; Python arrays own their memory."""
+    """Arrays by input name, which own their memory, as all Python arrays do."""
 
 
 class OutputMemoryView(dict[str, TensorMemoryView]):
-    """Arrays by output name, into which results are written."""
+    """Arrays by output name, to write results into."""
 
 
 class OutputMemory(dict[str, TensorMemory]):
@@ -120,36 +125,40 @@ class OutputMemory(dict[str, TensorMemory]):
 
 
 class Promise(concurrent.futures.Future[OutputMemory]):
-    """The results of a request. `outcome` has them, too, or what went wrong, and can be read without the
-    lock, which a fork may have for ever."""
+    """Results of a request.
+
+    `outcome` holds the results or the error too. It can be read without the lock, which a fork may
+    have held forever.
+    """
 
     outcome: OutputMemory | BaseException | None = None
 
     def set_result(self, result: OutputMemory) -> None:
-        """Have these results."""
+        """Store the results."""
         self.outcome = result
         super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Have no results."""
+        """Store the error."""
         self.outcome = exception
         super().set_exception(exception)
 
 
 class OutputFutureMemory(Mapping[str, TensorMemory]):
-    """Results that are on their way; looking at one waits for it."""
+    """Pending results; reading one waits for it."""
 
     def __init__(self, names: Sequence[str], promise: Promise, runner: object) -> None:
         self._names = list(names)
         self._future = promise
-        # Whoever holds this wants the results: the runner lives at least until they are looked at.
+        # Keep the runner alive until the results are read.
         self._runner: object | None = runner
         self._process_id = FORKS.process_id
 
     def wait(self, timeout: float | None = None) -> OutputMemory:
-        """All results, once they are there. Raises what went wrong, TimeoutError after `timeout` seconds.
+        """Wait for all results and return them.
 
-        In a fork that has come before the results, StoppedError: the parent gets them.
+        Raises the request's error, or TimeoutError after `timeout` seconds. Raises StoppedError in
+        a process that was forked before the results arrived: only the parent gets them.
         """
         if self._process_id != FORKS.process_id:
             return self._outcome_before_fork()
@@ -166,14 +175,16 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
                 self._runner = None
 
     def done(self) -> bool:
-        """Whether the results or an error are there."""
+        """Return whether the results or an error are available."""
         if self._process_id != FORKS.process_id:
             return True
         return self._future.done()
 
     def then(self, callback: Callable[[OutputMemory | None, BaseException | None], None]) -> None:
-        """Call back once, with the results or with what went wrong: now, or by the thread that brings them,
-        which must not be kept waiting (ours)."""
+        """Call `callback` once, with the results or with the error (our addition).
+
+        The call is made now, or by the thread that delivers the results, which must not be blocked.
+        """
 
         def tell(promise: concurrent.futures.Future[OutputMemory]) -> None:
             error = promise.exception()
@@ -203,21 +214,22 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
 
 
 class PopefPaths(tuple[str, ...]):
-    """Files that make up one model."""
+    """Paths of the files of one model."""
 
     def __new__(cls, *paths: str | PathLike[str]) -> PopefPaths:
-        """Any number of paths."""
+        """Accept any number of paths."""
         return super().__new__(cls, [fspath(path) for path in paths])
 
 
 class ModelRunner:
-    """Runs a model for any number of threads. `close` it, or use it in a `with`.
+    """Runner of a model for any number of threads. `close` it, or use it in a `with`.
 
-    One that is dropped, with all results that it owes, ends by itself some time later; one that is alive when
-    the interpreter exits ends then. Either way the run in flight is ended, and nobody waits for it.
+    A runner that is dropped with all its pending results ends by itself some time later. A runner
+    that is alive when the interpreter exits ends then. Either way the current run is cancelled
+    without a wait.
 
-    `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError when it cannot
-    be loaded, and ModelRuntimeError when no device is free in time.
+    `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError if it
+    cannot be loaded, and ModelRuntimeError if no device is free in time.
     """
 
     def __init__(
@@ -269,32 +281,35 @@ class ModelRunner:
 
     @property
     def session(self) -> Session:
-        """The session underneath."""
+        """Underlying session."""
         return self._session
 
     def getExecuteInputs(self) -> list[DataDesc]:
-        """What every request brings; shapes are those of one compiled batch."""
+        """Return the inputs of a request; shapes are those of one compiled batch."""
         return list(self._inputs.values())
 
     def getExecuteOutputs(self) -> list[DataDesc]:
-        """What every request gets; shapes are those of one compiled batch."""
+        """Return the outputs of a request; shapes are those of one compiled batch."""
         return list(self._outputs.values())
 
     def execute(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
     ) -> OutputMemory:
-        """Compute and wait: into `outputs` where given, else into memory of the runner's. The results either
-        way.
+        """Compute, wait and return the results, in `outputs` if given, otherwise in memory of the
+        runner's.
 
-        Raises ModelRuntimeError for inputs that do not fit, RunError and DeviceLostError when the run failed.
+        Raises ModelRuntimeError for inputs that do not fit, RunError and DeviceLostError if the run
+        failed.
         """
         return self.executeAsync(inputs, outputs).wait()
 
     def executeAsync(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
     ) -> OutputFutureMemory:
-        """The same without waiting. `inputs` and `outputs` must stay as they are until the result is
-        there."""
+        """Start a request and return its pending results, as `execute` without waiting.
+
+        `inputs` and `outputs` must stay unchanged until the result is available.
+        """
         names: Collection[str] = self._outputs
         if self._fused is not None:
             inputs, names = self._complete(self._fused, inputs)
@@ -304,8 +319,8 @@ class ModelRunner:
         promise = Promise()
         axes = self._axes if self._batched else None
 
-        # Holds neither the runner nor what the caller gets: the session thread has it, and would keep both
-        # alive.
+        # The session thread holds this function. It must refer neither to the runner nor to the caller's
+        # result, or both would stay alive.
         def done(error: Exception | None) -> None:
             if error is None:
                 promise.set_result(_collect(places, axes))
@@ -319,12 +334,16 @@ class ModelRunner:
         return OutputFutureMemory(list(names), promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
-        """What became of the last requests, as many as request_tracepoints_buffer_size says, in the order in
-        which they ended; none unless flush_on_waiting_outputs is on (ours, see tracepoints.py)."""
+        """Return records of the last requests, in the order in which they ended (our addition, see
+        tracepoints.py).
+
+        There are at most request_tracepoints_buffer_size of them, and none unless
+        flush_on_waiting_outputs is on.
+        """
         return [] if self._tracepoints is None else self._tracepoints.read()
 
     def close(self) -> None:
-        """Stop after the run in flight, and unload. Requests that have no results yet get a StoppedError."""
+        """Stop after the current run, and unload. Requests without results get a StoppedError."""
         self._finalizer.detach()
         self._pipeline.stop()
         self._session.unloadFromDevice()
@@ -338,7 +357,8 @@ class ModelRunner:
     def _complete(
         self, fused: FusedRequests, inputs: Mapping[str, Array]
     ) -> tuple[Mapping[str, Array], Collection[str]]:
-        """The inputs of a request to a fused model, and the outputs that it gets."""
+        """Return the completed inputs of a request to a fused model, and the names of its
+        outputs."""
         number, complete = fused.complete(inputs)
         missing = sorted(self._inputs.keys() - inputs.keys() - {popef.INDEX})
         if self._config.validate_io_params and missing:
@@ -349,7 +369,8 @@ class ModelRunner:
         return complete, fused.models[number].outputs
 
     def _rows_first(self, name: str, array: Array) -> Array:
-        """The rows along a leading axis; a model without a batch has one, the whole tensor."""
+        """Return the array with rows along the leading axis; without a batch the whole tensor is
+        one row."""
         if not self._batched:
             return array[None]
         axis = self._axes[name]
@@ -380,7 +401,7 @@ class ModelRunner:
     def _make_places(
         self, outputs: Mapping[str, Array] | None, rows: int, names: Collection[str]
     ) -> dict[str, Place]:
-        """Where the results go; `names` are those that there are."""
+        """Return the places for the results; `names` are the outputs of this request."""
         if outputs is None:
             return {name: OutputSlot() if name in names else None for name in self._outputs}
         if self._config.validate_io_params:
@@ -404,7 +425,8 @@ class ModelRunner:
 
 
 def _collect(places: Mapping[str, Place], axes: Mapping[str, int] | None) -> OutputMemory:
-    """The results, with their rows along the given axes; None for a model without a batch."""
+    """Return the results, with their rows along the given axes; None for a model without a
+    batch."""
     memory = OutputMemory()
     for name, place in places.items():
         array = place.array if isinstance(place, OutputSlot) else place

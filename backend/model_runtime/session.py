@@ -1,7 +1,8 @@
-"""Session: a model bound to a device, its weights loaded, its programs ready to run.
+"""Session: a model bound to a device, with its weights loaded and its programs ready to run.
 
-Every run of main programs is here, whoever has the rows: a caller, handlers or queues. What is known of a
-model before it runs is compiled.py's, what its streams are connected to connections.py's.
+Every run of main programs starts here, with rows from a caller, from handlers or from queues.
+compiled.py has the facts about a model before it runs, and connections.py the connections of its
+streams.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ Work = list[tuple[int, list[Array], list[str]]]
 
 
 class LaunchPolicy(IntEnum):
-    """When a session takes a device."""
+    """Time at which a session takes a device."""
 
     Immediate = 0
-    """In its constructor."""
+    """The session's constructor takes the device."""
     Deferred = 1
-    """When the user calls bindToDevice."""
+    """The user's call of bindToDevice takes the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """How a session is made.
+    """Configuration of a session.
 
-    check_package_hash: refuse an executable of another generation of the simulator. policy, wait_config: when
-    to take a device, and how long to wait for one. Ours: `device_manager` is the machine that has the
-    devices; `graph_options` say how ONNX Runtime computes; `isolated` has it compute in a child process;
-    `paced` lets no row leave before its modelled time has passed; `executable` stands in for one in the PopEF
-    file that cannot be simulated; `join_dependent_rows` has the rows of several requests share a batch, and a
-    request's several batches, also where a row's result may depend on its neighbours, as the real library
-    does; `auto_reset` has a session go on after its device was lost, without it nothing runs any more;
-    `batch_axis` has the rows lie along that axis of every tensor (None: along those it was compiled for).
+    check_package_hash: reject an executable of another generation of the simulator. policy,
+    wait_config: when to take a device, and how long to wait for one. The other fields are our
+    additions. `device_manager` is the machine that has the devices. `graph_options` configure ONNX
+    Runtime. `isolated` runs it in a child process. `paced` delays every row until its modelled time
+    has passed. `executable` replaces one in the PopEF file that cannot be simulated.
+    `join_dependent_rows` lets several requests share a batch, and a request span several batches,
+    even if a row's result may depend on its neighbours, as in the real library. `auto_reset` lets a
+    session go on after its device was lost; without it no further run starts. `batch_axis` places
+    the rows along that axis of every tensor (None: along those it was compiled for).
     """
 
     check_package_hash: bool = True
@@ -72,9 +74,9 @@ class SessionConfig:
 
 
 class Session(CompiledModel):
-    """Runs one model. Programs are run by one thread at a time.
+    """Session that runs one model. One thread at a time runs programs.
 
-    Raises LoadError or ModelRuntimeError when the executable, its metadata and its weights do not fit
+    Raises LoadError or ModelRuntimeError if the executable, its metadata and its weights do not fit
     together.
     """
 
@@ -96,18 +98,22 @@ class Session(CompiledModel):
             ),
         )
         self.runs_alone = bool(self.row_dependence) and not config.join_dependent_rows
-        """Whether a request shares no batch with another, and has at most one."""
+        """True if a request shares no batch with another, and has at most one batch."""
         self.runs_at_once = self.overlapped_runs if config.paced else 1
-        """Runs that a paced device has begun when the first of them ends."""
+        """Number of runs that a paced device has begun when the first of them ends."""
         self.lost: DeviceLostError | None = None
-        """How the device was lost, after which nothing runs any more; None with `auto_reset`."""
+        """Error by which the device was lost, after which no run starts; always None with
+        `auto_reset`."""
         self.is_stopped = False
-        """Whether `stop` was called."""
+        """True after `stop` was called."""
         self.observer: Observer | None = None
-        """Called after each run of the main programs, in the thread that ran them, with its start and end (on
-        the clock of time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see
-        Engine.lateness_ns)."""
+        """Function called after each run of the main programs, in the thread that ran them.
+
+        Its arguments are the start and end of the run (on the clock of time.perf_counter_ns), its
+        number of rows, and the lateness of the CPU in ns (see Engine.lateness_ns).
+        """
         self._streams = Connections(model, self.executable, bool(self.batch_size))
+        self._sources = model.sources()
         self._queues: QueueManager | None = None
         self._device: Device | None = None
         self._engine: Engine | None = None
@@ -120,8 +126,10 @@ class Session(CompiledModel):
         return type(self), (self.paths(), self._config)
 
     def paths(self) -> Sequence[str]:
-        """The files that the model was read from, absolute (ours). PicklingError for a popef.Model, which
-        another process cannot open again."""
+        """Return the absolute paths of the files that the model was read from (our addition).
+
+        Raises PicklingError for a popef.Model, which another process cannot open again.
+        """
         if self._paths is None:
             raise PicklingError(
                 f"model {self.executable.name!r} was given as a popef.Model, which cannot be pickled; make "
@@ -130,19 +138,21 @@ class Session(CompiledModel):
         return self._paths
 
     def model(self) -> popef.Model:
-        """The PopEF model."""
+        """Return the PopEF model."""
         return self.popef_model
 
     @property
     def device(self) -> Device:
-        """The device that the session is bound to."""
+        """Device that the session is bound to."""
         if self._device is None:
             raise ModelRuntimeError("the session is bound to no device; call bindToDevice first")
         return self._device
 
     def bindToDevice(self, device: Device | None = None) -> None:
-        """Take `device`, or one that the model asks for, and put the executable on it; weights are loaded by
-        the programs."""
+        """Take `device`, or one that fits the model, and put the executable on it.
+
+        The load programs load the weights.
+        """
         if device is None:
             target = self.executable.target
             needed = target.with_ipus(max(self.popef_model.metadata.numIpus(), target.num_ipus))
@@ -162,22 +172,26 @@ class Session(CompiledModel):
         self._streams.attach(self._engine)
 
     def unloadFromDevice(self) -> None:
-        """Give up device and weights; handlers and queues stay for the next bindToDevice."""
+        """Release device and weights; handlers and queues stay for the next bindToDevice."""
         if self._engine is not None:
             self._engine.unload()
         self._engine = self._device = None
         self._streams.attach(None)
 
     def setUserInputHandler(self, handler: Handler, predicate: AnchorCallbackPredicate | None = None) -> None:
-        """Connect input anchors to the user's callbacks: `handler(anchor)` makes the one that fills an array
-        of the compiled shape (one batch of one replica) before each run. `predicate` chooses the anchors;
-        default: the main programs'."""
+        """Connect input anchors to the user's callbacks.
+
+        `handler(anchor)` returns the callback that fills an array of the compiled shape (one batch
+        of one replica) before each run. `predicate` chooses the anchors; default: those of the main
+        programs.
+        """
         self._streams.handle_inputs(handler, predicate)
 
     def setUserOutputHandler(
         self, handler: Handler, predicate: AnchorCallbackPredicate | None = None
     ) -> None:
-        """Connect output anchors: `handler(anchor)` makes the callback that takes the rows of each run."""
+        """Connect output anchors; `handler(anchor)` returns the callback that receives the rows of
+        each run."""
         self._streams.handle_outputs(handler, predicate)
 
     def createQueueManager(
@@ -188,11 +202,12 @@ class Session(CompiledModel):
         input_predicate: AnchorCallbackPredicate | None = None,
         output_predicate: AnchorCallbackPredicate | None = None,
     ) -> QueueManager:
-        """Connect every anchor that the predicates choose to a queue; default: those of the main programs.
+        """Connect every anchor that the predicates choose to a queue; default: those of the main
+        programs.
 
-        `timeout_ns`: see QueueManager. `num_buffers`, the slots of the real library's ring buffers, must be
-        at least 1 and changes nothing here: rows are read where the caller has them, when the device asks for
-        them.
+        `timeout_ns`: see QueueManager. `num_buffers`, the slots of the real library's ring buffers,
+        must be at least 1 and has no effect: rows are read from the caller's arrays when the device
+        needs them.
         """
         if num_buffers < 1:
             raise ModelRuntimeError(f"num_buffers must be at least 1, found {num_buffers}")
@@ -218,11 +233,12 @@ class Session(CompiledModel):
         return queues
 
     def runLoadPrograms(self) -> None:
-        """Bring the weights onto the device and make the main programs ready.
+        """Load the weights onto the device and prepare the main programs.
 
-        Raises ModelRuntimeError naming the weights for which no file holds tensor data.
+        Raises ModelRuntimeError that names the weights without tensor data in the files.
         """
         engine = self._bound()
+        self._check_files()
         for index in self.popef_model.metadata.programFlow().load():
             self._deliver_weights(engine, index)
             engine.run(index)
@@ -230,9 +246,10 @@ class Session(CompiledModel):
             engine.load(index)
 
     def runMainPrograms(self) -> int:
-        """Run the main programs once; the rows computed, 0 after `stop` or when the queues were disconnected.
+        """Run the main programs once and return the number of rows computed.
 
-        With queues it waits for rows first, as their timeout says.
+        With queues it first waits for rows, as their timeout says. It returns 0 after `stop`, or if
+        the queues were disconnected.
         """
         queues = self._queues
         free_at_ns = self._engine.free_at_ns if self._engine is not None else None
@@ -241,12 +258,12 @@ class Session(CompiledModel):
         granted = self.rows_per_run if queues is None else queues.wait(free_at_ns)
         if not granted:
             return 0
-        # Asked for after the wait: whoever has none until there is a request is not told so again and again.
+        # Check after the wait, so that a session without a device does not raise before there is a request.
         engine = self._bound()
         try:
             work = [(index, engine.pull(index, granted), given) for index, _, given in self.plan]
             rows = len(work[0][1][0]) if work[0][1] else 1
-            # Asked where it counts only, that is when paced.
+            # Needed only if the device is paced.
             ready_ns = queues.ready_ns() if queues is not None and free_at_ns is not None else None
             self._run(work, rows, ready_ns, to_streams=True)
         except (RunCancelledError, StoppedError):
@@ -254,14 +271,14 @@ class Session(CompiledModel):
         return rows
 
     def run(self, inputs: Mapping[str, Array], ready_ns: int | None = None) -> dict[str, Array]:
-        """Run the main programs on rows that the caller has, past handlers and queues, as often as it takes
-        (ours).
+        """Run the main programs on the caller's rows, without handlers and queues, as often as
+        needed (our addition).
 
-        `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each
-        user output anchor; a model without a batch has one whole tensor a row, and one without inputs one
-        row. `ready_ns` is since when a
-        paced device could have had them, on the clock of time.perf_counter_ns (None: now). Raises RunError
-        and DeviceLostError, and like `check_rows`.
+        `inputs` has an array of shape (rows, *row shape) for each user input anchor, and the result
+        one for each user output anchor. In a model without a batch, each row is a whole tensor; a
+        model without inputs has one row. `ready_ns` is the time since which a paced device could
+        have had the rows, on the clock of time.perf_counter_ns (None: now). Raises RunError and
+        DeviceLostError, and the errors of `check_rows`.
         """
         rows = len(next(iter(inputs.values()))) if inputs else 1
         if self.runs_alone:
@@ -277,8 +294,8 @@ class Session(CompiledModel):
         return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:
-        """Raise ModelRuntimeError where so many rows would have to be spread over batches, but a row's result
-        may depend on its neighbours (ours)."""
+        """Raise ModelRuntimeError if so many rows need several batches, but a row's result may
+        depend on its neighbours (our addition)."""
         if self.runs_alone and rows > self.batch_size:
             raise ModelRuntimeError(
                 f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the rows of "
@@ -288,7 +305,8 @@ class Session(CompiledModel):
             )
 
     def check_device(self) -> None:
-        """Raise ModelRuntimeError where the device was lost and no other is to take its place (ours)."""
+        """Raise ModelRuntimeError if the device was lost and will not be replaced (our
+        addition)."""
         if self.lost is not None:
             raise ModelRuntimeError(f"the device was lost and auto_reset is off: {self.lost}") from self.lost
 
@@ -298,25 +316,32 @@ class Session(CompiledModel):
             self._bound().run(index)
 
     def stop(self) -> None:
-        """Have no further run start, and end the wait for rows: `runMainPrograms` returns 0 from now on."""
+        """Prevent further runs, and end the wait for rows: `runMainPrograms` returns 0 from now
+        on."""
         self.is_stopped = True
         if self._queues is not None:
             self._queues.disconnectAll()
 
     def cancel(self) -> None:
-        """Stop, and end the run in flight, from any thread and without waiting for its end: its rows are
-        lost."""
+        """Stop, and cancel the current run, whose rows are lost.
+
+        Any thread may call this; it does not wait for the end of the run.
+        """
         self.stop()
         engine = self._engine
         if engine is not None:
             engine.cancel()
 
     def _run(self, work: Work, rows: int, ready_ns: int | None, to_streams: bool = False) -> dict[str, Array]:
-        """Run each main program once on its rows: the one place where a run is counted and a device lost.
-        The outputs by anchor, or none, where they go to handlers and queues."""
+        """Run each main program once on its rows, and return the outputs by anchor.
+
+        The result is empty if the outputs go to handlers and queues. This is the only place that
+        counts a run or detects a lost device.
+        """
         if self.lost is not None:
             self.check_device()
         engine = self._bound()
+        self._check_files()
         if self.branch_costs:
             self.run_cost = self._find_cost(work[0])
         outputs: dict[str, Array] = {}
@@ -335,8 +360,19 @@ class Session(CompiledModel):
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return outputs
 
+    def _check_files(self) -> None:
+        """Raise ModelRuntimeError if a file was written to.
+
+        Its mapped weights would give other answers, or end the process if the file is shorter.
+        """
+        try:
+            for source in self._sources:
+                source.check()
+        except popef.PopefError as error:
+            raise ModelRuntimeError(str(error)) from error
+
     def _find_cost(self, work: tuple[int, list[Array], list[str]]) -> RunCost:
-        """Of the dearest of the models that the rows of a run are for."""
+        """Return the cost of the most expensive of the models that the rows of a run are for."""
         index, arrays, _ = work
         program = self.executable.program(index)
         selector = next(arrays[i] for i, name in enumerate(self.plan[0][1]) if name == program.selector)
@@ -349,8 +385,8 @@ class Session(CompiledModel):
         return self._engine
 
     def _deliver_weights(self, engine: Engine, index: int) -> None:
-        """Connect the streams of a load program to the files' tensor data, where the user has not connected
-        them."""
+        """Connect the streams of a load program to the files' tensor data, unless the user has
+        connected them."""
         data = {tensor.info.name(): tensor for tensor in self.popef_model.tensors}
         streams = self.executable.program(index).streams
         for stream in streams:
@@ -366,7 +402,7 @@ class Session(CompiledModel):
 
 
 def resolve_paths(model: popef.Model | Path | Sequence[Path]) -> Sequence[str] | None:
-    """The absolute paths of a model's files; None for a popef.Model."""
+    """Return the absolute paths of a model's files; None for a popef.Model."""
     if isinstance(model, popef.Model):
         return None
     listed = [model] if isinstance(model, (str, PathLike)) else model
@@ -374,7 +410,7 @@ def resolve_paths(model: popef.Model | Path | Sequence[Path]) -> Sequence[str] |
 
 
 def read_model(paths: Path | Sequence[Path]) -> popef.Model:
-    """The one model in some PopEF files."""
+    """Read the one model in some PopEF files."""
     reader = popef.Reader()
     for path in [paths] if isinstance(paths, (str, PathLike)) else paths:
         reader.parseFile(path)

@@ -1,6 +1,9 @@
-"""What became of the last requests of a runner: when each came, began and ended. The real library's names for
-this are not public, but for the size of the buffer and that nothing is recorded unless
-flush_on_waiting_outputs is on; what a record holds, and how it is read, is ours."""
+"""Records of the last requests of a runner: when each arrived, began and ended.
+
+The real library's names are not public, except for the size of the buffer and that nothing is
+recorded unless flush_on_waiting_outputs is on. The content of a record, and the way to read it, are
+ours.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,21 @@ Done = Callable[[Exception | None], None]
 
 @dataclass(slots=True)
 class RequestTracepoint:
-    """One request, its times on the clock of time.perf_counter_ns; 0 for what did not happen."""
+    """Record of one request, with times on the clock of time.perf_counter_ns; 0 for events that did
+    not happen."""
 
     rows: int
     enqueued_ns: int
     started_ns: int = 0
-    """Its first row was read for a run."""
+    """Time at which its first row was read for a run."""
     finished_ns: int = 0
-    """Its last row was written, or it failed."""
+    """Time at which its last row was written, or it failed."""
     error: str = ""
-    """What went wrong, if something did."""
+    """Error message, if the request failed."""
 
     def start(self) -> None:
-        """The first row is read; only the first call counts, for a run may be repeated."""
+        """Record that the first row is read; only the first call counts, because a run may be
+        repeated."""
         self.started_ns = self.started_ns or time.perf_counter_ns()
 
 
@@ -37,7 +42,8 @@ class RequestTracepoints:
         self._ended: deque[RequestTracepoint] = deque(maxlen=size or None)
 
     def watch(self, rows: int, done: Done) -> tuple[Callable[[], None], Done]:
-        """A request comes now: what to call when its first row is read, and instead of `done`."""
+        """Record a new request; return the callbacks for its first row and, instead of `done`, for
+        its end."""
         point = RequestTracepoint(rows, time.perf_counter_ns())
 
         def close(error: Exception | None) -> None:
@@ -49,5 +55,5 @@ class RequestTracepoints:
         return point.start, close
 
     def read(self) -> list[RequestTracepoint]:
-        """Those there are, the oldest first."""
+        """Return the recorded requests, the oldest first."""
         return list(self._ended.copy())

@@ -1,8 +1,8 @@
-"""ONNX graphs: what every room that reads or rewrites one needs to know of it, written once.
+"""ONNX graphs: the functions that every room needs to read or rewrite them.
 
-Makers and users, bodies, attributes, opset, names, replacement, building, shapes, and weights that stay
-outside the messages. Nothing here knows a chip, a precision, or what an operator costs; graphs are
-`onnx.GraphProto`, so that scripts and passes of users see what they know.
+They cover makers and users, bodies, attributes, opset, names, replacement, building, shapes, and
+weights outside the messages. Nothing here knows a chip, a precision, or the cost of an operator.
+Graphs are `onnx.GraphProto`, which users' scripts and passes know.
 """
 
 from onnxgraph.admission import check_graph, check_tensors_only

@@ -1,7 +1,7 @@
-"""What a graph of a stranger may be, looked at before anything infers, lowers or computes it.
+"""Checks of a graph from outside, before any inference, lowering or run.
 
-Graphs come out of PopEF files, from `sim_graph_path` and from those who compile or profile a model. They may
-refer to nothing outside themselves. How much time and memory one may ask for is `simipu.demand`'s.
+Graphs come from PopEF files, from `sim_graph_path` and from users who compile or profile a model.
+They must not refer to anything outside themselves. `simipu.demand` limits their time and memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from onnxgraph.errors import GraphError, GraphTooLargeError
 from onnxgraph.nodes import STANDARD_DOMAINS, iter_any_bodies
 from onnxgraph.tensors import element_bytes, is_packed, iter_tensors
 
-MOST_SHAPE_NUMBERS = 1 << 20
-"""In what shape inference computes of shapes: onnx and ONNX Runtime keep each as an object. Known models have
-some dozens."""
+MAX_SHAPE_NUMBERS = 1 << 20
+"""Maximum count of numbers in a shape that inference computes: onnx and ONNX Runtime keep each as
+an object.
+
+Known models have some dozens.
+"""
 _CARRIERS = frozenset(
     (
         "Add Cast Ceil Concat Constant Div Floor Gather Identity Mod Mul Neg Range Shape Size Slice Squeeze "
@@ -29,18 +32,22 @@ _CARRIERS = frozenset(
 """Operators through which onnx follows the values of shapes."""
 _TERM = rb"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?"
 _EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_TERM, _TERM, _TERM))
-"""Of an Einsum, without its spaces: letters and at most one ellipsis for each operand and for the result."""
+"""Equation of an Einsum, without its spaces: letters and at most one ellipsis for each operand and
+for the result."""
 
 _CLASSICAL_DOMAIN = "ai.onnx.ml"
 _TENSORS_ONLY = "expected tensors of numbers, as the IPU has them"
 _MAX_TOLD = 100
-"""Characters of an equation in a message."""
+"""Number of characters of an equation in a message."""
 
 
 def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> None:
-    """Raise GraphError where `model` brings functions of its own, nests too deep, has a tensor whose data are
-    not those of its shape, or refers to a file. If `without_weights`, initializers of the main graph may have
-    their data elsewhere, or none."""
+    """Raise GraphError if `model` is invalid or refers to anything outside itself.
+
+    It must not have functions of its own, deep nesting, tensors whose data do not fit their shape,
+    or references to files. If `without_weights`, initializers of the main graph may have their data
+    elsewhere, or none.
+    """
     if model.functions or model.training_info:
         raise GraphError(
             "the graph brings functions or training steps of its own; inline functions when exporting the "
@@ -61,15 +68,18 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
                 f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside itself"
             )
     numbers = _count_shape_numbers(model.graph, {})
-    if numbers > MOST_SHAPE_NUMBERS:
+    if numbers > MAX_SHAPE_NUMBERS:
         raise GraphTooLargeError(
             f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most likely; the "
-            f"limit is {MOST_SHAPE_NUMBERS}"
+            f"limit is {MAX_SHAPE_NUMBERS}"
         )
 
 
 def _check_names(graph: onnx.GraphProto) -> None:
-    """Protobuf gives what is no UTF-8 as bytes, which half of all code would trip over."""
+    """Raise GraphError for names that are not UTF-8.
+
+    Protobuf returns such names as bytes, which much code cannot handle.
+    """
     for inner in _iter_any_graphs(graph):
         names = [value.name for value in (*inner.input, *inner.output, *inner.value_info)]
         names += (tensor.name for tensor in inner.initializer)
@@ -116,14 +126,15 @@ def _check_data(tensor: TensorProto, may_lack: bool) -> None:
 
 
 def _check_equation(node: onnx.NodeProto) -> None:
-    """Refuse an equation that breaks ONNX's grammar: onnx's own parser does not end for some of them.
+    """Reject an equation that breaks ONNX's grammar: onnx's own parser does not end for some of
+    them.
 
-    The parser looks at an attribute's name only, not at its type.
+    The parser checks an attribute's name only, not its type.
     """
     for equation in (each.s for each in node.attribute if each.name == "equation"):
         text = equation.replace(b" ", b"")
         if not text and len(node.input) != 1:
-            continue  # None at all: what checks nodes says that it is missing.
+            continue  # No equation: the check of nodes reports that it is missing.
         operands, _, result = text.partition(b"->")
         fits = (
             _EQUATION.fullmatch(text)
@@ -145,10 +156,10 @@ def _shorten(text: bytes) -> str:
 
 
 def check_tensors_only(model: onnx.ModelProto) -> None:
-    """Raise GraphError where `model` declares or makes what is no tensor of numbers: a string, a sequence, an
-    optional value, a map.
+    """Raise GraphError if `model` declares or makes anything but tensors of numbers: strings,
+    sequences, optional values, maps.
 
-    The memory that ONNX Runtime takes for those is bounded by nothing.
+    ONNX Runtime's memory for those is unbounded.
     """
     for graph in _iter_any_graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -169,7 +180,8 @@ def _check_value(value: onnx.ValueInfoProto) -> None:
 
 
 def _check_makes_numbers(node: onnx.NodeProto) -> None:
-    """A node that needs no string and makes some: Cast, Constant, operators of ai.onnx.ml."""
+    """Raise GraphError for a node that may make strings without reading any: Cast, Constant,
+    operators of ai.onnx.ml."""
     if node.domain == _CLASSICAL_DOMAIN:
         raise GraphError(
             f"node {node.name or node.op_type!r} has an operator of domain {node.domain}, which may make "
@@ -192,8 +204,8 @@ def _iter_any_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
-    """The most numbers that a shape computed in `graph`, or inside its nodes, may have, if onnx followed all
-    of them."""
+    """Return the maximum count of numbers in a shape computed in `graph` or inside its nodes, if
+    onnx follows them all."""
     counts = dict(outer)
     counts.update(
         (tensor.name, math.prod(tensor.dims)) for tensor in graph.initializer if len(tensor.dims) <= 1

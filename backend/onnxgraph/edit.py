@@ -1,5 +1,5 @@
-"""Changing graphs in place. Protobuf lists cannot be assigned: only here are they emptied and filled
-again."""
+"""Changes of graphs in place. Protobuf lists cannot be assigned, so this module empties and refills
+them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from onnxgraph.nodes import find_inputs, iter_bodies, iter_nodes, iter_reads, us
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
 _APART_IR_VERSION = 4
-"""The oldest format whose initializers need not be inputs."""
+"""Oldest IR version whose initializers need not be inputs."""
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Make `nodes`, in their order, the nodes of the graph. They may be those that it has now."""
-    # What is emptied takes its nodes with it, also those that are to stay, so that these are copied before.
+    """Set the nodes of the graph to `nodes`, in their order. They may include present nodes of the
+    graph."""
+    # Emptying the list invalidates its nodes, also those to keep, so copy them first.
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
 
 
 def forget_values(graph: onnx.GraphProto) -> None:
-    """Forget what the graph says of the tensors on the way from its inputs to its outputs."""
+    """Remove the declared types and shapes of the tensors between the graph's inputs and
+    outputs."""
     del graph.value_info[:]
 
 
 def replace_inputs(graph: onnx.GraphProto, inputs: Iterable[onnx.ValueInfoProto]) -> None:
-    """Make these the inputs of the graph; they may be among those that it has now."""
+    """Set the inputs of the graph; they may include its present ones."""
     _replace(graph.input, inputs)
 
 
 def replace_outputs(graph: onnx.GraphProto, outputs: Iterable[onnx.ValueInfoProto]) -> None:
-    """Make these the outputs of the graph; they may be among those that it has now."""
+    """Set the outputs of the graph; they may include its present ones."""
     _replace(graph.output, outputs)
 
 
@@ -46,7 +48,8 @@ def _replace(field: Any, values: Iterable[onnx.ValueInfoProto]) -> None:
 
 
 def keep_outputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
-    """Keep those outputs, in the order of `names`; KeyError for one that the graph lacks."""
+    """Keep only the outputs `names`, in that order; raises KeyError for a name that is no
+    output."""
     known = {value.name: value for value in graph.output}
     replace_outputs(graph, [known[name] for name in names])
 
@@ -64,24 +67,26 @@ def drop_unread_nodes(graph: onnx.GraphProto) -> None:
 
 
 def keep_opsets(model: onnx.ModelProto, domains: Collection[str]) -> None:
-    """Forget the opsets of other domains."""
+    """Remove the opsets of other domains."""
     kept = [entry for entry in model.opset_import if entry.domain in domains]
     del model.opset_import[:]
     model.opset_import.extend(kept)
 
 
 def name_nodes(graph: onnx.GraphProto) -> None:
-    """Name the unnamed nodes by what they make: reports and errors speak of nodes by name."""
+    """Name the unnamed nodes by their first output, because reports and errors refer to nodes by
+    name."""
     for node in iter_nodes(graph):
         if not node.name:
             node.name = next((output for output in node.output if output), node.op_type)
 
 
 def rename(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
-    """Give tensors other names wherever nodes, bodies' too, and outputs of bodies read and make them.
+    """Rename tensors in the inputs and outputs of nodes, in their bodies, and in the outputs of
+    bodies.
 
-    Inputs, outputs and initializers of `graph` itself keep theirs: whoever renames those says so. A body's
-    own inputs and initializers hide what is outside under their names.
+    Inputs, outputs and initializers of `graph` itself keep their names; the caller renames those. A
+    body's own inputs and initializers hide outer tensors of the same names.
     """
     if not renames:
         return
@@ -97,7 +102,7 @@ def rename(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
 
 
 def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:
-    """Give a value that static shape."""
+    """Set the static shape of a value."""
     dims = value.type.tensor_type.shape.dim
     del dims[:]
     for size in shape:
@@ -105,7 +110,7 @@ def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:
 
 
 def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
-    """Give an attribute of a node that value, whether it is there or not."""
+    """Set an attribute of a node, present or not."""
     made = helper.make_attribute(name, value)
     found = next((each for each in node.attribute if each.name == name), None)
     if found is None:
@@ -115,31 +120,33 @@ def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
 
 
 def drop_attribute(node: onnx.NodeProto, name: str) -> None:
-    """Take an attribute off a node that may have it."""
+    """Remove an attribute of a node, if present."""
     for i in reversed(range(len(node.attribute))):
         if node.attribute[i].name == name:
             del node.attribute[i]
 
 
 def drop_functions(model: onnx.ModelProto) -> None:
-    """Drop the functions and the training steps that a model brings."""
+    """Drop the functions and the training steps of a model."""
     del model.functions[:], model.training_info[:]
 
 
 def drop_weights(graph: onnx.GraphProto, kept: Collection[str]) -> None:
-    """Drop all weights but those, and those twice there; gigabytes stay where they are."""
+    """Drop all weights but those in `kept`, and duplicates; the data of the others are not
+    moved."""
     last = {tensor.name: i for i, tensor in enumerate(graph.initializer)}
     _drop(graph, [t.name not in kept or last[t.name] != i for i, t in enumerate(graph.initializer)])
 
 
 def drop_initializers(graph: onnx.GraphProto, names: Collection[str]) -> None:
-    """Drop the weights of those names; gigabytes stay where they are."""
+    """Drop the weights of those names; the data of the others are not moved."""
     if names:
         _drop(graph, [tensor.name in names for tensor in graph.initializer])
 
 
 def _drop(graph: onnx.GraphProto, is_dropped: Sequence[bool]) -> None:
-    """One by one each would move all that stand behind it: what is dropped goes to the end first."""
+    """Drop initializers by first sorting them to the end: dropping one by one would move all those
+    behind each."""
     if any(is_dropped):
         flags = iter(is_dropped)
         graph.initializer.sort(key=lambda _tensor: next(flags))
@@ -149,7 +156,8 @@ def _drop(graph: onnx.GraphProto, is_dropped: Sequence[bool]) -> None:
 def drop_weight_inputs(model: onnx.ModelProto) -> bool:
     """Remove initializers from the inputs of `model`, in place; return whether there were any.
 
-    The format becomes one that allows it, or shape inference would not look at the initializers.
+    The IR version is raised to one that allows this; otherwise shape inference would ignore the
+    initializers.
     """
     kept = find_inputs(model.graph)
     if len(kept) == len(model.graph.input):
@@ -162,7 +170,10 @@ def drop_weight_inputs(model: onnx.ModelProto) -> bool:
 def without_weights(
     model: onnx.ModelProto, names: Collection[str], *, as_inputs: bool = True
 ) -> onnx.ModelProto:
-    """A copy that has inputs in the place of those weights, unless not `as_inputs`; they are not copied."""
+    """Return a copy with those weights replaced by inputs, or removed if not `as_inputs`.
+
+    The weights themselves are not copied.
+    """
     light = copy_without(model, "graph")
     light.graph.CopyFrom(copy_without(model.graph, "initializer"))
     known = {value.name for value in light.graph.input}
@@ -179,7 +190,8 @@ def without_weights(
 def copy_with_weights(
     model: onnx.ModelProto, replace: Callable[[onnx.TensorProto], onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """A copy that has what `replace` makes of each weight in its place; no weight is copied besides."""
+    """Return a copy with each weight replaced by the result of `replace`; no weight is copied
+    otherwise."""
     light = copy_without(model, "graph")
     light.graph.CopyFrom(copy_without(model.graph, "initializer"))
     for tensor in model.graph.initializer:
@@ -192,10 +204,10 @@ def change_without_weights(
     names: Collection[str],
     change: Callable[[onnx.ModelProto], onnx.ModelProto],
 ) -> None:
-    """Make `model`, in place, what `change` makes of it while those weights are away, as inputs.
+    """Set `model`, in place, to the result of `change`, which sees those weights as inputs.
 
-    They are neither copied nor carried through whatever `change` hands the model to; those that nothing takes
-    any longer go.
+    The weights are neither copied nor passed to the functions that `change` calls. Weights that are
+    no longer read are dropped.
     """
     given = {value.name for value in model.graph.input}
     changed = change(without_weights(model, names))
@@ -214,7 +226,7 @@ def _clear(message: _Message, kept: str) -> None:
 
 
 def copy_without(message: _Message, left_out: str) -> _Message:
-    """A copy of all but one field, which is not copied on the way."""
+    """Return a copy of all fields but one, which is not copied on the way."""
     copy = type(message)()
     for field, value in message.ListFields():
         if field.name == left_out:

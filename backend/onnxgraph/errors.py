@@ -1,9 +1,10 @@
-"""The errors of graphs. Who loads, compiles or profiles one says so with an error of its own."""
+"""The errors of graphs. Rooms that load, compile or profile a graph convert them to their own
+errors."""
 
 
 class GraphError(Exception):
-    """A graph is refused unseen: it refers to something outside itself, or is damaged."""
+    """A graph is rejected before use: it refers to something outside itself, or is damaged."""
 
 
 class GraphTooLargeError(GraphError):
-    """A graph asks for more time or memory than the limits allow."""
+    """A graph needs more time or memory than the limits allow."""

@@ -1,5 +1,7 @@
-"""The files of external data that an ONNX model refers to: beside the model, regular, and as large as they
-have to be."""
+"""Files of external data that an ONNX model refers to, and their checks.
+
+Each must be in the model's folder, be a regular file, and have the required size.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from popef.text import escape
 
 
 def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
-    """The file that holds the external data of `tensor`, of a model in `folder`, and where in it they begin.
+    """Return the file with the external data of `tensor`, of a model in `folder`, and their offset.
 
-    Raises FileNotFoundError where there is no such file; GraphError where it lies outside of `folder`, is a
-    device or a pipe, or does not hold data of the tensor's size.
+    Raises FileNotFoundError if there is no such file. Raises GraphError if it is outside of
+    `folder`, is a device or a pipe, or does not hold data of the tensor's size.
     """
     told = {entry.key: entry.value for entry in tensor.external_data}
     location, size = told.get("location", ""), count_bytes(tensor)
@@ -64,7 +66,7 @@ def bring_in(tensor: TensorProto, folder: Path) -> None:
 
 
 def bring_all_in(model: onnx.ModelProto, folder: Path) -> None:
-    """Read the external data of every tensor of `model`, wherever it stands; raises like `find_data`."""
+    """Read the external data of every tensor of `model`; raises like `find_data`."""
     for tensor, _ in iter_tensors(model.graph):
         if tensor.data_location == TensorProto.EXTERNAL:
             bring_in(tensor, folder)

@@ -1,5 +1,8 @@
-"""Shapes and element sizes of a graph's tensors, by shape inference: ONNX's for the standard's operators, and
-for those of other domains that of standard ones which stand in for them, or of users' functions."""
+"""Shapes and element sizes of a graph's tensors, by shape inference.
+
+ONNX infers the standard's operators. For operators of other domains, standard ones stand in, or
+users' functions give the shapes.
+"""
 
 from __future__ import annotations
 
@@ -20,35 +23,39 @@ from onnxgraph.tensors import element_bytes
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256
-"""Elements of a float weight on whose values no shape depends: what shapes are made of is smaller."""
-_MOST_ROUNDS = 64
-"""Of inference, for loops that follow one another; a known model has 2."""
-MOST_TRIPS = 2**31
-"""Of a Loop: more stand for a loop that only its condition ends."""
-_MOST_REMEMBERED = 2
-"""Graphs whose shapes are remembered: who asks again asks soon."""
+"""Number of elements above which a float weight is large. No shape depends on its values: the
+tensors that shapes are made of are smaller."""
+_MAX_ROUNDS = 64
+"""Maximum rounds of inference, for loops that follow one another; a known model has 2."""
+MAX_TRIPS = 2**31
+"""Maximum trips of a Loop; a larger number means that only its condition ends the loop."""
+_MAX_REMEMBERED = 2
+"""Maximum number of graphs whose shapes are cached; a caller that repeats a query does so soon."""
 
 StandIn = Callable[[onnx.NodeProto], Sequence[onnx.NodeProto]]
-"""Of a node of another domain, nodes of the standard that make tensors of the same names, types and
-shapes."""
+"""Function from a node of another domain to standard nodes whose results have the same names, types
+and shapes."""
 ShapeFunction = Callable[[onnx.ModelProto, onnx.NodeProto], tuple[onnx.ModelProto, bool]]
-"""What a user says of an operator: the model with the shapes that the node makes, and whether they are
-known."""
+"""User's function for an operator: it returns the model with the shapes that the node makes, and if
+they are known."""
 
 _STAND_INS: dict[tuple[str, str], StandIn] = {}
 _FUNCTIONS: dict[str, ShapeFunction] = {}
 _DOMAIN_FUNCTIONS: dict[str, ShapeFunction] = {}
-"""Those that are asked for all operators of a domain that have none of their own."""
+"""Functions for all operators of a domain that have no function of their own."""
 _MARK = "onnxgraph.stand-in:"
-"""What stand-ins are known by, in their doc_string; behind it the number of the node that they stand for."""
+"""Prefix in the doc_string of stand-ins; the number of the replaced node follows it."""
 _Inference = tuple[onnx.shape_inference.InferenceError | None, onnx.ModelProto]
-"""What is wrong with a graph, and what can be said of it all the same."""
+"""Error of a graph, if any, and the model with the shapes that are known regardless."""
 _remembered: ContextVar[dict[bytes, _Inference] | None] = ContextVar("_remembered", default=None)
 
 
 def register_stand_in(domain: str, *op_types: str) -> Callable[[StandIn], StandIn]:
-    """A decorator: while shapes are inferred, what the function makes of a node stands in for operators of
-    another domain than the standard's."""
+    """Return a decorator that registers stand-ins for operators of a domain other than the
+    standard's.
+
+    During shape inference, the nodes that the function returns replace the operator.
+    """
 
     def add(make: StandIn) -> StandIn:
         assert domain not in STANDARD_DOMAINS, "ONNX infers the shapes of its own operators"
@@ -59,8 +66,10 @@ def register_stand_in(domain: str, *op_types: str) -> Callable[[StandIn], StandI
 
 
 def _stand_in_for_eye(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """A Cast, which makes a tensor of the same type and shape: ONNX's inference of EyeLike ends the process
-    where nothing is known of its input."""
+    """Return a Cast, whose result has the same type and shape.
+
+    ONNX's inference of EyeLike ends the process if nothing is known of its input.
+    """
     to = next((each.i for each in node.attribute if each.name == "dtype"), 0)
     if to:
         return [helper.make_node("Cast", node.input, node.output, node.name, to=to)]
@@ -71,13 +80,16 @@ _STAND_INS.update(((domain, "EyeLike"), _stand_in_for_eye) for domain in STANDAR
 
 
 def register_shape_function(function: ShapeFunction, *op_types: str) -> None:
-    """Ask `function`, a user's, for what nodes of those operators make, whatever their domain, where nothing
-    else says it."""
+    """Register a user's function for the results of those operators, in any domain.
+
+    It is called if the shapes are not known otherwise.
+    """
     _FUNCTIONS.update(dict.fromkeys(op_types, function))
 
 
 def register_domain_shapes(domain: str, function: ShapeFunction) -> None:
-    """Ask `function` for what nodes of `domain` make, where nothing else says it."""
+    """Register `function` for the results of nodes of `domain` whose shapes are not known
+    otherwise."""
     assert domain not in STANDARD_DOMAINS, "ONNX infers the shapes of its own operators"
     _DOMAIN_FUNCTIONS[domain] = function
 
@@ -87,21 +99,23 @@ def _find_function(node: onnx.NodeProto) -> ShapeFunction | None:
 
 
 def has_shape_function(op_type: str) -> bool:
-    """Whether a user has said what nodes of that operator make."""
+    """Return whether a user has registered a shape function for that operator."""
     return op_type in _FUNCTIONS
 
 
 def like_first_input(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """The stand-in of operators whose first result is of the type and shape of their first operand."""
+    """Return the stand-in of operators whose first result has the type and shape of their first
+    operand."""
     return [helper.make_node("Identity", [node.input[0]], [node.output[0]])]
 
 
 @contextmanager
 def remember_inferences() -> Iterator[None]:
-    """While the with statement lasts, a graph that is asked about again is not inferred again.
+    """Cache inferred shapes during the with statement, so that a repeated query is not inferred
+    again.
 
-    What decides is all that the graph says, so that nobody who changes one has to tell. Outside, nothing is
-    kept: a server loads a graph once.
+    The key is the whole graph, so code that changes a graph need not invalidate anything. Outside,
+    nothing is cached: a server loads a graph once.
     """
     if _remembered.get() is not None:
         yield
@@ -115,7 +129,7 @@ def remember_inferences() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor's compiled shape and the bytes of one element."""
+    """Compiled shape of a tensor and the bytes of one element."""
 
     shape: tuple[int, ...]
     bytes_per_element: int
@@ -127,16 +141,15 @@ class Value:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tensor."""
+        """Number of bytes of the tensor."""
         return self.size * self.bytes_per_element
 
 
 def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
-    """The model with what can be said of its tensors' types and shapes, and without the data of large float
-    weights.
+    """Return the model with inferred types and shapes, and without the data of large float weights.
 
-    No shape depends on those, and nobody should write and read gigabytes for shapes. What goes round a Loop
-    keeps its shape, as it has to on the chip, which ONNX's inference does not take for granted. Raises
+    No shape depends on those, and serializing gigabytes to infer shapes is a waste. The state of a
+    Loop keeps its shape, as it must on the chip; ONNX's inference does not assume that. Raises
     InferenceError if `strict`.
     """
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
@@ -155,7 +168,7 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     key = hashlib.sha256(light.SerializeToString(deterministic=True)).digest()
     if key not in remembered:
         remembered[key] = _infer_for_both(light)
-        if len(remembered) > _MOST_REMEMBERED:
+        if len(remembered) > _MAX_REMEMBERED:
             del remembered[next(iter(remembered))]
     fault, known = remembered[key]
     if strict and fault is not None:
@@ -166,7 +179,8 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
 
 
 def _infer_for_both(model: onnx.ModelProto) -> _Inference:
-    """Where nothing is wrong, who is strict and who is not get the same answer."""
+    """Infer strictly, and without strict mode after an error; for a valid graph both give the same
+    result."""
     try:
         return None, _infer(model, True)
     except onnx.shape_inference.InferenceError as error:
@@ -189,8 +203,11 @@ def _infer(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
 
 
 def _lend_constants(graph: onnx.GraphProto, outer: ChainMap[str, TensorProto], lent: list[int]) -> None:
-    """Put the small constants that bodies read from around them into the bodies, in place: ONNX's inference
-    sees what shapes they make only there. How many each body got is added to the list, in order."""
+    """Copy the small constants that bodies read from outer graphs into the bodies, in place.
+
+    ONNX's inference sees only there the shapes that they make. The number copied into each body is
+    appended to the list, in order.
+    """
     small = {
         tensor.name: tensor
         for tensor in graph.initializer
@@ -220,7 +237,7 @@ def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     loops = sum(node.op_type == "Loop" for node in model.graph.node)
     asked = sum(_find_function(node) is not None for node in model.graph.node)
-    for _ in range(min(2 * loops, _MOST_ROUNDS) + asked):  # into a Loop's body, and out of it
+    for _ in range(min(2 * loops, _MAX_ROUNDS) + asked):  # into a Loop's body, and out of it
         if not (_declare_loops(inferred) | (asked > 0 and _ask_functions(inferred))):
             break
         inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
@@ -228,7 +245,8 @@ def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
 
 
 def _put_stand_ins(graph: onnx.GraphProto, stood_for: list[onnx.NodeProto]) -> None:
-    """In place, in bodies too; the nodes that are stood for are added to the list."""
+    """Replace nodes by their stand-ins in place, in bodies too; append the replaced nodes to the
+    list."""
     nodes: list[onnx.NodeProto] = []
     found = False
     for node in graph.node:
@@ -251,7 +269,7 @@ def _put_stand_ins(graph: onnx.GraphProto, stood_for: list[onnx.NodeProto]) -> N
 
 
 def _take_stand_ins_away(graph: onnx.GraphProto, stood_for: Sequence[onnx.NodeProto]) -> None:
-    """Put the nodes that are stood for back, and forget what stand-ins make on the way."""
+    """Restore the replaced nodes, and remove the intermediate results of stand-ins."""
     if not stood_for:
         return
     nodes: dict[int, onnx.NodeProto] = {}
@@ -277,7 +295,8 @@ def _take_stand_ins_away(graph: onnx.GraphProto, stood_for: Sequence[onnx.NodePr
 
 
 def _ask_functions(model: onnx.ModelProto) -> bool:
-    """Have users' functions write, in place, what their nodes make. Whether anything was written."""
+    """Call users' functions to write, in place, the shapes of their nodes; return whether anything
+    was written."""
     written = False
     for node in list(model.graph.node):
         function = _find_function(node)
@@ -291,7 +310,7 @@ def _ask_functions(model: onnx.ModelProto) -> bool:
 
 
 def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
-    """What is known of tensors whose static shape is."""
+    """Return the type of each tensor whose static shape is known."""
     known = {
         info.name: info
         for info in (*graph.value_info, *graph.output, *graph.input)
@@ -305,13 +324,16 @@ def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 
 
 def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
-    """Shape and element size of every tensor of the main graph, as far as they can be inferred."""
+    """Return shape and element size of every tensor of the main graph, as far as they can be
+    inferred."""
     return graph_values(infer_shapes(model).graph)
 
 
 def iter_shapes(graph: onnx.GraphProto) -> Iterator[ChainMap[str, tuple[int, ...]]]:
-    """The static shapes that can be seen in a graph whose types are known, and in the bodies inside it, in
-    the order of `iter_graphs`."""
+    """Yield the static shapes visible in a graph with known types, and in each body inside it.
+
+    The order is that of `iter_graphs`.
+    """
     yield from _iter_shapes(graph, ChainMap())
 
 
@@ -326,8 +348,10 @@ def _iter_shapes(
 
 
 def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
-    """Shape and element size of every tensor of a graph whose static shape is known, not of the graphs inside
-    its nodes."""
+    """Return shape and element size of every tensor of a graph whose static shape is known.
+
+    The graphs inside its nodes are not included.
+    """
     values = {tensor.name: value_of(tensor) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
         shape = _static_shape(info)
@@ -337,16 +361,19 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
 
 
 def count_trips(limit: TensorProto | None) -> int | None:
-    """How often a Loop runs at most, by the constant that is its first input, if it is one; for no limit
-    exporters write the largest integer."""
+    """Return the maximum number of trips of a Loop, from the constant that is its first input, if
+    it is one.
+
+    Exporters write the largest integer for no limit.
+    """
     return None if limit is None else max(0, int(onnx.numpy_helper.to_array(limit).ravel()[0]))
 
 
 def _declare_loops(model: onnx.ModelProto) -> bool:
-    """Write into each Loop's body, in place, the shapes that it starts with, and behind it those that it ends
-    with.
+    """Write the initial shapes of each Loop into its body, in place, and its final shapes after it.
 
-    Only where they are known and the body keeps them. Whether anything was written.
+    This is done only if they are known and the body keeps them. Return whether anything was
+    written.
     """
     graph = model.graph
     known = _find_known(graph)
@@ -371,7 +398,7 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
                 written = True
         for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
             shape, trips = _static_shape(result), count_trips(constants.get(node.input[0]))
-            if shape is not None and trips is not None and trips <= MOST_TRIPS and name not in known:
+            if shape is not None and trips is not None and trips <= MAX_TRIPS and name not in known:
                 stacked = onnx.helper.make_tensor_value_info(
                     name, result.type.tensor_type.elem_type, (trips, *shape)
                 )
@@ -396,7 +423,7 @@ def _static_shape(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def value_of(tensor: TensorProto) -> Value:
-    """Shape and element size of a weight."""
+    """Return shape and element size of a weight."""
     return Value(tuple(tensor.dims), _bytes_per_element(tensor.data_type))
 
 

@@ -1,4 +1,5 @@
-"""Looking at graphs: attributes, bodies, what nodes read and make. Nothing here changes one."""
+"""Queries on graphs: attributes, bodies, inputs and outputs of nodes. Nothing here changes a
+graph."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from onnx import AttributeProto, helper
 from onnxgraph.errors import GraphError
 
 STANDARD_DOMAINS = ("", "ai.onnx")
-"""Two spellings of the standard's domain."""
+"""Two spellings of the domain of the standard's operators."""
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute of `node`."""
+    """Return the value of an attribute of `node`."""
     return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
 
 
 def find_opset(model: onnx.ModelProto, default: int | None = None) -> int:
-    """The version of the standard's operators that a model is written in.
+    """Return the version of the standard's operators that a model uses.
 
-    A model that names none is of version `default`; LookupError where there is no default either.
+    A model that names none has version `default`. Raises LookupError if there is no default either.
     """
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     if not versions and default is None:
@@ -32,8 +33,11 @@ def find_opset(model: onnx.ModelProto, default: int | None = None) -> int:
 
 
 def iter_bodies(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
-    """The graphs inside an If, Loop or Scan. Every pass asks for those of every node, most of which have no
-    attribute at all: they are answered without a generator."""
+    """Return the graphs inside an If, Loop or Scan.
+
+    Every pass calls this for every node. Most nodes have no attribute at all, and for those no
+    generator is made.
+    """
     return _iter_graphs(node) if node.attribute else ()
 
 
@@ -46,14 +50,16 @@ def _iter_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def iter_any_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Every graph inside `node`, also those in attributes that say they hold something else: what a
-    stranger's model can hide from those who look at the type first."""
+    """Yield every graph inside `node`, also in attributes whose type says otherwise.
+
+    A model from outside could hide a graph there from code that checks the type first.
+    """
     for each in node.attribute:
         yield from (body for body in (each.g, *each.graphs) if body.node)
 
 
 def iter_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and, after it, the bodies inside its nodes, and those inside theirs."""
+    """Yield a graph and, after it, the bodies inside its nodes, recursively."""
     yield graph
     for node in graph.node:
         for body in iter_bodies(node):
@@ -61,7 +67,7 @@ def iter_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph in order, those of a body after the node that it is inside of."""
+    """Yield the nodes of a graph in order; the nodes of a body follow the node that contains it."""
     for node in graph.node:
         yield node
         for body in iter_bodies(node):
@@ -71,15 +77,15 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def find_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     """Return the real inputs of `graph`: those that a caller feeds.
 
-    Models of IR version 3 and older list their initializers in `graph.input` too, and newer ones may do so to
-    let a caller replace them. On the chip they are weights: nobody feeds them.
+    Models of IR version 3 and older list their initializers in `graph.input` too. Newer ones may do
+    so to let a caller replace them. On the chip they are weights, which no caller feeds.
     """
     weights = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in weights]
 
 
 def iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
-    """Names of everything that a graph and its bodies are given or make."""
+    """Yield the names of all inputs, initializers and node outputs of a graph and its bodies."""
     for each in iter_graphs(graph):
         yield from (value.name for value in each.input)
         yield from (tensor.name for tensor in each.initializer)
@@ -88,7 +94,7 @@ def iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its bodies capture included."""
+    """Yield the names that a node reads, including those that its bodies capture."""
     yield from filter(None, node.input)
     for body in iter_bodies(node):
         made = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
@@ -99,7 +105,7 @@ def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def used_names(graph: onnx.GraphProto) -> set[str]:
-    """Names that nodes, their bodies' too, and outputs take."""
+    """Return the names that nodes, graph outputs and bodies read."""
     used: set[str] = set()
     for each in iter_graphs(graph):
         used.update(name for node in each.node for name in node.input)
@@ -108,12 +114,15 @@ def used_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def find_makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """The node of `graph`, not of its bodies, that makes each tensor."""
+    """Return the node of `graph`, without its bodies, that makes each tensor."""
     return {name: node for node in graph.node for name in node.output if name}
 
 
 def find_users(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
-    """The nodes of `graph` that read each tensor, in order and each once; a body's reading is its node's."""
+    """Return the nodes of `graph` that read each tensor, in order and each once.
+
+    A tensor that a body reads counts as read by the body's node.
+    """
     users: dict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in graph.node:
         for name in dict.fromkeys(iter_reads(node)):
@@ -122,8 +131,10 @@ def find_users(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
 
 
 def find_makers_anywhere(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """The node that makes each tensor of `graph` and of its bodies; what goes into a body is its node's
-    doing."""
+    """Return the node that makes each tensor of `graph` and of its bodies.
+
+    The maker of a body's input is the node that contains the body.
+    """
     makers: dict[str, onnx.NodeProto] = {}
     for node in iter_nodes(graph):
         makers.update((name, node) for name in node.output if name)
@@ -133,16 +144,19 @@ def find_makers_anywhere(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 
 def fresh_name(wanted: str, taken: Container[str]) -> str:
-    """`wanted`, with as many underscores behind it as keep it apart from the names that are taken."""
+    """Return `wanted` with as many underscores appended as make it differ from the taken names."""
     while wanted in taken:
         wanted += "_"
     return wanted
 
 
 def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
-    """The nodes of `graph`, not of its bodies, in an order in which each reads only what is there already, as
-    near to their own as may be; None where that is their own. GraphError for nodes that wait for each
-    other."""
+    """Return the nodes of `graph`, without its bodies, in an order in which each reads only earlier
+    results.
+
+    The order is as near as possible to the present one; None means that the present order is
+    already sorted. Raises GraphError for nodes that depend on each other.
+    """
     makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     waits = [[makers[name] for name in iter_reads(node) if name in makers] for node in graph.node]
     if all(maker < i for i, needed in enumerate(waits) for maker in needed):

@@ -1,4 +1,4 @@
-"""Tensors of a model wherever they stand, and how large they are. Their values: `weights`."""
+"""Iteration over all tensors of a model, and their sizes. Their values: `weights`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnx import TensorProto, helper
 
 from onnxgraph.errors import GraphError
 
-MOST_DEPTH = 16
-"""Of graphs inside nodes; a known model has 3."""
+MAX_DEPTH = 16
+"""Maximum depth of graphs inside nodes; a known model has 3."""
 
 
 def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:
-    """Every tensor wherever one can stand, and whether it is an initializer of the main graph."""
-    if depth > MOST_DEPTH:
-        raise GraphError(f"graphs stand inside nodes more than {MOST_DEPTH} deep")
+    """Yield every tensor of a graph, and whether it is an initializer of the main graph."""
+    if depth > MAX_DEPTH:
+        raise GraphError(f"graphs stand inside nodes more than {MAX_DEPTH} deep")
     yield from ((tensor, depth == 0) for tensor in graph.initializer)
     for sparse in graph.sparse_initializer:
         yield from ((tensor, False) for tensor in (sparse.values, sparse.indices))
@@ -33,14 +33,16 @@ def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[Tenso
 
 
 def element_bytes(data_type: int) -> int:
-    """Bytes of an element as files have it; older versions of onnx know some types as float only."""
+    """Return the bytes of an element in files; older versions of onnx know some types as float
+    only."""
     name = TensorProto.DataType.Name(data_type)
     narrow = 1 if name.startswith("FLOAT8") else 2 if name == "BFLOAT16" else 0
     return narrow or int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
 def count_bytes(tensor: TensorProto) -> int:
-    """Bytes of the raw data of a tensor of that type and shape; -1 for a type or a shape that has none."""
+    """Return the bytes of a tensor's raw data by its type and shape; -1 for an invalid type or
+    shape."""
     sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
     if not sized or min(tensor.dims, default=0) < 0:
         return -1
@@ -48,5 +50,5 @@ def count_bytes(tensor: TensorProto) -> int:
 
 
 def is_packed(data_type: int) -> bool:
-    """Whether several elements share a byte."""
+    """Return whether several elements share a byte."""
     return "INT4" in TensorProto.DataType.Name(data_type) or "FLOAT4" in TensorProto.DataType.Name(data_type)

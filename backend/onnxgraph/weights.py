@@ -1,8 +1,9 @@
-"""The weights of a model, which may be gigabytes: looked after without copying them.
+"""The weights of a model, which may be gigabytes: handled without copies.
 
-A weight may be outlined: its data lie in a file, from which `read_array` maps them, or in another model of
-this process (`lend_weights`). What becomes of it then, as another precision, is written down by name
-(`change_values`) and done when it is read. What the changes do, rooms above say (`register_change`).
+A weight may be outlined: its data are in a file, from which `read_array` maps them, or in another
+model of this process (`lend_weights`). Changes of it, such as another precision, are then recorded
+by name (`change_values`) and applied on reading. Rooms above define the changes
+(`register_change`).
 """
 
 from __future__ import annotations
@@ -27,41 +28,46 @@ from onnxgraph.edit import copy_with_weights
 from onnxgraph.tensors import count_bytes
 
 LARGE = 1 << 18
-"""Elements from which a weight is worth not copying."""
+"""Number of elements from which copying a weight is worth avoiding."""
 LARGE_BYTES = 4 * LARGE
 OUTLINED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
-"""Those that all passes know how to leave where they are."""
+"""Element types that all passes can leave outlined."""
 _TOKEN = secrets.token_hex(16)
-"""Marks what this process has outlined: no model that comes from elsewhere can have this process read a
+"""Mark of what this process has outlined: no model from elsewhere can make this process read a
 file."""
 _CODED_TYPES = (TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
-"""Read as codes: numpy has no such types."""
+"""Element types that are read as codes, because numpy has no such types."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is done to the values of a weight."""
+    """Change of the values of a weight."""
 
     make: Callable[..., Array]
     undoes: str
-    """The change right before it that it takes back, exactly; "": none."""
+    """Name of the change that this one reverts exactly, if that comes right before it; "" for
+    none."""
 
 
 _CHANGES: dict[str, _Change] = {}
 _lenders: dict[str, TensorProto] = {}
-"""Where the data of lent weights are, by their location, which is no file's name: it has NUL in it."""
+"""Tensor with the data of each lent weight, by location, which is no file's name because it
+contains NUL."""
 _numbers = count()
 _maps: WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = WeakValueDictionary()
-"""The files that are mapped now."""
+"""Files that are mapped now."""
 _made: WeakValueDictionary[tuple[str | int, ...], Array] = WeakValueDictionary()
-"""Changed values that somebody holds, by where they come from and what became of them."""
+"""Changed values that are still in use, by their origin and their changes."""
 
 
 def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Array]], Callable[..., Array]]:
-    """A decorator for a function of values, and of whole numbers that `change_values` is given, which makes
-    the values in another type."""
+    """Return a decorator that registers a change of values.
+
+    The decorated function takes values, and the whole numbers given to `change_values`, and returns
+    the values in another type.
+    """
 
     def add(make: Callable[..., Array]) -> Callable[..., Array]:
         assert name not in _CHANGES, name
@@ -72,7 +78,8 @@ def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Arra
 
 
 def outline(tensor: TensorProto, file: Path, offset: int) -> None:
-    """Have the data of `tensor`, in place, lie in `file`: there must be `count_bytes` of them."""
+    """Move the data of `tensor`, in place, to `file`, which must hold `count_bytes` of them at
+    `offset`."""
     tensor.CopyFrom(_make_outlined(tensor, str(file), offset))
 
 
@@ -95,8 +102,12 @@ def _make_outlined(tensor: TensorProto, location: str, offset: int) -> TensorPro
 
 @contextmanager
 def lend_weights(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
-    """A copy of `model` to be changed, whose large weights are outlined while the with statement lasts: their
-    data stay in `model`. Who keeps the copy, or a part of it, brings them in (`inline`) before its end."""
+    """Yield a copy of `model` to be changed, whose large weights are outlined during the with
+    statement.
+
+    Their data stay in `model`. Code that keeps the copy, or a part of it, must read them in
+    (`inline`) before the end.
+    """
     lent: list[str] = []
 
     def lend(tensor: TensorProto) -> TensorProto:
@@ -115,26 +126,30 @@ def lend_weights(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
 
 
 def is_outlined(tensor: TensorProto) -> bool:
-    """Whether `outline` has been there."""
+    """Return whether the tensor is outlined by this process."""
     return any(entry.key == "token" and entry.value == _TOKEN for entry in tensor.external_data)
 
 
 def describe_place(tensor: TensorProto) -> tuple[str, ...]:
-    """Where the data of an outlined tensor lie, and what becomes of them when they are read: those of two
-    that say the same are equal."""
+    """Return the place of an outlined tensor's data and the changes on reading.
+
+    Two tensors with equal results have equal values.
+    """
     told = _describe(tensor)
     return tuple(told[key] for key in ("location", "offset", "stored", "shape", "changes"))
 
 
 def is_lent(tensor: TensorProto) -> bool:
-    """Whether the data of a tensor are another model's, for a while."""
+    """Return whether the data of a tensor are lent by another model."""
     return is_outlined(tensor) and _describe(tensor)["location"] in _lenders
 
 
 def read_array(tensor: TensorProto) -> Array:
-    """The values of a tensor, of 8-bit floats the codes; a view of the file where it is outlined and nothing
-    has changed it. Values that were changed are not made again while somebody holds them, and cannot be
-    written."""
+    """Return the values of a tensor, for 8-bit floats the codes.
+
+    The result is a view of the file if the tensor is outlined and unchanged. Changed values are
+    cached while in use, and are read-only.
+    """
     if not is_outlined(tensor):
         return _read_codes(tensor) if tensor.data_type in _CODED_TYPES else numpy_helper.to_array(tensor)
     told = _describe(tensor)
@@ -169,8 +184,8 @@ def _identify(location: str) -> tuple[int, ...]:
 
 
 def _map(location: str) -> Array:
-    """The bytes of a file, mapped once for all who hold a part of them: pages of each mapping count as memory
-    of their own."""
+    """Return the bytes of a file, mapped once for all users, because the pages of each mapping
+    count as separate memory."""
     key = _identify(location)
     mapped = _maps.get(key)
     if mapped is None:
@@ -186,9 +201,11 @@ def _read_codes(tensor: TensorProto) -> Array:
 def change_values(
     tensor: TensorProto, name: str, data_type: int, *arguments: int, shape: Sequence[int] | None = None
 ) -> None:
-    """Put the values of `tensor`, in place, through the registered change `name`, which makes `data_type` of
-    them, and `shape` where it is another: at once, or of outlined values when they are read. A tensor without
-    data takes type and shape only."""
+    """Apply the registered change `name` to the values of `tensor`, in place.
+
+    The change gives `data_type` and, if not None, `shape`. It is applied at once, or on reading if
+    the values are outlined. A tensor without data gets only type and shape.
+    """
     if is_outlined(tensor):
         told = _describe(tensor)
         changes = _listed(told)
@@ -218,7 +235,7 @@ def _write_down(tensor: TensorProto, told: dict[str, str]) -> None:
 
 
 def hold(tensor: TensorProto, values: Array, data_type: int) -> None:
-    """Make these the values of `tensor`, in place: as many as its shape holds, of the type's own kind."""
+    """Set the values of `tensor`, in place: as many as its shape holds, of the type's own kind."""
     name, dims = tensor.name, list(tensor.dims)
     tensor.Clear()
     tensor.data_type = data_type
@@ -229,13 +246,13 @@ def hold(tensor: TensorProto, values: Array, data_type: int) -> None:
 
 
 def inline(tensor: TensorProto) -> None:
-    """Bring the data of an outlined tensor into it, in place."""
+    """Read the data of an outlined tensor into it, in place."""
     if is_outlined(tensor):
         hold(tensor, read_array(tensor), tensor.data_type)
 
 
 def has_data(tensor: TensorProto) -> bool:
-    """Whether a tensor brings its values, or says where they are, or none are needed."""
+    """Return whether a tensor has its values, knows where they are, or needs none."""
     if is_outlined(tensor):
         return True
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -243,7 +260,7 @@ def has_data(tensor: TensorProto) -> bool:
     if 0 in tensor.dims or tensor.data_type == TensorProto.STRING:
         return True
     if tensor.HasField("raw_data"):
-        # To look at gigabytes, or ask for their size, would be to copy them; who admits a model has counted.
+        # Reading raw_data, or its size, copies gigabytes; the check on admission has counted them.
         return math.prod(tensor.dims) > LARGE or len(tensor.raw_data) > 0
     fields = (
         tensor.float_data,

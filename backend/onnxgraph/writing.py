@@ -1,8 +1,8 @@
-"""Writing a model whose weights are gigabytes: one after the other, and those that lie in files are read
-then.
+"""Writer of models with gigabytes of weights: it writes one after the other, and reads those in
+files only then.
 
-The format is protobuf's: a message that stands in another is a key, a length and its bytes, and members of a
-list may come at any place.
+The format is protobuf's: a nested message is a key, a length and its bytes, and members of a list
+may be at any place.
 
     ModelProto     all but the graph | key | length | GraphProto
     GraphProto     all but the weights | key | length | TensorProto | key | length | TensorProto ...
@@ -24,9 +24,9 @@ from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import LARGE_BYTES, is_outlined, read_array
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
-"""Their numbers in onnx.proto."""
+"""Field numbers in onnx.proto."""
 _HAS_LENGTH = 2
-"""Protobuf's wire type."""
+"""Protobuf's wire type of fields with a length."""
 _KIND_BITS = 3
 _DIGIT_BITS = 7
 _MORE = 1 << _DIGIT_BITS
@@ -34,21 +34,22 @@ _MORE = 1 << _DIGIT_BITS
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """An initializer as it is going to be written."""
+    """An initializer in the form in which it is written."""
 
     tensor: TensorProto
     head: bytes
-    """All, or all but the data."""
+    """Serialized TensorProto, or all of it but the data."""
     data_bytes: int
-    """Of the data that follow, -1: none do."""
+    """Number of bytes of the data that follow; -1 if none follow."""
 
     @property
     def size(self) -> int:
-        """Bytes of the TensorProto."""
+        """Number of bytes of the TensorProto."""
         return len(self.head) + (self.data_bytes if self.data_bytes >= 0 else 0)
 
     def read_data(self) -> bytes:
-        """The data that follow; ValueError where they are not those of the tensor's type and shape."""
+        """Return the data that follow; raises ValueError if they do not fit the tensor's type and
+        shape."""
         tensor = self.tensor
         data = read_array(tensor).tobytes() if is_outlined(tensor) else tensor.raw_data
         if len(data) != self.data_bytes:
@@ -59,7 +60,7 @@ class _Member:
 
 
 class ModelWriter:
-    """A model and what it takes to write it."""
+    """Writer of one model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = copy_without(model, "graph").SerializeToString()
@@ -71,12 +72,15 @@ class ModelWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole."""
+        """Number of bytes of the whole model."""
         return len(self._model) + len(_key(_GRAPH, self._graph_bytes)) + self._graph_bytes
 
     def write(self, file: BinaryIO) -> None:
-        """Write the model, so that any reader of ONNX reads it again; it stays as it is, outlined weights
-        too. Raises GraphTooLargeError, and writes nothing, beyond what protobuf can hold."""
+        """Write the model in a form that any reader of ONNX reads.
+
+        The model itself stays unchanged, outlined weights too. Raises GraphTooLargeError, and
+        writes nothing, if the model exceeds what protobuf can hold.
+        """
         if self.size > onnx.checker.MAXIMUM_PROTOBUF:
             raise GraphTooLargeError(
                 f"the model takes {self.size} bytes, and one file holds {onnx.checker.MAXIMUM_PROTOBUF}; "
@@ -97,8 +101,10 @@ class ModelWriter:
 
 
 def write_with_data(model: onnx.ModelProto, file: BinaryIO, data: BinaryIO, location: str) -> None:
-    """Write a model whose large weights stand in another file, `data`, which readers find by the name
-    `location` beside the model's."""
+    """Write a model whose large weights go to another file, `data`.
+
+    Readers find that file by the name `location` beside the model's.
+    """
     light = copy_without(model, "graph")
     light.graph.CopyFrom(copy_without(model.graph, "initializer"))
     offset = 0
@@ -127,7 +133,10 @@ def _make_member(tensor: TensorProto) -> _Member:
 
 
 def _key(number: int, size: int) -> bytes:
-    """What stands before a message, or bytes, of that size; lengths are in digits of 7 bits, least first."""
+    """Return the prefix of a message, or bytes, of that size: key and length.
+
+    Lengths are in digits of 7 bits, least significant first.
+    """
     digits = [number << _KIND_BITS | _HAS_LENGTH]
     while size >= _MORE:
         digits.append(size % _MORE | _MORE)

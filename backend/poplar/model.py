@@ -12,9 +12,11 @@ import functools
 import gc
 import json
 import os
+import platform
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -33,7 +35,7 @@ from popef.text import escape
 if TYPE_CHECKING:  # what brings ONNX Runtime is imported where a model is loaded
     from triton_poplar.instance_state import ModelInstanceState
     from triton_poplar.request import Request
-    from triton_poplar.statistics import Metric
+    from triton_poplar.statistics import HistogramMetric, Metric
 
 Given = ParamSpec("Given")
 Loaded = TypeVar("Loaded")
@@ -194,7 +196,8 @@ class TritonPythonModel:
             inputs = {
                 tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()
             }
-        return self._make_request(self._state, inputs, request.requested_output_names(), reply)
+        names = request.requested_output_names()
+        return self._make_request(self._state, inputs, names, reply, request.timeout())
 
     def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -242,7 +245,10 @@ class _Reply:
     def is_cancelled(self) -> bool:
         """Whether the client has given the request up before it was answered."""
         with self._lock:
-            return not self._sent and self._sender.is_cancelled()
+            try:
+                return not self._sent and self._sender.is_cancelled()
+            except pb_utils.TritonModelException:
+                return False
 
 
 def _make_publisher(state: ModelState, instance: ModelInstanceState) -> Callable[[], None]:
@@ -258,7 +264,7 @@ class _Publisher:
     """Sets Triton's custom metrics to an instance's sums."""
 
     def __init__(self, state: ModelState, instance: ModelInstanceState) -> None:
-        from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS
+        from triton_poplar.statistics import BUILD_INFO, ERROR_KINDS, ERRORS, HISTOGRAMS, LOAD, METRICS
 
         self._instance = instance
         # The process too: when a model is reloaded its old and its new instance live together for a while,
@@ -276,7 +282,12 @@ class _Publisher:
         errors = _make_family(ERRORS)
         self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}
         self._families = [errors]
+        self._histograms = [(metric, self._make_histogram(metric, labels)) for metric in HISTOGRAMS]
         self._published: dict[str, float] = {}
+        self._facts = [
+            self._set_once(LOAD, instance.load_seconds, labels),
+            self._set_once(BUILD_INFO, 1, {**_describe_build(), "process": process}),
+        ]
 
     def publish(self) -> None:
         """Bring every metric that has changed up to date."""
@@ -285,6 +296,34 @@ class _Publisher:
             self._set(metric.name, series, metric.value(statistics), metric.is_counter)
         for kind, series in self._errors.items():
             self._set(kind, series, statistics.errors[kind], True)
+        for histogram, parts in self._histograms:
+            found = histogram.value(statistics)
+            values = {le: float(count) for le, count in found.iter_buckets()}
+            values |= {"count": values["+Inf"], "sum": found.sum_ns / 1e9}
+            for part, value in values.items():
+                self._set(f"{histogram.name} {part}", parts[part], value, True)
+
+    def _make_histogram(self, metric: HistogramMetric, labels: dict[str, str]) -> dict[str, pb_utils.Metric]:
+        """Series of a histogram, by `le`, "sum" and "count". They are counters, which can be set to what was
+        counted: Triton's own kind takes one value at a time, 18 us each."""
+        buckets, total, count = (self._make_counter(name, metric.help) for name in metric.series_names())
+        bounds = metric.value(self._instance.statistics).iter_buckets()
+        series = {le: buckets.Metric(labels={**labels, "le": le}) for le, _ in bounds}
+        return {**series, "sum": total.Metric(labels=labels), "count": count.Metric(labels=labels)}
+
+    def _make_counter(self, name: str, text: str) -> pb_utils.MetricFamily:
+        family = pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.COUNTER)
+        self._families.append(family)
+        return family
+
+    def _set_once(self, fact: tuple[str, str], value: float, labels: dict[str, str]) -> pb_utils.Metric:
+        """Publish what does not change."""
+        name, text = fact
+        family = pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE)
+        self._families.append(family)
+        series = family.Metric(labels=labels)
+        series.set(value)
+        return series
 
     def _set(self, key: str, series: pb_utils.Metric, value: float, is_counter: bool) -> None:
         before = self._published.get(key, 0)
@@ -294,6 +333,17 @@ class _Publisher:
                 series.increment(value - before)
             else:
                 series.set(value)
+
+
+def _describe_build() -> dict[str, str]:
+    """The labels of poplar_build_info."""
+    found = {}
+    for label, package in (("version", "poplar-triton"), ("onnxruntime", "onnxruntime")):
+        try:
+            found[label] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[label] = "unknown"  # it runs from a folder
+    return {**found, "python": platform.python_version()}
 
 
 def _make_family(metric: Metric) -> pb_utils.MetricFamily:

@@ -1,7 +1,7 @@
-"""PopEF inside a TensorFlow SavedModel, as Graphcore's `ipu.serving` has it: the export, the operators that
-run it, and the process that they run it in.
+"""PopEF inside a TensorFlow SavedModel, like Graphcore's `ipu.serving`: the export, the operators
+that run it, and the child process that they run it in.
 
-TensorFlow is imported when something of it is asked for, not by importing this.
+TensorFlow is imported on first use, not on import of this package.
 """
 
 from poplar_serving.errors import BuildError, ExportError, FrameError, LibraryError, ServingError

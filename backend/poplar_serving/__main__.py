@@ -18,7 +18,8 @@ from poplar_serving.library import SOURCES, build
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage."""
+    """Run the command. Return 0 on success, 1 for bad input or a missing part, 2 for wrong
+    usage."""
     return run(_parser(), arguments, (ServingError, ModelRuntimeError, SimIpuError))
 
 

@@ -1,6 +1,6 @@
-"""The process that runs a model for the operators: `model_runtime` at the other end of a socket.
+"""Child process that runs a model for the operators: `model_runtime` at the other end of a socket.
 
-It knows no TensorFlow, and ends when its connection does, so it never outlives the server.
+It does not import TensorFlow. It ends when its connection closes, so it never outlives the server.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from poplar_serving.frames import (
     send,
 )
 
-_MOST_WAITING_BYTES = 256 << 20
-"""Inputs that have been read and not been computed: what follows waits in the server."""
+_MAX_WAITING_BYTES = 256 << 20
+"""Maximum size of inputs that are read and not yet computed. Further inputs wait in the server."""
 _CODES: Sequence[tuple[type[BaseException], Code]] = (
     (FileNotFoundError, Code.NOT_FOUND),
     (OSError, Code.FAILED_PRECONDITION),
@@ -58,14 +58,15 @@ _CODES: Sequence[tuple[type[BaseException], Code]] = (
     (PopefError, Code.INVALID_ARGUMENT),
     (ExportError, Code.INVALID_ARGUMENT),
 )
-"""From the special to the general."""
+"""Status codes of exceptions; a subclass stands before its base class."""
 _EXPECTED = tuple(kind for kind, _ in _CODES)
 
 _log = logging.getLogger("poplar_serving")
 
 
 def main(descriptor: int) -> None:
-    """Be the child at that descriptor, as the operators start it: nothing else of the server's stays open."""
+    """Run the child process on the socket at `descriptor`, as the operators start it. All other
+    descriptors of the server are closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
@@ -73,7 +74,8 @@ def main(descriptor: int) -> None:
     handler.setFormatter(LineFormatter("poplar_serving"))
     logging.basicConfig(handlers=[handler])
     threading.Thread(target=follow_parent, args=[descriptor], daemon=True).start()
-    # Open to the end: the other side that sees it closed may end this process before it has logged why.
+    # Keep it open to the end: once the other side sees it closed, it may end this process before
+    # the reason is logged.
     connection = socket(fileno=descriptor)
     status = 0
     try:
@@ -83,18 +85,18 @@ def main(descriptor: int) -> None:
         status = 1
     except (EOFError, OSError):
         pass
-    # The other side is gone, or not to be understood: nobody waits for a run.
+    # The other side is gone or sends invalid frames, so no client waits for a run.
     os._exit(status)
 
 
 def serve(connection: socket) -> None:
     """Load the model that the first frame names, and answer calls until the other side ends.
 
-    Raises EOFError or OSError then, FrameError for what is no frame. Returns where the model cannot be
-    loaded, after saying why.
+    Raises EOFError or OSError at that end, and FrameError for an invalid frame. Returns after
+    sending the reason if the model cannot be loaded.
     """
     path, timeout_us = read_start(connection)
-    # 0 would be for ever; the real operators do not wait then.
+    # 0 would mean no timeout here, but with 0 the real operators do not wait.
     config = ModelRunnerConfig(timeout_ns=max(1, timeout_us * 1000), auto_reset=True)
     try:
         runner = ModelRunner(path, config)
@@ -108,20 +110,20 @@ def serve(connection: socket) -> None:
 
 
 def find_code(error: BaseException) -> Code:
-    """Whose fault an error is."""
+    """Return the status code of an error, which says whose fault it is."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL)
 
 
 def describe_error(error: BaseException) -> str:
-    """The text of an error, in one line."""
+    """Return the text of an error, in one line."""
     if isinstance(error, OSError) and error.filename is not None:
         return escape(f"{os.fsdecode(error.filename)}: expected a PopEF file, found: {error.strerror}")
     return escape(str(error) or type(error).__name__)
 
 
 class Calls:
-    """The calls of one connection: read here, computed by the runner's thread, answered by one of their
-    own."""
+    """Calls of one connection. This thread reads them, the runner's thread computes them, and a
+    thread of their own answers them."""
 
     def __init__(self, connection: socket, runner: ModelRunner, described: ModelDescription) -> None:
         self._connection = connection
@@ -133,7 +135,7 @@ class Calls:
         self._waiting = 0
 
     def answer(self) -> None:
-        """Answer until the other side ends; raises like `serve`."""
+        """Answer calls until the other side ends. Raises like `serve`."""
         sender = threading.Thread(target=self._send_answers, daemon=True)
         sender.start()
         try:
@@ -146,7 +148,7 @@ class Calls:
             sender.join()
 
     def _wait_for_room(self) -> None:
-        most = max(1, _MOST_WAITING_BYTES // max(1, self._input_bytes))
+        most = max(1, _MAX_WAITING_BYTES // max(1, self._input_bytes))
         with self._room:
             self._room.wait_for(lambda: self._waiting < most)
             self._waiting += 1
@@ -175,4 +177,4 @@ class Calls:
             try:
                 send(self._connection, frame)
             except OSError:
-                return  # whoever reads calls sees it, too
+                return  # the thread that reads calls gets the same error

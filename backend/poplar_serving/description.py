@@ -1,4 +1,4 @@
-"""What the operators know of a model: the tensors of one call, in their order."""
+"""Description of a model for the operators: the tensors of one call, in their order."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ Path = str | PathLike[str]
 TYPE_NUMBERS: Mapping[str, int] = MappingProxyType(
     {"float32": 1, "int32": 3, "uint8": 4, "int8": 6, "float16": 19}
 )
-"""The types that Graphcore's operators take, by TensorFlow's numbers (types.proto)."""
+"""Types that Graphcore's operators accept, by TensorFlow's numbers (types.proto)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """The tensors that every call brings and gets, each of one compiled batch."""
+    """Inputs and outputs of every call, each of one compiled batch."""
 
     inputs: tuple[DataDesc, ...]
     outputs: tuple[DataDesc, ...]
 
 
 def read_description(paths: Path | Sequence[Path]) -> ModelDescription:
-    """That of the model in some PopEF files, with no device taken and nothing computed.
+    """Return the description of the model in some PopEF files, without taking a device or computing
+    anything.
 
-    Raises ExportError for what the operators cannot run, and what a Session raises for files that are none.
+    Raises ExportError for a model that the operators cannot run, and what a Session raises for
+    files that are not a model.
     """
     session = Session(paths, SessionConfig(policy=LaunchPolicy.Deferred))
     _check_weights(session)
@@ -40,7 +42,7 @@ def read_description(paths: Path | Sequence[Path]) -> ModelDescription:
 
 
 def describe_session(session: Session) -> ModelDescription:
-    """The same of a model that is open."""
+    """Return the description of a model that is already open."""
     metadata = session.model().metadata
     fused = popef.fused_models(metadata)
     if fused:
@@ -59,7 +61,8 @@ def describe_session(session: Session) -> ModelDescription:
 
 
 def type_number(kind: str, tensor: DataDesc) -> int:
-    """TensorFlow's number of a tensor's type; ExportError for types that the operators do not take."""
+    """Return TensorFlow's number of a tensor's type. Raises ExportError for types that the
+    operators do not accept."""
     name = tensor.numpy_data_type().name
     if name not in TYPE_NUMBERS:
         raise ExportError(

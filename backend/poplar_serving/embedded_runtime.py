@@ -28,19 +28,20 @@ class RuntimeContext:
         self._start_output = start_output
 
     def start_output(self) -> Any:
-        """The anchor: an int32 scalar tensor."""
+        """Return the anchor: an int32 scalar tensor."""
         return self._start_output
 
     def name(self) -> str:
-        """The engine's name."""
+        """Return the engine's name."""
         return self._name
 
     def signature(self) -> ModelDescription:
-        """What a call brings and gets (the real one: a protobuf message of Graphcore's TensorFlow)."""
+        """Return the inputs and outputs of a call. In the real API this is a protobuf message of
+        Graphcore's TensorFlow."""
         return self._signature
 
     def output_types(self) -> list[Any]:
-        """TensorFlow's types of the outputs."""
+        """Return the TensorFlow types of the outputs."""
         tensorflow = import_tensorflow()
         return [tensorflow.as_dtype(tensor.numpy_data_type()) for tensor in self._signature.outputs]
 
@@ -52,12 +53,14 @@ def embedded_runtime_start(
     timeout: int | None = None,
     signature: ModelDescription | None = None,
 ) -> RuntimeContext:
-    """Start the engine `name` of a PopEF file, in a process of its own that all calls of that name share.
+    """Start the engine `name` of a PopEF file, in a child process that all calls of that name
+    share.
 
-    `executable_file`: the path, as a string or a tensor whose value is known here. `inputs`: none; the
-    weights are in the file. `timeout`: how many microseconds a batch waits for those of the other
-    replicas, where the model has several, before it is computed without them; by default 5000. `signature`
-    (ours): the file's, where it is known already, so that the tensor's value need not be. Raises ExportError.
+    `executable_file`: the path, as a string or a tensor whose value is known here. `inputs`: none,
+    because the weights are in the file. `timeout`: how many microseconds a batch waits for those of
+    the other replicas, if the model has several, before it is computed without them; default 5000.
+    `signature` (not in the real function): that of the file, if it is known already, so that the
+    tensor's value need not be known. Raises ExportError.
     """
     if len(inputs):
         raise ExportError(
@@ -75,10 +78,11 @@ def embedded_runtime_start(
 
 
 def embedded_runtime_call(inputs: Sequence[Any], context: RuntimeContext) -> list[Any]:
-    """Run one batch: the output tensors, in the order of the file.
+    """Run one batch, and return the output tensors in the order of the file.
 
-    `inputs` has a tensor of the compiled shape and type for each input of the file, in its order. Raises
-    ExportError for others, as far as they are known here; the operator refuses the rest when it runs.
+    `inputs` has a tensor of the compiled shape and type for each input of the file, in its order.
+    Raises ExportError for others, as far as they are known here. The operator rejects the rest when
+    it runs.
     """
     tensorflow = import_tensorflow()
     tensors = [tensorflow.convert_to_tensor(each) for each in inputs]
@@ -98,13 +102,14 @@ def embedded_runtime_call(inputs: Sequence[Any], context: RuntimeContext) -> lis
 def embedded_runtime_start_and_call(
     executable_file: Any, startup_inputs: Sequence[Any], call_inputs: Sequence[Any], name: str
 ) -> tuple[list[Any], RuntimeContext]:
-    """Both: the outputs, and the engine."""
+    """Start an engine and run one batch; return the outputs and the engine."""
     context = embedded_runtime_start(executable_file, startup_inputs, name)
     return embedded_runtime_call(call_inputs, context), context
 
 
 def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:
-    """Not in the real one either: an engine ends with the graphs that use it."""
+    """Raise NotImplementedError, as the real function does: an engine ends with the graphs that use
+    it."""
     raise NotImplementedError(
         f"engine {context.name()!r}: engines are not stopped; it ends with the graphs that use it"
     )
@@ -113,8 +118,8 @@ def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:
 def check_tensors(
     place: str, tensors: Sequence[Any], expected: Sequence[DataDesc], remedy: str = CONVERT
 ) -> None:
-    """Raise ExportError where tensors, or TensorSpecs, are not those of a model; `place` says what they
-    are, `remedy` what to do. Dimensions that are not known yet pass."""
+    """Raise ExportError if tensors, or TensorSpecs, are not those of a model. `place` describes
+    them, and `remedy` says what to do. Unknown dimensions are accepted."""
     tensorflow = import_tensorflow()
     if len(tensors) != len(expected):
         names = ", ".join(tensor.name for tensor in expected)

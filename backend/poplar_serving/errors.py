@@ -1,23 +1,26 @@
-"""The errors of this room, sorted by whose fault they are."""
+"""Errors of this room, sorted by whose fault they are."""
 
 
 class ServingError(Exception):
-    """Everything that this room raises on purpose, but for what the real functions raise as TypeError and
-    NotImplementedError."""
+    """Base class of the errors of this room, except for errors that the real functions raise as
+    TypeError and NotImplementedError."""
 
 
 class ExportError(ServingError, ValueError):
-    """A model, a signature or a function cannot become a SavedModel: the message names it, what was expected
-    and found. A ValueError, which is what the real functions raise."""
+    """Error of a model, a signature or a function that cannot become a SavedModel. The message
+    names it, what was expected and found. It is a ValueError, like the error of the real
+    functions."""
 
 
 class BuildError(ServingError):
-    """The operators cannot be compiled here: no TensorFlow, no compiler, or it refuses."""
+    """Error of operators that cannot be compiled here: TensorFlow or a compiler is missing, or the
+    compiler fails."""
 
 
 class LibraryError(ServingError):
-    """The operators are not there, or not for this TensorFlow: the message says how to build them."""
+    """Error of operators that are missing, or built for another TensorFlow. The message says how to
+    build them."""
 
 
 class FrameError(ServingError):
-    """What came over the connection to the operators is no frame of theirs."""
+    """Error of data on the connection to the operators that is not a valid frame."""

@@ -1,5 +1,5 @@
-"""SavedModels: a PopEF file as an asset, and the graph that starts it, calls it, and runs functions before
-and after it on the CPU."""
+"""SavedModels: a PopEF file as an asset, and the graph that starts it, calls it, and runs functions
+before and after it on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poplar_serving.library import import_tensorflow, load_library
 
 Step = Callable[..., Any]
 Signature = Sequence[Any]
-"""Of TensorSpecs."""
+"""Sequence of TensorSpecs."""
 PathLike = str | os.PathLike[str]
 
 
@@ -37,26 +37,27 @@ def export(
     purge_export_dir: bool = False,
     timeout: int | None = None,
 ) -> Any:
-    """Write a SavedModel that runs a PopEF file, with the parameters of `ipu.serving.export_single_step` but
-    for what it would compile.
+    """Write a SavedModel that runs a PopEF file. The parameters are those of
+    `ipu.serving.export_single_step`, except those for the function that it would compile.
 
     popef: the file, or the several that form one model; all of them go into the asset.
-    export_dir: the folder of the SavedModel, which must be empty or absent, else `purge_export_dir`; for a
-    server that is the folder of a version, such as my_model/1.
-    predict_step_signature: a TensorSpec for each input of the file, in its order, to give it another name and
-    to have types and shapes checked; by default the file's.
+    export_dir: the folder of the SavedModel, which must be empty or absent unless
+    `purge_export_dir` is set. For a server it is the folder of a version, such as my_model/1.
+    predict_step_signature: a TensorSpec for each input of the file, in its order, which renames the
+    input and checks its type and shape; by default the file's.
     input_dataset: a tf.data.Dataset to take the signature of the first step from.
     output_names: the outputs' names, by default output_0, output_1 and so on.
-    preprocessing_step, postprocessing_step: functions of tensors that run on the CPU before and after; the
-    first gives the file's inputs, the second gets its outputs. Their variables become constants.
-    preprocessing_step_signature, postprocessing_step_signature: a TensorSpec for each parameter; may be left
-    out for a tf.function that has an input_signature.
-    purge_export_dir: remove what is in export_dir, once everything else is known to be right.
-    timeout (ours): see embedded_runtime_start.
+    preprocessing_step, postprocessing_step: functions of tensors that run on the CPU before and
+    after. The first returns the file's inputs, the second gets its outputs. Their variables become
+    constants.
+    preprocessing_step_signature, postprocessing_step_signature: a TensorSpec for each parameter;
+    optional for a tf.function that has an input_signature.
+    purge_export_dir: empty export_dir, after every other check has passed.
+    timeout (not in the real function): see embedded_runtime_start.
 
-    Returns the function that was exported, to be tried out. Raises ExportError, LibraryError where the
-    operators are not built, TypeError for what has another type, and what a Session raises for files that are
-    no model.
+    Returns the exported function, so that it can be tested. Raises ExportError, LibraryError if the
+    operators are not built, TypeError for arguments of another type, and what a Session raises for
+    files that are not a model.
     """
     tensorflow = import_tensorflow()
     load_library()
@@ -85,7 +86,7 @@ def export(
         file = Path(folder) / asset
         _gather(files, file)
         model = make_model(file)
-        # Traced before anything is removed.
+        # Trace before anything is removed.
         signatures = {"serving_default": model.predict.get_concrete_function()}
         if purge_export_dir and Path(export_dir).exists():
             shutil.rmtree(export_dir)
@@ -94,7 +95,7 @@ def export(
 
 
 class _Step:
-    """A function on the CPU, with its signature."""
+    """Function on the CPU, with its signature."""
 
     def __init__(self, function: Any, signature: Signature, results: Signature) -> None:
         self.function = function
@@ -113,7 +114,8 @@ def _make_model(
     names: list[str] | None,
     timeout: int | None,
 ) -> Any:
-    """The module that is saved: `filename`, the asset, `engine_name`, and `predict`."""
+    """Return the module to save, with the asset `filename`, the name `engine_name` and the function
+    `predict`."""
     flatten = tensorflow.nest.flatten
 
     class EmbeddedModel(tensorflow.Module):  # type: ignore[misc]
@@ -162,7 +164,7 @@ def _read_names(names: str | list[str] | None) -> list[str] | None:
 
 
 def _predict_signature(tensorflow: Any, described: ModelDescription, given: Signature | None) -> Signature:
-    """TensorSpecs of the file's inputs, under names that TensorFlow takes."""
+    """Return TensorSpecs of the file's inputs, under names that TensorFlow accepts."""
     if given is not None:
         _check_signature("predict_step_signature", given)
         check_tensors("predict_step_signature: input", given, described.inputs)
@@ -182,7 +184,8 @@ def _predict_signature(tensorflow: Any, described: ModelDescription, given: Sign
 
 
 def _plain_name(name: str) -> str:
-    """As a parameter of a tf.function may be called: TensorFlow replaces other names, or fails on them."""
+    """Return a name that a parameter of a tf.function may have. TensorFlow replaces other names, or
+    fails on them."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return plain if re.match(r"[A-Za-z]", plain) else f"arg_{plain}"
 
@@ -204,7 +207,7 @@ def _check_dataset(
 
 
 def _make_step(name: str, step: Step | None, signature: Signature | None, dataset: Any) -> _Step | None:
-    """The function as it is exported; None where there is none."""
+    """Return the step in the form in which it is exported, or None without a step."""
     if step is None:
         return None
     if not callable(step):
@@ -285,7 +288,7 @@ def _check_folder(folder: Path, purge: bool) -> None:
 
 
 def _gather(files: Sequence[PathLike], asset: Path) -> None:
-    """One file of a model's files, blobs behind blobs."""
+    """Write one file that holds all files of a model, one after the other."""
     if len(files) == 1:
         asset.symlink_to(Path(files[0]).resolve())
         return

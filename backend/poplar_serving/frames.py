@@ -1,5 +1,5 @@
-"""Frames between the operators and the process that runs a model; operators/frames.h has a picture of them,
-and the other side."""
+"""Frames between the operators and the child process that runs a model. operators/frames.h has a
+picture of them, and the code of the other side."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _HEADER = struct.Struct("<IIQQ")
 _START = struct.Struct("<q")
 _DESCRIPTION = struct.Struct("<QII")
 _TENSOR = struct.Struct("<III")
-MOST_PATH_BYTES = 4096
-"""Of a path, in Linux."""
-MOST_TEXT_BYTES = 1 << 16
-"""Of a fault's text."""
+MAX_PATH_BYTES = 4096
+"""Maximum length of a path in Linux."""
+MAX_TEXT_BYTES = 1 << 16
+"""Maximum length of a fault's text."""
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """Kind of a frame."""
 
     START = 1
     CALL = 2
@@ -39,7 +39,8 @@ class Kind(IntEnum):
 
 
 class Code(IntEnum):
-    """Whose fault it is, in gRPC's numbers, which are TensorFlow's."""
+    """Status codes in gRPC's numbers, which are TensorFlow's, too. They say whose fault an error
+    is."""
 
     NONE = 0
     INVALID_ARGUMENT = 3
@@ -52,7 +53,7 @@ class Code(IntEnum):
 
 
 def read_into(connection: socket, place: memoryview) -> None:
-    """Fill `place`. Raises EOFError where the other side ends before."""
+    """Fill `place`. Raises EOFError if the other side ends before."""
     while place:
         received = connection.recv_into(place)
         if not received:
@@ -61,9 +62,10 @@ def read_into(connection: socket, place: memoryview) -> None:
 
 
 def read_header(connection: socket, expected: Kind) -> tuple[int, int]:
-    """The call's id and the number of bytes in the body of the next frame, which must be of one kind.
+    """Return the call's id and the body size in bytes of the next frame, which must be of kind
+    `expected`.
 
-    Raises FrameError for another, EOFError where the other side ends.
+    Raises FrameError for another kind, and EOFError if the other side ends.
     """
     header = bytearray(_HEADER.size)
     read_into(connection, memoryview(header))
@@ -74,10 +76,11 @@ def read_header(connection: socket, expected: Kind) -> tuple[int, int]:
 
 
 def read_start(connection: socket) -> tuple[str, int]:
-    """The path of the PopEF file, and the timeout in microseconds. Raises like `read_header`."""
+    """Return the path of the PopEF file and the timeout in microseconds. Raises like
+    `read_header`."""
     _, size = read_header(connection, Kind.START)
-    if not _START.size < size <= _START.size + MOST_PATH_BYTES:
-        raise FrameError(f"expected a path of 1 to {MOST_PATH_BYTES} bytes, found a body of {size} bytes")
+    if not _START.size < size <= _START.size + MAX_PATH_BYTES:
+        raise FrameError(f"expected a path of 1 to {MAX_PATH_BYTES} bytes, found a body of {size} bytes")
     body = bytearray(size)
     read_into(connection, memoryview(body))
     (timeout_us,) = _START.unpack_from(body)
@@ -87,7 +90,7 @@ def read_start(connection: socket) -> tuple[str, int]:
 
 
 def read_call(connection: socket, inputs: Sequence[DataDesc]) -> tuple[int, dict[str, Array]]:
-    """The id of the next call, and its inputs by name. Raises like `read_header`."""
+    """Return the id of the next call and its inputs by name. Raises like `read_header`."""
     call, size = read_header(connection, Kind.CALL)
     expected = sum(tensor.size_in_bytes for tensor in inputs)
     if size != expected:
@@ -99,17 +102,17 @@ def read_call(connection: socket, inputs: Sequence[DataDesc]) -> tuple[int, dict
 
 
 def encode_start(path: str, timeout_us: int) -> list[memoryview]:
-    """The frame that starts a child."""
+    """Return the frame that starts a child process."""
     return _encode(Kind.START, [_START.pack(timeout_us) + path.encode("utf-8", "surrogateescape")])
 
 
 def encode_call(call: int, inputs: Sequence[Array]) -> list[memoryview]:
-    """The frame of a call."""
+    """Return the frame of a call."""
     return _encode(Kind.CALL, [_bytes_of(array) for array in inputs], call)
 
 
 def encode_ready(description: ModelDescription, run_limit_seconds: float) -> list[memoryview]:
-    """The frame that says that a model is loaded: what it takes and gives, and how long a run may take."""
+    """Return the frame for a loaded model: its inputs and outputs, and the time limit of a run."""
     milliseconds = min(int(run_limit_seconds * 1000), 2**63)
     body = [_DESCRIPTION.pack(milliseconds, len(description.inputs), len(description.outputs))]
     for kind, tensors in (("input", description.inputs), ("output", description.outputs)):
@@ -121,17 +124,17 @@ def encode_ready(description: ModelDescription, run_limit_seconds: float) -> lis
 
 
 def encode_result(call: int, outputs: Sequence[Array]) -> list[memoryview]:
-    """The frame that answers a call; the arrays must stay as they are until it is sent."""
+    """Return the frame that answers a call. The arrays must not change until it is sent."""
     return _encode(Kind.RESULT, [_bytes_of(np.ascontiguousarray(array)) for array in outputs], call)
 
 
 def encode_fault(call: int, code: Code, text: str) -> list[memoryview]:
-    """The frame that says what is wrong with a call, or (call 0) why no model is loaded."""
-    return _encode(Kind.FAULT, [text.encode("utf-8", "backslashreplace")[:MOST_TEXT_BYTES]], call, code)
+    """Return the frame with the error of a call, or (call 0) the reason why no model is loaded."""
+    return _encode(Kind.FAULT, [text.encode("utf-8", "backslashreplace")[:MAX_TEXT_BYTES]], call, code)
 
 
 def send(connection: socket, frame: Sequence[memoryview]) -> None:
-    """Send a frame. Raises OSError where the other side is gone."""
+    """Send a frame. Raises OSError if the other side is gone."""
     for piece in frame:
         connection.sendall(piece)
 

@@ -1,5 +1,5 @@
-"""The operators' library: compiled against the TensorFlow that is installed, and found again by what it was
-made of."""
+"""Library of the operators: compiled against the installed TensorFlow, and found again by a digest
+of its sources."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from poplar_serving.errors import BuildError, LibraryError
 
 SOURCES = Path(__file__).parent / "operators"
 UNITS = ("frames.cc", "child.cc", "engine.cc", "application_runtime.cc")
-"""All that is compiled; the last one alone knows TensorFlow."""
+"""Source files that are compiled; only the last one uses TensorFlow."""
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
 LIBRARY_VARIABLE = "POPLAR_SERVING_LIBRARY"
-"""Environment: the library to load, where it is not that of this Python."""
+"""Environment variable with the library to load, if it is not the one of this Python."""
 _COMMAND = "python -m poplar_serving build"
 
 
 def find_cxx() -> list[str]:
-    """The command in CXX, or the system's C++ compiler. Raises CompilerError where there is none."""
+    """Return the command in CXX, or the system's C++ compiler. Raises CompilerError if there is
+    none."""
     return find_compiler("C++", "CXX", ("c++", "g++", "clang++"))
 
 
 def import_tensorflow() -> Any:
-    """The module. Raises LibraryError that says what to install."""
+    """Return the tensorflow module. Raises LibraryError with the command that installs it."""
     try:
         import tensorflow
     except ImportError as error:
@@ -42,8 +43,11 @@ def import_tensorflow() -> Any:
 
 
 def find_library() -> Path:
-    """Where the library is, or belongs: POPLAR_SERVING_LIBRARY, or a place of this Python's for these sources
-    and this TensorFlow."""
+    """Return the path at which the library is, or is to be built.
+
+    The path is POPLAR_SERVING_LIBRARY, or a place in this Python's environment for these sources
+    and this TensorFlow.
+    """
     given = os.environ.get(LIBRARY_VARIABLE)
     return Path(given) if given else _own_place()
 
@@ -51,10 +55,11 @@ def find_library() -> Path:
 def build(
     output: str | PathLike[str] | None = None, python: str | None = None, extra: tuple[str, ...] = ()
 ) -> Path:
-    """Compile the operators against the TensorFlow that is installed, and return the library.
+    """Compile the operators against the installed TensorFlow, and return the path of the library.
 
-    `output` is the file to write, by default where `load` looks; `python` the interpreter that its engines
-    run on unless POPLAR_SERVING_PYTHON names another, by default this one. Raises BuildError.
+    `output` is the file to write; the default is where `load` looks. `python` is the interpreter
+    that runs its engines unless POPLAR_SERVING_PYTHON names another; the default is this one.
+    Raises BuildError.
     """
     try:
         tensorflow = import_tensorflow()
@@ -62,7 +67,7 @@ def build(
         flags = [_as_system(flag) for flag in tensorflow.sysconfig.get_compile_flags()]
         interpreter = f'-DPOPLAR_SERVING_PYTHON="{python or sys.executable}"'
         place.parent.mkdir(parents=True, exist_ok=True)
-        # Renamed when it is whole: a server may have the old one mapped.
+        # Rename the complete file: a server may have the old one mapped.
         with tempfile.TemporaryDirectory(dir=place.parent) as folder:
             made = Path(folder) / place.name
             sources = [str(SOURCES / unit) for unit in UNITS]
@@ -84,9 +89,9 @@ def build(
 
 @cache
 def load_library() -> Any:
-    """Make the operators known to TensorFlow: the module of their Python functions.
+    """Load the operators into TensorFlow, and return the module of their Python functions.
 
-    Raises LibraryError where they are not built, or for another TensorFlow.
+    Raises LibraryError if they are not built, or built for another TensorFlow.
     """
     tensorflow = import_tensorflow()
     library = find_library()
@@ -105,9 +110,10 @@ def load_library() -> Any:
 
 
 def load(export_dir: str | PathLike[str], tags: Any = None, options: Any = None) -> Any:
-    """`tf.saved_model.load` of a folder that `export` has made, with the operators that it needs.
+    """Return `tf.saved_model.load` of a folder that `export` has made, after loading the operators
+    that it needs.
 
-    Raises LibraryError where these are not built, and what TensorFlow raises.
+    Raises LibraryError if these are not built, and what TensorFlow raises.
     """
     load_library()
     return import_tensorflow().saved_model.load(os.fspath(export_dir), tags, options)
@@ -118,7 +124,7 @@ def _own_place() -> Path:
 
 
 def _digest() -> str:
-    """Of the sources and the TensorFlow that they are compiled against."""
+    """Return a digest of the sources and of the TensorFlow that they are compiled against."""
     made_of = hashlib.sha256(import_tensorflow().__version__.encode())
     for source in sorted(SOURCES.iterdir()):
         made_of.update(source.read_bytes())
@@ -126,5 +132,6 @@ def _digest() -> str:
 
 
 def _as_system(flag: str) -> str:
-    """Headers of TensorFlow's are not ours to be warned of."""
+    """Return a compiler flag that treats TensorFlow's headers as system headers, so that they cause
+    no warnings."""
     return f"-isystem{flag[2:]}" if flag.startswith("-I") else flag

@@ -1,8 +1,13 @@
 """ONNX to PopEF: frontend, converter, passes, compiler, and the `poprt` command.
 
-Import name, API and options are those of the real PopRT; what it compiles for is the simulated IPU of
-`simipu`.
+Import name, API and options are those of the real PopRT. The compilation target is the simulated
+IPU of `simipu`.
 """
+
+import os
+
+# Must be set before ONNX Runtime is imported: see simipu/__init__.py.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 from poprt import (
     backend,

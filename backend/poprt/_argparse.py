@@ -1,4 +1,4 @@
-"""argparse, and the formatter of help texts, where the real tool's scripts import them from."""
+"""Module from which the real tool's scripts import argparse and the formatter of help texts."""
 
 import argparse
 
@@ -6,4 +6,4 @@ __all__ = ["PopHelpFormatter", "argparse"]
 
 
 class PopHelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Help texts with the options' defaults."""
+    """Formatter of help texts that shows the options' defaults."""

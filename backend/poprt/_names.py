@@ -1,5 +1,5 @@
-"""Names that the real tool's parts have agreed upon."""
+"""Names that several parts of the real tool share."""
 
 sHostConcatRunnerConfig = "sHostConcatRunnerConfig"
-"""Of the metadata property, and of the opaque blob made of it, in which apply_host_concat_split says what the
-host concatenates."""
+"""Name of the metadata property, and of the opaque blob made from it, in which
+apply_host_concat_split records what the host concatenates."""

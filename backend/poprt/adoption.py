@@ -1,8 +1,10 @@
-"""Makes an executable of an ONNX graph for streams that are given: for a real Poplar executable, whose
-machine code cannot be simulated, by someone who has the graph that it was compiled from.
+"""Make an executable from an ONNX graph and given streams.
 
-The graph computes in its own types; what the streams have in others (halves, int32 for int64) is cast at the
-border.
+This replaces a real Poplar executable, whose machine code cannot be simulated. It needs the graph
+from which the real executable was compiled.
+
+The graph computes in its own types. Streams of other types (halves, int32 for int64) are cast where
+they enter or leave the graph.
 """
 
 from __future__ import annotations
@@ -54,13 +56,16 @@ def adopt_graph(
     aliases: Mapping[str, str],
     numerics: Numerics | None = None,
 ) -> SimulatedExecutable:
-    """An executable called `name` whose MAIN program, the one in `programs`, computes the ONNX graph in the
-    file `path`.
+    """Return an executable called `name` whose MAIN program computes the ONNX graph in the file
+    `path`.
 
-    Its LOAD and SAVE programs do nothing: the weights are in the graph. A stream's tensor is found in the
-    graph by the stream's own tensor name or by its alias. `numerics` is what the real compiler was told of
-    half; None: the defaults. Raises LoadError naming a tensor that the graph lacks or has too much of, a
-    shape that it cannot have, and a file that is no ONNX model.
+    `programs` has the kind of each program by its index. The LOAD and SAVE programs do nothing: the
+    weights are in the graph. A stream's tensor is found in the graph by the stream's own tensor
+    name or by its alias. `numerics` is how the real compiler was told to treat half; None means the
+    defaults.
+
+    Raises LoadError for a tensor that the graph lacks or has in excess, for a shape that a tensor
+    cannot have, and for a file that is not an ONNX model. The message names the tensor or file.
     """
     try:
         model = onnx.load(path, load_external_data=False)
@@ -127,7 +132,7 @@ def _check_complete(graph: onnx.GraphProto, streams: Sequence[Stream], path: Pat
 
 
 def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
-    """Write the stream's shape into the graph; LoadError where the graph fixes another one."""
+    """Write the stream's shape into the graph; raise LoadError if the graph fixes another shape."""
     if stream.direction is Direction.DEVICE_TO_HOST:
         return
     (value,) = (value for value in graph.input if value.name == stream.tensor)
@@ -146,7 +151,7 @@ def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
 
 
 def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
-    """Put a Cast between the stream and the graph where their types differ."""
+    """Insert a Cast between the stream and the graph if their types differ."""
     into = stream.direction is Direction.HOST_TO_DEVICE
     (value,) = (value for value in (graph.input if into else graph.output) if value.name == stream.tensor)
     inner, outer = value.type.tensor_type.elem_type, helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype))

@@ -1,4 +1,4 @@
-"""What the commands read from their arguments about a model."""
+"""Argument types and options about a model that the commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_chip(text: str) -> str:
-    """An argparse type: Poplar's name of the chip that is called so."""
+    """Return Poplar's name of the chip that `text` names. This is an argparse type."""
     try:
         return find_target(text).name
     except LoadError as error:
@@ -25,7 +25,7 @@ def read_chip(text: str) -> str:
 
 
 def read_shape(text: str) -> tuple[str, list[int]]:
-    """An argparse type: the name of an input and its sizes, NAME=d0,d1."""
+    """Return the name of an input and its sizes, from NAME=d0,d1. This is an argparse type."""
     name, separator, value = text.rpartition("=")
     try:
         sizes = [int(size) for size in value.strip("[]").split(",") if size]
@@ -37,13 +37,13 @@ def read_shape(text: str) -> tuple[str, list[int]]:
 
 
 def read_named(text: str) -> tuple[str, str]:
-    """An argparse type: NAME=VALUE, where the name may hold another =."""
+    """Split NAME=VALUE at the last =; NAME may contain another =. This is an argparse type."""
     name, separator, value = text.rpartition("=")
     return _check_pair(name, separator, value, text)
 
 
 def read_option(text: str) -> tuple[str, str]:
-    """An argparse type: KEY=VALUE, where the value may hold another =."""
+    """Split KEY=VALUE at the first =; VALUE may contain another =. This is an argparse type."""
     return _check_pair(*text.partition("="), text)
 
 
@@ -54,7 +54,11 @@ def _check_pair(name: str, separator: str, value: str, text: str) -> tuple[str, 
 
 
 def read_serialised(text: str) -> tuple[str, str]:
-    """An argparse type: OP=FACTOR[/MODE[/KEEP]]; the operator's name may hold = and /."""
+    """Split OP=FACTOR[/MODE[/KEEP]] into the operator's name and the rest. This is an argparse
+    type.
+
+    The operator's name may contain = and /.
+    """
     name, specification = read_named(text)
     factor, _, rest = specification.partition("/")
     mode, _, keep = rest.partition("/")
@@ -68,7 +72,11 @@ def read_serialised(text: str) -> tuple[str, str]:
 
 
 def read_group(text: str) -> tuple[Any, ...]:
-    """An argparse type: inputs of one type and shape, DTYPE,[SHAPE][,NUMBER], such as fp32,[512,1],50."""
+    """Parse a group of inputs of one type and shape: DTYPE,[SHAPE][,NUMBER]. This is an argparse
+    type.
+
+    Example: fp32,[512,1],50.
+    """
     dtype, separator, rest = text.partition(",")
     try:
         shape, *number = ast.literal_eval(f"({rest},)" if separator else "None")
@@ -83,17 +91,18 @@ def read_group(text: str) -> tuple[Any, ...]:
 
 
 def split_names(texts: Sequence[str]) -> list[str]:
-    """Names given as several words, comma separated, or both; blanks around them are no part of them."""
+    """Return the names in `texts`, each of which may hold several, separated by commas; strip
+    blanks around names."""
     return [name for text in texts for part in text.split(",") if (name := part.strip())]
 
 
 def add_names(parser: Parser, option: str, help_text: str, metavar: str = "NAME") -> None:
-    """Give `parser` an option that takes names with commas between."""
+    """Add an option to `parser` that takes names, separated by commas."""
     parser.add_argument(option, nargs="+", default=[], metavar=metavar, help=f"{help_text} (comma separated)")
 
 
 def add_precision(parser: Parser, default: str | None, default_text: str) -> None:
-    """Give `parser` the option for the type of weights and arithmetic."""
+    """Add the option for the type of weights and arithmetic to `parser`."""
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
@@ -103,7 +112,7 @@ def add_precision(parser: Parser, default: str | None, default_text: str) -> Non
 
 
 def add_pass_options(parser: Parser) -> None:
-    """Give `parser` the options of the converter that `profile` has too."""
+    """Add to `parser` the converter's options that `profile` has too."""
     add = parser.add_argument
     add_names(parser, "--passes", "further passes, run in that order after the others", "PASS")
     add_names(parser, "--skip_passes", "passes to leave out", "PASS")
@@ -128,7 +137,7 @@ def add_pass_options(parser: Parser) -> None:
 
 
 def read_pass_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_pass_options` has read, as arguments of the Converter: those that ask for something."""
+    """Return the set options of `add_pass_options` as arguments of Converter."""
     asked = {
         "used_passes": split_names(options.passes),
         "skip_passes": split_names(options.skip_passes),

@@ -1,5 +1,5 @@
-"""Sessions, by the names of the real tool's first releases: a model under ONNX Runtime, or compiled and run
-on the simulated IPU. Most of its scripts use them."""
+"""Sessions, under the names of the real tool's first releases: a model that runs under ONNX
+Runtime, or is compiled and run on the simulated IPU. Most of the real tool's scripts use them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BACKENDS = ("poprt", "onnxruntime")
 
 
 class Session:
-    """A model that can be run; `load` makes it ready. Settings are for before that."""
+    """A model that can be run. Settings must be made before `load`, which makes the model ready."""
 
     def __init__(
         self,
@@ -49,39 +49,39 @@ class Session:
             self.set_options({**counts, **options} if isinstance(options, Mapping) else options)
 
     def set_options(self, options: CompilerOptions | Mapping[str, Any]) -> None:
-        """Compile with these; of a dict, with the others' defaults."""
+        """Set the compiler options; options that a dict lacks get their defaults."""
         self._options = CompilerOptions.from_dict(options) if isinstance(options, Mapping) else options
 
     def set_output_dir(self, output_dir: str | Path) -> None:
-        """Write there what is exported."""
+        """Set the folder for exported files."""
         self._output_dir = Path(output_dir)
 
     def set_input_names(self, names: Sequence[str]) -> None:
-        """Of TensorFlow models, for which there is no session."""
+        """Raise CompileError: this method is for TensorFlow models, which have no session."""
         raise CompileError(f"input names {list(names)}: an ONNX model has its own")
 
     def set_output_names(self, names: Sequence[str]) -> None:
-        """Of TensorFlow models, for which there is no session."""
+        """Raise CompileError: this method is for TensorFlow models, which have no session."""
         raise CompileError(f"output names {list(names)}: an ONNX model has its own; use add_checkpoints")
 
     def load(self) -> Session:
-        """Make the model ready; the session itself."""
+        """Make the model ready and return the session itself."""
         raise NotImplementedError
 
     def get_io_info(self) -> tuple[Info, Info]:
-        """Shapes and types of the inputs and of the outputs, by name."""
+        """Return shapes and types of the inputs and of the outputs, by name."""
         raise NotImplementedError
 
     def get_outputs(self) -> list[str]:
-        """Names of the outputs, in order."""
+        """Return the names of the outputs, in order."""
         return [value.name for value in self._model.graph.output]
 
     def compile_and_export(self, path: str | Path) -> None:
-        """Compile, and write the PopEF file."""
+        """Compile the model and write the PopEF file."""
         Compiler.compile_and_export(self._model, None, path, self._options)
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """The outputs of those names (None: all), in that order."""
+        """Return the named outputs (None: all), in that order."""
         found = self._run(inputs)
         names = list(output_names or self.get_outputs())
         unknown = sorted(set(names) - found.keys())
@@ -104,7 +104,7 @@ def _session_options() -> onnxruntime.SessionOptions:
 
 
 class _OrtSession(Session):
-    """The model under ONNX Runtime, operators of the chip by their bodies."""
+    """Session under ONNX Runtime; operators of the chip run as their function bodies."""
 
     _session: onnxruntime.InferenceSession | None = None
 
@@ -118,8 +118,8 @@ class _OrtSession(Session):
         return self
 
     def get_io_info(self) -> tuple[Info, Info]:
-        # Scripts add inner tensors to the outputs by name alone: what those are is inferred, which takes that
-        # nothing is said of them elsewhere.
+        # Scripts add inner tensors to the outputs by name alone. Their types are inferred, which
+        # requires that the graph does not describe them elsewhere.
         bare = onnx.ModelProto()
         bare.CopyFrom(self._model)
         forget_values(bare.graph)
@@ -135,7 +135,7 @@ class _OrtSession(Session):
 
 
 class _PopRTSession(Session):
-    """The model compiled and run on the simulated IPU."""
+    """Session that compiles the model and runs it on the simulated IPU."""
 
     _backend: Backend | None = None
 
@@ -171,9 +171,12 @@ def get_session(
     export_popef: bool = False,
     align_output_dtype: bool = False,
 ) -> Session:
-    """A session of an ONNX model. `backend`: poprt (compiled; `num_devices` IPUs and `batches_per_step`, or
-    `options`) or onnxruntime. `export_popef` writes output_dir/executable.popef; `align_output_dtype` gives
-    outputs the types that the model says. Raises CompileError for another backend."""
+    """Return a session of an ONNX model.
+
+    `backend` is poprt (compiled for `num_devices` IPUs and `batches_per_step`, or with `options`)
+    or onnxruntime. `export_popef` writes output_dir/executable.popef. `align_output_dtype` gives
+    outputs the types that the model declares. Raises CompileError for another backend.
+    """
     if backend not in _BACKENDS:
         raise CompileError(f"backend {backend!r}: there are {', '.join(_BACKENDS)}")
     kind = _PopRTSession if backend == "poprt" else _OrtSession

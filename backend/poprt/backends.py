@@ -21,14 +21,15 @@ __all__ = ["Backend", "ORTBackend"]
 
 Array = npt.NDArray[Any]
 Info = dict[str, tuple[list[int], np.dtype[Any]]]
-"""Shape and type by name."""
+"""Shape and type of each tensor, by name."""
 
 
 class Backend:
-    """Compiles and runs a converted ONNX model: a ModelProto, the bytes of one, or the file.
+    """Compiles and runs a converted ONNX model: a ModelProto, its bytes, or a file.
 
-    `export_popef`: the PopEF file to write, too. `align_output_dtype`: give outputs the types that the ONNX
-    model says. Raises CompileError for a model that cannot be compiled, when it is first needed.
+    `export_popef` is an optional PopEF file to write. `align_output_dtype` gives outputs the types
+    that the ONNX model declares. Raises CompileError when the model is first needed, if it cannot
+    be compiled.
     """
 
     def __init__(
@@ -50,12 +51,12 @@ class Backend:
         self._runner: Underneath | None = None
 
     def set_opaque_blobs(self, blobs: Mapping[str, str | bytes]) -> None:
-        """Put these beside the executable; for before the model is compiled."""
+        """Add these blobs to the executable; must be called before the model is compiled."""
         merged: dict[str, Any] = {**self.compiler_options.opaque_blobs, **blobs}
         self.compiler_options.opaque_blobs = merged
 
     def load(self) -> Backend:
-        """Compile, export if asked for, and get ready; the backend itself."""
+        """Compile the model, export it if requested, make it ready, and return this backend."""
         executable = Compiler.compile(self.model, None, self.compiler_options)
         if self.export_popef is not None:
             Path(self.export_popef).parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,8 @@ class Backend:
         return self
 
     def get_io_info(self) -> tuple[Info, Info]:
-        """Shapes and types of the inputs and of the outputs, by name, of one compiled batch."""
+        """Return shapes and types, by name, of the inputs and of the outputs of one compiled
+        batch."""
         runner = self._loaded()
         descriptions = runner.getExecuteInputs(), runner.getExecuteOutputs()
         inputs, outputs = (
@@ -79,9 +81,11 @@ class Backend:
         inputs: Mapping[str, Array],
         align_output_dtype: bool = False,
     ) -> list[Array]:
-        """The outputs of those names (None: all), in that order; aligned where this or the constructor asks
-        for it. Raises CompileError for a name that there is not, and ModelRuntimeError for inputs that do not
-        fit."""
+        """Return the named outputs (None: all), in that order.
+
+        Outputs are aligned if this call or the constructor requests it. Raises CompileError for an
+        unknown name, and ModelRuntimeError for inputs that do not fit.
+        """
         made = self._loaded().execute(inputs)
         names = list(output_names or made)
         unknown = sorted(set(names) - made.keys())
@@ -102,8 +106,11 @@ class Backend:
 
 
 class ORTBackend(Backend):
-    """A Backend with the arguments of onnxruntime.InferenceSession, of which its own change nothing; further
-    ones are Backend's. The model is compiled at once unless `lazy_load`."""
+    """Backend with the arguments of onnxruntime.InferenceSession.
+
+    Arguments that only InferenceSession has change nothing; the other keyword arguments are
+    Backend's. The model is compiled at once unless `lazy_load` is set.
+    """
 
     def __init__(
         self,
@@ -124,5 +131,5 @@ class ORTBackend(Backend):
         input_feed: Mapping[str, Array],
         run_options: Any = None,  # noqa: ARG002
     ) -> list[Array]:
-        """As Backend's."""
+        """Return the named outputs, as `Backend.run` does."""
         return super().run(output_names, input_feed)

@@ -1,5 +1,7 @@
-"""Says which branch of an If it is that makes a model invalid at its shapes, and what to do about it.
-Branches that are never taken are gone by then (`passes.elimination`)."""
+"""Explains which branch of an If makes a model invalid at its shapes, and what to do about it.
+
+Branches that are never taken are already removed at this point (`passes.elimination`).
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ from simipu import CompileError
 from poprt.origins import describe_inputs, find_source_inputs
 
 Judge = Callable[[onnx.ModelProto], str | None]
-"""Says why a model is invalid, None where it is not."""
+"""Function that says why a model is invalid; returns None if it is valid."""
 
 
 def explain_branches(model: onnx.ModelProto, judge: Judge) -> str | None:
-    """What is to be said of the first branch, the innermost if several, that is invalid at the given shapes:
-    None without one.
+    """Return an explanation of the first branch that is invalid at the given shapes, or None.
 
-    `judge` sees each branch as a model of its own.
+    If several nested branches are invalid, the innermost is explained. `judge` sees each branch as
+    a separate model.
     """
     found = _find_invalid(model, model.graph, {}, {}, judge)
     if found is None:
@@ -39,7 +41,7 @@ def explain_branches(model: onnx.ModelProto, judge: Judge) -> str | None:
 
 
 def advise_to_fix(inputs: list[str]) -> str:
-    """What to do about inputs that must be known at compile time."""
+    """Return advice on how to fix inputs that must be known at compile time."""
     options = " ".join(f"{name}=VALUE" for name in inputs)
     return (
         f"fix {'it' if len(inputs) == 1 else 'them'} to a value with poprt --fix_input {options} "
@@ -54,8 +56,11 @@ def _find_invalid(
     constants: dict[str, TensorProto],
     judge: Judge,
 ) -> tuple[onnx.NodeProto, str, str] | None:
-    """`graph` is the main one or a body; `types` and `constants` are those of the graphs around it, by
-    name."""
+    """Return the innermost invalid branch: its If node, its name and the reason.
+
+    `graph` is the main graph or a body. `types` and `constants` are those of the graphs around it,
+    by name.
+    """
     own = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     inferred = infer_shapes(own).graph
     types = {
@@ -76,13 +81,13 @@ def _find_invalid(
 
 
 def _iter_named_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The bodies of a node with their names, then_branch first."""
+    """Yield the bodies of a node with their names, then_branch first."""
     bodies = {each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH}
     yield from sorted(bodies.items(), reverse=True)
 
 
 def _small_constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
-    """Values that shapes may depend on."""
+    """Return the small constants of a graph by name; shapes may depend on their values."""
     found = {
         tensor.name: tensor
         for tensor in graph.initializer
@@ -101,7 +106,11 @@ def _as_model(
     types: Mapping[str, onnx.ValueInfoProto],
     constants: Mapping[str, TensorProto],
 ) -> onnx.ModelProto:
-    """A body with what it takes from outside: small constants, and inputs of the types that are known."""
+    """Return a body as a model.
+
+    Values that the body takes from outside become initializers (small constants) or inputs (tensors
+    of known types).
+    """
     captured = used_names(branch) - set(iter_defined(branch))
     given = [constants[name] for name in sorted(captured) if name in constants]
     outer = [types[name] for name in sorted(captured) if name in types and name not in constants]
@@ -113,7 +122,7 @@ def _as_model(
 
 
 def raise_for_branch(model: onnx.ModelProto, judge: Judge) -> None:
-    """Raise CompileError where a branch of the model is invalid."""
+    """Raise CompileError if a branch of the model is invalid."""
     has_if = any(node.op_type == "If" for node in iter_nodes(model.graph))
     explanation = explain_branches(model, judge) if has_if else None
     if explanation is not None:

@@ -1,4 +1,4 @@
-"""The engine cache: executables by what they were compiled of, in a folder of PopEF files."""
+"""The engine cache: a folder of PopEF files, each named by a hash of what it was compiled from."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _log = logging.getLogger("poprt")
 
 @dataclass(frozen=True, slots=True)
 class EngineCache:
-    """The place of one executable. PopART names the file by the hash of its IR, in decimal; this hash is of
-    all that an executable is made of: graph, weights, options, outputs, and the version of the compiler."""
+    """Location of one cached executable.
+
+    PopART names the file by the hash of its IR, in decimal. This hash covers everything that an
+    executable depends on: graph, weights, options, outputs, and the version of the compiler.
+    """
 
     file: Path
 
@@ -38,7 +41,7 @@ class EngineCache:
         outputs: Collection[str] | None,
         batch_axis: int,
     ) -> EngineCache | None:
-        """That of a model whose `weights` are beside it; None where nothing is cached."""
+        """Return the cache entry of a model with separate `weights`; None if caching is off."""
         if not options.enable_engine_caching:
             return None
         digest = hashlib.sha256(model.SerializeToString(deterministic=True))
@@ -53,7 +56,7 @@ class EngineCache:
         return cls(Path(options.cache_path, f"{number}.popef"))
 
     def find(self) -> Executable | None:
-        """The executable that is kept there, if there is one that can be read."""
+        """Return the cached executable, or None if there is none or it cannot be read."""
         if not self.file.exists():
             return None
         try:
@@ -65,7 +68,7 @@ class EngineCache:
         return found
 
     def keep(self, executable: Executable) -> None:
-        """Write it there, whole or not at all. What cannot be written is warned of: it is compiled."""
+        """Write the executable to the cache atomically; log a warning if it cannot be written."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with Staging() as staging:

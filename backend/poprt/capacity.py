@@ -1,4 +1,4 @@
-"""Whether a model's weights alone exceed the chip's memory: known before anything is converted or planned."""
+"""Check of a model's weights against the chip's memory, before anything is converted or planned."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from poprt.origins import OF_SHAPES
 
 _BYTES = {TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.DOUBLE: 8, **dict.fromkeys(QUARTERS, 1)}
 _BYTES_BY_PRECISION = {"fp32": 8, "fp16": 2, "fp8": 1, "fp8_weight": 1}
-"""The most that an element of a weight takes once it is converted."""
+"""Maximum number of bytes of an element of a weight after conversion, by precision."""
 
 
 def check_weights(
     graph: onnx.GraphProto, target: Target, precision: str = "fp32", *, allow_out_of_memory: bool = False
 ) -> None:
-    """Raise OutOfMemoryError where the weights that the chip has to hold are larger than all of its memory.
+    """Raise OutOfMemoryError if the weights that the chip must hold are larger than all of its
+    memory.
 
-    Counted is what meets data that are not known at compile time: of everything else the folding may leave
-    less.
+    Only weights that meet data unknown at compile time are counted: folding may shrink everything
+    else.
     """
     sizes = {
         tensor.name: _count_bytes(tensor, precision)
@@ -47,7 +48,7 @@ def check_weights(
 
 
 def _find_held(graph: onnx.GraphProto) -> set[str]:
-    """Names that meet, in a node, what depends on the inputs."""
+    """Return the names that a node reads together with a tensor that depends on the inputs."""
     dynamic = {value.name for value in find_inputs(graph)}
     held = set()
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""The `poprt` command: the real tool's options, and `--triton_model_dir` of ours."""
+"""The `poprt` command: the real tool's options, and our own `--triton_model_dir`."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from poprt.quantizer.quantizer import PRECISIONS as QUANTISED
 from poprt.running import time_runs
 from poprt.supervision import supervised
 from poprt.terminal import configure_logging, make_console
-from poprt.triton_model import ModelFolder, stage_executable
+from poprt.triton_model import ModelFolder, note_executable, stage_executable
 from poprt.triton_version import NewVersion
 from poprt.yaml_file import read_arguments, read_sharding
 
 _TF2ONNX = "tf2onnx"
-"""The real tool's sub-command, last on the line."""
+"""Name of the real tool's sub-command, which comes last on the command line."""
 _DTYPES = {"float": "float32", "double": "float64"}
-"""numpy's names, as the real tool prints them."""
+"""NumPy's type names, as the real tool prints them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input, 2 usage."""
+    """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser()
     parser.set_defaults(run=_begin, own_process=arguments is None, given=given, tf2onnx=None, fused=[])
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _begin(options: argparse.Namespace) -> int:
-    """Settle what is asked for, and do it."""
+    """Complete and check the options, then run the command."""
     if options.config_yaml is not None:
         words, models = read_arguments(options.config_yaml, options.parser)
         guard, own_process, given = options.guard, options.own_process, options.given
@@ -90,7 +90,7 @@ def _begin(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What options need of each other."""
+    """Raise UsageError if options contradict or require each other."""
     if options.input_model is None and not options.fused:
         raise UsageError("the following arguments are required: -i/--input_model")
     if options.only_manual_sharding and options.manual_sharding_config is None:
@@ -99,11 +99,13 @@ def _check(options: argparse.Namespace) -> None:
         _check_fused(options)
     if options.new_version and not options.triton_model_dir:
         raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
+    if options.queue_timeout_ms is not None and not options.triton_model_dir:
+        raise UsageError("--queue_timeout_ms needs --triton_model_dir, whose config.pbtxt gets it")
     _check_calibration(options)
 
 
 def _check_fused(options: argparse.Namespace) -> None:
-    """What models to fuse cannot be asked for."""
+    """Raise UsageError for options that do not work with models to fuse."""
     if not options.export_popef and not options.triton_model_dir:
         raise UsageError("model_fusion needs export_popef: True: a fused model is run from its PopEF file")
     if options.manual_sharding_config is not None:
@@ -113,27 +115,30 @@ def _check_fused(options: argparse.Namespace) -> None:
 
 
 def _refuse(options: argparse.Namespace) -> None:
-    """Refuse, by name, what does not exist here."""
+    """Raise UsageError, naming the option, for options that are not supported here."""
     for name, reason in REFUSED.items():
         if getattr(options, name):
             raise UsageError(f"--{name} is refused: {reason}")
 
 
 def _source(options: argparse.Namespace) -> Frontend:
-    """The front end of the model; that of TensorFlow looks for its packages and the model at once."""
+    """Return the front end of the model.
+
+    The TensorFlow front end looks for its packages and the model immediately.
+    """
     if options.framework != "tensorflow":
         if options.tf2onnx is not None:
             raise UsageError(f"{_TF2ONNX} belongs to --framework tensorflow, found {options.framework!r}")
         return get_frontend(options.input_model, options.framework)
     converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
     named = {name: value for name, value in vars(converting).items() if name != "parser"}
-    # A folder can be nothing else, said or not.
+    # A folder can only be a SavedModel, whether the option is given or not.
     named["saved_model"] |= options.input_model.is_dir()
     return get_frontend(options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named)
 
 
 def _check_calibration(options: argparse.Namespace) -> None:
-    """Refuse what only 8 bits have of other precisions, and calibration without data."""
+    """Raise UsageError for 8-bit options with other precisions, or calibration without data."""
     asked = options.calibration_with_data, options.precision_compare
     for name, given in zip(("calibration_with_data", "precision_compare"), asked, strict=True):
         if given and options.precision not in QUANTISED:
@@ -149,8 +154,11 @@ def _check_calibration(options: argparse.Namespace) -> None:
 def _quantise(
     converted: onnx.ModelProto, whole: onnx.ModelProto | None, options: argparse.Namespace
 ) -> onnx.ModelProto:
-    """The converted model with its formats and scales, if they are to be looked for, and compared with the
-    model in float, if it is to be."""
+    """Return the converted model after quantization and comparison, as far as the options request
+    them.
+
+    Quantization finds the formats and scales. The comparison is with the model in float.
+    """
     if options.calibration_with_data:
         converted = quantize(
             converted,
@@ -186,7 +194,8 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     model_dir = options.triton_model_dir
     kind = NewVersion if options.new_version else ModelFolder
-    with kind(model_dir, overwrite_config=options.overwrite_config) if model_dir else nullcontext() as folder:
+    settings = {name: getattr(options, name) for name in ("overwrite_config", "queue_timeout_ms")}
+    with kind(model_dir, **settings) if model_dir else nullcontext() as folder:
         _convert(options, options.made_compiler_options, folder)
     return 0
 
@@ -217,7 +226,10 @@ def _convert(
 def _convert_model(
     options: argparse.Namespace, compiler_options: CompilerOptions, compiling: bool
 ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-    """The converted model, and what it was before its precision was converted where it was."""
+    """Return the converted model, and the model before its precision was converted.
+
+    The second is None if the precision was not converted.
+    """
     model = options.source.open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
@@ -254,15 +266,18 @@ def _write_model(model: onnx.ModelProto, options: argparse.Namespace) -> None:
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
-    """Weights of more than protobuf can hold go into a file beside it; each is brought in when its turn
-    comes."""
+    """Write the model to `path`.
+
+    If the model is larger than protobuf allows, its weights are written to a second file next to
+    it. Each weight is loaded only when it is written.
+    """
     writer = ModelWriter(model)
     with Staging() as staging:
         if writer.size <= onnx.checker.MAXIMUM_PROTOBUF:
             writer.write(staging.open(path))
             return
         data = path.with_name(f"{path.name}.data")
-        beside = staging.open(data)  # it is there before what refers to it
+        beside = staging.open(data)  # it must exist before the file that refers to it
         write_with_data(model, staging.open(path), beside, data.name)
 
 
@@ -290,6 +305,7 @@ def _write(
     if options.export_popef:
         with Staging() as staging:
             stage_executable(staging, compiled, output_dir)
+        note_executable(compiled, output_dir)
         lines += [
             f"wrote {output_dir / name}"
             for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
@@ -374,7 +390,7 @@ def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
 
 
 def _popart_options(options: argparse.Namespace) -> dict[str, str]:
-    """Those of PopART's SessionOptions that CompilerOptions has, too; the others are warned of."""
+    """Return the PopART SessionOptions that CompilerOptions also has; warn of the others."""
     known = {entry.name for entry in dataclasses.fields(CompilerOptions)}
     found = {}
     for name, value in options.popart_options:
@@ -386,5 +402,5 @@ def _popart_options(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-if __name__ == "__main__":  # `python -m poprt.cli`, as older scripts have it
+if __name__ == "__main__":  # older scripts call `python -m poprt.cli`
     sys.exit(main())

@@ -1,5 +1,8 @@
-"""Compiler: a converted ONNX model becomes an executable with its metadata and, where they are streamed, its
-weights. How: `poprt.compiling`."""
+"""Compiler: turns a converted ONNX model into an executable with its metadata and any streamed
+weights.
+
+The implementation is in `poprt.compiling`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from poprt import pipeline
 from poprt.caching import EngineCache
 from poprt.capacity import check_weights
 from poprt.compiling import CalibrationRun, compile_model, cost_options
-from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.constants import MIN_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.frontend import Model, read_model
 from poprt.fused import check_fusion, compile_fused
@@ -38,13 +41,13 @@ from poprt.terminal import show_progress
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
 _WHOLE = 100
-"""What `compilation_progress_logger` is told progress is of, as in the real tool."""
+"""Total that `compilation_progress_logger` receives, as in the real tool."""
 _REPORT_WIDTH = 140
-"""Columns of a summary report."""
+"""Number of columns of a summary report."""
 
 
 class Compiler:
-    """The real tool's class: its methods are static and take the options last."""
+    """Compiler with the real tool's interface: methods are static and take options last."""
 
     @staticmethod
     def compile(
@@ -56,14 +59,19 @@ class Compiler:
         float_model: onnx.ModelProto | None = None,
         calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> Executable:
-        """Compile a converted model (every shape static), or the ONNX file or bytes of one.
+        """Compile a converted model (every shape static), or its ONNX file or bytes.
 
-        `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A
-        model in half is computed once, with `calibration_data` (rows by input name) or made-up inputs, beside
-        `float_model`, the same before its precision was converted (None: itself, rounded nowhere): nodes
-        whose results overflow, and outputs that part, are warned of. A fused model (MFConverter) is compiled
-        model by model, with all their outputs, into one executable. With `enable_engine_caching` what was
-        compiled before is read instead. Raises CompileError naming the node, its operator and why.
+        `outputs` names the outputs to keep; None keeps all. `batch_axis` is the axis of the batch
+        in all inputs.
+
+        A model in half is run once, with `calibration_data` (rows by input name) or random inputs,
+        and compared with `float_model`. That is the same model before its precision was converted;
+        None means the model itself without any rounding. A warning lists nodes whose results
+        overflow and outputs that differ.
+
+        A fused model (MFConverter) is compiled model by model, with all their outputs, into one
+        executable. With `enable_engine_caching` a cached executable is read instead of compiling
+        again. Raises CompileError naming the node, its operator and the reason.
         """
         options = options or CompilerOptions()
         options.check()
@@ -78,7 +86,7 @@ class Compiler:
             )
         target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
-        light, weights = take_weights(loaded, LEAST_CONSTANT_BYTES if options.constant_weights else 0)
+        light, weights = take_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
         cache = EngineCache.of(options, light, weights, outputs, batch_axis)
         if cache is not None and (found := cache.find()) is not None:
             found.appendOpaqueBlobs(options.opaque_blobs)
@@ -101,7 +109,7 @@ class Compiler:
         filename: str | Path,
         options: CompilerOptions | None = None,
     ) -> None:
-        """Compile and write the PopEF file `filename`, streamed weights included."""
+        """Compile the model and write the PopEF file `filename`, including streamed weights."""
         Compiler.compile(model, outputs, options).export(filename)
 
     @staticmethod
@@ -111,10 +119,11 @@ class Compiler:
         options: CompilerOptions | None = None,
         reset_profile: bool = True,  # noqa: ARG004
     ) -> str:
-        """Compile, and say what a batch takes of the chip in time and memory, by operator, cause and node:
-        all of it modelled, where the real one has Poplar's text. Of a fused model, each of its models.
+        """Compile the model and return a report on the time and memory of a batch, by operator,
+        cause and node.
 
-        Each compilation is profiled anew, whatever `reset_profile` says.
+        All figures are modelled; the real tool returns Poplar's text. A fused model gets a report
+        for each of its models. Each compilation is profiled anew, whatever `reset_profile` says.
         """
         options = options or CompilerOptions()
         compiled = Compiler.compile(model, outputs, options)
@@ -133,8 +142,10 @@ class Compiler:
 
 @contextmanager
 def _progress(options: CompilerOptions, models: int) -> Iterator[Callable[[str], None]]:
-    """What shows, on a terminal, and tells `compilation_progress_logger` how far the compiler is with so many
-    models."""
+    """Yield a function that reports each step of compiling `models` models.
+
+    Progress is shown on a terminal and passed to `compilation_progress_logger`.
+    """
     steps = models * (len(pipeline.PREPARATION) + len(pipeline.Step))
     done = 0
     hidden = not options.show_compilation_progress_bar

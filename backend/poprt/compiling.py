@@ -1,5 +1,8 @@
-"""Compiling a prepared graph: plan it, prove its rows independent, look at what half makes of it, put the
-executable together, and run it once."""
+"""Compilation of a prepared graph.
+
+Steps: plan the graph, prove its rows independent, run the calibration of half precision, build the
+executable, and run it once.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,13 @@ from simipu.rows import note_dependence
 from simipu.target import Target
 
 from poprt.calibration import Findings, Side, calibrate
-from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.constants import MIN_CONSTANT_BYTES, take_weights
 from poprt.dry_run import RowDifference, dry_run
 from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
 from poprt.passes.floats import FloatToHalf
-from poprt.passes.overlap import LEAST_IO_TILES
+from poprt.passes.overlap import MIN_IO_TILES
 from poprt.pipeline import Step, estimate
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
 
@@ -47,14 +50,14 @@ _log = logging.getLogger("poprt")
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """What the calibration run needs beside the model in half."""
+    """Inputs of the calibration run, apart from the model in half."""
 
     float_model: onnx.ModelProto | None
     outputs: Collection[str] | None
     data: Mapping[str, npt.NDArray[Any]] | None
 
     def run(self, half: Side, main: Program) -> Findings:
-        """Compare `half` with the model in float; `main` is its program."""
+        """Compare `half`, whose program is `main`, with the model in float."""
         inputs = [stream for stream in main.streams if stream.direction is Direction.HOST_TO_DEVICE]
         try:
             if self.float_model is None:
@@ -67,13 +70,13 @@ class CalibrationRun:
             raise _not_ready(error) from error
 
     def _split(self, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
-        light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+        light, weights = take_weights(model, MIN_CONSTANT_BYTES)
         if self.outputs is not None:
             keep_outputs(light.graph, self.outputs)
         return Side(light, weights, numerics)
 
     def _narrow(self, half: Side, types: Collection[str]) -> Side:
-        """The model in half with operators of those types in float."""
+        """Return the model in half with operators of those types kept in float."""
         assert self.float_model is not None
         model = onnx.ModelProto()
         model.CopyFrom(self.float_model)
@@ -82,7 +85,7 @@ class CalibrationRun:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A model that is planned, and proven to run: what an executable is built of."""
+    """Planned model that is proven to run: what an executable is built from."""
 
     main: Program
     weights: Mapping[str, npt.NDArray[Any]]
@@ -99,8 +102,11 @@ def compile_model(
     calibration: CalibrationRun,
     on_step: Callable[[str], None],
 ) -> Executable:
-    """The executable of a graph that the passes of `pipeline.preparation` have been through; `given` has the
-    values of the initializers that it holds without. Raises CompileError."""
+    """Return the executable of a graph that the passes of `pipeline.preparation` have processed.
+
+    `given` has the values of the initializers that the graph holds without data. Raises
+    CompileError.
+    """
     cost = estimate_model(model, target, options, on_step)
     check_memory(cost, options)
     planned = plan_model(model, given, cost, options, batch_axis, calibration, on_step)
@@ -134,7 +140,10 @@ def confirm(
     options: CompilerOptions,
     on_step: Callable[[str], None],
 ) -> RowDifference | None:
-    """Load and run an executable, unless the options skip that; see `dry_run`. Raises CompileError."""
+    """Load and run an executable, unless the options skip that; see `dry_run`.
+
+    Raises CompileError.
+    """
     if options.skip_dry_run:
         return None
     on_step(Step.DRY_RUN.value)
@@ -147,15 +156,18 @@ def confirm(
 def estimate_model(
     model: onnx.ModelProto, target: Target, options: CompilerOptions, on_step: Callable[[str], None]
 ) -> Estimate:
-    """What a prepared graph takes on the chip. Raises CompileError where options do not fit chip or graph."""
+    """Return the estimated cost of a prepared graph.
+
+    Raises CompileError if options do not fit chip or graph.
+    """
     if options.num_io_tiles >= target.tiles_per_ipu:
         raise CompileError(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
             f"found {options.num_io_tiles}"
         )
-    if options.num_io_tiles and (options.num_io_tiles < LEAST_IO_TILES or options.num_io_tiles % 2):
+    if options.num_io_tiles and (options.num_io_tiles < MIN_IO_TILES or options.num_io_tiles % 2):
         raise CompileError(
-            f"compiler option num_io_tiles must be 0, or even and at least {LEAST_IO_TILES} as PopART wants "
+            f"compiler option num_io_tiles must be 0, or even and at least {MIN_IO_TILES} as PopART wants "
             f"them, found {options.num_io_tiles}"
         )
     on_step(Step.ESTIMATE.value)
@@ -177,8 +189,11 @@ def plan_model(
     calibration: CalibrationRun,
     on_step: Callable[[str], None],
 ) -> Planned:
-    """The MAIN program of a prepared graph that was estimated, which loses its IPUs and stages. Raises
-    CompileError."""
+    """Return the planned model of a prepared graph that was estimated; remove its IPUs and stages
+    in place.
+
+    Raises CompileError.
+    """
     strip_places(model.graph)
     on_step(Step.ROWS.value)
     main, weights = make_main_program(model, given, cost, batch_axis)
@@ -215,7 +230,10 @@ def build(
     options: CompilerOptions,
     findings: Findings,
 ) -> Executable:
-    """The executable of a MAIN program. Weights are constants of it, or are streamed by its LOAD program."""
+    """Return the executable of a MAIN program.
+
+    Weights become constants, or the LOAD program streams them.
+    """
     streamed = {} if options.constant_weights else weights
     constants = {} if streamed else weights
     load = Program(
@@ -246,7 +264,7 @@ def _not_ready(error: LoadTimeoutError) -> CompileError:
 
 
 def check_memory(cost: Estimate, options: CompilerOptions) -> None:
-    """Raise OutOfMemoryError where a tile is too small, unless options allow that."""
+    """Raise OutOfMemoryError if a tile's memory is too small, unless options allow that."""
     if cost.fits:
         return
     fullest = cost.fullest
@@ -256,7 +274,7 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
         what = f"{parts}; fullest at node {cost.peak.node if cost.peak else ''!r}"
         way = "a smaller batch, fp16, a smaller available_memory_proportion"
     else:
-        # I/O tiles are counted behind those that compute.
+        # I/O tiles are numbered after the compute tiles.
         tile += cost.compute_tiles // cost.target.num_ipus
         what = f"the next inputs and the last outputs, on {options.num_io_tiles} I/O tiles"
         way = "more num_io_tiles, a smaller batch, narrower inputs"
@@ -273,7 +291,10 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
 def _hash_name(
     graphs: Sequence[bytes], weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions
 ) -> str:
-    """PopART names an executable by its IR hash, in decimal; here it is a hash of all that goes in."""
+    """Return the executable's name: a decimal hash of all inputs of the compilation.
+
+    PopART uses its IR hash instead.
+    """
     digest = hashlib.sha256()
     for graph in graphs:
         digest.update(graph)
@@ -284,7 +305,7 @@ def _hash_name(
 
 
 def cost_options(options: CompilerOptions) -> CostOptions:
-    """The options of the compiler that time and memory depend on."""
+    """Return the compiler options that time and memory depend on."""
     shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {
         entry.name for entry in dataclasses.fields(options)
     }

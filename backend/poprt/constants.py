@@ -1,5 +1,5 @@
-"""What of a model's weights leaves its graph: they are mapped where they lie, as constants of the executable,
-or streamed."""
+"""Removal of weights from a model's graph: they become constants of the executable, mapped from
+where they lie, or are streamed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ from onnxgraph.weights import read_array
 from simipu.numerics.quarter import QUARTERS
 
 MAXIMUM_IR_VERSION = 10
-"""The newest version of the ONNX format that the oldest supported ONNX Runtime (1.18) reads; what came later
-describes things not compiled here."""
+"""Newest version of the ONNX format that the oldest supported ONNX Runtime (1.18) reads. Later
+versions only add features that are not compiled here."""
 _WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
-LEAST_CONSTANT_BYTES = 1024
-"""Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
+MIN_CONSTANT_BYTES = 1024
+"""Minimum number of bytes of a weight that leaves the graph. Smaller frozen weights stay, so that
+ONNX Runtime may fold them."""
 
 
 def take_weights(
     model: onnx.ModelProto, least_bytes: int
 ) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
-    """A copy of the model without its floating-point weights of that size, and those: they are streamed, or
-    mapped where they lie."""
+    """Return a copy of the model without its floating-point weights of at least that size, and
+    those weights.
+
+    The weights are streamed, or mapped from where they lie.
+    """
     taken = {
         tensor.name: tensor
         for tensor in model.graph.initializer

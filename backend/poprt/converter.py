@@ -1,5 +1,7 @@
-"""Converter: a trained ONNX model becomes one that the compiler can take: static, folded, in the chip's
-types."""
+"""Converter: turns a trained ONNX model into one that the compiler accepts.
+
+The result is static, folded, and in the chip's types.
+"""
 
 from __future__ import annotations
 
@@ -26,43 +28,47 @@ from poprt.terminal import show_progress
 __all__ = ["Converter", "MFConverter", "Sharder"]
 
 Names = Collection[str] | str | None
-"""Names as a text with commas between, or one by one."""
+"""Names as a text separated by commas, or as a collection."""
 OnStep = Callable[[str], None]
-"""Is told the name of each step before it is taken."""
+"""Callback that receives the name of each step before it runs."""
 
 
 def _ignore(_step: str) -> None:
-    """Nobody looks on."""
+    """Do nothing."""
 
 
 class Converter:
-    """Turns an ONNX model into one that `Compiler` accepts. Names, defaults and meanings of the arguments are
-    the real tool's, but where it says otherwise.
+    """Turns an ONNX model into one that `Compiler` accepts.
 
-    Lists of names may be texts with commas, or lists; what is empty asks for nothing.
+    Names, defaults and meanings of the arguments are the real tool's unless stated otherwise. Lists
+    of names may be lists or texts separated by commas; an empty list has no effect.
 
-    input_shape: variable dimensions to fix, by input name; names that the model lacks are warned of.
-    batch_size, batch_axis: the size, and the axis (default 0), of the batch in all inputs. convert_version:
-    target opset; None (the default, where the real tool's is 11) keeps the model's: ONNX Runtime takes any,
-    but a model in half needs 11. infer_shape_ahead: fold constants and infer shapes before anything else.
-    max_tensor_size: bytes of the largest tensor that folding may make; -1: no bound.
+    input_shape: variable dimensions to fix, by input name; unknown names cause a warning.
+    batch_size, batch_axis: the size and the axis (default 0) of the batch in all inputs.
+    convert_version: target opset; None (the default; the real tool's is 11) keeps the model's
+    opset: ONNX Runtime takes any, but a model in half needs 11. infer_shape_ahead: fold constants
+    and infer shapes before anything else. max_tensor_size: maximum size in bytes of a tensor that
+    folding may make; -1: no limit.
 
-    precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of products)
-    or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types, fp16_skip_op_names (ours):
-    operators, by their names after conversion, and nodes that stay in fp32 in an fp16 model.
-    enable_avoid_overflow_patterns: float_to_half keeps what is known to overflow in fp32. fp8_params: formats
-    and scales, see Fp8Params (None: its defaults). fp8_skip_op_names: products that stay in fp16. quantize:
-    leave the model as poprt.quantizer.quantize wants it. eightbitsio: 8-bit images.
+    precision: fp32 (the model's types, which may be half), fp16, fp8 (fp16 with 8-bit operands of
+    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types,
+    fp16_skip_op_names (ours): operators, by their names after conversion, and nodes that stay in
+    fp32 in an fp16 model. enable_avoid_overflow_patterns: float_to_half keeps patterns known to
+    overflow in fp32. fp8_params: formats and scales, see Fp8Params (None: its defaults).
+    fp8_skip_op_names: products that stay in fp16. quantize: leave the model in the form that
+    poprt.quantizer.quantize expects. eightbitsio: 8-bit images.
 
-    checkpoints: inner tensors that become outputs too. remove_outputs: outputs to drop with all that only
-    they need. fix_inputs (ours): values by name of inputs that become constants; of an If that they decide
-    only the branch taken is left. check: run the converted model on made-up data.
+    checkpoints: inner tensors that become outputs too. remove_outputs: outputs to drop, with
+    everything that only they need. fix_inputs (ours): values by name of inputs that become
+    constants; if they decide an If, only the taken branch is left. check: run the converted model
+    on random data.
 
-    used_passes: further passes, run in that order after the others; they win over disable_*. skip_passes:
-    passes to leave out. disable_fast_norm, enable_erf_gelu, enable_insert_remap (where: remap_mode),
-    enable_compress_pattern, merge_if_with_same_cond, fold_periodic_initializer, serialize_matmul,
-    serialize_matmul_add, merge_matmul, merge_matmul_add, merge_moe, apply_hcsr, pack_args: the passes of
-    docs/passes.md. disable_progress_bar: no bar on a terminal. logger: whom the passes tell.
+    used_passes: additional passes, run in that order after the others; they override disable_*.
+    skip_passes: passes to leave out. disable_fast_norm, enable_erf_gelu, enable_insert_remap
+    (where: remap_mode), enable_compress_pattern, merge_if_with_same_cond,
+    fold_periodic_initializer, serialize_matmul, serialize_matmul_add, merge_matmul,
+    merge_matmul_add, merge_moe, apply_hcsr, pack_args: the passes of docs/passes.md.
+    disable_progress_bar: show no bar on a terminal. logger: logger of the passes.
     """
 
     def __init__(
@@ -145,15 +151,21 @@ class Converter:
         )
 
     def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
-        """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and
-        why."""
+        """Return the converted model; `model` itself is not changed.
+
+        Raises CompileError naming what cannot be compiled, and why.
+        """
         return self.convert_beside_float(model, on_step, beside=False)[0]
 
     def convert_beside_float(
         self, model: onnx.ModelProto, on_step: OnStep = _ignore, *, beside: bool = True
     ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-        """The same, and what it was before its precision was converted, for `Compiler` to compare with
-        (ours); None where it computes in float, or is not asked for."""
+        """Convert the model like `convert`; also return the model before its precision was
+        converted (ours).
+
+        `Compiler` compares the two. The second is None if the model computes in float, or without
+        `beside`.
+        """
         passes = pipeline.conversion(self.options, model)
         before = [each for each in passes if each.info.stage < Stage.PRECISION]
         after = passes[len(before) :]
@@ -176,8 +188,11 @@ class Converter:
 
 
 def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextManager[onnx.ModelProto]:
-    """A copy for the passes. Large weights are left where they are, unless passes are users', who look for
-    them in the initializers."""
+    """Return a copy of the model for the passes.
+
+    Large weights stay where they are. User passes expect them in the initializers, so with such
+    passes they are loaded.
+    """
     if all(type(each).__module__.startswith("poprt.") for each in passes):
         return lend_weights(model)
     own = _copy(model)
@@ -187,7 +202,7 @@ def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextMan
 
 
 def _end(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its own weights; those of files stay there."""
+    """Return the model with its own weights; weights in files stay there."""
     for tensor in model.graph.initializer:
         if is_lent(tensor):
             inline(tensor)
@@ -196,13 +211,13 @@ def _end(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @dataclass(slots=True)
 class _Steps:
-    """Tells listeners of each of the five steps when its first pass runs."""
+    """Reports each of the five steps to the listeners when its first pass runs."""
 
     listeners: Sequence[OnStep]
     told: int = 0
 
     def tell(self, name: str) -> None:
-        """Of the pass that is about to run."""
+        """Report the step of the pass that is about to run, unless it is reported already."""
         stage = find_pass(name).info.stage
         while self.told < len(pipeline.STEPS) and stage >= pipeline.STEPS[self.told][0]:
             for listener in self.listeners:
@@ -217,7 +232,10 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Sequence[Sequence[Any]]:
-    """Groups of inputs as a list; of a dict that has them by name, or as the pass's `merged_inputs`."""
+    """Return groups of inputs as a list.
+
+    A dict has the groups by name, or as the pass's `merged_inputs`.
+    """
     if isinstance(groups, Mapping):
         listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
         return listed
@@ -225,7 +243,9 @@ def _groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Seque
 
 
 def _names(names: Names) -> list[str]:
-    """What a user lists, as text with commas between or one by one; blanks around the names are no part of
-    them."""
+    """Return the user's names, without blanks around them.
+
+    They are a text separated by commas, or a collection.
+    """
     listed = names.split(",") if isinstance(names, str) else names or ()
     return [stripped for name in listed if (stripped := name.strip())]

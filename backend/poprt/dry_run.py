@@ -1,8 +1,9 @@
-"""The dry run that ends a compilation: the executable is loaded and run through the engine that serves it.
+"""The dry run at the end of a compilation: it loads the executable and runs it in the engine that
+serves it.
 
-It finds what would otherwise fail only in a server: a graph that ONNX Runtime refuses, and outputs of
-another shape than declared. And it confirms that rows are independent (`row_confirmation`). The precision of
-half is the calibration run's subject.
+It finds what would otherwise fail only in a server: a graph that ONNX Runtime rejects, and outputs
+of another shape than declared. It also confirms that rows are independent (`row_confirmation`). The
+calibration run checks the precision of half.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from simipu import (
 )
 from simipu.errors import DeviceLostError, LoadTimeoutError, RunMemoryError, RunTimeoutError
 from simipu.fixing import read_static
+from simipu.known_files import LoadLimits
 from simipu.rows import trace_rows
 
 from poprt.calibration import READY_SECONDS, Side
@@ -43,16 +45,19 @@ Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 MAX_WEIGHT_BYTES = 8 << 30
-"""Executables with more weights are not run: they are in memory already, and would be a second time."""
+"""Maximum size of the weights of an executable that is run. The weights are in memory already, and
+a run would load them a second time."""
 MAX_INPUT_BYTES = 256 << 20
-"""Executables whose inputs take more are not run: making values up would take longer than compiling."""
+"""Maximum size of the inputs of an executable that is run; larger ones would take longer to make
+than compiling takes."""
 _MAX_PREPACKED_BYTES = 256 << 20
-"""Weights up to which ONNX Runtime may repack them into memory of its own, as it does when it serves."""
+"""Maximum size of the weights that ONNX Runtime may repack into its own memory, as it does when it
+serves."""
 _DRAWS = 2
-"""How often rows have to differ. Where results lie at an edge, as before a Floor or an ArgMax, the last bit
-of a sum decides, but hardly twice."""
+"""Number of draws in which rows must differ. If results lie at an edge, as before a Floor or an
+ArgMax, the last bit of a sum decides, but hardly twice."""
 _SMALL_NUMBERS = 10
-"""Whole numbers of which nothing is known are 0 to 9 in the rows that are compared."""
+"""Upper bound of integers without a known range: in the rows that are compared they are 0 to 9."""
 _TENSORS_AT_ONCE = 200
 
 _log = logging.getLogger("poprt")
@@ -60,7 +65,7 @@ _log = logging.getLogger("poprt")
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """The first tensor of which a row is computed differently with other rows beside it."""
+    """First tensor of which a row has a different result with other rows in the batch."""
 
     tensor: str
     node: str
@@ -79,11 +84,11 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
 
     Args:
         compiled: the executable.
-        data: rows of the inputs by name, used where the model refuses values that are made up.
+        data: rows of the inputs by name, used if the model rejects random values.
 
     Returns:
-        The first tensor whose rows depend on each other although the executable says that they do not; None
-        if there is none.
+        The first tensor whose rows depend on each other although the executable declares them
+        independent; None if there is none.
 
     Raises:
         CompileError: the executable does not load, or no run of it succeeds.
@@ -168,6 +173,7 @@ class _DryRun:
             engine.connect_input(stream.handle, _deliver(self.compiled.weights[stream.tensor]))
         engine.run(LOAD_PROGRAM)
         engine.load(MAIN_PROGRAM)
+        self.compiled.loaded_within = LoadLimits(options.ready_seconds, options.memory_bytes)
         return engine
 
     def _run_branch(self, engine: Engine, number: int, branch: Program) -> None:
@@ -178,7 +184,8 @@ class _DryRun:
         engine.compute(MAIN_PROGRAM, self._rows_of(made | missing))
 
     def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> tuple[Iterator[Feeds], Whole]:
-        """Run the whole batch on the first inputs that the model takes; return it, and what follows."""
+        """Run the whole batch on the first inputs that the model accepts; return the remaining
+        inputs and the batch."""
         refusal: RunError | None = None
         for batches in self._iter_sources(model):
             try:
@@ -256,7 +263,7 @@ class _DryRun:
         return None
 
     def _compute_tensors(self, side: Side, axes: Mapping[str, int]) -> Compute:
-        """Return what computes tensors inside a graph, whose rows lie along these axes."""
+        """Return a function that computes tensors inside a graph; rows lie along `axes`."""
 
         def compute(values: Sequence[Array]) -> list[Array]:
             pairs = zip(self.inputs, values, strict=True)
@@ -280,7 +287,7 @@ def _deliver(value: Array) -> Callable[[int], Array]:
 
 
 def _vary(batches: Iterator[Feeds]) -> Iterator[dict[str, Array]]:
-    """Replace whole numbers that are the same in all rows: with them no row could be told from another."""
+    """Replace integers that are the same in all rows: such rows could not be told apart."""
     random = np.random.default_rng(0)
     for batch in batches:
         varied = dict(batch)

@@ -1,5 +1,7 @@
-"""The `poprt_exec` command, whose only sub-command runs a PopEF file on made-up data: the real tool's
-options, and its figures, of this machine's CPU."""
+"""The `poprt_exec` command, whose only sub-command runs a PopEF file on random data.
+
+Options and figures are the real tool's; the figures are measured on this machine's CPU.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,16 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What one request brings and gets."""
+    """Inputs and outputs of one request."""
 
     inputs: Sequence[DataDesc]
     outputs: Sequence[DataDesc]
     mask: str = ""
     dynamic: Sequence[str] = ()
-    """Inputs that have the length of a sample."""
+    """Names of the inputs that have the length of a sample."""
 
     def make(self, seed: int) -> tuple[Arrays, Arrays]:
-        """Random inputs, and zeros for the outputs."""
+        """Return random inputs, and zeros for the outputs."""
         rng = np.random.default_rng(seed)
         places = next((each.shape[-1] for each in self.inputs if each.name in self.dynamic), 1)
         length = int(rng.integers(1, places + 1))
@@ -63,13 +65,13 @@ class Feed:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input, 2 usage."""
+    """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     return run(make_parser(), given, (SimIpuError, ModelRuntimeError))
 
 
 def make_parser() -> Parser:
-    """The parser of `poprt_exec`."""
+    """Return the parser of `poprt_exec`."""
     parser = Parser(prog="poprt_exec", version=describe_version(), examples=_EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("poprt_run_popef", help="run a PopEF file on made-up data")
@@ -147,7 +149,7 @@ def _feed_all(runner: Runner, rows: int | None) -> tuple[Runner, Feed]:
 
 
 def _choose(feed: Feed, index: int) -> Feed:
-    """Of a fused model, the inputs and outputs of one; which it is the runner fills in."""
+    """Return the inputs and outputs of one model of a fused one; the runner adds the index."""
     prefix = f"graph{index}/"
     inputs = [each for each in feed.inputs if each.name.startswith(prefix)]
     outputs = [each for each in feed.outputs if each.name.startswith(prefix)]
@@ -164,13 +166,16 @@ def _make_up(
     dtype = described.numpy_data_type()
     if described.name == mask:
         return np.ones(shape, dtype)
-    # Two numbers only: indices of any table have them.
+    # Only 0 and 1: they are valid indices of any table.
     drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
     return np.asarray(drawn).astype(dtype)
 
 
 def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int | None) -> list[str]:
-    """Have so many threads ask so many times each, after some requests that warm up."""
+    """Send `iterations` requests from each of `threads` threads and return the figures.
+
+    Some warm-up requests come first.
+    """
     fed = [feed.make(seed) for seed in range(threads)]
     for future in [runner.execute_async(*feed.make(seed)) for seed in range(_WARM_UP)]:
         future.wait()
@@ -193,7 +198,7 @@ def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int |
 
 
 def _describe(taken_ms: npt.NDArray[Any], seconds: float, batch: int) -> list[str]:
-    """The figures of the published example of a runner, in its words where they are known."""
+    """Return the figures of a runner's published example, in its words where they are known."""
     figures: Mapping[str, str] = {
         "Max latency": f"{taken_ms.max():.3f} ms",
         "Min latency": f"{taken_ms.min():.3f} ms",

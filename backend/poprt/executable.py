@@ -1,9 +1,11 @@
-"""A compiled model in memory, and the PopEF files that are written of it or read into it."""
+"""A compiled model in memory, and the PopEF files that it is written to or read from."""
 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from model_runtime.session import read_model
 from simipu import CompileError, LoadError, SimulatedExecutable
+from simipu.known_files import KNOWN_FILES, LoadLimits
 
 import popef
 from poprt.calibration import Findings
@@ -19,14 +22,17 @@ from poprt.programs import MAIN_PROGRAM
 
 
 class Executable:
-    """A compiled model: the payload, what PopEF says of it, and the weights that are streamed at load.
+    """A compiled model: the payload, its PopEF metadata, and the weights that are streamed at load.
 
-    `Executable(path)`, or of several paths, reads it from the PopEF files that hold it; the compiler makes
-    one of its own.
+    `Executable(path)`, or with several paths, reads it from PopEF files. The compiler uses
+    `Executable.of`.
     """
 
     def __init__(self, popef_paths: str | Path | Sequence[str | Path]) -> None:
-        """Raises CompileError for files that hold no model of this project's."""
+        """Read the model from PopEF files.
+
+        Raises CompileError for files that hold no model of this project.
+        """
         listed = [popef_paths] if isinstance(popef_paths, (str, Path)) else popef_paths
         paths = list(map(Path, listed))
         try:
@@ -42,6 +48,8 @@ class Executable:
             str(blob.name): bytes(blob.data()) for blob in model.opaqueBlobs if blob.name != popef.ROWS_BLOB
         }
         self.findings = Findings()
+        self.loaded_within: LoadLimits | None = None
+        """Limits within which the dry run has loaded the executable; None without a dry run."""
 
     @classmethod
     def of(
@@ -52,16 +60,20 @@ class Executable:
         opaque_blobs: Mapping[str, bytes],
         findings: Findings,
     ) -> Executable:
-        """What the compiler has made. `findings`: what half precision does to the outputs, and the nodes
-        whose results it cannot hold."""
+        """Return an executable that the compiler has made.
+
+        `findings` is how half precision affects the outputs, and the nodes whose results overflow
+        half.
+        """
         made = cls.__new__(cls)
         made.executable, made.metadata, made.findings = executable, metadata, findings
         made.weights, made.opaque_blobs = dict(weights), dict(opaque_blobs)
+        made.loaded_within = None
         return made
 
     @property
     def batch_size(self) -> int:
-        """Rows of the compiled batch; 0 where the tensors have none."""
+        """Number of rows of the compiled batch; 0 if the tensors have no batch."""
         return self.executable.program(MAIN_PROGRAM).batch_size
 
     @property
@@ -71,22 +83,21 @@ class Executable:
 
     @property
     def rows(self) -> popef.RowFacts:
-        """Whether the rows of a batch are proven to be independent, or why not, and along which axis they
-        lie."""
+        """Facts on the rows of a batch: why they are not proven independent, and their axis."""
         main = self.executable.program(MAIN_PROGRAM)
         axes = {stream.tensor: stream.batch_axis for stream in main.streams if stream.batch_axis}
         return popef.RowFacts(None if main.row_independent else main.row_dependence, axes)
 
     def appendOpaqueBlobs(self, blobs: Mapping[str, bytes] | tuple[str, bytes]) -> None:
-        """Add blobs of the caller's, one or several by name, which `export` writes beside the executable."""
+        """Add one or several blobs by name, which `export` writes next to the executable."""
         self.opaque_blobs.update(blobs if isinstance(blobs, Mapping) else [blobs])
 
     def getOpaqueBlobs(self) -> dict[str, bytes]:
-        """The caller's blobs by name."""
+        """Return the caller's blobs by name."""
         return dict(self.opaque_blobs)
 
     def getPopefModel(self) -> popef.Model:
-        """The model as a PopEF file would have it."""
+        """Return the model in the form of a parsed PopEF file."""
         stream = io.BytesIO()
         self.export(stream)
         stream.seek(0)
@@ -97,10 +108,10 @@ class Executable:
     def export(
         self, filename: str | Path | BinaryIO, weights_filename: str | Path | BinaryIO | None = None
     ) -> None:
-        """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given.
+        """Write the PopEF file, and streamed weights into it or into `weights_filename` if given.
 
-        What a server reads and could do without, the facts on rows, comes first: a file that is cut off
-        anywhere is refused, or lacks nothing that a server reads.
+        The facts on rows come first, because a server reads them but can do without them. A
+        truncated file is therefore rejected, or still has everything that a server reads.
         """
         with popef.Writer(filename) as writer:
             with writer.createOpaqueBlob(popef.ROWS_BLOB, self.executable.name) as blob:
@@ -117,6 +128,14 @@ class Executable:
         if weights_filename is not None and self.weights:
             with popef.Writer(weights_filename) as writer:
                 self._write_weights(writer)
+        files = [filename, weights_filename] if self.weights and weights_filename is not None else [filename]
+        self.note_loadable([Path(file) for file in files if isinstance(file, (str, os.PathLike))])
+
+    def note_loadable(self, files: Sequence[Path]) -> None:
+        """Let this user's servers know these files, if the dry run has loaded the executable."""
+        if files and self.loaded_within is not None:
+            with suppress(OSError):
+                KNOWN_FILES.remember_files(files, self.loaded_within)
 
     def _write_weights(self, writer: popef.Writer) -> None:
         for name, value in self.weights.items():

@@ -1,4 +1,4 @@
-"""Python files of the user's that register passes or shape functions when they are imported."""
+"""User-defined Python files that register passes or shape functions when they are imported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from simipu import CompileError
 
 
 def load_extensions(option: str, files: Iterable[str]) -> None:
-    """Import `files`, which `option` names; what stands beside one can be imported by it. It is the user's
-    code, and runs with the user's rights. Raises CompileError for one that is missing or fails."""
+    """Import `files`, given by `option`. They may import modules from their own folders.
+
+    The user's code runs with the user's rights. Raises CompileError for a file that is missing or
+    fails.
+    """
     for file in files:
         path = Path(file).absolute()
         if not path.is_file():
@@ -29,7 +32,7 @@ def load_extensions(option: str, files: Iterable[str]) -> None:
         sys.modules[path.stem] = module
         try:
             found.loader.exec_module(module)
-        except Exception as error:  # whatever a stranger's file raises is its own fault, and is named
+        except Exception as error:  # a user's file may raise anything; the message names the file
             del sys.modules[path.stem]
             text = " ".join(str(error).split())
             raise CompileError(f"{option} {file}: {type(error).__name__}: {text}") from error

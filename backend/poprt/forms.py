@@ -1,5 +1,7 @@
-"""What a node has to look like: how many inputs and outputs its operator has, and of which types its
-attributes are. Who takes nodes apart by what they should be need not look first."""
+"""Form of a node: number of inputs and outputs of its operator, and types of its attributes.
+
+Code that runs after this check need not check nodes itself.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,20 @@ _KINDS = {number: name.lower() for name, number in AttributeProto.AttributeType.
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an operator has: at least and at most so many inputs and outputs, and attributes of types (the
-    numbers of AttributeProto)."""
+    """Form of an operator: bounds of the numbers of inputs and outputs, and types of attributes.
+
+    Types are the numbers of AttributeProto.
+    """
 
     inputs: tuple[int, int]
     outputs: tuple[int, int] = (1, 1)
     single: tuple[int, ...] = ()
-    """Inputs that may not be left out."""
+    """Inputs that may not be omitted."""
     attributes: Mapping[str, int] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
 
     def find_fault(self, node: onnx.NodeProto) -> str | None:
-        """What is wrong with a node, if anything is."""
+        """Return a description of the node's fault, or None."""
         for what, count, (least, most) in (
             ("input", len(node.input), self.inputs),
             ("output", len(node.output), self.outputs),
@@ -74,9 +78,10 @@ _MAPPED = {
     "bwd_after_matmul": _I,
     "debug_str": _S,
 }
-"""Attributes that say where the real chip puts things, of which nothing is seen here."""
+"""Attributes that tell the real chip where to place tensors; they have no effect here."""
 _PACKED = {"max_valid_num": _I}
-"""With `segment_max_size`, which is one number or several."""
+"""Attributes of packing operators. They also have `segment_max_size`, which is one number or
+several."""
 CHIP_FORMS: Mapping[str, Form] = {
     "AttentionMask": Form((2, 2), attributes={"dataType": _S}),
     "CastToUint8WithoutShapeInfer": Form((2, 2), single=(0, 1), attributes={"fp8Format": _S}),
@@ -120,19 +125,21 @@ CHIP_FORMS: Mapping[str, Form] = {
     "WhereV2": Form((3, 3), single=(0, 1, 2)),
     IPU_COPY: _PLAIN,
 }
-"""Of the operators of the chip's own compiler."""
+"""Forms of the operators of the chip's own compiler."""
 
 
 class Forms:
-    """The forms of the operators of one opset, each looked up once."""
+    """Forms of the operators of one opset, each looked up once."""
 
     def __init__(self, opset: int) -> None:
         self._opset = opset
         self._known: dict[tuple[str, str], Form | None] = {}
 
     def check(self, node: onnx.NodeProto) -> None:
-        """Raise CompileError for a node that is none of its operator. Of users' operators nothing is
-        known."""
+        """Raise CompileError if a node does not have its operator's form.
+
+        User-defined operators always pass.
+        """
         key = (node.domain, node.op_type)
         if key not in self._known:
             self._known[key] = self._find(node)

@@ -1,5 +1,7 @@
-"""Reads source models: ONNX here, TensorFlow in `tensorflow_frontend`; models of other frameworks are
-exported to ONNX first (README)."""
+"""Front ends that read source models: ONNX here, TensorFlow in `tensorflow_frontend`.
+
+Models of other frameworks must be exported to ONNX first (README).
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ class OnnxFrontend:
         self.path = Path(path)
 
     def get_onnx_name(self, dir_or_name: str | Path | None = None) -> Path:
-        """The ONNX file meant by a path, its own by default. Raises CompileError when there is none, or more
-        than one."""
+        """Return the ONNX file of a path, by default this front end's path.
+
+        Raises CompileError if there is no ONNX file, or more than one.
+        """
         path = Path(dir_or_name or self.path)
         if not path.is_dir():
             if not path.is_file():
@@ -40,15 +44,20 @@ class OnnxFrontend:
         return files[0]
 
     def load_model(self) -> onnx.ModelProto:
-        """The model, checked against the ONNX standard. Raises CompileError when it is not a valid one."""
+        """Load the model and check it against the ONNX standard.
+
+        Raises CompileError if it is not valid.
+        """
         model = self.open_model()
         for tensor in model.graph.initializer:
             inline(tensor)
         return model
 
     def open_model(self) -> onnx.ModelProto:
-        """The same with large weights left where they are (ours): for `Converter` and `Compiler` of this
-        process only."""
+        """Load the model like `load_model`, but leave large weights where they are (ours).
+
+        The result is only for `Converter` and `Compiler` in this process.
+        """
         file = self.get_onnx_name()
         try:
             model = open_model(file)
@@ -59,13 +68,13 @@ class OnnxFrontend:
 
 
 def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
-    """Raises onnx.checker.ValidationError for what is no model by the standard; the weights `heavy` are not
-    looked at.
+    """Raise onnx.checker.ValidationError if the standard does not allow the model; skip the weights
+    `heavy`.
 
-    One that was converted to 8 bits has Casts with a scale, one for several IPUs places of nodes, which the
-    standard does not have: they pass.
+    Two extensions of the standard pass: Casts with a scale in models converted to 8 bits, and
+    places of nodes in models for several IPUs.
     """
-    # The checker writes and reads what it checks, and cannot with more than 2 GiB.
+    # The checker serialises and parses the model, which fails above 2 GiB.
     light = without_weights(model, heavy)
     strip_places(light.graph)
     for node in iter_nodes(light.graph):
@@ -76,12 +85,15 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
 
 
 Model = onnx.ModelProto | bytes | str | Path
-"""A model, the bytes of one, or the file."""
+"""A model, its bytes, or its file."""
 
 
 def read_model(model: Model) -> onnx.ModelProto:
-    """The model itself, or what the bytes or the file hold, large weights where they are (for this process
-    only). Raises CompileError where they hold none."""
+    """Return the model itself, or load it from the bytes or the file.
+
+    Large weights stay where they are, so the result is for this process only. Raises CompileError
+    if there is no model.
+    """
     if isinstance(model, (str, Path)):
         return OnnxFrontend(model).open_model()
     return _parse(model) if isinstance(model, bytes) else model
@@ -95,7 +107,10 @@ def _parse(data: bytes) -> onnx.ModelProto:
 
 
 def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> Frontend:
-    """The front end for `framework`, with its options; CompileError for any but onnx and tensorflow."""
+    """Return the front end for `framework`, with its options.
+
+    Raises CompileError unless `framework` is onnx or tensorflow.
+    """
     if framework == "tensorflow":
         return TensorflowFrontend(path, **options)
     if framework != "onnx":

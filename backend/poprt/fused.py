@@ -1,4 +1,4 @@
-"""Compiling a fused model: each of its models by itself, and all into one executable."""
+"""Compilation of a fused model: its models are compiled separately into one executable."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from poprt.pipeline import Step
 def check_fusion(
     models: Sequence[onnx.ModelProto], outputs: Collection[str] | None, options: CompilerOptions
 ) -> None:
-    """Raise CompileError where options ask for a fused model and there is none, and where they ask for some
-    of the outputs of one."""
+    """Raise CompileError if options require a fused model and this is none, or keep only some
+    outputs of one."""
     if options.enable_model_fusion and not models:
         raise CompileError(
             "compiler option enable_model_fusion: the model is no fused one; fuse models with "
@@ -54,10 +54,10 @@ def compile_fused(
     calibration: CalibrationRun,
     on_step: Callable[[str], None],
 ) -> Executable:
-    """The executable of the models of a fused one, each of which the passes of `pipeline.preparation` have
-    been through; otherwise as `compile_model`.
+    """Return the executable of the models of a fused one; otherwise like `compile_model`.
 
-    A tile holds the weights, the code and the streams of all of them, and what is alive in the one that runs.
+    The passes of `pipeline.preparation` must have processed each model. A tile holds the weights,
+    the code and the streams of all models, and the live tensors of the model that runs.
     """
     costs = [estimate_model(model, target, options, on_step) for model in models]
     check_memory(_fuse_costs(costs), options)
@@ -74,7 +74,10 @@ def compile_fused(
 
 
 def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -> list[CalibrationRun]:
-    """What the calibration run of each model needs. The model in float is fused as that in half is."""
+    """Return the calibration run of each model.
+
+    The model in float is fused like the model in half.
+    """
     whole = calibration.float_model
     floats = split_models(whole) if whole is not None else [None] * len(models)
     runs = []
@@ -86,7 +89,8 @@ def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -
 
 
 def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
-    """The memory of all models, beside the operators of that which has most alive."""
+    """Return the memory cost of all models together, with the live tensors of the model that has
+    most of them."""
     fullest = max(costs, key=lambda cost: max(ipu.live_bytes for ipu in cost.ipus))
     ipus = []
     for mine in zip(*(cost.ipus for cost in costs), strict=True):
@@ -104,7 +108,7 @@ def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
 
 
 def _fuse_programs(programs: Sequence[Program]) -> Program:
-    """The MAIN program of which a run is one of `programs`, MAIN programs each."""
+    """Return a MAIN program; each run executes one of `programs`, which are MAIN programs."""
     selector = Stream(f"h2d_{popef.INDEX}", popef.INDEX, Direction.HOST_TO_DEVICE, np.dtype(np.int32), ())
     dearest = max(programs, key=lambda program: program.cycles)
     streams = [stream for program in programs for stream in program.streams]

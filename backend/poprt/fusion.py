@@ -1,8 +1,9 @@
-"""Model fusion: several models as one, of which each run computes the one that the input `index` names.
+"""Model fusion: several models as one; each run computes the model that the input `index` selects.
 
-In ONNX each model is the then-branch of an If of its own, whose else-branch makes zeros; weights stay in the
-main graph, and nothing is there twice. The compiler takes it apart again: on the simulated chip a run takes
-the time of one model, and the memory holds the weights and the code of all.
+In ONNX each model is the then-branch of its own If, whose else-branch returns zeros. Weights stay
+in the main graph, and nothing is duplicated. The compiler separates the models again: on the
+simulated chip a run takes the time of one model, and the memory holds the weights and the code of
+all.
 """
 
 from __future__ import annotations
@@ -35,26 +36,29 @@ import popef
 from poprt.passes import get_pass
 from poprt.passes.shapes import describe_shape
 
-MOST_MODELS = 1024
-"""Of one executable; no chip's memory holds the code of so many."""
+MAX_MODELS = 1024
+"""Maximum number of models in one executable; no chip's memory holds the code of so many."""
 _MARK = "poprt.model_fusion"
 _NUMBER = re.compile("[0-9]{1,5}")
-"""Of the metadata of a fused model; its value is the number of models."""
+"""Pattern of the value of the fused model's metadata entry, which is the number of models."""
 _INDEX_TYPE = TensorProto.INT32
 
 
 class MFConverter:
-    """Fuses models. What is converted of each is said before: each is converted by a `Converter` of its
-    own, in a precision of its own."""
+    """Fuses converted models.
+
+    Each model is converted beforehand by its own `Converter`, in its own precision.
+    """
 
     def convert(self, models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
-        """The fused model: inputs `index`, an int32 scalar, and `graph0/NAME`, `graph1/NAME` and so on.
+        """Return the fused model, with the inputs `index`, an int32 scalar, `graph0/NAME`,
+        `graph1/NAME` and so on.
 
-        The models, whose shapes have to be static, stay as they are; those of older opsets are written in the
-        newest of theirs. Raises CompileError that names the model.
+        The models must have static shapes and are not changed. Models of older opsets are converted
+        to the newest opset among them. Raises CompileError that names the model.
         """
-        if not 1 <= len(models) <= MOST_MODELS:
-            raise CompileError(f"expected 1 to {MOST_MODELS} models to fuse, found {len(models)}")
+        if not 1 <= len(models) <= MAX_MODELS:
+            raise CompileError(f"expected 1 to {MAX_MODELS} models to fuse, found {len(models)}")
         for number, model in enumerate(models):
             if not isinstance(model, onnx.ModelProto):
                 raise CompileError(
@@ -90,7 +94,7 @@ def _in_opset(model: onnx.ModelProto, opset: int, number: int) -> onnx.ModelProt
 
 
 def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
-    """Put `model` into the fused graph as its model of that number."""
+    """Add `model` to the fused graph as its model number `number`."""
     if model.functions:
         raise CompileError(
             f"model {number} to fuse brings functions of its own; inline them when exporting it"
@@ -117,7 +121,7 @@ def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
 
 
 def _append(field: Any, message: Any, name: str) -> None:
-    """A copy of a value or a weight, under another name."""
+    """Append a copy of a value or a weight under another name."""
     added = field.add()
     added.CopyFrom(message)
     added.name = name
@@ -126,11 +130,10 @@ def _append(field: Any, message: Any, name: str) -> None:
 def _rename_all(
     graph: onnx.GraphProto, renames: dict[str, str], inner: Mapping[str, str], number: int, inputs: set[str]
 ) -> None:
-    """Give what the nodes of a branch read and make, and the nodes themselves, the names that they have in
-    the fused model."""
+    """Rename the branch's nodes and their tensors to their names in the fused model."""
     made = {name for node in graph.node for name in node.output}
     unmade = [name for name in inner if name not in made]
-    for name in unmade:  # a weight is there under the output's name
+    for name in unmade:  # a weight has the output's name
         if name in inputs:
             raise CompileError(
                 f"model {number} to fuse: {name!r} is an input and an output, which no tensor of a fused "
@@ -144,7 +147,7 @@ def _rename_all(
 
 
 def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[str, str]:
-    """The names that results have inside the branch: outside they have those of the outputs."""
+    """Return the names of results inside the branch; outside they have the outputs' names."""
     known = set(renames.values())
     names: dict[str, str] = {}
     for value in graph.output:
@@ -155,7 +158,7 @@ def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[st
 
 
 def _find_outputs(model: onnx.ModelProto, number: int) -> list[onnx.ValueInfoProto]:
-    """The outputs with the types and shapes that they really have, which are not always those declared."""
+    """Return the outputs with inferred types and shapes; the declared ones may be wrong."""
     with lend_weights(model) as light:
         inferred = infer_shapes(get_pass("forget_declared_shapes")(light)).graph
     for value in inferred.output:
@@ -205,28 +208,30 @@ def _branch_name(number: int) -> str:
 
 
 def is_fused(model: onnx.ModelProto) -> bool:
-    """Whether it says that it is one of MFConverter's."""
+    """Return whether the model's metadata says that MFConverter made it."""
     return any(entry.key == _MARK for entry in model.metadata_props)
 
 
 def _count_models(model: onnx.ModelProto) -> int:
-    """How many models are fused in it; 0 for a model that is none of MFConverter's."""
+    """Return how many models are fused in it; 0 for a model that MFConverter did not make."""
     marks = [entry.value for entry in model.metadata_props if entry.key == _MARK]
     if not marks:
         return 0
     count = int(marks[0]) if _NUMBER.fullmatch(marks[0]) else 0
-    if len(marks) > 1 or not 1 <= count <= MOST_MODELS:
+    if len(marks) > 1 or not 1 <= count <= MAX_MODELS:
         raise CompileError(
             f"the model says in its metadata ({_MARK}) that {marks[0][:20]!r} models are fused in it; "
-            f"expected 1 to {MOST_MODELS}: fuse them with MFConverter again"
+            f"expected 1 to {MAX_MODELS}: fuse them with MFConverter again"
         )
     return count
 
 
 def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
-    """The models that are fused in it, under their names there; none of a model that is no fused one.
+    """Return the models of a fused model, under their names there; an empty list if the model is
+    not fused.
 
-    Raises CompileError for a model that says that it is one, and is not as MFConverter makes it.
+    Raises CompileError for a model that is marked as fused but does not have the form that
+    MFConverter makes.
     """
     branches = {node.name: node for node in model.graph.node if node.op_type == "If"}
     found = []

@@ -1,13 +1,14 @@
-"""Which operators of the ONNX standard the IPU's own compiler has: facts about PopART and PopRT, by name.
+"""ONNX operators that the IPU's own compiler supports: facts about PopART and PopRT, by name.
 
-What compiles here is another question (whatever ONNX Runtime computes); `docs/operators.md` shows both side
-by side. Names only: an operator that PopART has in its opsets 6 to 11 counts as there in newer ones, since
-what changed is mostly where axes and limits are given, which PopRT's conversion to opset 11 puts right.
+What compiles here is another question (whatever ONNX Runtime computes); `docs/operators.md` shows
+both side by side. These are names only. An operator that PopART has in its opsets 6 to 11 counts as
+supported in newer opsets. Newer opsets mostly change where axes and limits are given, which PopRT's
+conversion to opset 11 corrects.
 
-Sources: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023): the
-OpCreators of willow/src/op/*.cpp for `Onnx::Operators`, and the rewriting of ONNX graphs in
-willow/src/onnxpasses. [R] PopRT 1.5.0's list of passes (graphcore.github.io/PopRT/1.5.0-en/python_api.html,
-gh-pages at d43620a5).
+Sources: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023):
+the OpCreators of willow/src/op/*.cpp for `Onnx::Operators`, and the rewriting of ONNX graphs in
+willow/src/onnxpasses. [R] PopRT 1.5.0's list of passes
+(graphcore.github.io/PopRT/1.5.0-en/python_api.html, gh-pages at d43620a5).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REGISTERED = frozenset(
     "Tile TopK Transpose Unsqueeze "
     "Upsample Where".split()
 )
-"""[P] Operators with an implementation of their own."""
+"""[P] Operators with their own implementation."""
 
 REWRITTEN: Mapping[str, str] = {
     **dict.fromkeys(
@@ -52,14 +53,18 @@ REWRITTEN: Mapping[str, str] = {
     "opsets spell out "
     "(layer_norm_pattern)",
 }
-"""How what is not registered gets there. PopART's own operators are those of the domain ai.graphcore [P]: the
-chip has the arithmetic, but whether PopRT translates the standard operator, or only the formula of older
-opsets [R], is not public."""
+"""Explanation of how each operator that is not registered is supported.
+
+PopART's own operators are those of the domain ai.graphcore [P]: the chip has the arithmetic.
+Whether PopRT translates the standard operator, or only the formula of older opsets [R], is not
+public.
+"""
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",
 }
-"""Operators that PopRT replaces under conditions that a graph does not show: they count as missing."""
+"""Operators that PopRT replaces under conditions that a graph does not show; they count as
+missing."""
 
 ACCEPTED: Mapping[tuple[str, str], tuple[Any, ...]] = {
     ("AveragePool", "count_include_pad"): (0,),
@@ -86,13 +91,17 @@ ACCEPTED: Mapping[tuple[str, str], tuple[Any, ...]] = {
         for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
     },
 }
-"""[P] Attributes that PopART takes with some values only, of which every one in a list has to be one; none
-named: not at all. From the errors of willow/src/op/{averagepool,convtranspose,gru,lstm,maxpool,randombase,
-resize,rnn}.cpp, popx/op/{resizex,topkx}.cpp and onnxpasses/nodepatterns/constfoldops.cpp."""
+"""[P] Attributes that PopART accepts with some values only. Each value of a list must be accepted;
+an empty tuple means that no value is.
+
+Source: the errors of
+willow/src/op/{averagepool,convtranspose,gru,lstm,maxpool,randombase,resize,rnn}.cpp,
+popx/op/{resizex,topkx}.cpp and onnxpasses/nodepatterns/constfoldops.cpp.
+"""
 
 
 def find_refused_attributes(node: onnx.NodeProto) -> list[str]:
-    """The attributes of a node that PopART does not take with the values that they have."""
+    """Return the attributes of a node whose values PopART does not accept."""
     refused = []
     for each in node.attribute:
         accepted = ACCEPTED.get((node.op_type, each.name))
@@ -106,15 +115,16 @@ def find_refused_attributes(node: onnx.NodeProto) -> list[str]:
 
 
 def is_implemented(op_type: str) -> bool:
-    """Whether the IPU's compiler can take that operator of the standard domain, by itself or rewritten."""
+    """Return whether the IPU's compiler supports that standard operator, directly or rewritten."""
     return op_type in REGISTERED or op_type in REWRITTEN
 
 
 def describe_missing(graph: onnx.GraphProto) -> str:
-    """The operators of the standard, bodies' too, that the IPU's compiler has not, each with its first node;
-    "" if it has all.
+    """Return the standard operators that the IPU's compiler lacks, each with its first node; "" if
+    there is none.
 
-    Such as "MatMulInteger (node 'a' and 3 more), GatherND (node 'b')".
+    Operators in bodies are included. Example: "MatMulInteger (node 'a' and 3 more), GatherND (node
+    'b')".
     """
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}

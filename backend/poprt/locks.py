@@ -1,5 +1,7 @@
-"""Keeps two processes out of one folder. The kernel lets go of a killed process's folder, and no file is left
-behind."""
+"""File locks that keep two processes out of one folder.
+
+The kernel releases a killed process's lock, and no file is left behind.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ from pathlib import Path
 
 @contextmanager
 def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Hold a folder that is there; BlockingIOError if another one does, unless to `wait` for it.
+    """Lock an existing folder; if another process holds it, raise BlockingIOError, or `wait` for
+    it.
 
-    False where the file system has no locks, as some of networks: everyone is let in then.
+    Yields False if the file system has no locks, as some network file systems: there the folder is
+    not protected.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -27,10 +31,12 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def make_scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent` for the length of the with statement; those that killed processes left go
-    first."""
+    """Make a new folder in `parent` that exists until the with statement ends.
+
+    Folders that killed processes left are removed first.
+    """
     with ExitStack() as held:
-        # Nobody else looks between the making of a folder and its locking.
+        # The parent is locked, so that no process sees a new folder before it is locked.
         with lock_folder(parent, wait=True):
             for left in parent.glob(f"{prefix}*"):
                 with (

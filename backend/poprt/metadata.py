@@ -1,4 +1,4 @@
-"""What PopEF says of an executable: its anchors, programs and target."""
+"""PopEF metadata of an executable: its anchors, programs and target."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM
 
 
 def make_metadata(executable: simipu.SimulatedExecutable, options: CompilerOptions) -> popef.Metadata:
-    """The metadata of an executable of one replica with a LOAD and a MAIN program."""
+    """Return the metadata of an executable of one replica with a LOAD and a MAIN program."""
     anchors = [
         popef.Anchor(
             name=stream.tensor,
@@ -50,5 +50,5 @@ def make_metadata(executable: simipu.SimulatedExecutable, options: CompilerOptio
 
 
 def tensor_info(shape: tuple[int, ...], dtype: np.dtype[Any]) -> popef.TensorInfo:
-    """PopEF's description of an array."""
+    """Return PopEF's description of an array."""
     return popef.TensorInfo(shape=shape, dataType=popef.numpyDTypeToPopefType(dtype))

@@ -1,8 +1,8 @@
-"""Opens ONNX files whose large weights stay where they are: in the file, or in the files of external data
-beside it.
+"""Opens ONNX files without loading their large weights, which stay in the file or in files of
+external data next to it.
 
-What comes back is the model with initializers that say where their data lie (`weights.outline`). Files are
-strangers' input: no path leaves the model's folder, and no weight reaches beyond its file.
+The returned model has initializers that say where their data are (`weights.outline`). Files are
+untrusted input: no path may leave the model's folder, and no weight may extend beyond its file.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ from simipu import CompileError
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MORE = 0x80
-"""In a byte of a protobuf number: another follows."""
-_MOST_TENSOR_FIELDS, _MOST_MODEL_FIELDS, _MOST_GRAPH_FIELDS = 1_000, 100_000, 5_000_000
-"""Of a weight with raw data: its dimensions, names and descriptions; of a model: its metadata and functions;
-of a graph: its nodes and tensors. Far more than any that is known, and what can be looked through in
-seconds."""
+"""Bit in a byte of a protobuf number that says that another byte follows."""
+_MAX_TENSOR_FIELDS, _MAX_MODEL_FIELDS, _MAX_GRAPH_FIELDS = 1_000, 100_000, 5_000_000
+"""Maximum number of fields of a weight with raw data (dimensions, names, descriptions), of a model
+(metadata, functions) and of a graph (nodes, tensors). The limits are far above all known models,
+and can be searched in seconds."""
 
 
 def open_model(file: Path) -> onnx.ModelProto:
-    """The model in `file`. Raises DecodeError and OSError for what is no model, CompileError for external
-    data that are not there, not whole, or outside the model's folder."""
+    """Return the model in `file`, with large weights outlined.
+
+    Raises DecodeError and OSError for a file that is no model. Raises CompileError for external
+    data that are missing, incomplete, or outside the model's folder.
+    """
     model = _read(file)
     try:
         for tensor, is_weight in iter_tensors(model.graph):
@@ -49,7 +52,10 @@ def open_model(file: Path) -> onnx.ModelProto:
 
 
 def _read(file: Path) -> onnx.ModelProto:
-    """The model with the large weights of its main graph outlined; those of external data are as they are."""
+    """Return the model with large weights of its main graph outlined.
+
+    External data are not changed.
+    """
     with file.open("rb") as opened:
         if not file.stat().st_size:
             raise DecodeError("the file is empty")
@@ -73,7 +79,7 @@ def _read(file: Path) -> onnx.ModelProto:
 
 @dataclass(slots=True)
 class _Field:
-    """One field of a protobuf message: where it begins, where its value begins and ends."""
+    """One field of a protobuf message: where it begins, and where its value begins and ends."""
 
     number: int
     wire: int
@@ -83,23 +89,25 @@ class _Field:
 
 
 class _Pieces:
-    """The bytes of a serialised model, less the raw data of large weights."""
+    """The bytes of a serialised model, without the raw data of large weights."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
 
     def cut_weights(self) -> dict[int, tuple[int, int]]:
-        """Where the raw data of large initializers lie, start and size by the initializer's index; `join`
-        leaves them out."""
+        """Return start and size of the raw data of large initializers, by the initializer's index.
+
+        `join` leaves these data out.
+        """
         content = self._content
-        self._model = list(_limit(_iter_fields(content, 0, len(content)), _MOST_MODEL_FIELDS))
+        self._model = list(_limit(_iter_fields(content, 0, len(content)), _MAX_MODEL_FIELDS))
         found = {}
         self._cuts: dict[int, _Field] = {}
         index = 0
         for graph in self._model:
             if (graph.number, graph.wire) != (_GRAPH, _BYTES):
                 continue
-            for field in _limit(_iter_fields(content, graph.value, graph.end), _MOST_GRAPH_FIELDS):
+            for field in _limit(_iter_fields(content, graph.value, graph.end), _MAX_GRAPH_FIELDS):
                 if (field.number, field.wire) != (_INITIALIZER, _BYTES):
                     continue
                 raw = self._find_raw(field) if field.end - field.value >= LARGE_BYTES else None
@@ -110,14 +118,14 @@ class _Pieces:
         return found
 
     def _find_raw(self, tensor: _Field) -> _Field | None:
-        fields = list(islice(_iter_fields(self._content, tensor.value, tensor.end), _MOST_TENSOR_FIELDS + 1))
+        fields = list(islice(_iter_fields(self._content, tensor.value, tensor.end), _MAX_TENSOR_FIELDS + 1))
         raws = [field for field in fields if (field.number, field.wire) == (_RAW_DATA, _BYTES)]
-        if len(fields) > _MOST_TENSOR_FIELDS:
-            return None  # its values are fields of their own, millions perhaps: not looked at one by one
+        if len(fields) > _MAX_TENSOR_FIELDS:
+            return None  # its values are separate fields, perhaps millions: they are not examined
         return raws[0] if len(raws) == 1 and raws[0].end - raws[0].value >= LARGE_BYTES else None
 
     def join(self) -> bytes:
-        """The model without them."""
+        """Return the serialised model without the raw data of large weights."""
         return b"".join(self._iter_model())
 
     def _iter_model(self) -> Iterator[bytes]:
@@ -139,8 +147,8 @@ class _Pieces:
 
 
 def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
-    """The fields of the message that stands from `start` to before `end`; DecodeError where they do not fill
-    it."""
+    """Yield the fields of the message from `start` to before `end`; raise DecodeError if they do
+    not fill it."""
     while start < end:
         key, value = _read_varint(content, start, end)
         wire = key & 7
@@ -169,7 +177,7 @@ def _limit(fields: Iterator[_Field], most: int) -> Iterator[_Field]:
 
 
 def _read_varint(content: mmap.mmap, start: int, end: int) -> tuple[int, int]:
-    """The number at `start`, and what comes after it."""
+    """Return the number at `start`, and the position after it."""
     number = 0
     for i, byte in enumerate(content[start : min(start + 10, end)]):
         number |= (byte & 0x7F) << 7 * i
@@ -191,7 +199,7 @@ def _encode_varint(number: int) -> bytes:
 
 
 def _place(tensor: TensorProto, folder: Path) -> None:
-    """Say in the tensor where its external data lie, or read them where they are small."""
+    """Record in the tensor where its external data are, or read them if they are small."""
     try:
         if count_bytes(tensor) < LARGE_BYTES or tensor.data_type not in OUTLINED_TYPES:
             bring_in(tensor, folder)

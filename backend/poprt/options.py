@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from simipu import CompileError, LoadError
 from simipu.numerics import Numerics
-from simipu.target import MOST_IPUS, find_target, known_chips
+from simipu.target import MAX_IPUS, find_target, known_chips
 
 from popef.text import escape
 from poprt.passes.overlap import IO_TILES
@@ -24,38 +24,41 @@ _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "virtual_graph_mode": ("off", "auto", "manual"),
     "partials_type": ("half", "float"),
 }
-"""Options whose other values would change what the program does; refused rather than ignored."""
+"""Supported values of options whose other values would change what the program does. Other values
+are rejected rather than ignored."""
 _NUMERIC_SWITCHES = (
     "debug.nanOverflowException",
     "debug.floatPointOpException",
     "prng.enableStochasticRounding",
 )
-"""Engine options that change numbers, or end a run by them."""
-_MOST = 2**31 - 1
+"""Engine options that change numeric results, or end a run because of them."""
+_MAX_INT32 = 2**31 - 1
 _BOUNDS = {
-    "num_ipus": (1, MOST_IPUS),
-    "batches_per_step": (1, _MOST),
+    "num_ipus": (1, MAX_IPUS),
+    "batches_per_step": (1, _MAX_INT32),
     "num_io_tiles": (0, 1472),
-    "stream_buffering_depth": (1, _MOST),
+    "stream_buffering_depth": (1, _MAX_INT32),
     "subgraph_copying_strategy": (0, 1),
     "available_memory_proportion": (0, 1),
 }
-"""1472: no chip has more tiles. 0 and 1: PopART's OnEnterAndExit and JustInTime."""
+"""Smallest and largest value of each integer option. 1472: no chip has more tiles. 0 and 1:
+PopART's OnEnterAndExit and JustInTime."""
 _ENTRIES: Mapping[str, type | tuple[type, ...]] = {
     "engine_options": str,
     "opaque_blobs": bytes,
     "custom_transform_applier_settings": (list, tuple),
 }
-"""What the options that are dicts hold by name."""
+"""Types of the values in options that are dicts, by option."""
 _UNRECORDED = frozenset(
     "opaque_blobs compilation_progress_logger show_compilation_progress_bar enable_engine_caching cache_path "
     "serialize_ir serialized_ir_dest skip_dry_run".split()
 )
-"""Options that say nothing of the program: an executable does not record them."""
+"""Options that do not affect the program: an executable does not record them."""
 _ROUNDING = 1e-3
-"""Of shares that are written in decimal."""
+"""Tolerance for the sum of shares that are written in decimal."""
 _WARNED = ": a warning"
-"""Behind the reason of an option that asks for something which there is not."""
+"""Suffix of the reason of an option that requests something unsupported, so that a warning is
+logged."""
 WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         "enable_prefetch_datastreams enable_pad_conv_channel enable_gather_simplifier "
@@ -77,7 +80,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "PopART's patterns and transforms are libraries of its own, which cannot be loaded here: a warning",
     ),
 }
-"""Options that are accepted and change nothing here, with the reason; the others do what their names say."""
+"""Options that are accepted and change nothing here, with the reason; all other options have an
+effect."""
 
 
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
@@ -85,8 +89,7 @@ PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 
 @dataclass(frozen=True, slots=True)
 class ConverterOptions:
-    """How to convert; what each means, `Converter` says. Lists of names are lists here, whatever they were
-    given as."""
+    """Options of a conversion; `Converter` describes each. Lists of names are always lists here."""
 
     input_shape: Mapping[str, Sequence[int]] = field(default_factory=dict)
     convert_version: int | None = None
@@ -121,10 +124,10 @@ class ConverterOptions:
     enable_compress_pattern: bool = False
     merge_if_with_same_cond: bool = False
     apply_hcsr: Sequence[Sequence[Any]] = ()
-    """Groups of inputs: type, shape, and the number of them where it is given."""
+    """Groups of inputs: type, shape, and the number of inputs if given."""
     fix_inputs: Mapping[str, Any] = field(default_factory=dict)
     origin_model: onnx.ModelProto | None = None
-    """What is converted, for passes that compare; the pipeline puts it in."""
+    """Source model, for passes that compare with it; the pipeline sets it."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -139,24 +142,27 @@ class ConverterOptions:
 
     @property
     def widens(self) -> bool:
-        """Whether the pass widen_batch comes, to which a batch that is fixed at 1 may be left."""
+        """Return whether the pass widen_batch runs; it can widen a batch that is fixed at 1."""
         return self.batch_size is not None
 
     @property
     def shapes_left(self) -> dict[str, Sequence[int]]:
-        """`input_shape` of the inputs that stay inputs."""
+        """Return `input_shape` of the inputs that stay inputs."""
         return {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}
 
 
 @dataclass(slots=True)
 class CompilerOptions:
-    """How to compile: the real tool's options with its defaults, checked when they are assigned.
+    """Options of a compilation: the real tool's options with its defaults, checked when they are
+    assigned.
 
-    Those that only steer the real compiler (`WITHOUT_EFFECT`) are recorded in the executable and change
-    nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory, never the
-    results; `ipu_version` "" means ipu21, the C600, and knows ipu1 and bow besides the real ipu2 and
-    ipu21, and c600, mk2 and the like for them. A name that
-    there is not raises AttributeError, a value that an option cannot have CompileError.
+    Options that only affect the real compiler (`WITHOUT_EFFECT`) are recorded in the executable and
+    change nothing else here. Several IPUs, pipelining and I/O tiles change the modelled time and
+    memory, never the results.
+
+    `ipu_version` "" means ipu21, the C600. It accepts ipu1 and bow in addition to the real ipu2 and
+    ipu21, and names such as c600 and mk2 for them. An unknown name raises AttributeError; a value
+    that an option cannot have raises CompileError.
     """
 
     num_ipus: int = 1
@@ -175,11 +181,11 @@ class CompilerOptions:
     engine_options: dict[str, str] = field(default_factory=dict)
     show_compilation_progress_bar: bool = True
     compilation_progress_logger: Callable[[int, int], Any] | None = None
-    """Is told how far the compiler is, and of how much: of 100."""
+    """Callback that receives the progress of the compiler and its total, which is 100."""
     custom_patterns: list[str] = field(default_factory=list)
     custom_transform_applier_settings: dict[str, list[str]] = field(default_factory=dict)
     opaque_blobs: dict[str, bytes] = field(default_factory=dict)
-    """Texts are taken as UTF-8."""
+    """Blobs that are written next to the executable. Texts are encoded as UTF-8."""
     use_128bit_conv_unit_load: bool = False
     enable_multi_stage_reduce: bool = True
     enable_fast_reduce: bool = False
@@ -191,7 +197,7 @@ class CompilerOptions:
     enable_non_stable_softmax: bool = False
     enable_pipelining: bool = False
     enable_engine_caching: bool = False
-    """Keep what was compiled as `cache_path`/HASH.popef, and take it from there the next time."""
+    """Keep compiled executables as `cache_path`/HASH.popef and reuse them."""
     cache_path: str = ""
     constant_weights: bool = True
     subgraph_copying_strategy: int = 0
@@ -203,13 +209,13 @@ class CompilerOptions:
     create_host_transferable_tensor_with_offset: bool = False
     enable_efficient_overlap_io_topo_cons: bool = False
     allow_out_of_memory: bool = False
-    """Compile what, by the model, does not fit into a tile's memory (Poplar's debug.allowOutOfMemory; the
-    name is ours)."""
+    """Compile models that are estimated not to fit into a tile's memory (Poplar's
+    debug.allowOutOfMemory; the name is ours)."""
     only_ipu_operators: bool = False
-    """Refuse operators that the IPU's compiler lacks, which are only warned of otherwise (the option is
-    ours)."""
+    """Reject operators that the IPU's compiler lacks; by default they only cause a warning (the
+    option is ours)."""
     skip_dry_run: bool = False
-    """Compile without the dry run: the executable is not loaded and run once (the option is ours)."""
+    """Compile without the dry run, which loads the executable and runs it once (ours)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _KINDS:
@@ -217,8 +223,11 @@ class CompilerOptions:
         object.__setattr__(self, name, value)
 
     def check(self) -> None:
-        """Raise CompileError where options that are right each by itself do not go together, or were changed
-        in place, and warn of those that ask for what there is not."""
+        """Check options against each other and log warnings for unsupported ones.
+
+        Raises CompileError for options that do not go together, or that were changed in place to
+        invalid values.
+        """
         for name in _KINDS:
             setattr(self, name, getattr(self, name))
         ratios = self.virtual_graph_split_ratios
@@ -237,8 +246,10 @@ class CompilerOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CompilerOptions:
-        """Options from names and values; text is read as a Python literal. CompileError lists the known
-        names."""
+        """Return options from names and values; text is parsed as a Python literal.
+
+        Raises CompileError for an unknown name; the message lists the known names.
+        """
         known = {entry.name: entry for entry in dataclasses.fields(cls)}
         unknown = sorted(set(values) - set(known))
         if unknown:
@@ -250,11 +261,12 @@ class CompilerOptions:
         return options
 
     def numerics(self) -> Numerics:
-        """What half precision does, of `partials_type` and the engine options debug.nanOverflowException and
-        debug.floatPointOpException.
+        """Return the settings of half precision.
 
-        These are false by default, as in the public frameworks' configurations. Raises CompileError for a
-        value that is neither true nor false, and for rounding at random, which there is not.
+        They depend on `partials_type` and the engine options debug.nanOverflowException and
+        debug.floatPointOpException. These are false by default, as in the public frameworks'
+        configurations. Raises CompileError for a value that is neither true nor false, and for
+        stochastic rounding, which is not supported.
         """
         nan_on_overflow, raises, is_random = map(self._read_switch, _NUMERIC_SWITCHES)
         if is_random:
@@ -265,14 +277,14 @@ class CompilerOptions:
         return Numerics(self.partials_type == "half", nan_on_overflow, raises)
 
     def _read_switch(self, name: str) -> bool:
-        """An engine option that is true or false."""
+        """Return the value of an engine option that is true or false."""
         found = str(self.engine_options.get(name, "false")).lower()
         if found not in ("true", "false"):
             raise CompileError(f"engine option {name}: expected true or false, found {found!r}")
         return found == "true"
 
     def changed(self) -> tuple[tuple[str, str], ...]:
-        """The options that differ from their defaults, as text, sorted: what the executable records."""
+        """Return the options that the executable records: changed ones, as sorted text."""
         defaults = CompilerOptions()
         return tuple(
             (name, str(getattr(self, name)))
@@ -282,8 +294,11 @@ class CompilerOptions:
 
 
 def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerOptions:
-    """The options with the I/O tiles that the pass overlap_io has written into the model, where they name
-    none. Raises CompileError for what is no number of tiles."""
+    """Return the options with the I/O tiles that the pass overlap_io has written into the model.
+
+    Options that set I/O tiles themselves stay as they are. Raises CompileError if the model's entry
+    is not a valid number of tiles.
+    """
     written = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
     if written is None or options.num_io_tiles:
         return options
@@ -302,11 +317,11 @@ def _find_kind(entry: dataclasses.Field[Any]) -> type:
 
 
 _KINDS: dict[str, type] = {entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)}
-"""The type of each option, which is that of its default; None's is that of functions."""
+"""Type of each option, which is the type of its default; the type of None stands for functions."""
 
 
 def _read(name: str, value: Any) -> Any:
-    """The value that a text stands for, where the option is none itself."""
+    """Return the value that a text stands for, unless the option is a text itself."""
     kind = _KINDS[name]
     if not isinstance(value, str) or kind is str:
         return value
@@ -320,7 +335,10 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _check(name: str, value: Any) -> Any:
-    """The value as the option's type has it; CompileError for one that the option cannot have."""
+    """Return the value converted to the option's type.
+
+    Raises CompileError for a value that the option cannot have.
+    """
     value = _convert(name, value)
     _check_kind(name, value)
     if name in _SUPPORTED_VALUES and value not in _SUPPORTED_VALUES[name]:
@@ -355,7 +373,7 @@ def _find_chip(name: str) -> str:
 
 
 def _convert(name: str, value: Any) -> Any:
-    """The same value as the option's type has it, where it is another's."""
+    """Return the value converted to the option's type, if it has a compatible other type."""
     kind = _KINDS[name]
     if isinstance(value, np.generic):
         value = value.item()
@@ -389,5 +407,5 @@ def _mismatch(name: str, value: Any) -> CompileError:
 def _quote(value: Any) -> str:
     try:
         return escape(repr(value), 200)
-    except ValueError:  # Python writes no numbers of thousands of digits
+    except ValueError:  # Python does not print numbers with thousands of digits
         return "a number that is too long to be written"

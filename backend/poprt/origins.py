@@ -1,4 +1,4 @@
-"""Where a tensor's values come from, for messages that say which input to fix."""
+"""Search for the inputs that a tensor depends on, for messages that say which input to fix."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import onnx
 from onnxgraph import find_inputs, find_makers_anywhere, iter_bodies, used_names
 
 OF_SHAPES = frozenset({"Shape", "Size"})
-"""Operators that look at no value: shapes are all known."""
+"""Operators that read only shapes, not values; all shapes are known."""
 
 
 def find_source_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
-    """The inputs of the main graph `graph` that a tensor is computed of, be it made in the graph or in a
-    body."""
+    """Return the main graph's inputs from which a tensor is computed.
+
+    The tensor may be in the main graph `graph` or in a body.
+    """
     makers = find_makers_anywhere(graph)
     seen: set[str] = set()
     waiting = [name]
@@ -26,7 +28,10 @@ def find_source_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
 
 
 def describe_inputs(names: list[str]) -> str:
-    """`input 'a'` or `inputs 'a', 'b'`; what is computed of no input has to be a random number."""
+    """Return `input 'a'` or `inputs 'a', 'b'`.
+
+    A value that is computed from no input must be a random number.
+    """
     if not names:
         return "no input"
     return f"input{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"

@@ -1,4 +1,4 @@
-"""The options of the `poprt` command: the real tool's, and a few of ours."""
+"""Options of the `poprt` command: the real tool's, and a few of our own."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ REFUSED: Mapping[str, str] = {
     "perf_tuner": "the real tool has not implemented it either",
     "enable_compress_pattern": "what it looks for is not public",
 }
-"""Options that are parsed, and refused by name when they are given, with the reason."""
+"""Options that are parsed but rejected when they are given, with the reason."""
 
 
 class _Show(argparse.Action):
-    """Remembers that something is to be printed, for which no model is needed."""
+    """Action of an option that prints something without a model."""
 
     def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
         super().__init__(option_strings, dest, nargs=0, default=False, help=help)
@@ -52,7 +52,7 @@ class _Show(argparse.Action):
 
 
 def describe_version() -> str:
-    """The three lines of the real tool: its version, what it was built with, what runs."""
+    """Return the real tool's three lines: its version, and its SDK at build time and run time."""
     sdk = f"simulated IPU (package hash {package_hash()})"
     return f"PopRT version: {poprt.__version__}\nSDK built with: {sdk}\nSDK at run time: {sdk}"
 
@@ -65,7 +65,7 @@ def _read_library(text: str) -> OperatorLibrary:
 
 
 def make_parser() -> Parser:
-    """The parser; it does not know that a model is needed."""
+    """Return the parser. It does not require a model; that is checked later."""
     parser = Parser(
         prog="poprt",
         description="Convert an ONNX model and compile it to PopEF for the simulated IPU.",
@@ -87,7 +87,10 @@ def make_parser() -> Parser:
 
 
 def make_tf2onnx_parser() -> Parser:
-    """The parser of what stands behind `tf2onnx`, last on the line, for --framework tensorflow."""
+    """Return the parser of the options after `tf2onnx`, for --framework tensorflow.
+
+    They come last on the command line.
+    """
     parser = Parser(
         prog="poprt tf2onnx",
         description="How a TensorFlow model becomes ONNX. Names are tensors' (Identity:0) or the signature's "
@@ -288,6 +291,11 @@ def _add_output(parser: Parser) -> None:
     add("--new_version", action="store_true", help=version_help)
     overwrite_help = "write config.pbtxt and name_map.json of that folder anew (ours)"
     add("--overwrite_config", action="store_true", help=overwrite_help)
+    queue_help = (
+        "how long a request may wait in Triton's queue before it is rejected, in ms, written into "
+        "config.pbtxt; a request's own timeout counts where it is shorter (ours; default: no bound)"
+    )
+    add("--queue_timeout_ms", type=positive, metavar="N", help=queue_help)
     run_help = "compile, run made-up data, and print batch size, latency and throughput of this CPU"
     add("--run", dest="run_model", action="store_true", help=run_help)
 

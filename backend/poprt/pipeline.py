@@ -1,9 +1,13 @@
-"""From options to passes: the only place that knows which passes run, and in which order.
+"""Passes for given options: this module alone decides which passes run, and in which order.
 
-A model is *given*, as it was exported; *converted*, after the passes of `conversion`: what `Converter` gives
-and scripts look at; *placed*, after those of `lowering`: what the chip would run, on which time and memory
-are counted; and *computed*: what ONNX Runtime runs on the CPU, where rounding is made explicit
-(`simipu.numerics`). Each is made of the one before by passes; nothing else rewrites a graph.
+A graph has four states. Passes turn each into the next; nothing else rewrites a graph.
+
+- given: as it was exported.
+- converted: after the passes of `conversion`; `Converter` returns it, and scripts look at it.
+- placed: after the passes of `lowering`; the graph that the chip would run. Time and memory are
+  counted on it.
+- computed: the graph that ONNX Runtime runs on the CPU, where rounding is explicit
+  (`simipu.numerics`).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass
 from poprt.passes.floats import has_halves, is_half
 
 CONVERSION = (
-    # Admission: is it a model that may be looked at.
+    # Admission: check that the model is valid and supported.
     "check_opset",
     "inline_custom_operators",
     "check_operators",
@@ -46,7 +50,7 @@ CONVERSION = (
     "settle_windows",
     "settle_bits",
     "settle_conditions",
-    # Folding: what is computed once, and what need not be computed.
+    # Folding: compute constants once, and remove what need not be computed.
     "half_to_float",
     "double_to_float",
     "move_subgraph_initializer",
@@ -83,7 +87,7 @@ CONVERSION = (
     "remove_duplicated_initializer",
     "eliminate_unused_initializer",
     "unique_name_for_nodes",
-    # Patterns: one operator, or a cheaper subgraph, for several.
+    # Patterns: replace several operators by one, or by a cheaper subgraph.
     "layer_norm_pattern",
     "gelu_pattern",
     "erf_gelu_pattern",
@@ -93,7 +97,7 @@ CONVERSION = (
     "merge_matmul",
     "merge_matmul_add",
     "merge_moe",
-    # Borders: what the host sends and gets.
+    # Borders: types that the host sends and receives.
     "int64_to_int32",
     # Precision: the types that the chip computes in.
     "replace_half_reducemean",
@@ -109,14 +113,15 @@ CONVERSION = (
     "serialize_matmul",
     "serialize_matmul_add",
     "apply_host_concat_split",
-    # Custom: what the user lists in used_passes goes here.
+    # Custom: passes that the user lists in used_passes run here.
     # Layout.
     "auto_insert_remap",
     # Checks.
     "check_unsupported_attribute",
     "final_check",
 )
-"""From the given graph to the converted one; those run that the options and the registry say."""
+"""Passes from the given graph to the converted one; the options and the registry decide which of
+them run."""
 STEPS = (
     (Stage.ADMISSION, "look at the model"),
     (Stage.FOLDING, "fold and clean up"),
@@ -124,9 +129,9 @@ STEPS = (
     (Stage.CHIP, "put the chip's operators in"),
     (Stage.CHECKS, "check"),
 )
-"""The five steps of a conversion that a user sees: the first stage of each, and what it does."""
+"""The five steps of a conversion that a user sees: the first stage of each, and its description."""
 AHEAD = ("constant_folding", "shape_inference")
-"""What `infer_shape_ahead` has run before all else that changes a model."""
+"""Passes that `infer_shape_ahead` runs before all others that change a model."""
 PREPARATION = (
     "inline_custom_operators",
     "admit",
@@ -149,15 +154,15 @@ PREPARATION = (
     "check_demand",
     "declare_outputs",
 )
-"""What the compiler does first, always: a converted graph may come from elsewhere, or be converted by no
-one."""
+"""Passes that the compiler always runs first: a graph may be converted elsewhere, or not at all."""
 
 LOWERING = ("take_quarters", "place_nodes", "insert_copies")
-"""From the converted graph to the placed one; those run that the chip and its number ask for."""
+"""Passes from the converted graph to the placed one; the chip and the number of IPUs decide which
+of them run."""
 
 
 class Step(str, Enum):
-    """What the compiler does after its passes, in order; none of it rewrites a graph."""
+    """Steps of the compiler after its passes, in order; none of them rewrites a graph."""
 
     ESTIMATE = "plan operators"
     ROWS = "prove rows independent"
@@ -168,7 +173,7 @@ class Step(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class PreparationOptions:
-    """What the compiler is asked for that its passes look at."""
+    """Options of the compiler that its passes read."""
 
     outputs: Collection[str] | None = None
     only_ipu_operators: bool = False
@@ -176,7 +181,7 @@ class PreparationOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoweringOptions:
-    """What a graph is placed on."""
+    """Target of a placed graph, and the options of the estimate."""
 
     target: Target
     options: CostOptions
@@ -184,22 +189,22 @@ class LoweringOptions:
 
     @property
     def has_quarters(self) -> bool:
-        """Whether the chip multiplies 8-bit operands."""
+        """Return whether the chip multiplies 8-bit operands."""
         return self.target.quarter_macs > 0
 
     @property
     def shards(self) -> bool:
-        """Whether nodes have IPUs to be on."""
+        """Return whether nodes are assigned to IPUs."""
         return self.num_ipus > 1 or self.options.virtual_graph_mode == "manual"
 
     @property
     def num_ipus(self) -> int:
-        """Of a replica."""
+        """Return the number of IPUs of a replica."""
         return self.options.num_ipus
 
 
 def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
-    """The passes that convert `model`, in order."""
+    """Return the passes that convert `model`, in order."""
     settled = _settle(options, model)
     used = list(map(get_pass, settled.used_passes))
     listed = {each.name for each in used}
@@ -219,8 +224,11 @@ def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
 
 
 def _find_skipped(names: Collection[str]) -> Collection[str]:
-    """The passes to be left out. Raises CompileError for one that is not registered, and for one without
-    which nothing compiles here."""
+    """Return the passes to leave out.
+
+    Raises CompileError for a pass that is not registered, and for one without which nothing
+    compiles here.
+    """
     needed = sorted(name for name in names if find_pass(name).info.is_ours)
     if needed:
         raise CompileError(
@@ -230,20 +238,22 @@ def _find_skipped(names: Collection[str]) -> Collection[str]:
 
 
 def preparation(options: PreparationOptions) -> list[Pass]:
-    """The passes that get a converted model ready to be compiled, in order."""
+    """Return the passes that prepare a converted model for the compiler, in order."""
     return _make(PREPARATION, options)
 
 
 def lowering(options: LoweringOptions) -> list[Pass]:
-    """The passes that place a graph, in order."""
+    """Return the passes that place a graph, in order."""
     return _make(_find_on(LOWERING, options), options)
 
 
 def place(
     model: onnx.ModelProto, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION
 ) -> onnx.ModelProto:
-    """The placed graph of a static one, which stays as it is. Shapes are declared, and large weights have no
-    data: nothing is computed with it."""
+    """Return the placed graph of a static one, which is not changed.
+
+    Shapes are declared, and large weights have no data: the placed graph is not computed.
+    """
     return PassManager(lowering(LoweringOptions(target, options, calibration))).run(infer_shapes(model))
 
 
@@ -254,10 +264,11 @@ def estimate(
     batch_size: int = 1,
     calibration: Calibration = CALIBRATION,
 ) -> Estimate:
-    """What one run of a static graph takes on `target`, placed there; `batch_size` samples are in a run.
+    """Return the cost of one run of a static graph, placed on `target`; a run has `batch_size`
+    samples.
 
-    `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose
-    shape is not known.
+    `options.num_ipus`, not `target`, sets the number of chips. Raises CompileError for a node with
+    a tensor of unknown shape.
     """
     options = options or CostOptions()
     placed = place(model, target, options, calibration)
@@ -280,9 +291,12 @@ def _make(
 
 
 def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptions:
-    """The options with what the model itself decides: one that is in half throughout stays so, and one in
-    half is of the oldest opset whose operators all have a half variant, or of a newer one. What is quantised
-    afterwards is in half until then."""
+    """Return the options, completed by what the model itself decides.
+
+    A model that is in half throughout stays in half. A model in half needs at least the oldest
+    opset whose operators all have a half variant. A model that is quantised afterwards is in half
+    until then.
+    """
     stays_half = options.precision == "fp32" and is_half(model)
     precision = "fp16" if stays_half or options.quantize else options.precision
     version = options.convert_version

@@ -1,5 +1,6 @@
-"""FLOPs of models and nodes, as the real tool's scripts ask for them: what the arithmetic asks for, whatever
-does it. What the chip would take: `poplar-triton profile`."""
+"""FLOPs of models and nodes, as the real tool's scripts query them: the operations of the
+arithmetic, whatever hardware executes them. `poplar-triton profile` estimates the time on the
+chip."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ Count = Callable[[onnx.NodeProto, Shapes, Shapes], int]
 
 _FLOPS_PER_MAC = 2
 _SOFTMAX_FLOPS = 5
-"""For each element: maximum, difference, exponential, sum, quotient."""
+"""FLOPs of a Softmax for each element: maximum, difference, exponential, sum, quotient."""
 _NORM_FLOPS = 8
-"""For each element: mean, difference, square, mean, quotient, scale and bias, as layer norm is written
-out."""
+"""FLOPs of a norm for each element: mean, difference, square, mean, quotient, scale and bias, as in
+the formula of layer norm."""
 _COUNTED = frozenset(
     "Conv ConvInteger ConvTranspose DeformConv Einsum GRU LSTM MatMul MatMulInteger QLinearConv "
     "QLinearMatMul RNN".split()
 )
-"""Products; the table of operators counts their multiply-adds."""
+"""Operators that are products; the table of operators counts their multiply-adds."""
 _POOLS = frozenset("AveragePool LpPool MaxPool".split())
 _REDUCTIONS = frozenset("CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool".split())
 _NORMS = frozenset(
@@ -35,14 +36,15 @@ _NORMS = frozenset(
 
 
 class Profiler:
-    """Finds how the FLOPs of an operator are counted."""
+    """Selects the function that counts the FLOPs of an operator."""
 
     @staticmethod
     def get_profiler(op_type: str) -> Count:
-        """A function of a node and the shapes of its inputs and outputs that gives its FLOPs: 2 for a
-        multiply-add, 1 for each element of a result that is computed, none for what only moves or renames.
+        """Return a function that counts the FLOPs of a node of this type from the shapes of its
+        inputs and outputs.
 
-        A shape that is not known is empty, and counts as one element.
+        It counts 2 for a multiply-add, 1 for each element of a computed result, and 0 for operators
+        that only move or rename. An unknown shape is empty, and counts as one element.
         """
         if op_type == "Gemm":
             return _count_gemm
@@ -63,10 +65,10 @@ class Profiler:
 
 
 def get_model_flops(model: onnx.ModelProto, use_print: bool = True) -> int:
-    """The FLOPs of one run of a model whose shapes are static; of an If the dearer branch, of a loop one
-    turn.
+    """Return the FLOPs of one run of a model with static shapes.
 
-    `use_print` prints those of each operator type, too. Raises CompileError for a shape that is not known.
+    An If counts as its more expensive branch, a loop as one iteration. `use_print` also prints the
+    FLOPs of each operator type. Raises CompileError for an unknown shape.
     """
     by_type: dict[str, int] = {}
     total = _count_graph(infer_shapes(model).graph, {}, by_type)
@@ -104,7 +106,7 @@ def _count_gemm(node: onnx.NodeProto, taken: Shapes, made: Shapes) -> int:
 
 
 def _moves(op_type: str) -> bool:
-    """Whether an operator only moves, chooses or renames."""
+    """Return whether an operator only moves, selects or renames."""
     cost = find_operator(op_type).cost
     return cost is None or cost in (moving.move, moving.gather, moving.copy_between_ipus)
 

@@ -1,8 +1,8 @@
-"""From a graph and its estimate to the program that an executable holds, with its streams: one way for all
-who make one.
+"""Construction of the program of an executable, with its streams, from a graph and its estimate.
+All callers use this one way.
 
-An executable holds the graph as it is before lowering: merged 8-bit operands and copies between IPUs change
-time and memory, which the estimate has, and no value.
+An executable holds the graph as it is before lowering. Merged 8-bit operands and copies between
+IPUs change time and memory, which the estimate includes, but no value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simipu.cost import Estimate
 from simipu.rows import take_rows
 
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
-"""PopART's program indices: WeightsFromHost and Program."""
+"""PopART's program indices of WeightsFromHost and Program."""
 
 
 def make_main(
@@ -32,11 +32,11 @@ def make_main(
     batch_axis: int = 0,
     weights: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
 ) -> tuple[Program, onnx.ModelProto]:
-    """The MAIN program that computes `model`, of any number of rows if they are proven to be independent, and
-    its graph.
+    """Return the MAIN program that computes `model`, and its graph.
 
-    `batch_axis` is the axis of the batch in the inputs; `weights` has the values of initializers that the
-    model holds without. Without an estimate the program takes no cycles. Raises CompileError for a graph
+    The program accepts any number of rows if they are proven independent. `batch_axis` is the axis
+    of the batch in the inputs. `weights` has the values of initializers that the model holds
+    without data. Without an estimate the program takes no cycles. Raises CompileError for a graph
     that no file can hold.
     """
     graph, streams, dependence = take_rows(model, streams, batch_axis, weights)
@@ -68,7 +68,7 @@ def _serialize(model: onnx.ModelProto) -> bytes:
 
 
 def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
-    """Those of a static graph's inputs and outputs, under the handles that PopART gives them."""
+    """Return the streams of a static graph's inputs and outputs, with PopART's handles."""
     inputs = [_stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE) for value in find_inputs(graph)]
     outputs = [_stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST) for value in graph.output]
     return (*inputs, *outputs)
@@ -81,5 +81,5 @@ def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> St
 
 
 def weight_stream(name: str, value: npt.NDArray[Any]) -> Stream:
-    """That of a weight which the host sends once."""
+    """Return the stream of a weight that the host sends once."""
     return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)

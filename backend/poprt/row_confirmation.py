@@ -1,12 +1,14 @@
-"""Confirms by running what row rules have proven: results of a row do not depend on the rows beside it.
+"""Confirms by runs what row rules have proven: results of a row do not depend on the other rows of
+its batch.
 
 A batch of rows x0 x1 x2 x3 is computed whole, and then
 
-    in another order,     x3 z1 x1 z3           beside rows z of another batch
+    in another order,     x3 z1 x1 z3           with rows z of another batch
     in parts              x0 | x2 x3 | x1 | ..  of 1 to 3 rows at every place, so at other batch sizes
 
-and each row has to give what it gave in the whole batch. Where that takes long, only the last row beside
-another one, and the first one alone are. Nothing is loaded here: the caller computes.
+Each row must give the same result as in the whole batch. If runs are slow, only two parts are
+computed: the last row with another one, and the first row alone. This module loads nothing: the
+caller computes.
 """
 
 from __future__ import annotations
@@ -26,22 +28,24 @@ from poprt.calibration import has_types
 
 Array = npt.NDArray[Any]
 Compute = Callable[[Sequence[Array]], Sequence[Array]]
-"""Gives the outputs of some rows; all arrays have the rows along their first axis."""
+"""Function that returns the outputs of some rows; all arrays have rows along their first axis."""
 
 _MAX_PART_ROWS = 3
 _ENOUGH_SECONDS = 0.3
-"""After which no further part is computed."""
+"""Time in seconds after which no further part is computed."""
 _MAX_SECONDS_OF_RUN = 0.05
-"""Of a whole batch: where one takes longer, few rows are computed again."""
+"""Maximum time in seconds of a run of the whole batch; if a run takes longer, few rows are computed
+again."""
 _BOUND, _HALF_BOUND, _QUARTER_BOUND = 1e-4, 2.0**-6, 2.0**-3
 
 
 def find_bound(model: onnx.ModelProto) -> float:
-    """Return how far results of the same row may lie apart, relative to 1 or the largest result.
+    """Return how far results of the same row may differ, relative to 1 or the largest result.
 
-    Kernels add up in another order for other numbers of rows: some 1e-6 in float. In half and 8 bits that
-    decides now and then how a result is rounded, which later operators enlarge. Rows that leak into each
-    other differ by much more: 1e-4 showed all six wrong rules that were ever found, over 116 models.
+    Kernels sum in another order for other numbers of rows: the difference is some 1e-6 in float. In
+    half and 8 bits this sometimes decides how a result is rounded, which later operators enlarge.
+    Rows that leak into each other differ by much more: 1e-4 showed all six wrong rules that were
+    ever found, over 116 models.
     """
     if has_types(model.graph, QUARTERS):
         return _QUARTER_BOUND
@@ -50,7 +54,7 @@ def find_bound(model: onnx.ModelProto) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole batch: its inputs and its outputs, rows along the first axis, and how long it took."""
+    """A whole batch: inputs and outputs, with rows along the first axis, and its run time."""
 
     rows: Sequence[Array]
     results: Sequence[Array]
@@ -85,12 +89,15 @@ def measure_rows(compute: Compute, whole: Whole, others: Sequence[Array]) -> lis
 
 
 def _take(rows: Sequence[Array], others: Sequence[Array], numbers: Sequence[int]) -> list[Array]:
-    """Return rows by number, those of `others` numbered on."""
+    """Return rows by number; the rows of `others` continue the numbering."""
     return [np.concatenate(pair)[list(numbers)] for pair in zip(rows, others, strict=True)]
 
 
 def _iter_parts(batch: int, is_slow: bool) -> Iterator[list[int]]:
-    """Yield the numbers of rows to compute together; those from `batch` on are of the other batch."""
+    """Yield the numbers of rows to compute together.
+
+    Numbers from `batch` on are rows of the other batch.
+    """
     if is_slow:
         yield from ([batch - 1, batch], [0])
         return

@@ -1,4 +1,4 @@
-"""--run: a compiled model on made-up data, timed on this machine's CPU."""
+"""The option --run: run a compiled model on random data, timed on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ import popef
 from poprt.executable import Executable
 
 _SECONDS = 1.0
-_MOST_RUNS = 100
+_MAX_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Rows of a run, the median time of one in seconds, and rows a second."""
+    """Number of rows of a run, its median time in seconds, and rows per second."""
 
     batch_size: int
     latency_seconds: float
     throughput: float
 
     def describe(self) -> list[str]:
-        """The real tool's three lines."""
+        """Return the real tool's three lines."""
         return [
             f"Bs: {self.batch_size}",
             f"Latency: {self.latency_seconds * 1e3:.2f}ms",
@@ -38,7 +38,7 @@ class Timing:
 
 
 def time_runs(executable: Executable) -> Timing:
-    """Run it one at a time, after a run that warms up, for a second or so."""
+    """Run the executable for about a second, one run at a time, after a warm-up run."""
     with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
         path = Path(folder, "executable.popef")
         executable.export(path)
@@ -46,7 +46,7 @@ def time_runs(executable: Executable) -> Timing:
             fed = {desc.name: _make_up(desc) for desc in runner.getExecuteInputs()}
             runner.execute(fed)
             taken: list[float] = []
-            while len(taken) < _MOST_RUNS and sum(taken) < _SECONDS:
+            while len(taken) < _MAX_RUNS and sum(taken) < _SECONDS:
                 start = time.perf_counter()
                 runner.execute(fed)
                 taken.append(time.perf_counter() - start)
@@ -55,7 +55,7 @@ def time_runs(executable: Executable) -> Timing:
 
 
 def _make_up(desc: DataDesc) -> npt.NDArray[Any]:
-    """Of a fused model the first is run."""
+    """Return random values for an input; in a fused model the first model is selected."""
     if desc.name == popef.INDEX:
         return np.zeros(desc.shape, desc.numpy_data_type())
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
-"""Limits of time and memory for a command that reads models of strangers: it works in a child process, which
-can be ended.
+"""Limits of time and memory for a command that reads untrusted models: it works in a child process,
+which can be killed.
 
-Half of the work is done by C++ that cannot be interrupted, and that some models crash.
+Half of the work is done by C++ code that cannot be interrupted, and that some models crash.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ Command = Callable[[argparse.Namespace], int]
 
 _LIMIT_SECONDS = 3_600
 _END_SECONDS = 5.0
-"""For a child to end by itself when it is asked to."""
+"""Maximum time in seconds for a child to end after an interrupt."""
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
-_MOST_MILLISECONDS = 2**31 - 1
-"""That poll(2) waits: 24 days."""
+_MAX_MILLISECONDS = 2**31 - 1
+"""Maximum time that poll(2) waits: 24 days."""
 _NEARLY = 0.5
-"""Of its limit: what a process has touched, if it failed for want of more."""
+"""Share of the memory limit: a process that fails after using more is assumed to have run out of
+memory."""
 
 
 def add_limits(parser: Parser) -> None:
@@ -45,10 +46,10 @@ def add_limits(parser: Parser) -> None:
 
 
 def supervised(command: Command) -> Command:
-    """`command` in a child process, within the limits that its options have; in this one where their
-    `own_process` is not set.
+    """Return `command` as a command that runs in a child process, within the limits of its options.
 
-    Raises CompileTimeoutError, CompileMemoryError, and CompileError for a child that crashed.
+    It runs in this process if its options do not set `own_process`. Raises CompileTimeoutError,
+    CompileMemoryError, and CompileError for a child that crashed.
     """
 
     def run(options: argparse.Namespace) -> int:
@@ -77,36 +78,41 @@ def supervised(command: Command) -> Command:
 
 
 class Child:
-    """A process that does some work within a limit of memory. It is to be finished, or ended with all that it
-    has started; it dies with this one."""
+    """Child process that does some work within a memory limit.
+
+    Callers must `finish` it, or `end` it with all processes that it has started. It dies with this
+    process.
+    """
 
     def __init__(self, work: Callable[[], int], limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # what waits in it would be written by both
+            stream.flush()  # both processes would write its buffered text
         parent = os.getpid()
-        # Python drops what is raised by an interrupt that comes while it forks.
+        # Python drops the exception of an interrupt that arrives during a fork.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
         try:
             self._pid = os.fork()
             if not self._pid:
                 _work(work, limit_bytes, parent, mask)
-            # By both, so that it is done when either goes on. An interrupt reaches the parent alone, which
-            # passes it on.
+            # Both processes do this, so that it is done when either continues. An interrupt reaches
+            # only the parent, which passes it on.
             with suppress(OSError):
                 os.setpgid(self._pid, self._pid)
             self.handle = os.pidfd_open(self._pid)
-            """Can be read from when the child has ended."""
+            """File descriptor that becomes readable when the child has ended."""
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def has_ended(self) -> bool:
-        """Whether the child has ended by itself."""
+        """Return whether the child has ended by itself."""
         return _wait(self.handle, 0)
 
     def finish(self) -> int:
-        """The status of a child that has ended by itself. Raises CompileMemoryError or CompileError for one
-        that crashed."""
+        """Return the exit status of a child that has ended by itself.
+
+        Raises CompileMemoryError or CompileError for a child that crashed.
+        """
         os.close(self.handle)
         _, ended_by, usage = os.wait4(self._pid, 0)
         status = os.waitstatus_to_exitcode(ended_by)
@@ -122,12 +128,12 @@ class Child:
         )
 
     def interrupt(self) -> None:
-        """Ask it, and all that it has started, to end; `end` has to follow."""
+        """Interrupt the child and all its processes; the caller must call `end` afterwards."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGINT)
 
     def end(self, patience_seconds: float = 0) -> None:
-        """End it and all that it has started, after so long at the most."""
+        """Wait at most that long for the child, then kill it and all its processes."""
         _wait(self.handle, patience_seconds)
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
@@ -136,7 +142,7 @@ class Child:
 
 
 def make_timeout(limit_seconds: int) -> CompileTimeoutError:
-    """The error of work that took longer than its limit."""
+    """Return the error of work that took longer than its limit."""
     return CompileTimeoutError(
         f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises the limit"
     )
@@ -144,12 +150,12 @@ def make_timeout(limit_seconds: int) -> CompileTimeoutError:
 
 @contextmanager
 def naming_memory(limit_bytes: int) -> Iterator[None]:
-    """What is raised inside for want of memory becomes CompileMemoryError."""
+    """Turn errors raised inside because of too little memory into CompileMemoryError."""
     try:
         yield
     except MemoryError as error:
         raise _out_of_memory(limit_bytes) from error
-    except Exception as error:  # want of memory has many names, "cannot parse" among them
+    except Exception as error:  # too little memory causes many errors, such as "cannot parse"
         if _was_nearly_full(resource.getrusage(resource.RUSAGE_SELF), limit_bytes):
             raise _out_of_memory(limit_bytes, f"{error}; most likely because ") from error
         raise
@@ -158,7 +164,7 @@ def naming_memory(limit_bytes: int) -> Iterator[None]:
 def _work(
     work: Callable[[], int], limit_bytes: int, parent: int, mask: set[int | signal.Signals]
 ) -> NoReturn:
-    """What the child does."""
+    """Do the work in the child process, and exit."""
     status = 1
     try:
         os.setpgid(0, 0)
@@ -171,7 +177,7 @@ def _work(
     except SystemExit as error:
         status = int(error.code or 0)
     finally:
-        # Not by way of what C++ does at exit: it would wait for threads that a fork does not have.
+        # Skip C++'s exit handlers: they would wait for threads that a fork does not have.
         os._exit(status)
 
 
@@ -180,10 +186,13 @@ def _was_nearly_full(usage: resource.struct_rusage, limit_bytes: int) -> bool:
 
 
 def _wait(handle: int, seconds: float) -> bool:
-    """Whether a child has ended, after so long at the most; its handle may have any number."""
+    """Return whether a child has ended, after waiting at most that long.
+
+    Its handle may have any number.
+    """
     waiting = select.poll()
     waiting.register(handle, select.POLLIN)
-    return bool(waiting.poll(min(seconds * 1000, _MOST_MILLISECONDS)))
+    return bool(waiting.poll(min(seconds * 1000, _MAX_MILLISECONDS)))
 
 
 def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:

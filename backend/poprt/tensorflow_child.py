@@ -1,8 +1,9 @@
-"""The program of the process in which TensorFlow and tf2onnx are imported, and nowhere else: it makes
-model.onnx (or model.zip) of a TensorFlow model, as request.json of its working folder says.
+"""The program of the child process, the only one that imports TensorFlow and tf2onnx. It makes
+model.onnx (or model.zip) from a TensorFlow model, as request.json in its working folder says.
 
-tf2onnx passes over names that it does not know in silence, or ends deep inside of TensorFlow: each is looked
-up in the model first. What is wrong with a request is left in error.txt, one line.
+tf2onnx silently ignores names that it does not know, or fails deep inside TensorFlow. This program
+therefore looks up each name in the model first. It writes the fault of a request to error.txt, in
+one line.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ from simipu.parents import die_with
 
 REQUEST, ERROR, MODEL, LARGE_MODEL = "request.json", "error.txt", "model.onnx", "model.zip"
 _SEPARATORS = ",[]"
-"""Of tf2onnx's lists of names."""
+"""Separators of tf2onnx's lists of names."""
 _DEFAULT = "serving_default"
-"""The name of TensorFlow itself for the signature that a server takes."""
+"""TensorFlow's own name for the signature that a server uses."""
 
 
 class RequestError(Exception):
-    """What is asked for is not in the model."""
+    """Error for a request that names something the model does not have."""
 
 
 class Names:
-    """Names of tensors on one side of a model, by tensor (`inputs:0`) and by the signature's name for it
-    (`inputs`)."""
+    """Names of tensors on one side of a model.
+
+    Each has a tensor name (`inputs:0`) and a name in the signature (`inputs`).
+    """
 
     def __init__(self, kind: str, by_tensor: Mapping[str, str]) -> None:
         self._kind = kind
@@ -37,7 +40,7 @@ class Names:
         self._tensors = {name: tensor for tensor, name in by_tensor.items()}
 
     def find(self, name: str, option: str) -> str:
-        """The tensor that `name` means. Raises RequestError when there is none."""
+        """Return the tensor that `name` means. Raises RequestError if there is none."""
         tensor = name if name in self._by_tensor else self._tensors.get(name)
         if tensor is None:
             known = ", ".join(f"{own} ({tensor})" for tensor, own in self._by_tensor.items())
@@ -45,14 +48,17 @@ class Names:
         return tensor
 
     def choose(self, given: Sequence[str] | None, option: str) -> dict[str, str]:
-        """The given ones, all of them by default, by tensor: the name that ONNX is to have for it."""
+        """Return the ONNX names of the given tensors (None: all), by tensor."""
         if given is None:
             return dict(self._by_tensor)
         return {self.find(name, option): name for name in given}
 
 
 def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, Names]:
-    """The signature meant, and the names of its inputs and outputs. Raises RequestError."""
+    """Return the selected signature, and the names of its inputs and outputs.
+
+    Raises RequestError.
+    """
     import tensorflow
 
     try:
@@ -76,7 +82,10 @@ def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, N
 
 
 def find_graph_names(path: str) -> tuple[Names, Names]:
-    """Every tensor of a frozen graph by its own name, twice. Raises RequestError."""
+    """Return every tensor of a frozen graph by its own name, as inputs and as outputs.
+
+    Raises RequestError.
+    """
     import tensorflow
 
     graph = tensorflow.compat.v1.GraphDef()
@@ -84,15 +93,17 @@ def find_graph_names(path: str) -> tuple[Names, Names]:
         graph.ParseFromString(Path(path).read_bytes())
         with tensorflow.Graph().as_default() as made:
             tensorflow.import_graph_def(graph, name="")
-    except Exception as error:  # of protobuf and of TensorFlow, which share no class
+    except Exception as error:  # protobuf's and TensorFlow's errors share no base class
         raise RequestError(f"{path} is no frozen graph of TensorFlow: {error}") from error
     names = {tensor.name: tensor.name for node in made.get_operations() for tensor in node.outputs}
     return Names("tensor", names), Names("tensor", names)
 
 
 def make_arguments(request: Mapping[str, Any]) -> list[str]:
-    """The words of tf2onnx's command line. Raises RequestError that says which option names what is not
-    there."""
+    """Return the arguments of tf2onnx's command line.
+
+    Raises RequestError that says which option names something that does not exist.
+    """
     path = request["path"]
     if request["saved_model"]:
         signature, inputs, outputs = find_saved_names(path, request["tag"], request["signature_def"])
@@ -134,7 +145,7 @@ def _join(words: Iterable[str]) -> str:
 
 
 def main() -> int:
-    """Do what the request says; 1 with error.txt when it cannot be done."""
+    """Convert the model as the request says; return 1 and write error.txt if that fails."""
     request = json.loads(Path(REQUEST).read_text(encoding="utf-8"))
     if not die_with(request["parent"]):
         return 1

@@ -1,7 +1,7 @@
-"""The front end for TensorFlow models: tf2onnx, in a process of its own.
+"""Front end for TensorFlow models: it runs tf2onnx in a child process.
 
-A TensorFlow model is a program: load only what you trust. TensorFlow's and tf2onnx's imports, logs and
-crashes stay in that process, which checks every name that it is given (`tensorflow_child`).
+A TensorFlow model is a program: load only trusted models. TensorFlow's and tf2onnx's imports, logs
+and crashes stay in that process, which checks every name that it is given (`tensorflow_child`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from poprt.opening import open_model
 TIMEOUT_SECONDS = 3_600
 _PACKAGES = ("tensorflow", "tf2onnx")
 _LARGE_BYTES = 1 << 30
-"""Of a source model: from here on its weights are kept outside of the ONNX file, which can hold 2 GiB."""
-_MOST_LARGE_BYTES = 1 << 36
-"""That a large model may unpack to: beyond what can be converted."""
+"""Minimum size of a source model whose weights are stored outside the ONNX file (limit: 2 GiB)."""
+_MAX_LARGE_BYTES = 1 << 36
+"""Maximum size of a large model after unpacking; more cannot be converted."""
 _LOG_BYTES = 1 << 14
-"""Of the end of what the process printed: where its reason is."""
+"""Number of bytes at the end of the child process's output that hold the reason of a failure."""
 _NAME = re.compile(r"([^\[\],]+)(?:\[([^\]]*)\])?(?:,|$)")
 _SOURCE_NODES = frozenset(("Placeholder", "PlaceholderWithDefault"))
 Meta = dict[str, tuple[list[int], int]]
-"""Shape (-1 for a size that is not known) and TensorFlow's number of the type, by the tensor's name."""
+"""Shape (-1 for an unknown size) and TensorFlow's number of the type, by the tensor's name."""
 
 _log = logging.getLogger("poprt")
 
@@ -47,13 +47,15 @@ _log = logging.getLogger("poprt")
 class TensorflowFrontend:
     """Loads a TensorFlow SavedModel, or a frozen graph (`saved_model=False`), as ONNX of `opset`.
 
-    signature_def: the signature to take, by default `serving_default`, else the only one. tag: the
-    SavedModel's (default: serve). inputs, outputs: names, as lists or with commas between: of tensors
-    (`Identity:0`) or the signature's own (`output_0`); an input may have its shape behind it, as in tf2onnx
-    (`x:0[1,224,224,3]`). They may be left out for a SavedModel: all of the signature's then, by its names.
-    inputs_as_nchw, outputs_as_nchw: those to be transposed from NHWC to NCHW. input_shape: sizes by name.
+    signature_def: the signature to use; the default is `serving_default`, else the only one. tag:
+    the SavedModel's tag (default: serve). inputs, outputs: names, as lists or separated by commas:
+    of tensors (`Identity:0`) or from the signature (`output_0`). An input name may be followed by
+    its shape, as in tf2onnx (`x:0[1,224,224,3]`). A SavedModel does not need them: the default is
+    all of the signature's, by its names. inputs_as_nchw, outputs_as_nchw: tensors to transpose from
+    NHWC to NCHW. input_shape: sizes by name.
 
-    Raises CompileError at once when TensorFlow or tf2onnx is not installed, or nothing is at `path`.
+    The constructor raises CompileError if TensorFlow or tf2onnx is not installed, or nothing is at
+    `path`.
     """
 
     def __init__(
@@ -98,8 +100,10 @@ class TensorflowFrontend:
         }
 
     def load_model(self) -> onnx.ModelProto:
-        """The model as ONNX. Raises CompileError that names what is not in the model, or that ends with what
-        tf2onnx said."""
+        """Return the model as ONNX.
+
+        Raises CompileError that names what the model lacks, or that ends with tf2onnx's message.
+        """
         with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
             self._convert(Path(folder))
             file = _unpack(Path(folder)) if self._request["is_large"] else Path(folder, child.MODEL)
@@ -109,7 +113,7 @@ class TensorflowFrontend:
             return model
 
     def open_model(self) -> onnx.ModelProto:
-        """The same: there is no file in which the weights could stay."""
+        """Return the model as ONNX, like `load_model`: no file could hold the weights."""
         return self.load_model()
 
     def _convert(self, folder: Path) -> None:
@@ -147,19 +151,25 @@ class TensorflowFrontend:
         )
 
     def get_inputs_meta(self, graph: Any) -> Meta:
-        """Of the placeholders of a TensorFlow graph (a GraphDef, or a Graph)."""
+        """Return shape and type of a TensorFlow graph's placeholders, by name.
+
+        `graph` is a GraphDef or a Graph.
+        """
         return {f"{node.name}:0": _describe(node) for node in _nodes(graph) if node.op in _SOURCE_NODES}
 
     def get_outputs_meta(self, graph: Any) -> Meta:
-        """The same of the tensors that no node of the graph reads."""
+        """Return shape and type of the tensors that no node of the graph reads, by name."""
         nodes = _nodes(graph)
         read = {name.lstrip("^").partition(":")[0] for node in nodes for name in node.input}
         return {f"{node.name}:0": _describe(node) for node in nodes if node.name not in read}
 
     @staticmethod
     def split_nodename_and_shape(name: str) -> tuple[list[str], dict[str, list[int]] | None]:
-        """The names of `x:0[1,28,28,3],y:0`, and the shapes given; None where there are none. Raises
-        CompileError for what is not of that form."""
+        """Return the names in `x:0[1,28,28,3],y:0`, and the shapes by name; None if no shape is
+        given.
+
+        Raises CompileError for another form.
+        """
         names: list[str] = []
         shapes: dict[str, list[int]] = {}
         place = 0
@@ -176,7 +186,7 @@ class TensorflowFrontend:
 
 
 def check_packages() -> None:
-    """Raise CompileError that says what to install when TensorFlow or tf2onnx is not there."""
+    """Raise CompileError that says what to install if TensorFlow or tf2onnx is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise CompileError(
@@ -201,10 +211,11 @@ def _count_bytes(path: Path) -> int:
 
 
 def _unpack(folder: Path) -> Path:
-    """The model's file out of tf2onnx's archive for large ones, whose other files lie beside it."""
+    """Unpack tf2onnx's archive for large models and return the model's file; the other files are
+    next to it."""
     with zipfile.ZipFile(folder / child.LARGE_MODEL) as archive:
-        if sum(member.file_size for member in archive.infolist()) > _MOST_LARGE_BYTES:
-            raise CompileError(f"the model would take more than {_MOST_LARGE_BYTES >> 30} GiB")
+        if sum(member.file_size for member in archive.infolist()) > _MAX_LARGE_BYTES:
+            raise CompileError(f"the model would take more than {_MAX_LARGE_BYTES >> 30} GiB")
         archive.extractall(folder / "model")
     return next((folder / "model").glob("*.onnx"))
 

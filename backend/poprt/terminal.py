@@ -1,5 +1,7 @@
-"""What the commands show through rich: consoles, cells, a bar, and log lines. Nothing in a text is taken for
-markup."""
+"""Terminal output of the commands through rich: consoles, cells, a progress bar, and log lines.
+
+No text is interpreted as markup.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,24 @@ from popef.console import LineFormatter
 from popef.text import escape
 
 _UNBOUNDED_WIDTH = 1 << 20
-"""Columns where the output goes to a file or a pipe, which has no width of its own: nothing is wrapped or cut
-there."""
+"""Number of columns for output to a file or a pipe, which has no width of its own. Nothing is
+wrapped or cut there."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr, as wide as what it shows where that is no terminal."""
+    """Return a console on stdout or stderr; without a terminal its width is unlimited."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream is not None and stream.isatty() else _UNBOUNDED_WIDTH
     return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
 
 
 def cell(text: object) -> Text:
-    """A text out of a file for a table or a line: no markup, no control characters."""
+    """Return a text from a file for a table or a line, without markup or control characters."""
     return Text(escape(text))
 
 
 def configure_logging(program: str, level: str) -> None:
-    """Log to stderr: in colours on a terminal, elsewhere as plain lines, `PROGRAM: warning: TEXT`."""
+    """Log to stderr: in colours on a terminal, elsewhere as lines `PROGRAM: warning: TEXT`."""
     console = make_console(stderr=True)
     handler = RichHandler(console=console) if console.is_terminal else logging.StreamHandler(sys.stderr)
     handler.setFormatter(_TextFormatter() if console.is_terminal else LineFormatter(program))
@@ -42,7 +44,7 @@ def configure_logging(program: str, level: str) -> None:
 
 
 class _TextFormatter(logging.Formatter):
-    """The text of a record alone: RichHandler shows its time and level."""
+    """Formats a record as its text alone: RichHandler shows its time and level."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape(record.getMessage())
@@ -52,9 +54,11 @@ class _TextFormatter(logging.Formatter):
 def show_progress(
     title: str, steps: int, *, disabled: bool = False, threads: bool = True
 ) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, which each call with the next step's name moves; nothing where stderr is no terminal.
+    """Show a progress bar on stderr and yield a function that advances it with the next step's
+    name.
 
-    Without `threads`, for programs that fork, only the calls draw it.
+    Nothing is shown if stderr is not a terminal. Without `threads`, for programs that fork, the bar
+    is drawn only when the function is called.
     """
     console = make_console(stderr=True)
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()

@@ -1,7 +1,7 @@
-"""A compiled model's Triton configuration: made, written as text, and compared with one that a user may have
-edited.
+"""Triton configuration of a compiled model: made, written as text, and compared with one that a
+user may have edited.
 
-Texts are protobuf's own: a name with quotes in it stays a name.
+The texts are protobuf's own text format, so names may contain quotes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from google.protobuf import text_format
 from simipu import CompileError
 
 import popef
+from popef.queue_policy import make_queue_policy
 from popef.text import escape
 from poprt.compiler import Executable
 
 BATCHES_PER_REQUEST = 1_000
-"""The guide's example: max_batch_size is 1000 times the compiled batch; the backend splits and joins."""
-MOST_BATCH_SIZE = 2**31 - 1
-"""max_batch_size is an int32."""
+"""Number of compiled batches in max_batch_size, from the guide's example; the backend splits and
+joins requests."""
+MAX_BATCH_SIZE = 2**31 - 1
+"""Maximum of max_batch_size, which is an int32."""
 KINDS = {"input": popef.TensorType.INPUT, "output": popef.TensorType.OUTPUT}
-"""The kinds of tensors, by the configuration's field."""
-_MOST_BYTES = 16 << 20
+"""Kind of tensors, by the configuration's field."""
+_MAX_BYTES = 16 << 20
 _ORDER = (
     "name",
     "backend",
@@ -35,42 +37,56 @@ _ORDER = (
     "instance_group",
 )
 _BLOCKS = ("input", "output")
-"""What takes several lines to be readable."""
+"""Fields that are written on several lines, to be readable."""
 
 ModelConfig = Any
-"""tritonclient's message, which has no types."""
+"""Type of tritonclient's message, which has no type annotations."""
 
 
 def new_config(**fields: Any) -> ModelConfig:
-    """An inference.ModelConfig of these fields; its module, and gRPC with it, is loaded where one is needed
-    only."""
+    """Return an inference.ModelConfig with these fields.
+
+    The module, and gRPC with it, is imported only when it is needed.
+    """
     from tritonclient.grpc import model_config_pb2
 
     return model_config_pb2.ModelConfig(**fields)
 
 
 def user_anchors(compiled: Executable) -> list[popef.Anchor]:
-    """The anchors of inputs and outputs, without those of streamed weights."""
+    """Return the anchors of inputs and outputs, without those of streamed weights."""
     return [anchor for anchor in compiled.metadata.anchors() if anchor.name() not in compiled.weights]
 
 
-def make_config(name: str, compiled: Executable, names: Mapping[str, str]) -> ModelConfig:
-    """The configuration of a compiled model, in the friendly `names` of its anchors.
+def make_config(
+    name: str, compiled: Executable, names: Mapping[str, str], queue_timeout_ms: int | None = None
+) -> ModelConfig:
+    """Return the configuration of a compiled model, with the friendly `names` of its anchors.
 
-    Requests are batched only where rows are proven to be independent and Triton can batch them, along the
-    first axis; else dims are the compiled shape, with -1 along another axis of independent rows.
+    Requests are batched only if rows are proven independent and Triton can batch them, along the
+    first axis. Otherwise dims are the compiled shape, with -1 along another axis of independent
+    rows. Raises CompileError for a `queue_timeout_ms` if Triton has no queue for the model.
     """
     batch, rows = _batch_size(compiled), compiled.rows
     batched = rows.dependence is None and not rows.batch_axes and batch > 0
     config = new_config(
         name=name,
         backend="poplar",
-        max_batch_size=min(batch * BATCHES_PER_REQUEST, MOST_BATCH_SIZE) if batched else 0,
+        max_batch_size=min(batch * BATCHES_PER_REQUEST, MAX_BATCH_SIZE) if batched else 0,
         parameters={"synchronous_execution": {"string_value": "1"}},
         instance_group=[{"kind": "KIND_CPU"}],
     )
     if batched:
         config.dynamic_batching.SetInParent()
+    if batched and queue_timeout_ms is not None:
+        # Only on request: with any queue policy Triton prepares no call while it computes another.
+        policy = make_queue_policy(queue_timeout_ms)
+        config.MergeFrom(new_config(dynamic_batching={"default_queue_policy": policy}))
+    elif queue_timeout_ms is not None:
+        raise CompileError(
+            "--queue_timeout_ms needs a model whose requests Triton batches, but the rows of this one are "
+            "not proven to be independent, or do not lie along the first axis; leave the option out"
+        )
     _add_tensors(
         config,
         compiled,
@@ -93,8 +109,8 @@ def _rows_per_run(compiled: Executable) -> int:
 
 
 def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, str], batch: int) -> None:
-    """Inputs and outputs as the configuration's max_batch_size asks for them; with 0 dims hold the batch,
-    which is `batch`."""
+    """Add inputs and outputs in the form that max_batch_size requires; if it is 0, dims include the
+    batch of size `batch`."""
     is_fused = bool(popef.fused_models(compiled.metadata))
     for anchor in user_anchors(compiled):
         field = next(field for field, kind in KINDS.items() if kind == anchor.type())
@@ -107,20 +123,20 @@ def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, 
         entry = getattr(config, field).add(
             name=names.get(name, name), data_type=_triton_type(info), dims=dims or [1]
         )
-        if is_fused and field == "input":  # a request brings the inputs of one of the models
+        if is_fused and field == "input":  # a request has the inputs of one of the models
             entry.optional = True
-        # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
+        # Triton supports scalars only in batches; without one a scalar is a tensor of one element.
         if config.max_batch_size and not dims:
             entry.reshape.SetInParent()
 
 
 def _triton_type(info: popef.TensorInfo) -> str:
-    """float16 is TYPE_FP16, int8 is TYPE_INT8, bool is TYPE_BOOL."""
+    """Return Triton's name of a type, such as TYPE_FP16 (float16), TYPE_INT8 or TYPE_BOOL."""
     return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace("FLOAT", "FP")
 
 
 def encode_config(config: ModelConfig) -> str:
-    """The text of config.pbtxt, in a reader's order."""
+    """Return the text of config.pbtxt, with the fields in a readable order."""
     return "".join(_encode_field(config, field) for field in _ORDER)
 
 
@@ -138,12 +154,15 @@ def _encode_field(config: ModelConfig, field: str) -> str:
 
 
 def read_config(file: Path) -> ModelConfig:
-    """A config.pbtxt. Raises CompileError, in one line that names the place, for one that Triton could not
-    read either."""
+    """Read a config.pbtxt.
+
+    Raises CompileError, in one line that names the position, for a file that Triton could not read
+    either.
+    """
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-        # Triton may be newer than tritonclient, and know more fields.
+        if file.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES} bytes")
+        # Triton may be newer than tritonclient, with more fields.
         return text_format.Parse(file.read_text(encoding="utf-8"), new_config(), allow_unknown_field=True)
     except (text_format.ParseError, ValueError, RecursionError) as error:
         raise CompileError(
@@ -151,12 +170,27 @@ def read_config(file: Path) -> ModelConfig:
         ) from error
 
 
-def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> Iterator[str]:
-    """Where the tensors of a configuration that is kept are not those of the new executable, in the friendly
-    `names`.
+def iter_policy_differences(kept: ModelConfig, queue_timeout_ms: int) -> Iterator[str]:
+    """Yield the differences between a kept configuration's queue policy and the requested one."""
+    found = kept.dynamic_batching.default_queue_policy
+    for field, asked in make_queue_policy(queue_timeout_ms).items():
+        value = getattr(found, field)
+        if field == "timeout_action":
+            value = found.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number[value].name
+        if value != asked:
+            yield (
+                f"--queue_timeout_ms {queue_timeout_ms} asks for {field} {asked} in its "
+                f"dynamic_batching.default_queue_policy, which has {value}"
+            )
 
-    All else is the user's: instances, batching, parameters, the outputs that are left out; and what says
-    nothing of inputs or of outputs has them filled in.
+
+def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> Iterator[str]:
+    """Yield the differences between the tensors of a kept configuration and those of the new
+    executable.
+
+    `names` are the friendly names. Everything else belongs to the user: instances, batching,
+    parameters, omitted outputs. If a configuration lists no inputs or no outputs, they are filled
+    in.
     """
     wanted = new_config(max_batch_size=max(0, kept.max_batch_size))
     _add_tensors(wanted, compiled, names, _rows_per_run(compiled))
@@ -183,7 +217,10 @@ def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str
 def _iter_facts(
     entry: ModelConfig, expected: ModelConfig, batch_axis: int | None
 ) -> Iterator[tuple[str, object, object]]:
-    """What two descriptions of a tensor say of it. The size of a batch that dims hold may be left open."""
+    """Yield each fact of a tensor with its found and expected value.
+
+    Dims may leave the size of a batch open.
+    """
     types = entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     yield "type", types[entry.data_type].name, types[expected.data_type].name
     found, right = _dims(entry), _dims(expected)

@@ -1,7 +1,8 @@
 """Writes a Triton model folder: config.pbtxt, 1/name_map.json and the PopEF files.
 
-What a user may have edited is kept: config.pbtxt and name_map.json that are there are checked against the new
-executable, and nothing is replaced unless they fit it. Files take their places together, the executable last.
+Existing config.pbtxt and name_map.json are kept, because a user may have edited them. They are
+checked against the new executable, and nothing is replaced unless they fit it. All files are
+replaced together, the executable last.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from poprt.triton_config import (
     ModelConfig,
     encode_config,
     iter_differences,
+    iter_policy_differences,
     make_config,
     read_config,
     user_anchors,
@@ -36,30 +38,34 @@ VERSION = "1"
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """name_map.json and config.pbtxt as they are to be written; None where one is there and is kept."""
+    """New contents of name_map.json and config.pbtxt; None for an existing file that is kept."""
 
     names: bytes | None
     config: bytes | None
 
 
 class ModelFolder:
-    """A model folder that no other poprt writes into while the with statement lasts; one that stays empty
-    goes again.
+    """Model folder that is locked against other poprt processes during the with statement; removed
+    if it stays empty.
 
-    `overwrite_config` also replaces config.pbtxt and name_map.json. Raises CompileError when another one is
-    at work there, and for a name that a file or a terminal could not show.
+    `overwrite_config` also replaces config.pbtxt and name_map.json. `queue_timeout_ms` is how long
+    the configuration lets requests wait (None: no limit). Raises CompileError if another process
+    writes into the folder, and for a name that a file or a terminal could not show.
     """
 
-    def __init__(self, path: str | Path, *, overwrite_config: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, *, overwrite_config: bool = False, queue_timeout_ms: int | None = None
+    ) -> None:
         self.path = Path(path)
         self.version = self.path / VERSION
         self.name = os.path.basename(os.path.abspath(self.path))
-        """The model's name."""
+        """Name of the model."""
         if fault := find_name_fault(self.name):
             raise CompileError(
                 f"model folder {escape(self.path)}: its name is the model's: {fault}; rename it"
             )
         self._overwrite = overwrite_config
+        self._queue_timeout_ms = queue_timeout_ms
         self._held = ExitStack()
         self._config_file = self.path / "config.pbtxt"
         self._names_file = self.version / "name_map.json"
@@ -83,10 +89,10 @@ class ModelFolder:
         self._held.close()
 
     def write(self, compiled: Executable) -> list[str]:
-        """Write the model and return a line per file: what was written, what was kept.
+        """Write the model and return a line for each file: whether it was written or kept.
 
-        Raises CompileError, which lists all that a kept file and the new executable disagree about; the
-        folder is as it was.
+        Raises CompileError, which lists all differences between a kept file and the new executable;
+        the folder is then unchanged.
         """
         texts = self._settle(compiled)
         weights, executable = self._popef_files()
@@ -98,6 +104,7 @@ class ModelFolder:
             if not compiled.weights:
                 staging.remove(weights)
             stage_executable(staging, compiled, self.version)
+        note_executable(compiled, self.version)
         lines = [f"wrote {file}" for file in (executable, weights)[: 1 + bool(compiled.weights)]]
         return [
             *lines,
@@ -106,24 +113,30 @@ class ModelFolder:
         ]
 
     def _settle(self, compiled: Executable) -> Texts:
-        """What is to be written beside the executable. Raises CompileError where a kept file does not fit
-        it."""
+        """Return the texts to write with the executable.
+
+        Raises CompileError if a kept file does not fit it.
+        """
         _check_names(compiled)
         names, kept_names = self._find_names(compiled)
         kept_config = not self._overwrite and self._config_file.exists()
         if kept_config:
             self._check_config(read_config(self._config_file), compiled, names)
-        return Texts(
-            None if kept_names else (json.dumps(names, indent=4) + "\n").encode(),
-            None if kept_config else encode_config(make_config(self.name, compiled, names)).encode(),
-        )
+        config = None
+        if not kept_config:
+            made = make_config(self.name, compiled, names, self._queue_timeout_ms)
+            config = encode_config(made).encode()
+        return Texts(None if kept_names else (json.dumps(names, indent=4) + "\n").encode(), config)
 
     def _popef_files(self) -> tuple[Path, Path]:
-        """In the order in which they are replaced: a server looks for the executable."""
+        """Return the PopEF files in the order in which they are replaced.
+
+        A server looks for the executable, which is last.
+        """
         return self.version / "weights.popef", self.version / "executable.popef"
 
     def _find_names(self, compiled: Executable) -> tuple[dict[str, str], bool]:
-        """Friendly names of all anchors, and whether they are of a file that is kept."""
+        """Return the friendly names of all anchors, and whether they come from a kept file."""
         names = {anchor.name(): anchor.name() for anchor in user_anchors(compiled)}
         if self._overwrite or not self._names_file.exists():
             return names, False
@@ -138,6 +151,8 @@ class ModelFolder:
         return {**names, **given}
 
     def _check_config(self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> None:
+        if self._queue_timeout_ms is not None:
+            self._refuse(self._config_file, iter_policy_differences(kept, self._queue_timeout_ms))
         paths = {key: value.string_value for key, value in kept.parameters.items()}
         if (path := paths.get("executable_path")) and not self._is_ours(path):
             return  # it serves another executable than the one written here
@@ -156,7 +171,7 @@ class ModelFolder:
         return os.path.realpath(self._find(path) or self.version / path) == os.path.realpath(ours)
 
     def _find(self, name: str) -> Path | None:
-        """A relative path is taken from the version folder, then from the model folder."""
+        """Return the file of a relative path in the version folder, or else in the model folder."""
         return next(
             (folder / name for folder in (self.version, self.path) if (folder / name).is_file()), None
         )
@@ -180,10 +195,18 @@ def write_triton_model(
 
 
 def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> None:
-    """Write executable.popef and, where weights are streamed, weights.popef, which takes its place just
-    before."""
+    """Write executable.popef and, if weights are streamed, weights.popef.
+
+    weights.popef is replaced just before executable.popef.
+    """
     weights = staging.open(folder / "weights.popef") if compiled.weights else None
     compiled.export(staging.open(folder / "executable.popef"), weights)
+
+
+def note_executable(compiled: Executable, folder: Path) -> None:
+    """Let servers know the files that stage_executable wrote."""
+    names = ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
+    compiled.note_loadable([folder / name for name in names])
 
 
 def _check_names(compiled: Executable) -> None:
@@ -207,7 +230,7 @@ def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -
 
 
 def make_folders(folder: Path, held: ExitStack) -> None:
-    """Make `folder` and those above it that are missing; those that are empty when `held` ends go again."""
+    """Make `folder` and its missing parents; those that are empty when `held` ends are removed."""
     for each in (*reversed(folder.parents), folder):
         if not each.exists():
             each.mkdir(exist_ok=True)

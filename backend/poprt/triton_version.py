@@ -1,7 +1,9 @@
-"""Publishes a new version into a Triton model folder: a folder of the next number, there whole or not at all.
+"""Publishes a new version into a Triton model folder: a folder with the next number, created
+atomically.
 
-A server may look at any moment, because it polls or is told to load the model: what it looks at, the numbered
-folder, comes when all of it is written, and in a new model folder config.pbtxt comes after that.
+A server may look at any time, because it polls or is told to load the model. The numbered folder
+therefore appears only when everything in it is written. In a new model folder config.pbtxt appears
+after that.
 """
 
 from __future__ import annotations
@@ -19,26 +21,27 @@ from popef.text import escape
 from poprt.compiler import Executable
 from poprt.locks import lock_folder, make_scratch_folder
 from poprt.triton_config import ModelConfig
-from poprt.triton_model import ModelFolder, make_folders
+from poprt.triton_model import ModelFolder, make_folders, note_executable
 
-MOST_VERSION = 2**63 - 1
-"""A folder with a higher number ends Triton."""
+MAX_VERSION = 2**63 - 1
+"""Maximum version number; a folder with a higher number ends Triton."""
 _NUMBER = re.compile(r"\s*[+-]?([0-9]+)")
-"""What Triton takes for a version: a name that begins with a number, "5.old" too."""
+"""Pattern of what Triton takes for a version: a name that begins with a number, also "5.old"."""
 _VERSION = re.compile("[1-9][0-9]*")
-"""The names that Triton also finds the folders of."""
+"""Pattern of version names whose folders Triton also finds."""
 _SCRATCH = ".poprt-"
-"""No number: Triton says that it ignores such a folder."""
-_MOST_RIVALS = 1_000
-"""Publishers that may take the next number before us."""
+"""Prefix of scratch folders. It is not a number: Triton logs that it ignores such a folder."""
+_MAX_RIVALS = 1_000
+"""Maximum number of other publishers that may take the next number first."""
 _CONFIG, _NAMES = "config.pbtxt", "name_map.json"
 
 
 class NewVersion(ModelFolder):
-    """A version to come of a model folder, which need not be there; several publishers may be at work.
+    """New version in a model folder, which need not exist; several publishers may work at the same
+    time.
 
-    config.pbtxt is kept and has to fit the new version, unless `overwrite_config`; the friendly names are
-    those of the newest version that has a name_map.json.
+    config.pbtxt is kept and must fit the new version, unless `overwrite_config` is set. The
+    friendly names are those of the newest version that has a name_map.json.
     """
 
     def __enter__(self) -> NewVersion:
@@ -46,11 +49,12 @@ class NewVersion(ModelFolder):
         return self
 
     def write(self, compiled: Executable) -> list[str]:
-        """Publish the model under the next free number and return a line per file, as `ModelFolder.write`.
+        """Publish the model under the next free number and return a line for each file, like
+        `ModelFolder.write`.
 
-        Waits for another one that publishes in this moment, and for a poprt that writes into the folder
-        without `new_version`. Raises CompileError, which lists all that config.pbtxt and the new version
-        disagree about, and OSError; the folder is as it was.
+        Waits for other publishers, and for a poprt that writes into the folder without
+        `new_version`. Raises OSError, and CompileError that lists all differences between
+        config.pbtxt and the new version; the folder is then unchanged.
         """
         self._look()
         self._settle(compiled)
@@ -64,7 +68,10 @@ class NewVersion(ModelFolder):
             return self._publish(compiled, scratch, order)
 
     def _publish(self, compiled: Executable, scratch: Path, order: list[str]) -> list[str]:
-        """With no other publisher at work, where the file system has locks."""
+        """Publish the exported version.
+
+        The caller keeps other publishers out if the file system has locks.
+        """
         self._look()  # again: others may have published since
         names_file, staged = self._names_file, scratch / "version"
         texts = self._settle(compiled)
@@ -74,6 +81,7 @@ class NewVersion(ModelFolder):
             with create(scratch / _CONFIG, self._config_file) as file:
                 file.write(texts.config)
         version = self._place(staged, [_NAMES, *order])
+        note_executable(compiled, version)
         if texts.config is not None:
             place_file(scratch / _CONFIG, self._config_file)
         names = f"wrote {version / _NAMES}"
@@ -84,8 +92,10 @@ class NewVersion(ModelFolder):
         ]
 
     def _export(self, compiled: Executable, staged: Path) -> list[str]:
-        """Write the PopEF files; their names in the order in which they may be seen: a server looks for the
-        executable."""
+        """Write the PopEF files and return their names in the order in which they may appear.
+
+        A server looks for the executable, which is last.
+        """
         order = [*(["weights.popef"] if compiled.weights else []), "executable.popef"]
         with ExitStack() as held:
             streams = [held.enter_context(create(staged / name, self.version / name)) for name in order]
@@ -94,20 +104,20 @@ class NewVersion(ModelFolder):
 
     def _place(self, staged: Path, order: list[str]) -> Path:
         first = find_newest(self.path) + 1
-        for number in range(first, first + _MOST_RIVALS):
+        for number in range(first, first + _MAX_RIVALS):
             version = self.path / str(number)
             try:
                 place_folder(staged, version, order)
-            except FileExistsError:  # of a publisher on another machine, which no lock keeps out
+            except FileExistsError:  # a publisher on another machine, which no lock keeps out
                 continue
             return version
         raise CompileError(
             f"model folder {escape(self.path)}: expected a free number from {first} on, found none in "
-            f"{_MOST_RIVALS}; look what takes them"
+            f"{_MAX_RIVALS}; look what takes them"
         )
 
     def _look(self) -> None:
-        """See which version comes next, and which one's names are kept."""
+        """Find the next version, and the version whose names are kept."""
         self.version = self.path / str(find_newest(self.path) + 1)
         named = [file for file in self.path.glob(f"*/{_NAMES}") if _VERSION.fullmatch(file.parent.name)]
         newest = max(named, key=lambda file: int(file.parent.name), default=None)
@@ -121,28 +131,29 @@ class NewVersion(ModelFolder):
         super()._check_config(kept, compiled, names)
 
     def _find(self, name: str) -> Path | None:
-        """Of relative paths the version folder will have the name map alone."""
+        """Return the file of a relative path; the new version folder will have only the name
+        map."""
         if os.path.normpath(name) == _NAMES and self._names_file.is_file():
             return self._names_file
         return self.path / name if (self.path / name).is_file() else None
 
 
 def publish_version(compiled: Executable, folder: str | Path, *, overwrite_config: bool = False) -> list[str]:
-    """Make a new version in the model folder `folder`, as `NewVersion.write` does."""
+    """Make a new version in the model folder `folder`, like `NewVersion.write`."""
     with NewVersion(folder, overwrite_config=overwrite_config) as held:
         return held.write(compiled)
 
 
 def find_newest(folder: Path) -> int:
-    """The highest number that an entry of a model folder has, 0 where there is none.
+    """Return the highest number of an entry of a model folder, 0 if there is none.
 
-    Raises CompileError where Triton could not count on from there.
+    Raises CompileError if Triton could not count on from that number.
     """
     names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
     newest = max((number for name in names if (number := _read_number(name)) is not None), default=0)
-    if newest >= MOST_VERSION:
+    if newest >= MAX_VERSION:
         raise CompileError(
-            f"model folder {escape(folder)}: expected version numbers below {MOST_VERSION}, found "
+            f"model folder {escape(folder)}: expected version numbers below {MAX_VERSION}, found "
             f"{escape(newest, 100)}; remove that folder: a higher number ends Triton"
         )
     return newest

@@ -1,5 +1,8 @@
-"""YAML files of `poprt`: --config_yaml, its options by their long names, which may be of several models to
-fuse; --manual_sharding_config, IPUs and stages by the names of nodes."""
+"""YAML files of `poprt`.
+
+--config_yaml has its options by their long names, possibly for several models to fuse.
+--manual_sharding_config has IPUs and stages by the names of nodes.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ import yaml
 from popef.arguments import Parser
 from popef.console import UsageError
 from popef.text import escape
-from poprt.fusion import MOST_MODELS
+from poprt.fusion import MAX_MODELS
 
-_MOST_BYTES = 1 << 20
-"""Of a file of options."""
-_MOST_WORDS = 10_000
+_MAX_BYTES = 1 << 20
+"""Maximum number of bytes of a file of options."""
+_MAX_WORDS = 10_000
 _Scalar = (str, int, float, bool)
 _FUSION = "model_fusion"
 _OF_ONE_MODEL = frozenset(
@@ -27,12 +30,16 @@ _OF_ONE_MODEL = frozenset(
     "serialize_matmul serialize_matmul_add merge_matmul merge_matmul_add merge_moe apply_hcsr pack_args "
     "passes skip_passes enable_erf_gelu disable_fast_norm show_io_stat".split()
 )
-"""Options that each of the models to fuse may have for itself; the others are of the one executable."""
+"""Options that each of the models to fuse may set separately; all others belong to the one
+executable."""
 
 
 def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str]]]:
-    """The words that the command line would have for the options of `file`, and for those of each of the
-    models to fuse that it lists. Raises UsageError that names the file and the key."""
+    """Return the command-line words for the options in `file`, and those for each model to fuse
+    that it lists.
+
+    Raises UsageError that names the file and the key.
+    """
     found = _read(file)
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise UsageError(f"{file}: expected options by their names, found {type(found).__name__}")
@@ -42,8 +49,8 @@ def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str
 
 
 def _read_models(file: Path, models: Any) -> list[list[str]]:
-    if not isinstance(models, list) or not 1 <= len(models) <= MOST_MODELS:
-        raise UsageError(f"{file}: {_FUSION}: expected a list of 1 to {MOST_MODELS} models")
+    if not isinstance(models, list) or not 1 <= len(models) <= MAX_MODELS:
+        raise UsageError(f"{file}: {_FUSION}: expected a list of 1 to {MAX_MODELS} models")
     found = []
     for number, model in enumerate(models):
         where = f"{file}: {_FUSION}: model {number}"
@@ -70,12 +77,14 @@ def _list_words(file: Path, options: Mapping[str, Any], known: Collection[str]) 
 
 
 def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """The IPUs and the stages by the names of nodes, of a list of maps with node, and device or stage or
-    both. Raises UsageError that names the file and the entry; what is asked of nodes is for the pass to
-    judge."""
+    """Return the IPUs and the stages by the names of nodes.
+
+    The file is a list of maps with node, and device or stage or both. Raises UsageError that names
+    the file and the entry. The pass checks whether the nodes' values are valid.
+    """
     found = _read(file)
-    if not isinstance(found, list) or not 1 <= len(found) <= _MOST_WORDS:
-        raise UsageError(f"{file}: expected a list of 1 to {_MOST_WORDS} maps with node, device and stage")
+    if not isinstance(found, list) or not 1 <= len(found) <= _MAX_WORDS:
+        raise UsageError(f"{file}: expected a list of 1 to {_MAX_WORDS} maps with node, device and stage")
     devices: dict[str, int] = {}
     stages: dict[str, int] = {}
     for number, entry in enumerate(found):
@@ -98,9 +107,9 @@ def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
 def _read(file: Path) -> Any:
     try:
         with file.open("rb") as stream:
-            text = stream.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise UsageError(f"{file}: expected at most {_MOST_BYTES} bytes of options")
+            text = stream.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UsageError(f"{file}: expected at most {_MAX_BYTES} bytes of options")
         found = yaml.safe_load(text) or {}
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
@@ -118,7 +127,7 @@ def _words(file: Path, option: str, value: Any) -> list[str]:
     if isinstance(value, dict):
         value = [f"{key}={each}" for key, each in _items(file, option, value)]
     values = value if isinstance(value, list) else [value]
-    if len(values) > _MOST_WORDS or not all(isinstance(each, _Scalar) for each in values):
+    if len(values) > _MAX_WORDS or not all(isinstance(each, _Scalar) for each in values):
         raise UsageError(f"{file}: {option}: expected a value, or a list of values, found another structure")
     return [option, *map(str, values)] if values else []
 

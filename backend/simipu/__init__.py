@@ -1,62 +1,22 @@
-"""The simulated IPU: target, device, executable, engine, and three walkers over a placed graph: what it
-computes (`numerics`), what the chip would have taken (`cost`), and where its rows go (`rows`), all by one
-table of operators (`operators`).
+"""The simulated IPU: target, device, executable, engine, and three traversals of a placed graph:
+its values (`numerics`), its cost on the chip (`cost`), and the places of its rows (`rows`). All use
+one table of operators (`operators`).
 
-Arithmetic is ONNX Runtime's. Nothing here reads PopEF files, or knows requests or Triton: of popef serve its
-rule for what a batch is, and its escaping of texts.
+ONNX Runtime does the arithmetic. This package does not read PopEF files, and knows nothing of
+requests or Triton. From popef it uses the rule for what a batch is, and the escaping of texts.
 """
 
-from simipu.computed import GraphOptions
-from simipu.device import Device
-from simipu.engine import Engine
-from simipu.errors import (
-    CompileError,
-    CompileMemoryError,
-    CompileTimeoutError,
-    DeviceLostError,
-    ForeignExecutableError,
-    LoadError,
-    LoadMemoryError,
-    LoadTimeoutError,
-    OutOfMemoryError,
-    RunCancelledError,
-    RunError,
-    RunMemoryError,
-    RunTimeoutError,
-    SimIpuError,
-)
-from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable, package_hash
-from simipu.libraries import OperatorLibrary, register_library
-from simipu.streams import Direction, Stream
-from simipu.target import TARGETS, Target
+import os
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "TARGETS",
-    "CompileError",
-    "CompileMemoryError",
-    "CompileTimeoutError",
-    "Constant",
-    "Device",
-    "DeviceLostError",
-    "Direction",
-    "Engine",
-    "ForeignExecutableError",
-    "GraphOptions",
-    "LoadError",
-    "LoadMemoryError",
-    "LoadTimeoutError",
-    "OperatorLibrary",
-    "OutOfMemoryError",
-    "Program",
-    "ProgramKind",
-    "RunCancelledError",
-    "RunError",
-    "RunMemoryError",
-    "RunTimeoutError",
-    "SimIpuError",
-    "SimulatedExecutable",
-    "Stream",
-    "Target",
-    "package_hash",
-    "register_library",
-]
+from popef.lazy import make_lazy
+
+# From its import on, ONNX Runtime 1.32 for Linux sends telemetry and keeps a file of it in
+# ~/.cache.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+if TYPE_CHECKING:
+    from simipu.public import *  # noqa: F403
+    from simipu.public import __all__ as __all__
+else:
+    __getattr__, __dir__ = make_lazy(__name__)

@@ -1,8 +1,9 @@
-"""The answers of an isolated child, as bytes: that a program is loaded, the arrays of a run, or an error.
+"""Binary format of an isolated child process's answers: program loaded, the arrays of a run, or an
+error.
 
-The parent does not trust the child, which computes strangers' graphs. Nothing in an answer is executed or
-looked up by name, unlike in a pickle: types and errors are numbers of fixed tables, and every size is checked
-against the bytes that are there.
+The parent does not trust the child, which computes graphs from unknown sources. The parent executes
+nothing in an answer and looks nothing up by name, unlike with a pickle. Types and errors are
+indices into fixed tables, and every size is checked against the number of bytes received.
 
     loaded   kind
     error    kind, number of the class (1 byte), text in UTF-8
@@ -35,11 +36,11 @@ from simipu.errors import (
 Array = npt.NDArray[Any]
 
 MAX_TEXT_BYTES = 1 << 16
-"""Of an error's text."""
+"""Maximum number of bytes of an error's text."""
 MAX_AXES = 32
-"""Of an array, as a stream's."""
+"""Maximum number of axes of an array, the same as of a stream."""
 _ERROR_BYTES = 2
-"""Of an error's kind and class."""
+"""Number of bytes of an error's kind and class."""
 _TYPES = tuple(
     np.dtype(name)
     for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
@@ -63,7 +64,7 @@ class _Kind(IntEnum):
 
 
 class AnswerError(Exception):
-    """The bytes are no answer to the question."""
+    """The bytes are not a valid answer to the request."""
 
 
 def encode_loaded() -> bytes:
@@ -72,15 +73,15 @@ def encode_loaded() -> bytes:
 
 
 def encode_error(error: SimIpuError) -> bytes:
-    """Return the answer that raises `error` in the parent; an error of a class that no answer has is raised
-    as RunError."""
+    """Return the answer that makes the parent raise `error`. An error whose class is not in the
+    table is raised as RunError."""
     kind = type(error) if type(error) in _ERRORS else RunError
     text = str(error).encode("utf-8", "replace")[:MAX_TEXT_BYTES]
     return bytes([_Kind.ERROR, _ERRORS.index(kind)]) + text
 
 
 def encode_arrays(arrays: Sequence[Array]) -> bytes:
-    """Return the answer to a run. Raises RunError for an array of a type that no stream has."""
+    """Return the answer to a run. Raises RunError for an array whose type no stream supports."""
     parts: list[bytes | memoryview] = [bytes([_Kind.ARRAYS])]
     for array in map(np.asarray, arrays):
         if array.dtype not in _TYPES or array.ndim > MAX_AXES:
@@ -91,14 +92,15 @@ def encode_arrays(arrays: Sequence[Array]) -> bytes:
 
 
 def decode_loaded(answer: bytes) -> None:
-    """Take the answer to a load. Raises what the child raised, AnswerError for anything else."""
+    """Check the answer to a load. Raises the child's error, or AnswerError for anything else."""
     _raise_error(answer)
     if answer != encode_loaded():
         raise AnswerError("expected that the program is loaded")
 
 
 def decode_arrays(answer: bytes, count: int) -> list[Array]:
-    """Return the `count` arrays of a run. Raises what the child raised, AnswerError for anything else."""
+    """Return the `count` arrays of a run. Raises the child's error, or AnswerError for anything
+    else."""
     _raise_error(answer)
     if answer[:1] != bytes([_Kind.ARRAYS]):
         raise AnswerError("expected arrays")
@@ -122,7 +124,7 @@ def _decode_array(answer: bytes, at: int) -> tuple[Array, int]:
     dtype, start = _TYPES[number], at + 2 + 8 * rank
     elements = math.prod(shape)
     end = start + elements * dtype.itemsize
-    # numpy limits the product of the sizes that are not 0, too.
+    # numpy also limits the product of the sizes that are not 0.
     if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 59 or end > len(answer):
         raise AnswerError(f"expected an array of shape {list(shape)}, found {len(answer) - start} bytes")
     return np.frombuffer(answer, dtype, elements, start).reshape(shape).copy(), end

@@ -1,4 +1,4 @@
-"""The memory that ONNX Runtime's sessions compute in, of which each may take so much."""
+"""Memory arenas in which ONNX Runtime's sessions compute, each with a size limit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _ARENA = onnxruntime.OrtMemoryInfo(
 
 
 class Arenas:
-    """Gives sessions memory of their own that grows no larger than it may. Sessions that are made at the same
-    time may share one, with the limit of the last."""
+    """Gives each session a memory arena with a size limit. Sessions created at the same time may
+    share one arena, with the limit of the last session."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """As new: a fork might have a lock that a thread of its parent held."""
+        """Reset to the initial state. After a fork the lock may be held by a thread of the
+        parent."""
         self._lock = threading.Lock()
         self._users = 0
 
     @contextmanager
     def of(self, num_bytes: int) -> Iterator[None]:
-        """Sessions made meanwhile have such an arena."""
+        """Give sessions created within this context an arena of at most `num_bytes`."""
         with self._lock:
             self._users += 1
             _register_arena(num_bytes)
@@ -38,15 +39,15 @@ class Arenas:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    _register_arena(1)  # the environment holds the last one, and all memory that it has
+                    _register_arena(1)  # the environment keeps the last arena, and all its memory
 
 
 def _register_arena(num_bytes: int) -> None:
-    # ONNX Runtime before 1.23 keeps the first, for all sessions of the process.
+    # ONNX Runtime before 1.23 keeps the first arena for all sessions of the process.
     with suppress(RuntimeError):
         onnxruntime.create_and_register_allocator(_ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes}))
 
 
 ARENAS = Arenas()
-"""Of this process."""
+"""Memory arenas of this process."""
 os.register_at_fork(after_in_child=ARENAS.reset)

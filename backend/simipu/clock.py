@@ -1,4 +1,4 @@
-"""The device's own time: when the runs that it was given would have ended on the chip."""
+"""Modelled clock of the device: when its runs would end on the chip."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from pathlib import Path
 from simipu.errors import RunTimeoutError
 
 _WAKE_NS = 20_000_000
-"""The last of a wait is slept, which is to the microsecond, and cannot be cancelled; an Event's wait is not
-that sharp."""
+"""Last part of a wait, in ns, that uses sleep instead of an Event. Sleep is exact to the
+microsecond but cannot be cancelled; an Event's wait is less exact."""
 
 
 class DeviceClock:
-    """Modelled time of one device, for which wall time waits: runs follow one another, each takes its
-    modelled duration.
+    """Modelled time of one device. Wall time waits for it: runs follow one another, and each takes
+    its modelled duration.
 
-    On the clock of time.perf_counter_ns. Where rows wait for the device, a run begins as soon as the run
-    before leaves room for it, which is at its modelled end or, where the device overlaps runs, earlier;
-    however long the CPU and the sleeping thread took to get there, for what one run is late does not add to
-    the next.
+    Times are on the clock of time.perf_counter_ns. If rows wait for the device, a run begins as
+    soon as the previous run leaves room for it. That is the previous run's modelled end, or earlier
+    if the device overlaps runs. Delays of the CPU and of the sleeping thread do not matter: the
+    delay of one run is not added to the next.
     """
 
     def __init__(self, limit_seconds: float = math.inf) -> None:
         self._limit_seconds = limit_seconds
         self.free_at_ns = 0
-        """When the device, modelled, has room for more than it was given so far."""
+        """Modelled time in ns at which the device can accept another run."""
         self._sharpened = 0
         self._cancelled = threading.Event()
 
     def start(self, ready_ns: int, seconds: float) -> None:
-        """What the device is given next has been ready since then; it begins when the device is free, and
-        takes so long.
+        """Begin a run whose input has been ready since `ready_ns` and that takes `seconds`. The run
+        begins when the device is free.
 
-        Raises RunTimeoutError where that is longer than a run may take, and leaves the device as it is.
+        Raises RunTimeoutError if `seconds` exceeds the limit of a run. The device then stays
+        unchanged.
         """
         if seconds > self._limit_seconds:
             raise RunTimeoutError(
@@ -47,10 +48,11 @@ class DeviceClock:
         self.free_at_ns = max(self.free_at_ns, ready_ns)
 
     def advance(self, seconds: float, until_free: float) -> int:
-        """The device takes so long; return when it would be done, or at once when that is past. It has room
-        for more earlier.
+        """Wait until the modelled end of a run of `seconds`, and return the CPU's lateness in ns.
+        The device can accept the next run after `until_free` seconds, which is earlier.
 
-        The CPU's lateness in ns: how long it is past at the time of the call, 0 if it is not.
+        The lateness is how long the modelled end is past at the time of the call, else 0. If it is
+        past, the method returns at once.
         """
         done_ns = self.free_at_ns + round(seconds * 1e9)
         self.skip(until_free)
@@ -67,15 +69,16 @@ class DeviceClock:
         return 0
 
     def cancel(self) -> None:
-        """Have nobody wait for the device any more, from any thread."""
+        """Cancel all waits for the device, now and later. Any thread may call this."""
         self._cancelled.set()
 
     def skip(self, seconds: float) -> None:
-        """The device has no room for so long; nobody waits."""
+        """Keep the device busy for `seconds` without waiting."""
         self.free_at_ns += round(seconds * 1e9)
 
     def _sharpen(self) -> None:
-        """Have the kernel wake this thread at its time, not up to 50 us later as it does to save power."""
+        """Have the kernel wake this thread on time, not up to 50 us later as it does to save
+        power."""
         thread = threading.get_native_id()
         if thread != self._sharpened:
             self._sharpened = thread

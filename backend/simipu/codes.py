@@ -1,16 +1,17 @@
-"""Keeps 8-bit weights that no kernel takes as they lie: in the computed graph they stay codes, and are
-widened whenever a product takes them.
+"""Storage of 8-bit weights as codes, for weights that no kernel reads directly. The computed graph
+keeps them as codes and widens them whenever a product reads them.
 
-ONNX Runtime's own Cast of 8-bit floats is no part of the opsets that models have, and takes three times as
-long. So two codes at a time are looked up in a table of pairs of halves:
+ONNX Runtime's own Cast of 8-bit floats is not part of the opsets that models have, and takes three
+times as long. So the graph looks up two codes at a time in a table of pairs of halves:
 
     codes (mapped)  -> Gather row 0 -> Cast to int32 -> Gather in a table -> Reshape -> Cast to float
     [1, n / 2] of 16 bits     ^                         [65536, 2] halves
                       0 * activation
 
-ONNX Runtime would widen all weights before it computes anything, and keep them: so the row's number waits for
-the activation that the product takes besides. The table is an input with a default: what is made of it cannot
-be computed once and kept. Gather is what takes a mapped initializer as it lies.
+ONNX Runtime would widen all weights before it computes anything, and keep them. So the index of the
+row depends on the activation that the product also reads. The table is an input with a default:
+results that depend on it cannot be computed once and kept. Gather reads a mapped initializer in
+place.
 """
 
 from __future__ import annotations
@@ -31,22 +32,24 @@ from simipu.operators import operator_of
 
 Array = npt.NDArray[Any]
 
-LEAST_BYTES = 1 << 16
-"""Smaller weights are widened when they are loaded."""
+MIN_BYTES = 1 << 16
+"""Minimum size in bytes; smaller weights are widened when they are loaded."""
 _CODES = 256
 
 
 @cache
 def _pairs(quarter: QuarterFormat) -> npt.NDArray[np.float16]:
-    """The values of two codes that lie side by side, by the little-endian number that they make."""
+    """Return the values of two adjacent codes, indexed by the little-endian number that they
+    form."""
     values = decode(np.arange(_CODES, dtype=np.uint8), quarter).astype(np.float16)
     low, high = np.meshgrid(values, values)
     return np.stack([low.ravel(), high.ravel()], axis=1)
 
 
 def multiplies_parts(model: onnx.ModelProto, numerics: Numerics | None) -> bool:
-    """Whether weights are multiplied part by part, as sums in half and operands of 8 bits are: then ONNX
-    Runtime has nothing to repack for speed, and what widening takes is little beside the product."""
+    """Return whether weights are multiplied in parts, as sums in half and 8-bit operands are. Then
+    ONNX Runtime has nothing to repack for speed, and widening takes little time beside the
+    product."""
     if numerics is None:
         return False
     casts = (node for node in iter_nodes(model.graph) if node.op_type == "Cast")
@@ -59,12 +62,13 @@ def keep_codes(
     quarters: Mapping[str, QuarterFormat],
     weights: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """Have the lowered graph of `given`, in place, widen those of its 8-bit weights that are large and of an
-    even number of codes; what it takes in their place, by name, which is `weights` as other types."""
+    """Change the lowered graph of `given`, in place, to widen 8-bit weights that are large and have
+    an even number of codes. Return the arrays that it reads instead, by name: the data of `weights`
+    under other types."""
     found = {
         name: np.ascontiguousarray(weights[name]).view(np.uint8).reshape(-1)
         for name in quarters
-        if name in weights and weights[name].nbytes >= LEAST_BYTES and weights[name].nbytes % 2 == 0
+        if name in weights and weights[name].nbytes >= MIN_BYTES and weights[name].nbytes % 2 == 0
     }
     if not found:
         return {}
@@ -98,7 +102,8 @@ def keep_codes(
 
 
 def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[str, str]:
-    """By 8-bit weight what the first product of the main graph that takes it takes besides."""
+    """Return for each 8-bit weight the other operand of the first product in the main graph that
+    reads the weight."""
     wide = {
         node.output[0]: node.input[0]
         for node in graph.node
@@ -114,7 +119,7 @@ def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[st
 
 
 def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node takes, and its bodies."""
+    """Yield the inputs of a node and of all nodes in its bodies."""
     yield from node.input
     for body in iter_bodies(node):
         for each in body.node:

@@ -1,8 +1,9 @@
-"""The computed graph of a program, ready in this process, in ONNX Runtime; where that lacks a kernel, see
-`reference`. `numerics` makes it of the placed one, which the executable holds.
+"""Computed graph of a program, ready to run in this process with ONNX Runtime; for a graph without
+kernels see `reference`. `numerics` lowers the placed graph, which the executable holds, to the
+computed one.
 
-Weights are handed over as arrays that are mapped from their file, and stay there. Of streams only the names
-are looked at; no rows or cycles here.
+Weights are passed as arrays that are mapped from their file, and are not copied. Of streams this
+module reads only the names; it knows nothing of rows or cycles.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from simipu.arenas import ARENAS
 from simipu.codes import keep_codes, multiplies_parts
-from simipu.demand import MOST_FOLDED_OPERATIONS, measure
+from simipu.demand import MAX_FOLDED_OPERATIONS, measure
 from simipu.errors import (
     CANCELLED,
     LoadError,
@@ -77,20 +78,21 @@ ORT_ERRORS = (
     ValueError,
     MemoryError,
 )
-"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own,
-and what its C++ throws besides comes as one of Python's."""
+"""Exceptions that ONNX Runtime raises for a graph or data that it cannot compute. Its classes have
+no common base, and other exceptions of its C++ code appear as Python's."""
 
-MOST_THREADS = 1024
-"""More than any machine has cores; ONNX Runtime makes as many as it is told to."""
+MAX_THREADS = 1024
+"""Maximum number of threads, more than any machine has cores; ONNX Runtime starts as many as it is
+told to."""
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
-"""ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
-There is nothing else in its folder."""
+"""Empty file for ONNX Runtime, which requires that the file of external data exists, though it
+never opens it for a value that it is given. Its folder contains nothing else."""
 ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 _BROKEN_OPTIMIZERS = ["ReshapeFusion"] if ORT_VERSION < (1, 31) else []
-"""Before 1.31 it leaves nodes without an input that others still ask for, and no session can be made of the
-graph; packed transformers in half have such reshapes."""
+"""Optimizers to disable. Before 1.31 this one leaves nodes without an input that others still need,
+and no session can be created from the graph; packed transformers in half have such reshapes."""
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
-"""What ONNX Runtime says where its memory does not do."""
+"""Parts of ONNX Runtime's messages when memory does not suffice."""
 
 _NO_OPERATOR = "is not a registered function/op"
 _NO_OPERATOR_HINT = (
@@ -104,19 +106,21 @@ onnxruntime.disable_telemetry_events()
 
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """How a graph is computed, and, unless it is `exact`, what: then nothing is rounded to half or fp8
-    between operators.
+    """Options for computing a graph.
 
-    num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights
-    for speed, into memory of its own; without, all weights stay where they are mapped. limit_seconds: the
-    longest that one run may take. ready_seconds: the longest that ONNX Runtime may take to make the graph
-    ready. memory_bytes: the most that one graph's values may take, its weights left out; the default is what
-    the machine, or the container, has. in_order: compute nodes in the order in which the graph has them;
-    ONNX Runtime's own leaves what only looks at tensors to the end, which keeps them all alive. optimise: let
-    ONNX Runtime's optimisers rewrite the graph; without them it is an oracle, for some of them are wrong.
-    index_check: what an index outside of its table does that is computed at run time (Gather, GatherElements,
-    GatherND): "error" ends the run, "clamp" takes the nearest element. libraries: custom-operator
-    libraries; the default is those of the process.
+    num_threads: number of threads that one operator may use; 0 for all cores.
+    prepack: let ONNX Runtime repack weights for speed, into its own memory; else they stay mapped.
+    limit_seconds: maximum duration of one run.
+    exact: round results to half or fp8 between operators as the chip does; else nothing is rounded there.
+    ready_seconds: maximum time that ONNX Runtime may take to prepare the graph.
+    memory_bytes: maximum size of a graph's values, without weights (default: the container's memory).
+    in_order: compute nodes in the order of the graph; ONNX Runtime's own order leaves
+        nodes that only inspect tensors to the end, which keeps all these tensors alive.
+    optimise: let ONNX Runtime's optimisers rewrite the graph; without them the graph can serve as a
+        reference, because some optimisers are wrong.
+    index_check: effect of an index that is computed at run time and outside of its table (Gather,
+        GatherElements, GatherND): "error" ends the run, "clamp" takes the nearest element.
+    libraries: custom-operator libraries; the default is those of the process.
     """
 
     num_threads: int = 0
@@ -131,8 +135,8 @@ class GraphOptions:
     libraries: tuple[OperatorLibrary, ...] = field(default_factory=registered_libraries)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.num_threads <= MOST_THREADS:
-            raise LoadError(f"num_threads: expected 0 to {MOST_THREADS}, found {self.num_threads}")
+        if not 0 <= self.num_threads <= MAX_THREADS:
+            raise LoadError(f"num_threads: expected 0 to {MAX_THREADS}, found {self.num_threads}")
         if self.index_check not in INDEX_CHECKS:
             expected = " or ".join(INDEX_CHECKS)
             raise LoadError(f"index_check: expected {expected}, found {self.index_check!r}")
@@ -147,22 +151,21 @@ class GraphOptions:
 
 
 class ComputedGraph(Protocol):
-    """Something that computes."""
+    """Interface of a graph that can be run."""
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """The outputs called `names`; RunError when values are refused, DeviceLostError when the run did not
-        end well."""
+        """Return the outputs called `names`. Raises RunError if values are rejected,
+        DeviceLostError if the run did not end normally."""
 
     def cancel(self) -> None:
-        """End the run in flight, from any thread: it raises RunCancelledError, as all that follow do."""
+        """Cancel the run in flight, from any thread: it and all later runs raise RunCancelledError."""
 
     def close(self) -> None:
-        """Give up everything that the graph holds."""
+        """Release everything that the graph holds."""
 
 
 class _Loading:
-    """The making of a session, as the watchdog sees it: setting `terminate` ends it. Before ONNX Runtime 1.21
-    nothing does."""
+    """Creation of a session: setting `terminate` ends it. Before ONNX Runtime 1.21 nothing can."""
 
     def __init__(self, options: onnxruntime.SessionOptions) -> None:
         self._options = options
@@ -170,7 +173,7 @@ class _Loading:
 
     @property
     def terminate(self) -> bool:
-        """Whether it was ended."""
+        """Return whether the creation was ended."""
         return self._ended
 
     @terminate.setter
@@ -181,14 +184,14 @@ class _Loading:
 
 
 class NoKernelError(LoadError):
-    """ONNX Runtime lacks an operator of the graph; the onnx reference has it."""
+    """ONNX Runtime lacks a kernel for an operator of the graph; the onnx reference has the operator."""
 
 
 class OrtGraph:
     """A graph in ONNX Runtime. A run that exceeds its limit is ended at the next operator."""
 
     def __init__(self, model: bytes, weights: Weights, options: GraphOptions, *, fold: bool = True) -> None:
-        # ONNX Runtime reads the arrays where they are, so they must live as long as the session.
+        # ONNX Runtime reads the arrays in place, so they must live as long as the session.
         self._weights = {
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()
         }
@@ -203,7 +206,7 @@ class OrtGraph:
                     session_options,
                     providers=["CPUExecutionProvider"],
                     disabled_optimizers=left_out,
-                    enable_fallback=0,  # which prints, and tries once more
+                    enable_fallback=0,  # the fallback prints, and tries again
                 )
         except ORT_ERRORS as error:
             if loading.terminate:
@@ -219,8 +222,8 @@ class OrtGraph:
         self._cancelled = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute; the values are ONNX Runtime's, in its rounding."""
-        # Its own for each run: what ends one, too late, must not end the next.
+        """Compute the outputs called `names`, with ONNX Runtime's values and rounding."""
+        # Each run has its own options: a termination that comes too late must not end the next run.
         options = self._run_options = onnxruntime.RunOptions()
         WATCHDOG.begin(options, self._limit_seconds)
         try:
@@ -238,13 +241,13 @@ class OrtGraph:
         return results
 
     def cancel(self) -> None:
-        """End the run at its next operator."""
-        # In this order: a run that has not seen the first yet has shown its options before it looked.
+        """Cancel the run at its next operator."""
+        # The order matters: a run that has not seen the flag yet stored its options before it checked.
         self._cancelled = True
         self._run_options.terminate = True
 
     def close(self) -> None:
-        """Nothing to do: the session goes with the last reference."""
+        """Do nothing: the session ends with its last reference."""
 
     def _check_cancelled(self) -> None:
         if self._cancelled:
@@ -256,8 +259,9 @@ def _lacked_memory(error: Exception) -> bool:
 
 
 def read_graph(program: Program) -> onnx.ModelProto:
-    """The graph of a MAIN program; LoadError for one that is damaged, refers to anything outside the
-    executable, or does not take and give what the program's streams do."""
+    """Return the graph of a MAIN program. Raises LoadError for a damaged graph, for one that refers
+    to anything outside the executable, and for one whose inputs and outputs differ from the
+    program's streams."""
     try:
         model = onnx.load_model_from_string(program.graph)
         check_graph(model, without_weights=True)
@@ -288,7 +292,7 @@ def read_graph(program: Program) -> onnx.ModelProto:
 
 
 def _check_operators(program: Program, model: onnx.ModelProto) -> None:
-    """Raise LoadError for an operator of what the chip has not, as sequences: nothing bounds their memory."""
+    """Raise LoadError for types that the chip does not have, such as sequences of unbounded size."""
     for node in iter_nodes(model.graph):
         operator = operator_of(node)
         if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
@@ -300,8 +304,8 @@ def _check_operators(program: Program, model: onnx.ModelProto) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A computed graph for ONNX Runtime: the model without its large weights, those, and whether all that
-    does not depend on inputs may be computed when it is loaded, where nothing can end it."""
+    """A computed graph for ONNX Runtime: the model without its large weights, and the weights.
+    `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be cancelled."""
 
     model: bytes
     weights: Mapping[str, Array]
@@ -309,18 +313,18 @@ class Lowered:
 
 
 def use_kernels() -> KernelUse:
-    """Whether graphs are computed with the kernels: they are if these are there."""
+    """Return which kernels to compute graphs with: the fused ones if the library exists, else none."""
     return KernelUse.FUSED if find_kernels().are_there else KernelUse.NONE
 
 
 def lower_program(
     program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None, kernels: KernelUse
 ) -> Lowered:
-    """The graph that computes what the chip would, or fp32 without `numerics`, with its weights in the types
-    that it takes.
+    """Return the graph that computes what the chip would, or fp32 without `numerics`, with its
+    weights in the types that it reads.
 
-    Raises LoadError for a damaged graph, and for weights that are not on the device; LoadTimeoutError and
-    LoadMemoryError for one of whom it is known before that it exceeds the limits.
+    Raises LoadError for a damaged graph, and for weights that are not on the device. Raises
+    LoadTimeoutError and LoadMemoryError if the graph is known in advance to exceed the limits.
     """
     for library in options.libraries:
         register_library(library)
@@ -347,7 +351,7 @@ def lower_program(
         lowered, values = lower_model(model, weights, numerics, inferred, kernels, keeps_codes=keeps)
     except SimIpuError:
         raise
-    except Exception as error:  # what three libraries say of damage is not theirs to choose
+    except Exception as error:  # three libraries raise any exception for damaged data
         raise LoadError(
             f"the graph of program {program.index} ({program.name}) is damaged: {type(error).__name__}: "
             f"{error}"
@@ -360,12 +364,12 @@ def lower_program(
     kinds = {tensor.data_type for tensor in model.graph.initializer}
     if numerics is not None and not find_kernels().are_there and kinds & {TensorProto.FLOAT16, *QUARTERS}:
         warn_of_none()
-    fold = demand.folded_operations is not None and demand.folded_operations <= MOST_FOLDED_OPERATIONS
+    fold = demand.folded_operations is not None and demand.folded_operations <= MAX_FOLDED_OPERATIONS
     return Lowered(lowered.SerializeToString(), values, fold)
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
-    """Whether a weight is what the graph says: ONNX Runtime would read beyond a smaller one."""
+    """Return whether a weight has the declared size: ONNX Runtime would read beyond a smaller one."""
     return value.shape == tuple(tensor.dims) and value.dtype.itemsize == element_bytes(tensor.data_type)
 
 
@@ -378,8 +382,9 @@ def lower_model(
     *,
     keeps_codes: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The same for a model whose initializers without data are all among `weights`; `inferred` has its shapes
-    if they are known. With `keeps_codes` 8-bit weights stay a byte each, as the kernels take them anyway."""
+    """Lower a model whose initializers without data are all among `weights`, and return it with the
+    weights that it reads; `inferred` is the model with known shapes. With `keeps_codes` 8-bit
+    weights stay a byte each, as the kernels read them anyway."""
     lowered = lower(model, numerics, inferred, kernels)
     if lowered is model:
         lowered = onnx.ModelProto()
@@ -409,7 +414,7 @@ def lower_model(
 
 
 def _find_mappable(graph: onnx.GraphProto) -> set[str]:
-    """Weights that ONNX Runtime takes as they lie, from whoever reads them."""
+    """Return the weights that ONNX Runtime can read in place, for every node that reads them."""
     mappable = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         if node.domain != KERNELS and not operator_of(node).reads_mapped_weights:
@@ -427,7 +432,7 @@ def _iter_names(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def inline_weights(lowered: Lowered) -> onnx.ModelProto:
-    """The model with its weights inside."""
+    """Return the model with its weights inside."""
     whole = onnx.load_model_from_string(lowered.model)
     for tensor in whole.graph.initializer:
         if tensor.name in lowered.weights:
@@ -436,10 +441,10 @@ def inline_weights(lowered: Lowered) -> onnx.ModelProto:
 
 
 def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
-    """A graph in ONNX Runtime; `label` names the program in messages.
+    """Return a graph in ONNX Runtime; `label` names the program in messages.
 
-    Raises LoadError when it cannot compute it, NoKernelError when the onnx reference could, LoadTimeoutError
-    and LoadMemoryError for more than `options` allow.
+    Raises LoadError if ONNX Runtime cannot compute the graph, NoKernelError if the onnx reference
+    could, LoadTimeoutError and LoadMemoryError if the graph exceeds the limits in `options`.
     """
     try:
         return OrtGraph(lowered.model, lowered.weights, options, fold=lowered.fold)
@@ -467,10 +472,11 @@ def _session_options(
 ) -> onnxruntime.SessionOptions:
     session = onnxruntime.SessionOptions()
     session.intra_op_num_threads = options.num_threads
-    # Fatal: errors are raised, and that a run was ended is no error at exit.
+    # Fatal only: errors are raised, and an ended run is no error at exit.
     session.log_severity_level = 4
-    # Worker threads spin for some 50 ms after a run and then sleep (the default), so that a run in a series
-    # finds them awake. To stop them with the run costs up to a sixth of the speed, never to spin up to half.
+    # Worker threads spin for some 50 ms after a run and then sleep (the default), so that the next
+    # run in a series finds them awake. Stopping them with the run costs up to a sixth of the speed,
+    # never spinning up to half.
     if not options.optimise:
         session.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if options.in_order:

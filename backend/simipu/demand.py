@@ -1,6 +1,8 @@
-"""What a graph asks of a machine: the bytes of its largest tensor, the work of its dearest operator.
+"""Resource demand of a graph: the bytes of its largest tensor, the work of its most expensive
+operator.
 
-Small graphs of strangers may not ask for endless time or memory; shapes say before they are run.
+Graphs from unknown sources may be small and still need unlimited time or memory. Their shapes show
+this before a run.
 """
 
 from __future__ import annotations
@@ -17,32 +19,33 @@ from onnxgraph.tensors import element_bytes
 from simipu.operators import operator_of
 from simipu.operators.counts import count_shape
 
-MOST_FOLDED_OPERATIONS = 1 << 34
-"""That ONNX Runtime may do while it loads a graph, where nothing can end it: some seconds of one core."""
+MAX_FOLDED_OPERATIONS = 1 << 34
+"""Maximum number of operations that ONNX Runtime may do while it loads a graph, which cannot be
+cancelled: some seconds of one core."""
 OPERATIONS_PER_CORE_SECOND = 10**11
-"""Multiply-adds that no core does more of: AVX-512 with two units at 3 GHz."""
+"""Upper bound on the multiply-adds of one core per second: AVX-512 with two units at 3 GHz."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a graph asks for, as far as its shapes are known before it is run."""
+    """Resource demand of a graph, as far as its shapes are known before a run."""
 
     tensor_bytes: int
-    """Of its largest tensor."""
+    """Bytes of the largest tensor."""
     tensor: str
     operations: int
-    """Of its dearest operator."""
+    """Operations of the most expensive operator."""
     node: str
     folded_operations: int | None
-    """Of all that does not depend on its inputs; None where that cannot be said."""
+    """Operations of all nodes that do not depend on the graph's inputs; None if unknown."""
     folded_bytes: int
-    """Of the largest tensor that does not depend on its inputs."""
+    """Bytes of the largest tensor that does not depend on the graph's inputs."""
     folded: str
 
     def check(self, memory_bytes: int, seconds: float, cores: int) -> None:
-        """Raise GraphTooLargeError where a tensor is larger than that, or an operator takes longer on any
-        machine."""
+        """Raise GraphTooLargeError if a tensor exceeds `memory_bytes`, or an operator takes longer
+        than `seconds` on any machine with `cores` cores."""
         if self.tensor_bytes > memory_bytes:
             raise GraphTooLargeError(
                 f"tensor {self.tensor!r} takes {self.tensor_bytes} bytes, more than the limit of "
@@ -56,7 +59,7 @@ class Demand:
 
 
 def measure(inferred: onnx.ModelProto) -> Demand:
-    """The demand of a model whose shapes were inferred (`onnxgraph.infer_shapes`)."""
+    """Return the demand of a model whose shapes were inferred (`onnxgraph.infer_shapes`)."""
     graph = inferred.graph
     sizes: dict[str, int] = {}
     dearest = (0, "")
@@ -86,7 +89,7 @@ def _iter_graphs(graph: onnx.GraphProto, is_main: bool = True) -> Iterator[tuple
 
 
 def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Known shapes of a graph's tensors, and their bytes."""
+    """Return the known shapes of a graph's tensors, and their bytes."""
     shapes, sizes = {}, {}
     for tensor in graph.initializer:
         shapes[tensor.name] = tuple(tensor.dims)
@@ -104,8 +107,8 @@ def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], di
 
 
 def count_all_operations(inferred: onnx.ModelProto) -> int:
-    """The multiply-adds, or elements looked at, of one run of a model whose shapes were inferred, as far as
-    they are known; a body counts once."""
+    """Return the multiply-adds, or elements read, of one run of a model whose shapes were inferred,
+    as far as they are known. A body counts once."""
     total = 0
     for graph, _ in _iter_graphs(inferred.graph):
         shapes, _ = _find_shapes(graph)
@@ -114,8 +117,8 @@ def count_all_operations(inferred: onnx.ModelProto) -> int:
 
 
 def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
-    """Multiply-adds, or elements looked at, of one run of `node`, at least; None where a shape is not
-    known."""
+    """Return a lower bound on the multiply-adds, or elements read, of one run of `node`; None if a
+    shape is unknown."""
     inputs = [shapes.get(name) for name in node.input if name]
     outputs = [shapes.get(name) for name in node.output if name]
     if None in inputs or None in outputs:

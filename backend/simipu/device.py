@@ -1,4 +1,4 @@
-"""A simulated device: a target that one engine at a time may hold."""
+"""A simulated device: a target that one engine at a time may use."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from simipu.target import Target
 
 @dataclass(slots=True)
 class Device:
-    """`num_ipus` simulated chips of one kind; `id` is what a user sees in messages."""
+    """The `target.num_ipus` simulated chips of one kind; `id` appears in messages."""
 
     target: Target
     id: int = 0
 
     def check_fits(self, executable: SimulatedExecutable, replication_factor: int = 1) -> None:
-        """Raise LoadError unless `executable` was compiled for this kind of chip, with these tiles, and this
-        many of them.
+        """Raise LoadError unless `executable` was compiled for this kind of chip, with these tiles,
+        and this number of chips.
 
-        The number may count one replica's chips or those of all `replication_factor` replicas: files have
-        both.
+        The number may count one replica's chips or those of all `replication_factor` replicas:
+        files have both.
         """
         wanted, mine = executable.target, self.target
         numbers = {wanted.num_ipus, wanted.num_ipus * replication_factor}

@@ -1,6 +1,7 @@
 """Runs the programs of an executable: pulls input streams, computes, pushes output streams.
 
-The engine sees rows, never requests: who connects a stream decides whose rows they are. One thread at a time.
+The engine sees rows, never requests: the code that connects a stream knows whose rows they are. An
+engine is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -27,24 +28,26 @@ from simipu.target import Target
 
 Array = npt.NDArray[Any]
 ReadCallback = Callable[[int], Array]
-"""Given the most rows the run has place for, returns 1 to that many rows: an array of shape (rows, *row
-shape)."""
+"""Callback of an input stream. It gets the maximum number of rows that the run has room for, and
+returns 1 to that many rows: an array of shape (rows, *row shape)."""
 WriteCallback = Callable[[Array], None]
-"""Takes the computed rows, shape (rows, *row shape); the array is the callee's to keep."""
+"""Callback of an output stream. It gets the computed rows, of shape (rows, *row shape), and may
+keep the array."""
 
 
 class Engine:
     """Holds an executable on a device and runs its programs.
 
-    Rows: where all streams of a MAIN program have one size along their batch axis, the leading one but for
-    models that were compiled for another, that is the compiled batch and a row is what is left of the shape;
-    rows come and go stacked along a leading axis. Otherwise the program has a batch of one, whose only row is
-    the whole tensor. A run has place for `batches_per_run` compiled batches: the replicas' times the device
-    iterations. Only batches that hold rows are computed; an incomplete one is computed alone where the
-    program is row independent, else padded with zeros as the real runtime does.
+    Rows: the batch axis of a stream is the leading one, except in models that were compiled for
+    another. If all streams of a MAIN program have the same size along their batch axis, that size
+    is the compiled batch, and a row is the rest of the shape. Rows are passed stacked along a
+    leading axis. Otherwise the program has a batch of one, whose only row is the whole tensor. A
+    run has room for `batches_per_run` compiled batches: the number of replicas times the device
+    iterations. Only batches that hold rows are computed. An incomplete batch is computed alone if
+    the program is row independent, else padded with zeros as the real runtime does.
 
-    `graph_options` say how ONNX Runtime computes, `isolated` moves it into a child process, and `paced` holds
-    rows back until their modelled time on chip and host link has passed.
+    `graph_options` set how ONNX Runtime computes, `isolated` moves it into a child process, and
+    `paced` delays rows until their modelled time on chip and host link has passed.
     """
 
     def __init__(
@@ -67,8 +70,9 @@ class Engine:
         self._isolated = isolated
         self._clock = DeviceClock(self._graph_options.limit_seconds) if paced else None
         self.lateness_ns = 0
-        """How long after their modelled end the last run had its rows computed, at most: the CPU is slower
-        than the modelled chip, or busy otherwise. 0 when in time, or not paced."""
+        """Maximum delay, in ns, between the modelled end of the last run and its computed rows. It
+        is positive if the CPU is slower than the modelled chip, or busy. 0 when in time, or not
+        paced."""
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
         self._variables: dict[str, Array] = {}
@@ -78,28 +82,30 @@ class Engine:
 
     @property
     def batches_per_run(self) -> int:
-        """Compiled batches that one run has place for."""
+        """Number of compiled batches that one run has room for."""
         return self.replication_factor * self.device_iterations
 
     @property
     def free_at_ns(self) -> int | None:
-        """When the modelled device has room for another run, on the clock of time.perf_counter_ns; None if
-        not paced."""
+        """Time at which the modelled device has room for another run, on the clock of
+        time.perf_counter_ns; None if not paced."""
         return self._clock.free_at_ns if self._clock is not None else None
 
     def connect_input(self, handle: str, callback: ReadCallback) -> None:
-        """Have the input stream `handle` filled by `callback`; a later call replaces an earlier one."""
+        """Set the callback that fills the input stream `handle`; a later call replaces an earlier
+        one."""
         self._reads[self._check_handle(handle, Direction.HOST_TO_DEVICE)] = callback
 
     def connect_output(self, handle: str, callback: WriteCallback) -> None:
-        """Have the output stream `handle` drained by `callback`; an unconnected output is dropped."""
+        """Set the callback that drains the output stream `handle`; an unconnected output is
+        dropped."""
         self._writes[self._check_handle(handle, Direction.DEVICE_TO_HOST)] = callback
 
     def load(self, index: int) -> None:
         """Build the MAIN program `index`, so that its first run is as fast as the next.
 
-        Needs the device variables that its LOAD program brings. Raises LoadError when the graph cannot be
-        built.
+        The device variables that the program's LOAD program sets must be there. Raises LoadError if
+        the graph cannot be built.
         """
         program = self.executable.program(index)
         weights = {
@@ -116,15 +122,15 @@ class Engine:
             self.cancel()
 
     def unload(self) -> None:
-        """Give up the built programs and the device variables; streams stay connected."""
+        """Release the built programs and the device variables; streams stay connected."""
         for main in self._mains.values():
             main.graph.close()
         self._mains.clear()
         self._variables.clear()
 
     def cancel(self) -> None:
-        """End the run in flight, from any thread, and wait for nothing: it raises RunCancelledError, as all
-        that follow."""
+        """Cancel the run in flight, from any thread, without waiting. It raises RunCancelledError,
+        and so do all later runs."""
         self._cancelled = True
         if self._clock is not None:
             self._clock.cancel()
@@ -132,19 +138,22 @@ class Engine:
             main.graph.cancel()
 
     def forget_parent(self) -> None:
-        """In a fork: leave the built programs to the parent. The first run of each builds it again."""
+        """Leave the built programs to the parent process after a fork. The first run of each
+        program builds it again."""
         keep_forever(self._mains)
         self._mains = {}
         if self._clock is not None:
             self._clock = DeviceClock(self._graph_options.limit_seconds)
 
     def run(self, index: int, ready_ns: int | None = None) -> int:
-        """Run program `index` once on its streams; how many rows it computed (0 for a LOAD or SAVE program).
+        """Run program `index` once on its streams, and return the number of rows that it computed
+        (0 for a LOAD or SAVE program).
 
-        A paced device begins when it is free, and not before `ready_ns`: since when the rows have been ready,
-        on the clock of time.perf_counter_ns (None: now that they are read). Raises RunError for a stream that
-        is not connected or delivers a wrong shape or dtype, and for values that an operator refuses, such as
-        an index outside its table; DeviceLostError when the run did not end.
+        A paced device begins when it is free, and not before `ready_ns`: the time since when the
+        rows have been ready, on the clock of time.perf_counter_ns (None: now that they are read).
+        Raises RunError for a stream that is not connected or delivers a wrong shape or dtype, and
+        for values that an operator rejects, such as an index outside its table; DeviceLostError if
+        the run did not end.
         """
         program = self.executable.program(index)
         if program.kind is ProgramKind.LOAD:
@@ -158,27 +167,28 @@ class Engine:
         return len(values[0]) if values else 1
 
     def pull(self, index: int, most: int | None = None) -> list[Array]:
-        """The rows that the input streams of MAIN program `index` deliver for one run, in their order: at
-        most so many (None: as many as the run has place for)."""
+        """Return the rows that the input streams of MAIN program `index` deliver for one run, in
+        their order: at most `most` rows (None: as many as the run has room for)."""
         main = self._find_main(index)
         return main.pull(self._reads, most or self.batches_per_run * (main.batch_size or 1))
 
     def compute(
         self, index: int, values: Sequence[Array], ready_ns: int | None = None, to_streams: bool = False
     ) -> list[Array]:
-        """Run MAIN program `index` once on rows that the caller has.
+        """Run MAIN program `index` once on rows of the caller.
 
-        `values` has an array per input stream of the program, in their order, of shape (rows, *row shape)
-        with at most a run's rows, which have been ready since `ready_ns` (None: now); the outputs come in the
-        order of the output streams, together, so that a paced device is waited for once. `to_streams`: none
-        come, but those of each device iteration go to the output streams as soon as the device would have
-        them. Raises like `run`.
+        `values` has an array per input stream of the program, in their order, of shape (rows, *row
+        shape). It has at most a run's rows, which have been ready since `ready_ns` (None: now). The
+        outputs are returned together, in the order of the output streams, so that there is only one
+        wait for a paced device. With `to_streams` the result is empty; the outputs of each device
+        iteration are written to the output streams as soon as the device would have them. Raises
+        the errors of `run`.
         """
         main = self._mains.get(index) or self._find_main(index)
         rows = main.check(values)
         pieces: Iterable[list[Array]]
         if self._clock is None and rows <= (main.batch_size or 1):
-            results = main.compute(values, 0, rows)  # as most runs by far: nothing to wait for or to join
+            results = main.compute(values, 0, rows)  # the usual case: nothing to join
             if not to_streams:
                 return results
             pieces = [results]
@@ -199,10 +209,11 @@ class Engine:
     def _iterate(
         self, main: _LoadedMain, values: Sequence[Array], rows: int, ready_ns: int | None, at_once: int
     ) -> Iterator[list[Array]]:
-        """The outputs of each compiled batch, once the device would have those of `at_once` iterations.
+        """Yield the outputs of each compiled batch, once the device would have those of `at_once`
+        iterations.
 
-        All pacing is here: an iteration ends its latency after it began, and the next begins an interval
-        after it.
+        All pacing is here: an iteration ends its latency after its start, and the next starts an
+        interval after it.
         """
         batch, clock = main.batch_size or 1, self._clock
         per_iteration = batch * self.replication_factor
@@ -225,7 +236,7 @@ class Engine:
             yield from results
             done += iterations
         if clock is not None:
-            # The chip runs the iterations that have no rows as well, but nobody waits for them.
+            # The chip also runs the iterations that have no rows, but no caller waits for them.
             clock.skip(interval * (self.device_iterations - done))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
@@ -262,15 +273,15 @@ class Timing:
     """Modelled seconds of a device iteration, host transfers included."""
 
     latency: float
-    """From its beginning to its last row."""
+    """Seconds from the start of an iteration to its last row."""
     interval: float
-    """From batch to batch while batches are queued: less than the latency where I/O tiles or a pipeline
-    overlap them."""
+    """Seconds from batch to batch while batches are queued. It is less than the latency if I/O
+    tiles or a pipeline overlap batches."""
 
 
 def iteration_timing(program: Program, target: Target, replication_factor: int) -> Timing:
-    """How long a device iteration of MAIN `program` takes, of a fused one with the branch that takes longest.
-    Replicas compute side by side and share the host's link."""
+    """Return the duration of a device iteration of MAIN `program`; for a fused program, that of the
+    slowest branch. Replicas compute in parallel and share the host's link."""
     if program.branches:
         timings = [iteration_timing(each, target, replication_factor) for each in program.branches]
         return max(timings, key=lambda timing: timing.interval)
@@ -283,8 +294,8 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
 
 
 class _LoadedMain:
-    """A MAIN program ready to run: its streams sorted out once, its graph built. `timings` are an
-    iteration's, of a fused program with each of its branches."""
+    """A MAIN program ready to run, with its streams sorted and its graph built. `timings` are an
+    iteration's; those of a fused program have one entry for each branch."""
 
     def __init__(self, program: Program, graph: ComputedGraph, timings: Sequence[Timing]) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
@@ -297,8 +308,8 @@ class _LoadedMain:
         self._input_names = [stream.tensor for stream in self.inputs]
         self._output_names = [stream.tensor for stream in self.outputs]
         self._row_shapes = [self._row_shape(stream) for stream in self.inputs]
-        # What is looked at after each run, in the form that is fastest to compare: the axis of the batch is
-        # None without one.
+        # Facts that are checked after each run, in the form that is fastest to compare. The axis of
+        # the batch is None without a batch.
         self._given = [
             (stream, stream.dtype, self._row_shape(stream), stream.batch_axis if self.batch_size else None)
             for stream in self.outputs
@@ -310,15 +321,16 @@ class _LoadedMain:
         return stream.row_shape if self.batch_size else stream.shape
 
     def pull(self, reads: dict[str, ReadCallback], most: int) -> list[Array]:
-        """The rows of each input that wait, at most so many."""
+        """Return the waiting rows of each input, at most `most`."""
         values: list[Array] = []
         for stream in self.inputs:
             values.append(_read(stream, reads, len(values[0]) if values else most))
         return values
 
     def check(self, values: Sequence[Array]) -> int:
-        """The number of rows that all inputs have, 1 where there are none; RunError where they differ, or one
-        is of another shape or type."""
+        """Return the number of rows, which is the same for all inputs, or 1 without inputs. Raises
+        RunError if inputs differ in their rows, or if one has another shape or type than its
+        stream."""
         rows = 0 if self.inputs else 1
         for stream, row_shape, value in zip(self.inputs, self._row_shapes, values, strict=True):
             if rows and len(value) != rows:
@@ -332,22 +344,24 @@ class _LoadedMain:
         return rows
 
     def find_branches(self, values: Sequence[Array]) -> set[int]:
-        """The branches of a fused program that these rows ask for; else the only one, 0."""
+        """Return the branches of a fused program that these rows select; for other programs the
+        only one, 0."""
         if not self._program.branches:
             return {0}
         asked = values[self._input_names.index(self._program.selector)]
         return {self._program.find_branch(row) for row in asked.reshape(len(asked), -1)}
 
     def find_timing(self, values: Sequence[Array]) -> Timing:
-        """How long a device iteration takes of a run with these rows: where they are for several branches, as
-        long as the longest."""
+        """Return the timing of a device iteration of a run with these rows; if they select several
+        branches, that of the slowest."""
         if len(self._timings) == 1:
             return self._timings[0]
         asked = [self._timings[number] for number in self.find_branches(values)]
         return max(asked, key=lambda timing: timing.interval)
 
     def compute(self, values: Sequence[Array], first: int, last: int) -> list[Array]:
-        """The outputs of the rows from `first` to before `last`, at most a compiled batch, rows first."""
+        """Return the outputs of the rows from `first` to before `last`, at most a compiled batch,
+        rows first."""
         rows = last - first
         if not self.batch_size:
             values = [np.asarray(value[first]) for value in values]
@@ -375,7 +389,8 @@ class _LoadedMain:
         return [result[:rows] for result in results]
 
     def _check_results(self, results: Sequence[Array], rows: int) -> None:
-        """What a graph of a stranger gives is not always what its streams say."""
+        """Raise RunError if results differ from the streams: a graph from an unknown source may
+        return other shapes or types."""
         for (stream, dtype, row_shape, axis), result in zip(self._given, results, strict=True):
             shape = result.shape
             if axis is None:
@@ -388,7 +403,7 @@ class _LoadedMain:
                 raise _mismatch(stream, result, stream.shape)
 
     def push(self, writes: dict[str, WriteCallback], results: list[Array]) -> None:
-        """Hand out computed rows."""
+        """Write computed rows to the output streams."""
         for stream, result in zip(self.outputs, results, strict=True):
             write = writes.get(stream.handle)
             if write is not None:
@@ -402,14 +417,15 @@ def _concatenate(pieces: list[list[Array]]) -> list[Array]:
 
 
 def _pad(rows: Array, batch_size: int) -> Array:
-    """The compiled batch, with zeros where there is no row."""
+    """Return the rows padded with zeros to the compiled batch."""
     padded = np.zeros((batch_size, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows
     return padded
 
 
 def _place(rows: Array, stream: Stream) -> Array:
-    """The rows along the batch axis of the stream; no copy where they were a view of such an array."""
+    """Return the rows along the batch axis of the stream, without a copy if they were a view of
+    such an array."""
     return np.ascontiguousarray(np.moveaxis(rows, 0, stream.batch_axis))
 
 

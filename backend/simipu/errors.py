@@ -1,49 +1,50 @@
-"""The errors of the simulated IPU, sorted by whose fault they are."""
+"""Exceptions of the simulated IPU, grouped by the cause of the failure."""
 
 
 class SimIpuError(Exception):
-    """Base of everything that this room raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose."""
 
 
 class CompileError(SimIpuError, RuntimeError):
-    """The graph cannot become an executable: the message names the node, its operator and why.
+    """The graph cannot be compiled into an executable. The message names the node, its operator and
+    the reason.
 
-    A RuntimeError too, as all that the real compiler raises in Python is.
+    It is also a RuntimeError, as are all errors that the real compiler raises in Python.
     """
 
 
 class OutOfMemoryError(CompileError):
-    """The model says that a tile's memory is too small: the message says what it would hold, and where it is
-    fullest."""
+    """The model is estimated not to fit into a tile's memory. The message says what the tile would
+    hold, and where it is fullest."""
 
 
 class CompileTimeoutError(CompileError):
-    """A model could not be compiled, or profiled, within its limit of time."""
+    """A model could not be compiled, or profiled, within its time limit."""
 
 
 class CompileMemoryError(CompileError):
-    """A model asks the compiler, or the profiler, for more memory than its limit allows."""
+    """Compiling or profiling a model needs more memory than its limit allows."""
 
 
 class LoadError(SimIpuError):
-    """An executable cannot be loaded: damaged, of another version, or not for this device."""
+    """An executable cannot be loaded: it is damaged, of another version, or not for this device."""
 
 
 class ForeignExecutableError(LoadError):
-    """The executable was made by something else, such as the real Poplar."""
+    """The executable was made by another program, such as the real Poplar."""
 
 
 class LoadTimeoutError(LoadError):
-    """An executable could not be made ready to run within its limit of time."""
+    """An executable could not be prepared to run within its time limit."""
 
 
 class LoadMemoryError(LoadError):
-    """An executable asks for more memory than its limit allows."""
+    """An executable needs more memory than its limit allows."""
 
 
 class RunError(SimIpuError):
-    """A program run failed: a stream is not connected or delivered something else than its shape, or an
-    operator refused its values. The device is as it was."""
+    """A program run failed: a stream is not connected or delivered another shape than its own, or
+    an operator rejected its values. The state of the device is unchanged."""
 
 
 class RunMemoryError(RunError):
@@ -51,23 +52,24 @@ class RunMemoryError(RunError):
 
 
 class DeviceLostError(SimIpuError):
-    """The device stopped in the middle of a run, whose rows are lost; the engine is ready to run again."""
+    """The device stopped in the middle of a run. The run's rows are lost; the engine is ready to
+    run again."""
 
 
 class RunTimeoutError(DeviceLostError):
-    """A run took longer than its limit and was ended."""
+    """A run exceeded its time limit and was ended."""
 
 
 class RunCancelledError(SimIpuError):
-    """A run was ended, or not begun, because nobody wants its rows any more: its session is stopped. Nothing
-    runs after it."""
+    """A run was cancelled, or never started, because its session is stopped. No run can follow
+    it."""
 
 
 CANCELLED = "the run was ended: its session was stopped"
 
 
 def describe_limit(seconds: float) -> str:
-    """What a run that was ended is told."""
+    """Return the error message of a run that was ended by its time limit."""
     return (
         f"a run took longer than its limit of {seconds:g} s and was ended (the limit is "
         "target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS)"
@@ -75,7 +77,7 @@ def describe_limit(seconds: float) -> str:
 
 
 def describe_memory(limit_bytes: int) -> str:
-    """What a run is told that ran out of memory."""
+    """Return the error message of a run that ran out of memory."""
     return (
         f"a run asked for more than its limit of {limit_bytes} bytes of memory and was ended (the "
         "limit is sim_memory_mib)"

@@ -1,7 +1,7 @@
-"""What the compiler hands to the engine, and its one serialised form.
+"""The compiled executable that the compiler passes to the engine, and its only serialised form.
 
-`SimulatedExecutable.serialize` and `SimulatedExecutable.deserialize` are the only doors to the payload of a
-poplarExecutable blob:
+Only `SimulatedExecutable.serialize` and `SimulatedExecutable.deserialize` write and read the
+payload of a poplarExecutable blob:
 
     0        8  "simipu" and the format version, two decimal digits
     8        8  size of the message, little endian
@@ -30,23 +30,25 @@ from simipu.streams import Direction, Stream
 from simipu.target import Target, find_target
 
 FORMAT_VERSION = 4
-"""Raised with every change that makes an older reader misunderstand a newer payload, or compute something
-else."""
+"""Version of the format. Every change that makes an older reader misunderstand a newer payload, or
+compute something else, increases it."""
 
 
-MOST_AXES = 32
-"""What every numpy can represent."""
-MOST_ELEMENTS = 1 << 48
-"""Of a tensor that a host stream copies or a file holds; an axis of 0 counts as 1."""
+MAX_AXES = 32
+"""Maximum number of axes, which every version of numpy supports."""
+MAX_ELEMENTS = 1 << 48
+"""Maximum number of elements of a tensor that a host stream copies or a file holds; an axis of 0
+counts as 1."""
 _DTYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _MAGIC = b"simipu"
 _HEADER_BYTES, _ALIGNMENT = 16, 64
 
 
 def package_hash() -> str:
-    """The hash that stands for this simulator's generation, as the Poplar package hash does for an SDK.
+    """Return the hash that identifies this version of the simulator, as the Poplar package hash
+    identifies an SDK.
 
-    Executables carry it; loading one of another generation fails unless `check_package_hash` is off.
+    Executables contain it. Loading one with another hash fails unless `check_package_hash` is off.
     """
     return hashlib.sha1(
         f"simipu executable format {FORMAT_VERSION}".encode(), usedforsecurity=False
@@ -54,7 +56,7 @@ def package_hash() -> str:
 
 
 class ProgramKind(IntEnum):
-    """The part of PopEF's program flow that a program belongs to."""
+    """Part of PopEF's program flow that a program belongs to."""
 
     LOAD = 0
     MAIN = 1
@@ -63,8 +65,8 @@ class ProgramKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A frozen weight: little-endian elements in row-major order, a view of the file where it was read from
-    one."""
+    """A frozen weight: little-endian elements in row-major order. If it was read from a file, it is
+    a view of the file."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -72,17 +74,17 @@ class Constant:
     data: bytes | memoryview
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle with the bytes: a view of a file cannot be pickled."""
+        """Return a pickled form with the bytes copied: a view of a file cannot be pickled."""
         return Constant, (self.name, self.dtype, self.shape, bytes(self.data))
 
     @classmethod
     def of(cls, name: str, value: npt.NDArray[Any]) -> Constant:
-        """Of an array, not copied where it is in one piece."""
+        """Return a constant with the values of an array, not copied if it is contiguous."""
         data = np.ascontiguousarray(value).view(np.uint8).data.cast("B")
         return cls(name, value.dtype, value.shape, data)
 
     def array(self) -> npt.NDArray[Any]:
-        """The values, not copied."""
+        """Return the values, not copied."""
         return np.frombuffer(self.data, self.dtype).reshape(self.shape)
 
 
@@ -90,18 +92,18 @@ class Constant:
 class Program:
     """One entry of the program flow.
 
-    `graph` is the placed graph, a serialised ONNX model in the types of the chip (half where it computes in
-    half). A LOAD
-    program has none: it copies its streams into the device variables of the same tensor name, which the MAIN
-    graph holds as initializers without data, as it does the executable's constants. `row_independent` says
-    that it is proven to compute each row of the batch of that row alone, `row_dependence` why it is not,
-    naming the node. `cycles` is modelled, for the whole compiled batch, and so are `interval_cycles`, from
-    batch to batch where a pipeline works on several at once (0: the same); `overlapped` says that I/O tiles
-    transfer one batch while the others compute another.
+    `graph` is the placed graph, a serialised ONNX model in the types of the chip (half where it
+    computes in half). A LOAD program has none: it copies its streams into the device variables of
+    the same tensor name. The MAIN graph holds these as initializers without data, like the
+    executable's constants. `row_independent` says that each row of the batch is proven to depend on
+    that row alone; `row_dependence` is the reason if not, with the node. `cycles` is modelled, for
+    the whole compiled batch. So is `interval_cycles`, from batch to batch if a pipeline works on
+    several at once (0: the same). `overlapped` says that I/O tiles transfer one batch while the
+    others compute another.
 
-    A fused MAIN program has `branches`, one program for each of its models, and no graph of its own: a run is
-    one of the branch whose number is in the input tensor `selector`, and takes its time. Its streams are the
-    selector's and those of all branches.
+    A fused MAIN program has `branches`, one program for each of its models, and no graph of its
+    own. The input tensor `selector` holds the number of a branch; a run computes that branch, and
+    takes its time. Its streams are the selector's and those of all branches.
     """
 
     index: int
@@ -118,7 +120,8 @@ class Program:
     selector: str = ""
 
     def find_branch(self, value: npt.NDArray[Any]) -> int:
-        """The number of the branch that a value of the selector asks for; RunError where there is none."""
+        """Return the number of the branch that a value of the selector selects. Raises RunError if
+        there is none."""
         number = int(value.ravel()[0])
         if not 0 <= number < len(self.branches):
             raise RunError(
@@ -129,8 +132,9 @@ class Program:
 
     @property
     def batch_size(self) -> int:
-        """Rows of the compiled batch: what all streams have along their batch axes, or 0 where that is not
-        one number, of a fused program, and of one without inputs: nothing says what a row of it is."""
+        """Rows of the compiled batch: the size of all streams along their batch axes. It is 0 if
+        the sizes differ, for a fused program, and for one without inputs, which does not define a
+        row."""
         if self.branches or not any(s.direction is Direction.HOST_TO_DEVICE for s in self.streams):
             return 0
         sizes = {stream.shape[stream.batch_axis] if stream.shape else 0 for stream in self.streams}
@@ -150,7 +154,8 @@ class SimulatedExecutable:
     numerics: Numerics = field(default_factory=Numerics)
 
     def program(self, index: int) -> Program:
-        """The program of that index; LoadError lists those there are."""
+        """Return the program with that index. Raises LoadError, with a list of the programs, if
+        there is none."""
         for program in self.programs:
             if program.index == index:
                 return program
@@ -158,16 +163,16 @@ class SimulatedExecutable:
         raise LoadError(f"executable {self.name!r} has no program {index}; it has {known}")
 
     def cycles(self, index: int) -> int:
-        """Modelled cycles of one run of program `index`: the whole compiled batch, host transfers left
-        out."""
+        """Return the modelled cycles of one run of program `index`: the whole compiled batch,
+        without host transfers."""
         return self.program(index).cycles
 
     def serialize(self) -> bytes:
-        """The payload of the poplarExecutable blob: same executable, same bytes."""
+        """Return the payload of the poplarExecutable blob. Equal executables give equal bytes."""
         return b"".join(self.iter_serialized())
 
     def iter_serialized(self) -> Iterator[bytes | memoryview]:
-        """The same piece by piece: constants, which may be gigabytes, are not copied."""
+        """Yield the payload in pieces. Constants, which may be gigabytes, are not copied."""
         offsets, size = _lay_out(constant.data for constant in self.constants)
         message = pb.Executable(
             package_hash=self.package_hash,
@@ -200,11 +205,11 @@ class SimulatedExecutable:
 
     @staticmethod
     def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> SimulatedExecutable:
-        """Read what `serialize` wrote; the constants are views of `payload`.
+        """Read a payload that `serialize` wrote; the constants are views of `payload`.
 
-        Raises ForeignExecutableError for a payload of another maker, LoadError for one of another version or
-        package hash and for a damaged one. A real Poplar executable holds machine code of the chip: it is
-        foreign here.
+        Raises ForeignExecutableError for a payload of another program, LoadError for one of another
+        version or package hash and for a damaged one. A real Poplar executable holds machine code
+        of the chip: it is foreign here.
         """
         view = memoryview(payload)
         start = _check_head(view)
@@ -240,7 +245,7 @@ def _align(size: int) -> int:
 
 
 def _lay_out(pieces: Iterable[bytes | memoryview]) -> tuple[list[int], int]:
-    """Where each piece starts, and the size of all of them."""
+    """Return the offset of each piece, and the size of all of them."""
     offsets, size = [], 0
     for piece in pieces:
         size = _align(size)
@@ -250,7 +255,8 @@ def _lay_out(pieces: Iterable[bytes | memoryview]) -> tuple[list[int], int]:
 
 
 def _check_head(payload: memoryview) -> int:
-    """Where the message ends; LoadError for a payload that is not ours, not this version or not whole."""
+    """Return the end of the message. Raises ForeignExecutableError for a payload of another
+    program, LoadError for one of another version or an incomplete one."""
     if payload[:6] != _MAGIC:
         raise ForeignExecutableError(
             f"the executable payload of {len(payload)} bytes was not written by this project's poprt: it is "
@@ -273,7 +279,8 @@ def _check_head(payload: memoryview) -> int:
 
 
 def _decode_dtype(name: str) -> np.dtype[Any]:
-    """A type of numbers, or of truth values; numpy would take many more things for a type."""
+    """Return a numeric or boolean type. Raises ValueError for other names, many of which numpy
+    would accept."""
     if name not in _DTYPES:
         raise ValueError(f"expected a type, {', '.join(sorted(_DTYPES))}, found {name!r}")
     return np.dtype(name)
@@ -281,12 +288,12 @@ def _decode_dtype(name: str) -> np.dtype[Any]:
 
 def _decode_shape(shape: Sequence[int]) -> tuple[int, ...]:
     if (
-        len(shape) > MOST_AXES
+        len(shape) > MAX_AXES
         or min(shape, default=0) < 0
-        or math.prod(max(1, size) for size in shape) > MOST_ELEMENTS
+        or math.prod(max(1, size) for size in shape) > MAX_ELEMENTS
     ):
         raise ValueError(
-            f"expected a shape of at most {MOST_AXES} axes and {MOST_ELEMENTS} elements, found "
+            f"expected a shape of at most {MAX_AXES} axes and {MAX_ELEMENTS} elements, found "
             f"{list(shape)[:9]}"
         )
     return tuple(shape)
@@ -360,7 +367,8 @@ def _decode_program(message: pb.Program, is_branch: bool = False) -> Program:
 
 
 def _check_branches(program: Program) -> None:
-    """A fused program selects by one number, and has the streams of its branches, each of one of them."""
+    """Raise ValueError unless a fused program selects by one whole number, and each of its other
+    streams belongs to one branch."""
     if not program.branches:
         return
     expected = [stream for branch in program.branches for stream in branch.streams]

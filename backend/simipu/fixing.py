@@ -1,5 +1,5 @@
-"""An executable made more special after it was compiled: inputs that always have the same values become
-constants, and rows lie along another axis. What is proven of its rows is proven anew."""
+"""Specialisation of a compiled executable: inputs that always have the same values become
+constants, and rows may lie along another axis. The proof of row independence is then repeated."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ Array = npt.NDArray[Any]
 def fix_inputs(
     executable: SimulatedExecutable, values: Mapping[str, Array], batch_axis: int | None = None
 ) -> SimulatedExecutable:
-    """The executable whose main programs hold `values`, by stream handle, and do not ask for them.
+    """Return the executable with `values`, by stream handle, as constants of its main programs
+    instead of inputs.
 
-    With `batch_axis` its rows lie along that axis of all tensors that have it; else along the first, where
-    all tensors that are left share its size, and along those of before where they do not.
+    With `batch_axis` its rows lie along that axis of all tensors that have it. Without, they lie
+    along the first axis if all remaining tensors have the same size there, else along the same axes
+    as before.
 
-    Handles of no stream are left out. Raises LoadError for values of another shape or type, and for damage.
+    Handles of no stream are ignored. Raises LoadError for values of another shape or type, and for
+    damage.
     """
     streams = {stream.handle: stream for program in executable.programs for stream in program.streams}
     fixed = {streams[handle].tensor: value for handle, value in values.items() if handle in streams}
@@ -82,7 +85,7 @@ def _fix(
     axis = next((stream.batch_axis for stream in streams), 0)
     graph, found, dependence = take_rows(model, streams, axis, weights)
     if found != streams and not asked:
-        # Whoever reads the file without its graph would take its rows to lie elsewhere.
+        # A reader of the file that does not read its graph would expect the rows at another place.
         graph, found, dependence = model, streams, f"its rows do not lie along axis {axis} of all tensors"
     return replace(
         program,
@@ -98,7 +101,7 @@ def _lay_along(stream: Stream, axis: int) -> Stream:
 
 
 def _hold(graph: onnx.GraphProto, fixed: Mapping[str, Array]) -> None:
-    """Have inputs be weights that the executable holds."""
+    """Turn inputs into weights that the executable holds."""
     held = [value for value in graph.input if value.name in fixed]
     for value in held:
         graph.input.remove(value)
@@ -113,9 +116,10 @@ def _hold(graph: onnx.GraphProto, fixed: Mapping[str, Array]) -> None:
 
 
 def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelProto:
-    """The graph of a program with the shapes that its streams have; with another batch where one is given.
+    """Return the graph of a program with the shapes of its streams, and with `batch_size` as its
+    batch if given.
 
-    Raises LoadError for a graph whose inputs its streams do not fit.
+    Raises LoadError for a graph whose inputs do not fit its streams.
     """
     model = read_graph(program)
     streams = {stream.tensor: stream for stream in program.streams}

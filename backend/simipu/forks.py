@@ -1,9 +1,9 @@
-"""What a fork does to objects that have threads, locks or sessions of ONNX Runtime.
+"""Fork safety of objects that have threads, locks or sessions of ONNX Runtime.
 
-A forked child has its parent's objects but none of its parent's threads, and a lock that one of these held is
-held for ever. Objects that `FORKS` watches are told in the child before any other code runs there. They drop
-what belongs to the parent and make it anew when it is next asked for. What they have in the parent stays as
-it is.
+A forked child has its parent's objects but none of its parent's threads. A lock that one of these
+threads held stays locked for ever. `FORKS` notifies the objects that it watches in the child,
+before any other code runs there. They drop what belongs to the parent and create it again on the
+next use. Their state in the parent does not change.
 """
 
 from __future__ import annotations
@@ -18,36 +18,39 @@ class Forked(Protocol):
     """An object with something that only one process can use."""
 
     def forget_parent(self) -> None:
-        """Drop what belongs to the parent; called in the child, where nothing else runs yet. It takes no lock
-        and starts nothing."""
+        """Drop what belongs to the parent. It is called in the child, before anything else runs
+        there; it must not take a lock or start anything."""
 
 
 class Forks:
-    """Tells objects of this process that they were forked."""
+    """Notifies registered objects in a forked child process."""
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        """Of this process; cheaper to read than to ask the kernel for it."""
+        """ID of this process; cheaper to read than to ask the kernel for it."""
         self._watched: weakref.WeakSet[Forked] = weakref.WeakSet()
 
     def watch(self, each: Forked) -> None:
-        """Call its `forget_parent` in every child that is forked while it lives."""
+        """Call the object's `forget_parent` in every child that is forked while the object
+        lives."""
         self._watched.add(each)
 
     def in_child(self) -> None:
-        """The hook of os.register_at_fork."""
+        """Notify all watched objects; the hook of os.register_at_fork."""
         self.process_id = os.getpid()
         for each in list(self._watched):
             each.forget_parent()
 
 
 def keep_forever(value: object) -> None:
-    """Never destroy `value`, not even at the end of the interpreter: the destructors of ONNX Runtime's thread
-    pools wait for their threads, which a forked child does not have, so they would never return.
+    """Never destroy `value`, not even when the interpreter exits. The destructors of ONNX Runtime's
+    thread pools wait for their threads, which a forked child does not have, so they would never
+    return.
 
-    ONNX Runtime has one such pool in a static object, too. So the process ends without the handlers that
-    native libraries registered before the fork; those of Python's atexit are called. Without on_exit, which
-    only glibc has, such a child must end by os._exit, as those of multiprocessing do.
+    ONNX Runtime also has such a pool in a static object. So the process ends without the handlers
+    that native libraries registered before the fork; those of Python's atexit are called. Without
+    on_exit, which only glibc has, such a child must end by os._exit, as children of multiprocessing
+    do.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     libc = ctypes.CDLL(None)
@@ -57,5 +60,5 @@ def keep_forever(value: object) -> None:
 
 
 FORKS = Forks()
-"""Of this process."""
+"""Fork notifier of this process."""
 os.register_at_fork(after_in_child=FORKS.in_child)

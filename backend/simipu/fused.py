@@ -1,4 +1,5 @@
-"""The computed graph of a fused program: one graph for each of its models, of which a run computes one."""
+"""Computed graph of a fused program: one graph for each of its models; a run computes one of
+them."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from simipu.streams import Direction
 
 
 class FusedGraph:
-    """Computes the branch that the selector names, by the graph of its own; `graphs` are those of the
-    branches, in order.
+    """Computes the branch that the selector names with that branch's graph. `graphs` are the
+    branches' graphs, in order.
 
-    Results of the other branches are zeros that take neither time nor memory.
+    Results of the other branches are zeros, which take neither time nor memory.
     """
 
     def __init__(self, program: Program, graphs: Sequence[ComputedGraph]) -> None:
@@ -26,8 +27,8 @@ class FusedGraph:
         }
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """The outputs called `names`. Raises RunError for a selector that names no branch, and like the
-        branch's graph."""
+        """Return the outputs called `names`. Raises RunError for a selector that names no branch,
+        and the errors of the branch's graph."""
         number = self._program.find_branch(feeds[self._program.selector])
         tensors = {stream.tensor: stream.direction for stream in self._program.branches[number].streams}
         wanted = [name for name in names if name in tensors]
@@ -36,11 +37,11 @@ class FusedGraph:
         return [made[name] if name in made else self._zeros[name] for name in names]
 
     def cancel(self) -> None:
-        """End the run in flight, whichever branch's it is."""
+        """Cancel the run in flight, of any branch."""
         for graph in self._graphs:
             graph.cancel()
 
     def close(self) -> None:
-        """Give up the graphs of all branches."""
+        """Close the graphs of all branches."""
         for graph in self._graphs:
             graph.close()

@@ -1,8 +1,9 @@
-"""A graph in a child process: whatever kills it there, the process that serves lives on.
+"""Runs a graph in a child process: a crash there does not end the server process.
 
-Parent and child talk over a pipe: the child is given a graph and its weights once, then arrays go out and
-come back. The child reads the graph, not the parent, and ends when the pipe does, so it never outlives its
-parent. The parent does not unpickle what the child says (`answers`).
+Parent and child talk over a pipe. The parent sends a graph and its weights once, then exchanges
+arrays with the child. The child reads the graph, not the parent. The child ends when the pipe is
+closed, so it never outlives its parent. The parent does not unpickle the child's answers
+(`answers`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
@@ -61,29 +64,36 @@ from simipu.forks import FORKS
 from simipu.fused import FusedGraph
 from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
-from simipu.progress import LOOK_SECONDS, ProgressWatch
+from simipu.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, ProgressWatch, read_stat
 from simipu.reference import ReferenceGraph
+from simipu.sandbox import find_missing
 from simipu.watchdog import WATCHDOG
 
 _LOST = (EOFError, ConnectionError, AnswerError)
 _Answer = TypeVar("_Answer")
 _GRACE_SECONDS = 10.0
-"""For a child to say itself that a load took too long."""
+"""Time for a child to report that a load took too long; never longer than the load's own limit."""
 _SEND_SECONDS = 5.0
-"""A child that takes nothing of a question for so long is stalled: it has nothing else to do."""
+"""Timeout for sending a request: a child that reads none of it for so long is stalled, as it has
+nothing else to do."""
 _RECEIVE_SECONDS = 5.0
-"""Between two pieces of an answer."""
-_CHILD = "from simipu.isolation import serve; serve({})"
-"""What the child runs, with the descriptor of its end of the pipe."""
+"""Maximum time between two pieces of an answer."""
+_CHILD = (
+    "import sys; from simipu.memory import offer_to_oom_killer; offer_to_oom_killer(); "
+    "from simipu.sandbox import confine; confine(sys.argv[1:]); "
+    "from simipu.isolation import serve; serve({})"
+)
+"""Code that the child runs, with the descriptor of its end of the pipe; its arguments are the paths
+that it may read. It confines itself before anything starts a thread."""
 _OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
-"""What a child takes beside its graph's values: libraries and stacks, and its weights as they come, widened
-and packed."""
+"""Memory of a child beside its graph's values: libraries and stacks, and copies of its weights, as
+received, widened and packed."""
 
 _log = logging.getLogger("simipu")
 
 
 class _StalledError(ConnectionError):
-    """The child lives and makes no progress."""
+    """The child is alive but makes no progress."""
 
 
 def open_graph(
@@ -94,11 +104,11 @@ def open_graph(
     *,
     isolated: bool = False,
 ) -> ComputedGraph:
-    """The graph of a MAIN program with the device's weights, in this process, or in one of its own if
-    `isolated`: a fused program's branches have one each.
+    """Return the graph of a MAIN program with the device's weights, in this process, or in a child
+    process if `isolated`: a fused program has one for each branch.
 
-    Raises LoadError when nothing here can compute it, LoadTimeoutError and LoadMemoryError for more than
-    `options` allow.
+    Raises LoadError if the graph cannot be computed here, LoadTimeoutError and LoadMemoryError if
+    it exceeds the limits in `options`.
     """
     if program.branches:
         graphs: list[ComputedGraph] = []
@@ -112,6 +122,7 @@ def open_graph(
         return FusedGraph(program, graphs)
     label = f"{program.index} ({program.name})"
     if isolated:
+        _warn_of_missing_confinement()
         return IsolatedGraph(label, program, weights, options, numerics)
     graph = open_lowered(
         lambda kernels: lower_program(program, weights, options, numerics, kernels), options, label
@@ -120,11 +131,43 @@ def open_graph(
     return graph
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Work that a child process does once, to show that it ends within limits. `work` can be
+    pickled, loads `held_bytes` of weights, and reads files in `folders`."""
+
+    work: Callable[[], object]
+    held_bytes: int
+    folders: tuple[str, ...] = ()
+
+
+def try_in_child(trial: Trial, options: GraphOptions, label: str) -> None:
+    """Do work in a child process within the limits of `options`; `label` names it in messages.
+
+    Raises LoadTimeoutError and LoadMemoryError if it exceeds these limits, and LoadError for work
+    that fails or ends its process.
+    """
+    try:
+        graph = IsolatedGraph(label, trial, {}, options, None)
+    except OSError as error:
+        raise LoadError(f"{label}: cannot start the process that loads it first: {error}") from error
+    graph.close()
+
+
+@cache
+def _warn_of_missing_confinement() -> None:
+    """Log once which confinements of a child the kernel does not support."""
+    if missing := find_missing():
+        _log.warning(
+            "isolated graphs are computed without %s, which this system lacks", " and ".join(missing)
+        )
+
+
 def open_lowered(
     make: Callable[[KernelUse], Lowered], options: GraphOptions, label: str, kernels: KernelUse | None = None
 ) -> ComputedGraph:
-    """The same for a graph that is lowered by `make`, with `kernels` if they can be used (None: as graphs
-    that are served); `label` names the program in messages."""
+    """Return a graph that `make` lowers, with `kernels` if they can be used (None: those of served
+    graphs); `label` names the program in messages."""
     try:
         return make_graph(make(use_kernels() if kernels is None else kernels), options, label)
     except NoKernelError as error:
@@ -133,22 +176,24 @@ def open_lowered(
 
 
 class IsolatedGraph:
-    """A graph that a child process computes. A child that died or took too long in a run is replaced at once,
-    and given the graph again before the next run; one that died between runs is replaced before the next."""
+    """A graph that a child process computes. A child that died or took too long in a run is
+    replaced at once, and loads the graph again before the next run. One that died between runs is
+    replaced before the next run."""
 
     def __init__(
         self,
         label: str,
-        source: Program | Lowered,
+        source: Program | Lowered | Trial,
         weights: Weights,
         options: GraphOptions,
         numerics: Numerics | None,
     ) -> None:
-        self._label = label
+        self._label = label if isinstance(source, Trial) else f"program {label}"
         self._source = (source, weights, options, numerics, label)
         self._options = options
         self._loaded = False
         self._cancelled = False
+        self._answered_at = time.monotonic()
         FORKS.watch(self)
         self._start()
         try:
@@ -156,22 +201,22 @@ class IsolatedGraph:
         except RunTimeoutError as error:
             self.close()
             raise LoadTimeoutError(
-                f"program {label}: it was not ready within {options.ready_seconds:g} s, and its process was "
+                f"{self._label}: it was not ready within {options.ready_seconds:g} s, and its process was "
                 "ended"
             ) from error
         except DeviceLostError as error:
             self.close()
-            raise LoadError(f"program {label}: the process that loaded it died: {error}") from error
+            raise LoadError(f"{self._label}: the process that loaded it died: {error}") from error
         except BaseException:
             self.close()
             raise
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be
+        """Compute in the child. Raises DeviceLostError if it died, RunTimeoutError if it had to be
         killed."""
         self._check_cancelled()
-        if self._process.poll() is not None:
-            # It died between two runs: no row is lost.
+        if self._process.poll() is not None or self._stalls_idle():
+            # It died, or was stopped, between two runs: no row is lost.
             self._replace()
         if not self._loaded:
             self._load()
@@ -181,13 +226,26 @@ class IsolatedGraph:
             lambda answer: decode_arrays(answer, len(names)),
         )
 
+    def _stalls_idle(self) -> bool:
+        """Return whether the child is stopped while idle, after waiting for a short stop to end.
+        The check costs as much as a small run, so it is made only after a pause."""
+        begin = time.monotonic()
+        if begin < self._answered_at + STALL_SECONDS:
+            return False
+        with suppress(OSError, ValueError):
+            while read_stat(self._process.pid).state in STOPPED_STATES:
+                if time.monotonic() > begin + STALL_SECONDS:
+                    return True
+                time.sleep(LOOK_SECONDS / 4)
+        return False
+
     def cancel(self) -> None:
-        """End the child, and with it the run; none takes its place."""
+        """Kill the child, and with it the run; no other child replaces it."""
         self._cancelled = True
         self._process.kill()
 
     def close(self) -> None:
-        """End the child. A graph that is dropped without does it too, some time later."""
+        """Kill the child. A graph that is dropped without `close` does the same some time later."""
         self._finalizer.detach()
         self._connection.close()
         with suppress(ProcessLookupError):
@@ -195,15 +253,15 @@ class IsolatedGraph:
         self._process.wait()
 
     def forget_parent(self) -> None:
-        """In a fork: the child is the parent's, and ends with the parent's end of the pipe, not with this
-        copy of it. The next run has another child."""
+        """Drop the child after a fork: it belongs to the parent, and ends with the parent's end of
+        the pipe, not with this copy. The next run starts another child."""
         self._finalizer.detach()
         self._connection.close()
         self._loaded = False
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
+        """Process ID of the child."""
         return self._process.pid
 
     def _start(self) -> None:
@@ -217,18 +275,27 @@ class IsolatedGraph:
                 *isolated,
                 "-c",
                 _CHILD.format(theirs.fileno()),
+                *self._find_readable(),
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
         self._finalizer = weakref.finalize(self, _abandon, self._connection, self._process, os.getpid())
-        # At exit the child ends with the pipe; a thread that is frozen in a run must not find it closed
-        # before.
+        # At exit the child ends with the pipe. A thread that is frozen in a run must not find the
+        # pipe closed earlier.
         self._finalizer.atexit = False
 
+    def _find_readable(self) -> Iterator[str]:
+        """Yield the folders that the child may read besides Python and the system's libraries."""
+        source, _, options, *_ = self._source
+        if isinstance(source, Trial):
+            yield from source.folders
+        yield from (os.path.dirname(library.path) for library in options.libraries)
+
     def _load(self) -> None:
-        self._ask(("load", *self._source), self._options.ready_seconds + _GRACE_SECONDS, decode_loaded)
+        seconds = self._options.ready_seconds
+        self._ask(("load", *self._source), seconds + min(seconds, _GRACE_SECONDS), decode_loaded)
         self._loaded = True
 
     def _ask(
@@ -239,8 +306,10 @@ class IsolatedGraph:
             if not self._wait(limit_seconds):
                 self._check_cancelled()
                 self._replace()
-                raise RunTimeoutError(f"program {self._label}: {describe_limit(limit_seconds)}")
-            return decode(self._receive())
+                raise RunTimeoutError(f"{self._label}: {describe_limit(limit_seconds)}")
+            answer = decode(self._receive())
+            self._answered_at = time.monotonic()
+            return answer
         except _LOST as error:
             self._check_cancelled()
             status = self._replace()
@@ -250,16 +319,17 @@ class IsolatedGraph:
             elif isinstance(error, AnswerError):
                 how = f"answered in another way than asked ({error}) and was ended"
             raise DeviceLostError(
-                f"program {self._label}: the engine's process {how}; a new one takes its place"
+                f"{self._label}: the engine's process {how}; a new one takes its place"
             ) from None
 
     def _receive(self) -> bytes:
-        """Raises _StalledError where the answer does not end, ConnectionError where it is too long."""
+        """Return an answer. Raises _StalledError if the answer does not end, ConnectionError if it
+        is too long."""
         try:
             return self._connection.recv_bytes(self._options.memory_bytes + _OWN_BYTES)
         except BlockingIOError:
             raise _StalledError(f"sent half an answer for {_RECEIVE_SECONDS:g} s and was ended") from None
-        except (OSError, MemoryError) as error:  # an end in the middle, or more than it may be
+        except (OSError, MemoryError) as error:  # an incomplete answer, or one beyond the limit
             raise ConnectionError(str(error)) from error
 
     def _send(self, question: tuple[Any, ...]) -> None:
@@ -269,7 +339,8 @@ class IsolatedGraph:
             raise _StalledError(f"took nothing for {_SEND_SECONDS:g} s and was ended") from None
 
     def _wait(self, limit_seconds: float) -> bool:
-        """Whether the child answers or ends within so long. Raises _StalledError where it stalls."""
+        """Return whether the child answers or ends within the limit. Raises _StalledError if it
+        stalls."""
         end = time.monotonic() + limit_seconds
         watch = ProgressWatch()
         while not self._connection.poll(max(0.0, min(LOOK_SECONDS, end - time.monotonic()))):
@@ -280,7 +351,7 @@ class IsolatedGraph:
         return True
 
     def _replace(self) -> int:
-        """Start another child; how the old one ended."""
+        """Start another child, and return the exit status of the old one."""
         self._loaded = False
         self._finalizer.detach()
         self._connection.close()
@@ -297,10 +368,10 @@ class IsolatedGraph:
 
 
 def _limit_waits(connection: Connection[Any, Any], send_seconds: float, receive_seconds: float) -> None:
-    """Have a send raise BlockingIOError where the other side takes nothing for so long, and a receive where
-    nothing comes."""
+    """Set timeouts: a send raises BlockingIOError if the other side reads nothing for so long, and
+    a receive if nothing arrives."""
     with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
-        pipe.settimeout(None)  # whatever the process's default is: both are the same open file
+        pipe.settimeout(None)  # ignore the process's default timeout: both are the same open file
         for option, seconds in ((socket.SO_SNDTIMEO, send_seconds), (socket.SO_RCVTIMEO, receive_seconds)):
             whole = int(seconds)
             timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
@@ -308,8 +379,8 @@ def _limit_waits(connection: Connection[Any, Any], send_seconds: float, receive_
 
 
 def _abandon(connection: Connection[Any, Any], process: subprocess.Popen[bytes], owner_pid: int) -> None:
-    """A finalizer: waits for nothing. Somebody else buries the child; in a fork of its parent it is somebody
-    else's child."""
+    """Kill a child without waiting for it; this is a finalizer. The watchdog's thread waits for the
+    child. In a fork the child belongs to another process, and nothing is done."""
     if os.getpid() == owner_pid:
         connection.close()
         process.kill()
@@ -321,8 +392,8 @@ def _describe(status: int) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """The child: answer what comes over the pipe until it ends."""
-    # Ctrl-C and shutdown are the parent's business.
+    """Answer the requests from the pipe until it is closed; this is the child's main function."""
+    # The parent handles Ctrl-C and shutdown.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     handler = logging.StreamHandler()
@@ -354,12 +425,22 @@ def serve(descriptor: int) -> None:
 
 
 def _open_here(
-    source: Program | Lowered, weights: Weights, options: GraphOptions, numerics: Numerics | None, label: str
-) -> ComputedGraph:
-    lowered_weights = source.weights if isinstance(source, Lowered) else weights
-    held = sum(value.nbytes for value in lowered_weights.values())
+    source: Program | Lowered | Trial,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    label: str,
+) -> ComputedGraph | None:
+    if isinstance(source, Trial):
+        held = source.held_bytes
+    else:
+        lowered_weights = source.weights if isinstance(source, Lowered) else weights
+        held = sum(value.nbytes for value in lowered_weights.values())
     limit_memory(options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES)
-    if isinstance(source, Lowered):  # the parent knows, and has said, that ONNX Runtime cannot
+    if isinstance(source, Trial):
+        source.work()
+        return None
+    if isinstance(source, Lowered):  # the parent has already logged that ONNX Runtime cannot
         return ReferenceGraph(source)
     try:
         return make_graph(lower_program(source, weights, options, numerics, use_kernels()), options, label)
@@ -369,7 +450,7 @@ def _open_here(
 
 
 def follow_parent(descriptor: int) -> None:
-    """End the child when its parent does, even in the middle of a run."""
+    """Exit the child when its parent ends, even in the middle of a run."""
     pipe = select.poll()
     pipe.register(descriptor, select.POLLRDHUP)
     pipe.poll()

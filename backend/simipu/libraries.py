@@ -1,9 +1,10 @@
-"""Custom-operator libraries of ONNX Runtime: operators of a domain of their own, in a user's C or C++.
+"""Custom-operator libraries of ONNX Runtime: operators in a domain of their own, in a user's C or
+C++.
 
-A library is named by whoever compiles or serves a model (`--custom_ort_library`, `sim_custom_ops`,
-`register_library`), never by a file that is loaded. It is code: it runs with the rights of the process, and
-can end it. Its kernels compute in float: a model in half hands them its halves widened, and rounds what they
-make.
+A library is named by the person who compiles or serves a model (`--custom_ort_library`,
+`sim_custom_ops`, `register_library`), never by a file that is loaded. It is code: it runs with the
+rights of the process, and can end it. Its kernels compute in float: a model in half passes its
+halves widened to float, and rounds the results.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _Spec = tuple[int, tuple[int, ...]]
 class OperatorLibrary:
     """A library file with the domain of its operators.
 
-    cycles_per_element: what the real chip would take of a tile for each element of a result; 0: a guess.
+    cycles_per_element: cycles of a tile on the real chip for each element of a result; 0 uses a
+    guess.
     """
 
     domain: str
@@ -49,7 +51,7 @@ class OperatorLibrary:
 
     @staticmethod
     def parse(text: str) -> OperatorLibrary:
-        """Read DOMAIN=FILE or DOMAIN=FILE,CYCLES. Raises ValueError saying what it expects."""
+        """Parse DOMAIN=FILE or DOMAIN=FILE,CYCLES. Raises ValueError with the expected format."""
         domain, equals, rest = text.strip().partition("=")
         file, comma, cycles = rest.rpartition(",")
         if not (equals and domain and rest) or (comma and not file):
@@ -77,10 +79,10 @@ def is_library_domain(domain: str) -> bool:
 
 
 def register_library(library: OperatorLibrary) -> None:
-    """Have graphs of this process be computed with the operators of `library`.
+    """Register the operators of `library` for all graphs of this process.
 
-    Raises LoadError for a file that is missing or that ONNX Runtime does not load, for a domain that is not
-    the library's own, and for a second library for a domain.
+    Raises LoadError for a file that is missing or that ONNX Runtime does not load, for a domain
+    that is not the library's own, and for a second library for a domain.
     """
     library = replace(library, path=str(Path(library.path).absolute()))
     known = _LIBRARIES.get(library.domain)
@@ -99,7 +101,7 @@ def register_library(library: OperatorLibrary) -> None:
         raise LoadError(f"custom operators of domain {library.domain!r}: {library.path}: no such file")
     try:
         onnxruntime.SessionOptions().register_custom_ops_library(library.path)
-    except Exception as error:  # ONNX Runtime's have no base
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise LoadError(
             f"custom operators of domain {library.domain!r}: ONNX Runtime cannot load {library.path}: {error}"
         ) from error
@@ -121,7 +123,8 @@ def _make_entry(library: OperatorLibrary) -> Operator:
 
 
 def infer_by_running(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.ModelProto, bool]:
-    """Say, in place, what a node of a library makes, and whether that is known: it is run on zeros."""
+    """Add the types and shapes of a library node's results to the model, and return whether they
+    are known. The node is run on zeros to find them."""
     values = _find_values(model.graph)
     specs = [values.get(name) if name else (0, ()) for name in node.input]
     known = [spec for spec in specs if spec is not None]
@@ -156,7 +159,7 @@ def _find_values(graph: onnx.GraphProto) -> dict[str, _Spec]:
 
 @cache
 def _run_on_zeros(data: bytes, specs: Sequence[_Spec], imports: str) -> Mapping[str, _Spec]:
-    """The types and shapes of a node's results, by name."""
+    """Return the types and shapes of a node's results, by name."""
     node, feeds, inputs = onnx.NodeProto.FromString(data), dict[str, Any](), []
     for name, (element, shape) in zip(node.input, specs, strict=True):
         if name and name not in feeds:
@@ -175,7 +178,7 @@ def _run_on_zeros(data: bytes, specs: Sequence[_Spec], imports: str) -> Mapping[
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         found = session.run(names, feeds)
-    except Exception as error:  # ONNX Runtime's have no base
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise LoadError(
             f"custom operator {node.domain}.{node.op_type}: ONNX Runtime cannot run it on zeros of shapes "
             f"{[list(shape) for _, shape in specs]}: {error}"

@@ -1,5 +1,5 @@
-"""The memory that this process may use, as far as the machine and its container say, and the ways to allow it
-less, and to give back what it has done with."""
+"""Memory limits of this process: the memory that the machine and its container allow, and functions
+that lower the limit and return freed memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Of the container: control groups of version 2 and 1."""
+"""Files with the container's memory limit: control groups of version 2 and 1."""
+MAX_OOM_SCORE = 1000
+"""The kernel's OOM_SCORE_ADJ_MAX."""
 
 
 def usable_memory_bytes() -> int:
-    """Bytes of memory that the machine has, or its container where that has less."""
+    """Return the bytes of memory that the machine has, or its container if that has less."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in _LIMITS:
         with suppress(OSError, ValueError):
@@ -23,14 +25,25 @@ def usable_memory_bytes() -> int:
 
 
 def limit_memory(num_bytes: int) -> None:
-    """Have this process, and those it starts, take no more memory of their own; no limit is ever raised."""
+    """Limit the private memory of this process and its children; an existing limit is never
+    raised."""
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
+def offer_to_oom_killer(pid: int | str = "self", points: int = MAX_OOM_SCORE) -> None:
+    """Have the kernel kill a process earlier when memory runs out; by default before all others."""
+    with suppress(OSError, ValueError):  # the process has ended, or the change is not permitted
+        file = f"/proc/{pid}/oom_score_adj"
+        with open(file, "rb", buffering=0) as old:
+            score = min(int(old.read()) + points, MAX_OOM_SCORE)
+        with open(file, "wb", buffering=0) as new:
+            new.write(str(score).encode())
+
+
 def return_memory() -> None:
-    """Give the machine back what was allocated and freed: making a graph ready leaves some 20 MB behind in
-    every instance, which glibc would keep for what may come."""
-    with suppress(AttributeError):  # other libraries have no such function, and keep less
+    """Return freed memory to the machine. Preparing a graph leaves some 20 MB behind in every
+    instance, which glibc would keep for later allocations."""
+    with suppress(AttributeError):  # other C libraries have no malloc_trim, and keep less memory
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""A process that does not outlive its parent."""
+"""Ends a process when its parent ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import os
 import signal
 
 _DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
+"""Value of PR_SET_PDEATHSIG of prctl(2)."""
 _PRCTL = ctypes.CDLL(None).prctl
-"""Loaded before any fork: the child of a process with threads must load nothing."""
+"""Function prctl, loaded before any fork: the child of a process with threads must not load
+libraries."""
 
 
 def die_with(parent: int) -> bool:
-    """Have this process killed when its parent dies; whether that is alive still.
+    """Have the kernel kill this process when its parent dies, and return whether the parent is
+    still alive.
 
-    It is killed as well when only the *thread* ends that started it, so start it in the main thread.
+    The process is also killed when only the *thread* that started it ends, so start it in the main
+    thread.
     """
     _PRCTL(_DIE_WITH_PARENT, signal.SIGKILL)
     return os.getppid() == parent

@@ -1,8 +1,8 @@
-"""Whether a process makes progress, as /proc tells it.
+"""Detection of stalled processes, by means of /proc.
 
-A process that exists may do nothing for ever: it was stopped (SIGSTOP, a debugger, gcore, py-spy), frozen
-with its control group, or it waits for a disk that does not answer. Who supervises a process asks here. What
-to do about a stalled one is decided there.
+A process that exists may make no progress for ever: it was stopped (SIGSTOP, a debugger, gcore,
+py-spy), frozen with its control group, or it waits for a disk that does not answer. Supervisors of
+processes use this module to find stalled ones and decide themselves what to do.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from pathlib import Path
 
 PROC = Path("/proc")
 LOOK_SECONDS = 0.2
-"""Between two looks at a process."""
+"""Interval between two checks of a process."""
 STALL_SECONDS = 1.0
-"""A process that is stopped or frozen for so long is stalled: Triton's own requests to a stub end then."""
+"""Time after which a stopped or frozen process counts as stalled: Triton's own requests to a stub
+end then."""
 DISK_STALL_SECONDS = 3.0
-"""The same for one that waits for a disk, which may be slow."""
+"""Time after which a process that waits for a disk counts as stalled; a disk may be slow."""
 MIN_LOOKS = 3
-"""A process is stalled only after so many looks in a row: after a pause of the whole machine all of its
-processes were seen before and after it, and none in between."""
+"""Minimum number of consecutive checks before a process counts as stalled. After a pause of the
+whole machine, all its processes were checked before and after the pause, and none in between."""
 
+STOPPED_STATES = ("T", "t")
+"""States of a process that a signal or a debugger stopped."""
 _STATE, _PARENT, _MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM, _STARTED = 0, 1, 7, 9, 11, 12, 19
-"""Places among the fields of /proc/PID/stat after the program's name (proc_pid_stat(5))."""
+"""Indices of fields in /proc/PID/stat after the program's name (proc_pid_stat(5))."""
 _FROZEN_IN = ("get_signal", "do_freezer_trap")
-"""Where the kernel has a process wait that is frozen with its control group (version 2): its state is S. Of
-version 1 it is D."""
+"""Kernel functions in which a process waits that is frozen with its control group (version 2): its
+state is S. With version 1 its state is D."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """A process at one moment. `started` counts clock ticks since the machine was started; `work` grows while
-    any of its threads computes or is given memory."""
+    """State of a process at one moment. `started` counts clock ticks since the machine started.
+    `work` grows while any of the process's threads computes or is given memory."""
 
     state: str
     parent: int
@@ -43,8 +46,9 @@ class ProcessStat:
 
 
 def read_stat(pid: int, proc: Path = PROC) -> ProcessStat:
-    """Raises OSError or ValueError where there is no such process, or is none any more."""
-    # The program's name, in brackets, may hold anything, brackets too.
+    """Return the state of a process. Raises OSError or ValueError if there is no such process, or
+    no longer."""
+    # The program's name, in brackets, may contain any character, brackets too.
     words = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     if len(words) <= _STARTED:
         raise ValueError(f"/proc/{pid}/stat: expected more than {_STARTED} fields, found {len(words)}")
@@ -54,7 +58,7 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat:
 
 @dataclass(slots=True)
 class _Pause:
-    """A process that was seen to do nothing."""
+    """A process that made no progress since an earlier check."""
 
     stat: ProcessStat
     since: float
@@ -62,7 +66,7 @@ class _Pause:
 
 
 class ProgressWatch:
-    """Sees which processes stall. It is to be asked again and again, LOOK_SECONDS apart."""
+    """Finds stalled processes. Call `find_stalled` repeatedly, LOOK_SECONDS apart."""
 
     def __init__(self, proc: Path = PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
@@ -70,7 +74,7 @@ class ProgressWatch:
         self._pauses: dict[int, _Pause] = {}
 
     def find_stalled(self, pids: Iterable[int]) -> dict[int, str]:
-        """Of these processes those that make no progress, and why not."""
+        """Return the processes of `pids` that make no progress, each with the reason."""
         now = self._clock()
         stalled, pauses = {}, {}
         for pid in pids:
@@ -89,10 +93,11 @@ class ProgressWatch:
         return stalled
 
     def _look(self, pid: int) -> tuple[ProcessStat | None, str, float]:
-        """A process that does nothing now, why, and how long it may; None for any other."""
+        """Return the state of an inactive process, the reason, and how long it may be inactive;
+        None for any other process."""
         with suppress(OSError, ValueError):
             stat = read_stat(pid, self._proc)
-            if stat.state in ("T", "t"):
+            if stat.state in STOPPED_STATES:
                 return stat, "it is stopped", STALL_SECONDS
             if stat.state == "D":
                 return stat, "it waits for a disk", DISK_STALL_SECONDS

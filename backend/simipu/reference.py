@@ -1,8 +1,8 @@
-"""A graph of which ONNX Runtime lacks a kernel: operator by operator, each in ONNX Runtime if that has one,
-and in the onnx reference implementation if not.
+"""Computes a graph for which ONNX Runtime lacks a kernel, operator by operator. Each operator runs
+in ONNX Runtime if it has a kernel, else in the onnx reference implementation.
 
-The reference is written to be read. It ignores attributes, and some of its operators compute something else
-than the standard says. Where an answer of such an operator would be wanted the run is refused.
+The reference is written for readability. It ignores some attributes, and some of its operators
+deviate from the standard. A run that needs the answer of such an operator is rejected.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "Scan": frozenset(("directions",)),
     "Upsample": frozenset(("scales",)),
 }
-"""By operator, the attributes that the reference does not look at, and that change answers."""
+"""Attributes, by operator, that the reference ignores although they change answers."""
 WRONG_OPERATORS = frozenset(
     (
         "AveragePool BatchNormalization ConvTranspose GRU GlobalMaxPool Hardmax LRN LSTM LogSoftmax Loop "
         "LpNormalization LpPool MaxPool QLinearConv QLinearMatMul RNN RoiAlign Scan Softmax"
     ).split()
 )
-"""Operators that the reference computes otherwise than the standard says, for some attributes, opsets or
-shapes: random graphs beside ONNX Runtime have shown it."""
+"""Operators that the reference computes differently from the standard, for some attributes, opsets
+or shapes. Comparing random graphs with ONNX Runtime has shown it."""
 _KERNELS_UP_TO = {"GlobalLpPool": 21, "MaxRoiPool": 21, "RoiAlign": 21}
-"""Operators of which ONNX Runtime has no kernel for newer opsets, where they only take more types."""
+"""Operators for which ONNX Runtime has no kernel in newer opsets, where they only take more
+types."""
 _TYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SPELLED = _TYPES - {"float32", "float64"} | {"float", "double"}
 """Types that numpy has, as numpy and as ONNX Runtime call them."""
 _EVALUATED = frozenset(("Constant", "If"))
-"""Left to the reference, which knows what is around them."""
+"""Operators left to the reference, which knows the values of the surrounding graph."""
 
 _NOTHING = np.empty(0, np.float32)
-"""A result that nobody wants."""
+"""Placeholder for an unused result."""
 
 
 class ReferenceGraph:
-    """A graph that is computed operator by operator: slow, and nothing ends its run but the end of its
-    process."""
+    """A graph that is computed operator by operator. It is slow, and its run can be ended only with
+    its process."""
 
     def __init__(self, lowered: Lowered) -> None:
         model = inline_weights(lowered)
@@ -70,28 +71,28 @@ class ReferenceGraph:
             self._evaluator = ReferenceEvaluator(model, new_ops=_make_operators(model))
         except MemoryError:
             raise
-        except Exception as error:  # as of its operators
+        except Exception as error:  # of any type, as from its operators
             raise LoadError(f"the onnx reference: {type(error).__name__}: {error}") from error
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute operator by operator."""
+        """Compute the outputs called `names`, operator by operator."""
         try:
             results = self._evaluator.run(list(names), dict(feeds))
         except (MemoryError, RunError):
             raise
-        except Exception as error:  # its operators raise what numpy raises
+        except Exception as error:  # its operators raise numpy's exceptions
             raise RunError(f"the onnx reference: {type(error).__name__}: {error}") from error
         return list(results)
 
     def cancel(self) -> None:
-        """Nothing to do: who runs it ends its process."""
+        """Do nothing: the caller ends the process to cancel a run."""
 
     def close(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is nothing to release."""
 
 
 class _Operator(OpRun):
-    """An operator in ONNX Runtime, and where that has no kernel, in the reference."""
+    """An operator that runs in ONNX Runtime or, if that has no kernel, in the reference."""
 
     op_domain = ""
 
@@ -106,7 +107,8 @@ class _Operator(OpRun):
         self.attributes_names_: set[str] = set()
 
     def _run(self, *values: Any, **_: Any) -> tuple[Any, ...]:
-        # Under the name of what is left out the evaluator keeps what it was given last.
+        # For an omitted input the evaluator passes the value that it was given last under the empty
+        # name.
         named = zip(self.onnx_node.input, values, strict=False)
         values = tuple(value if name else None for name, value in named)
         given = [None if value is None else np.asarray(value) for value in values]
@@ -119,7 +121,7 @@ class _Operator(OpRun):
         return self._compute(values)
 
     def _find_session(self, given: Sequence[Array | None]) -> onnxruntime.InferenceSession | None:
-        """The node alone; None where there is no kernel for its types."""
+        """Return a session of the node alone; None if there is no kernel for its types."""
         key = tuple("" if value is None else value.dtype.name for value in given)
         if not _TYPES.issuperset(name for name in key if name):
             return None
@@ -170,14 +172,14 @@ class _Operator(OpRun):
 
 
 def _is_mistaken(loop: onnx.NodeProto) -> bool:
-    """Whether the reference computes a Loop wrongly: it takes a condition that is left out for false, and
-    joins the results that are collected along the wrong axis."""
+    """Return whether the reference computes a Loop wrongly. It takes an omitted condition for
+    false, and joins collected results along the wrong axis."""
     states = len(loop.input) - 2
     return not loop.input[1] or any(len(body.output) - 1 > states for body in iter_bodies(loop))
 
 
 def _make_operators(model: onnx.ModelProto) -> list[type[OpRun]]:
-    """A class for each operator of the standard in a model."""
+    """Return a class for each standard operator in a model."""
     op_types = {
         node.op_type
         for node in iter_nodes(model.graph)

@@ -1,4 +1,4 @@
-"""What a host stream of a program is; what flows through it is the engine's."""
+"""Description of a program's host stream; the engine transfers its data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Direction(IntEnum):
-    """Which way a stream copies."""
+    """Direction in which a stream copies."""
 
     HOST_TO_DEVICE = 0
     DEVICE_TO_HOST = 1
@@ -17,8 +17,8 @@ class Direction(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose axis
-    `batch_axis` is the batch."""
+    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose
+    axis `batch_axis` is the batch."""
 
     handle: str
     tensor: str
@@ -29,5 +29,5 @@ class Stream:
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """The shape without the batch."""
+        """Shape without the batch axis."""
         return (*self.shape[: self.batch_axis], *self.shape[self.batch_axis + 1 :])

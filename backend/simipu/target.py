@@ -1,7 +1,8 @@
-"""The chips that can be simulated: one frozen description each, with everything that is a fact about a chip.
+"""Chips that can be simulated: one frozen description each, with everything that is a fact about a
+chip.
 
-The figures and their public sources are in docs/ipu-performance.md, section 1. What was fitted, or assumed
-where no source says, is `simipu.operators.formulas.calibration`'s.
+The figures and their public sources are in docs/ipu-performance.md, section 1. Values that were
+fitted, or assumed because no source gives them, are in `simipu.operators.formulas.calibration`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,23 @@ from dataclasses import dataclass, replace
 from simipu.errors import LoadError
 
 HALF_BYTES = 2
-"""Of an element in half. Fp8 has 1, and all else is 4 or computed as if it were: the chip has no 64 bits."""
+"""Bytes of an element in half. Fp8 has 1; everything else has 4 or is computed as if it had: the
+chip has no 64-bit types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is compiled for. Rates are per tile and cycle."""
+    """Chip for which a program is compiled. Rates are per tile and cycle."""
 
     name: str
-    """The spelling of `ipuVersion` in Poplar: ipu1 (Mk1 GC2), ipu2 (Mk2 GC200), ipu21 (C600); and bow, an
-    ipu2 with another clock."""
+    """Name of the chip as `ipuVersion` in Poplar spells it: ipu1 (Mk1 GC2), ipu2 (Mk2 GC200), ipu21
+    (C600); and bow, an ipu2 with another clock."""
     ipu_version: int
-    """The integer that PopEF metadata carries: 1, 2 or 21."""
+    """Integer that PopEF metadata carries: 1, 2 or 21."""
     description: str
-    """As people call it."""
+    """Common name of the chip."""
     aliases: tuple[str, ...]
-    """Other names by which users ask for it."""
+    """Other names that users may give."""
     tiles_per_ipu: int
     bytes_per_tile: int
     clock_hz: int
@@ -34,55 +36,60 @@ class Target:
     half_macs_float_partials: int
     float_macs: int
     host_bytes_per_second: float
-    """To and from the host, together (section 1.2)."""
+    """Bandwidth to and from the host, both directions together (section 1.2)."""
     link_bytes_per_second: float
-    """From one IPU to its neighbour, one way (section 1.3)."""
+    """Bandwidth from one IPU to its neighbour, in one direction (section 1.3)."""
     quarter_macs: int = 0
-    """0 where the chip has no 8-bit products: operands are widened first."""
+    """Multiply-adds of 8-bit products; 0 if the chip has none, then operands are widened first."""
     num_ipus: int = 1
     workers_per_tile: int = 6
-    """Threads that take turns: a step of one worker takes as many tile cycles."""
+    """Threads of a tile that take turns: a step of one worker takes as many tile cycles as there
+    are workers."""
     exchange_bytes_per_cycle: int = 4
-    """poplibs: Target::getExchangeBytesPerCycle."""
+    """Exchange bandwidth of a tile (poplibs, Target::getExchangeBytesPerCycle)."""
     tiles_per_exchange_bus: int = 2
-    """Neighbours that receive the same data at once (poplibs: Target::getTilesPerSharedExchangeBus)."""
+    """Number of neighbours that receive the same data at once (poplibs,
+    Target::getTilesPerSharedExchangeBus)."""
     copy_bytes_per_cycle: int = 8
-    """From one place of a tile to another (Target::getMemcpyBytesPerCycle)."""
+    """Bandwidth of a copy within a tile (Target::getMemcpyBytesPerCycle)."""
     coefficient_bytes_per_cycle: int = 8
-    """Loading weights into the AMP units; twice that with use128BitConvUnitLoad (poplibs,
-    ConvOptions.hpp)."""
+    """Bandwidth of loading weights into the AMP units; twice that with use128BitConvUnitLoad
+    (poplibs, ConvOptions.hpp)."""
     channel_block_bytes: int = 32
-    """Of the input channels that an AMP unit takes at a time: 16 halves, 32 quarters or 8 floats (poplibs,
-    getWeightsPerConvUnit)."""
+    """Bytes of the input channels that an AMP unit takes at a time: 16 halves, 32 quarters or 8
+    floats (poplibs, getWeightsPerConvUnit)."""
     internal_sync_cycles: int = 200
-    """Assumed, within the 100 to 600 seen; whole models were validated with it (section 2)."""
+    """Cycles of a sync within an IPU. Assumed, within the published range of 100 to 600; whole
+    models were validated with it (section 2)."""
     external_sync_cycles: int = 600
-    """With the host or another IPU (Target::getGlobalSyncCycles of a C600; section 2)."""
+    """Cycles of a sync with the host or another IPU (Target::getGlobalSyncCycles of a C600; section
+    2)."""
 
     @property
     def num_tiles(self) -> int:
-        """Tiles of all its IPUs."""
+        """Number of tiles of all its IPUs."""
         return self.tiles_per_ipu * self.num_ipus
 
     @property
     def title(self) -> str:
-        """As people call it, with Poplar's name, and how many there are."""
+        """Common name with Poplar's name and, if there are several, the number of IPUs."""
         name = f"{self.description} ({self.name})"
         return name if self.num_ipus == 1 else f"{self.num_ipus} x {name}"
 
     def seconds(self, cycles: int) -> float:
-        """Modelled seconds that `cycles` take at this chip's clock."""
+        """Return the modelled seconds that `cycles` take at this chip's clock."""
         return cycles / self.clock_hz
 
     def with_ipus(self, num_ipus: int) -> Target:
-        """The same chip, `num_ipus` of them."""
+        """Return the same chip with `num_ipus` IPUs."""
         return replace(self, num_ipus=num_ipus)
 
     def amp_units(self, element_bytes: int, partial_bytes: int) -> int:
-        """AMP units of a tile at work, each of which makes an output channel.
+        """Return the number of a tile's AMP units at work, each of which computes an output
+        channel.
 
-        Half partials keep all of them busy; of float partials only half as many can be stored in a cycle,
-        64 bits wide. A unit takes 8 quarters, 4 halves or a float in a cycle.
+        Half partials keep all of them busy. With float partials only half as many are busy, because
+        a tile stores 64 bits in a cycle. A unit takes 8 quarters, 4 halves or a float in a cycle.
         """
         if element_bytes < HALF_BYTES:
             return 16
@@ -139,20 +146,21 @@ TARGETS: dict[str, Target] = {
 }
 _ALIASES = {alias: name for name, target in TARGETS.items() for alias in target.aliases}
 DEFAULT_CHIP = "ipu21"
-"""What is meant where nobody says which: the C600, PopRT's own card, of which most published figures are."""
+"""Chip used if none is named: the C600, PopRT's own card, for which most figures are published."""
 
-MOST_IPUS = 65_536
-"""A Pod of 1,024 machines has that many, and none is larger."""
+MAX_IPUS = 65_536
+"""Maximum number of IPUs: a Pod of 1,024 machines has that many, and none is larger."""
 
 
 def find_target(name: str, num_ipus: int = 1) -> Target:
-    """The target of that name, Poplar's or another that people have for it, in any case: the one place that
-    knows how a chip is called.
+    """Return the target with that name, Poplar's or a common alias, in any case. This is the only
+    place that knows the names of chips.
 
-    LoadError lists the known names, and refuses a number of chips that no machine has.
+    Raises LoadError, with a list of the known names, for an unknown name, and for a number of IPUs
+    that no machine has.
     """
-    if not 1 <= num_ipus <= MOST_IPUS:
-        raise LoadError(f"IPU target {name!r}: expected 1 to {MOST_IPUS} IPUs, found {num_ipus}")
+    if not 1 <= num_ipus <= MAX_IPUS:
+        raise LoadError(f"IPU target {name!r}: expected 1 to {MAX_IPUS} IPUs, found {num_ipus}")
     try:
         return TARGETS[_ALIASES.get(name.lower(), name.lower())].with_ipus(num_ipus)
     except KeyError:
@@ -160,5 +168,5 @@ def find_target(name: str, num_ipus: int = 1) -> Target:
 
 
 def known_chips() -> str:
-    """All names of all chips, for messages and help."""
+    """Return all names of all chips, for messages and help."""
     return ", ".join(sorted({*TARGETS, *_ALIASES}))

@@ -1,9 +1,11 @@
-"""Ends runs: those that take too long, and those that the interpreter's end would find in ONNX Runtime.
+"""Ends runs that exceed their time limit, and runs still in ONNX Runtime when the interpreter
+exits.
 
-One thread watches every run of the process, and does what finalizers must leave to somebody who may wait. It
-is a daemon that is joined at exit: the interpreter never finds it alive, and a process that skips that (a
-fork of multiprocessing) never waits for it. Nothing here takes a lock that a finalizer or a run could find
-taken: every step is one operation on a dict or queue.
+One thread watches every run of the process, and does the work that finalizers must leave to a
+thread that may wait. It is a daemon thread that is joined at exit: it has ended when the
+interpreter shuts down. A process that skips the exit handlers (a fork of multiprocessing) never
+waits for it. Nothing here takes a lock that a finalizer or a run could find taken: every step is
+one operation on a dict or queue.
 """
 
 from __future__ import annotations
@@ -20,22 +22,22 @@ from typing import Protocol
 
 
 class Ending(Protocol):
-    """What ends a run once it is set: onnxruntime.RunOptions. One object per run: a late look ends no
-    other."""
+    """Object that ends a run when `terminate` is set: onnxruntime.RunOptions. Each run has its own
+    object, so a late check cannot end another run."""
 
     terminate: bool
 
 
 class Watchdog:
-    """Watches the runs of one process. `begin` and `end` cost a run under a microsecond and wake nobody, but
-    for the first run in each length of the limit."""
+    """Watches the runs of one process. `begin` and `end` cost a run under a microsecond. They wake
+    no thread, except for the first run in each period as long as the limit."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """As new: a fork has neither the thread nor the runs of its parent, but might have a lock that a
-        thread held."""
+        """Reset to the initial state. A fork has neither the thread nor the runs of its parent, but
+        a thread of the parent may have held a lock."""
         self._runs: dict[Ending, float] = {}
         self._errands: SimpleQueue[float | Callable[[], object] | None] = SimpleQueue()
         self._next_look = math.inf
@@ -44,14 +46,15 @@ class Watchdog:
         self._closed_by: int | None = None
 
     def begin(self, run: Ending, limit_seconds: float) -> None:
-        """A run starts now; `terminate` is set if it has not ended after the limit. `end` must follow.
+        """Register a run that starts now. `terminate` is set if the run has not ended after the
+        limit. A call of `end` must follow.
 
-        After `close` the closing thread's runs go unwatched; any other thread ends here, silently, by
-        SystemExit.
+        After `close`, runs of the closing thread are not watched. Any other thread ends here,
+        silently, by SystemExit.
         """
         deadline = time.monotonic() + limit_seconds
-        # First noted, then compared: a look that misses this run sets the time of the next one only
-        # afterwards.
+        # Store the deadline first, then compare: a check that misses this run sets the time of the
+        # next check only afterwards.
         self._runs[run] = deadline
         if self._closed_by is not None:
             self.end(run)
@@ -60,42 +63,45 @@ class Watchdog:
             self._errands.put(deadline)
 
     def end(self, run: Ending) -> None:
-        """The run is over. Raises SystemExit where the interpreter's end has come, which ended it."""
+        """Unregister a run that is over. Raises SystemExit if the exit of the interpreter ended the
+        run."""
         self._runs.pop(run, None)
         if self._closed_by not in (None, threading.get_ident()):
-            # A daemon thread, which Python freezes in a moment; on its way out of ONNX Runtime that would
-            # abort the process.
+            # This is a daemon thread, which Python freezes soon; freezing it on its way out of ONNX
+            # Runtime would abort the process.
             raise SystemExit
 
     def soon(self, errand: Callable[[], object]) -> None:
-        """Have the thread call `errand`, which may wait a little; `start` must have been called in this
-        process.
+        """Have the thread call `errand`, which may wait a little; `start` must have been called in
+        this process.
 
-        All that a finalizer may do: it takes no lock, at whatever point of whatever thread the garbage
-        collector comes by.
+        A finalizer may do no more than this: it takes no lock, so it is safe wherever the garbage
+        collector runs.
         """
         self._errands.put(errand)
 
     def start(self) -> None:
-        """Have the thread there; at the interpreter's end, when none can start, do without."""
+        """Start the thread if it is not running. When the interpreter exits and no thread can
+        start, do nothing."""
         with self._starting:
             if self._thread is not None or self._closed_by is not None:
                 return
-            # Known before it starts: the garbage collector may have a finalizer run a model, which comes
-            # here, in between.
+            # Assign the thread before it starts: the garbage collector may call a finalizer that
+            # runs a model, which calls this method in between.
             thread = self._thread = threading.Thread(target=self._watch, name="simipu watchdog", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
                 self._thread = None
             except KeyboardInterrupt:
-                # While start waited for the thread to run, most likely: then it does. Else the next run
-                # starts another.
+                # Most likely the interrupt came while start waited for the thread to run; then it
+                # runs. Else the next run starts another thread.
                 self._thread = thread if thread.ident is not None else None
                 raise
 
     def close(self) -> None:
-        """End every run, and wait until no thread is in one; then end the thread, its errands done."""
+        """End every run, and wait until no thread is in one; then do the remaining errands and end
+        the thread."""
         self._closed_by = threading.get_ident()
         while self._runs:
             for run in self._runs.copy():
@@ -103,29 +109,31 @@ class Watchdog:
             time.sleep(0.001)
         if self._thread is not None:
             self._errands.put(None)
-            # One whose start was interrupted may not be joined; it ends too, or is frozen while it sleeps.
+            # A thread whose start was interrupted cannot be joined; it ends too, or is frozen while
+            # it sleeps.
             with suppress(RuntimeError):
                 self._thread.join()
 
     def _watch(self) -> None:
         while True:
-            # The longest wait that the platform takes is some centuries; limits may be longer.
+            # The longest wait that the platform supports is some centuries; limits may be longer.
             seconds = min(max(0.0, self._next_look - time.monotonic()), threading.TIMEOUT_MAX)
             with suppress(Empty):
                 errand = self._errands.get(timeout=seconds)
                 if errand is None:
                     return
                 if isinstance(errand, float):
-                    # Kept though its run may be over: runs that follow it need not wake this thread before.
+                    # Keep the time even if its run is over: later runs then need not wake this
+                    # thread before it.
                     self._next_look = min(self._next_look, errand)
                 else:
                     errand()
-                errand = None  # nor keep alive what it ended
+                errand = None  # do not keep a finished errand alive
             if self._next_look <= time.monotonic():
                 self._look()
 
     def _look(self) -> None:
-        """End the runs whose time is up, and see when the next one's is."""
+        """End the runs whose time is up, and set the time of the next check."""
         self._next_look = math.inf
         now = time.monotonic()
         deadlines = self._runs.copy()
@@ -138,7 +146,7 @@ class Watchdog:
 
 
 WATCHDOG = Watchdog()
-"""The process's."""
+"""Watchdog of this process."""
 
 atexit.register(WATCHDOG.close)
 os.register_at_fork(after_in_child=WATCHDOG.reset)

@@ -1,6 +1,6 @@
-"""Fills in what a model configuration leaves out, from the PopEF file and the name map.
+"""Completion of a model configuration from the PopEF file and the name map.
 
-What the user wrote stays; whether it agrees with the PopEF file is ModelState's question.
+The user's own entries stay unchanged. ModelState checks whether they agree with the PopEF file.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ from triton_poplar.model_state import ModelState
 from triton_poplar.tensors import Tensor
 
 BATCHES_PER_REQUEST = 1_000
-"""The guide's example: max_batch_size is 1000 times the compiled batch; the backend splits and joins."""
-MOST_BATCH_SIZE = 2**31 - 1
-"""max_batch_size is an int32."""
+"""Factor of the guide's example: max_batch_size is 1000 times the compiled batch. The backend
+splits and joins requests."""
+MAX_BATCH_SIZE = 2**31 - 1
+"""Maximum of max_batch_size, which is an int32."""
 _SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 
 
 def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str, Any]:
-    """The entries that `config` (Triton's JSON form) lacks: max_batch_size, dynamic_batching, input, output.
+    """Return the entries that `config` (Triton's JSON form) lacks: max_batch_size,
+    dynamic_batching, input, output.
 
-    With neither inputs nor outputs given, a model with a compiled batch of rows that are proven to be
-    independent gets a max_batch_size unless it has one, and an empty dynamic_batching unless it names a
-    scheduler. Where they are not, or lie along another axis than the first, dims hold the batch. Raises
-    ModelConfigError when the model's files are not right.
+    If the configuration has neither inputs nor outputs, and the rows of the compiled batch are
+    proven to be independent, the model gets a max_batch_size unless it has one. It also gets an
+    empty dynamic_batching unless it names a scheduler. If the rows are not proven to be
+    independent, or lie along another axis than the first, dims hold the batch. Raises
+    ModelConfigError if the model's files are invalid.
     """
     state = ModelState(config, version_folder)
     untouched = not config.get("input") and not config.get("output")
     max_batch_size = state.max_batch_size
     proven = state.rows.dependence is None
     if untouched and proven and not max_batch_size and state.batch_size and not state.rows.batch_axes:
-        max_batch_size = min(state.total_batch_size * BATCHES_PER_REQUEST, MOST_BATCH_SIZE)
+        max_batch_size = min(state.total_batch_size * BATCHES_PER_REQUEST, MAX_BATCH_SIZE)
     added: dict[str, Any] = {"max_batch_size": max_batch_size}
     if max_batch_size and not any(name in config for name in _SCHEDULERS):
         added["dynamic_batching"] = {}

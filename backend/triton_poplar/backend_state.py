@@ -1,9 +1,9 @@
-"""BackendState: what all models of a server share: the backend's options, and the simulated machine that they
-describe.
+"""BackendState: the backend's options and the simulated machine that they describe, shared by all
+models of a server.
 
-Triton hands the options of `--backend-config=poplar,KEY=VALUE` to native backends only, so they are read from
-the server's command line; where that cannot be read, and for options that are not on it, environment
-variables count: `POPLAR_` and the name in capitals.
+Triton passes the options of `--backend-config=poplar,KEY=VALUE` only to native backends, so they
+are read from the server's command line. If that cannot be read, and for options that are not on it,
+environment variables count: `POPLAR_` and the name in capitals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BACKEND = "poplar,"
 
 
 class BackendState:
-    """The options of the backend. Raises ModelConfigError naming an option with a bad value."""
+    """Options of the backend. Raises ModelConfigError naming an option with a bad value."""
 
     def __init__(self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
@@ -32,17 +32,18 @@ class BackendState:
 
     @staticmethod
     def of_server() -> BackendState:
-        """The options of the tritonserver whose child this process is."""
+        """Return the options of the tritonserver whose child process this is."""
         return BackendState(read_command_line(os.getppid()))
 
 
 def environment_variable(option: str) -> str:
-    """sim_num_IPUs is POPLAR_SIM_NUM_IPUS."""
+    """Return the name of an option's environment variable; sim_num_IPUs is POPLAR_SIM_NUM_IPUS."""
     return f"POPLAR_{option.upper()}"
 
 
 def read_command_line(pid: int) -> list[str]:
-    """The arguments of a process; none where /proc does not tell."""
+    """Return the command-line arguments of a process, or an empty list if /proc does not show
+    them."""
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -51,8 +52,8 @@ def read_command_line(pid: int) -> list[str]:
 
 
 def find_options(command_line: Sequence[str]) -> dict[str, str]:
-    """The poplar options in a server's arguments, in both spellings of the flag; the last of a name
-    counts."""
+    """Return the poplar options in a server's arguments, in both spellings of the flag. The last
+    value of a name wins."""
     found = {}
     for index, argument in enumerate(command_line):
         value = argument.removeprefix(f"{_FLAG}=")

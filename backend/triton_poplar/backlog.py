@@ -1,26 +1,30 @@
-"""Drains a backlog of requests whose clients have gone, so that goodput under overload stays near capacity.
+"""Drains a backlog of requests whose clients have gone, so that goodput under overload stays near
+capacity.
 
-A queue that grows is served from its old end. Once it is as long as the clients' deadlines every request
-reaches the model just before its deadline, is computed, and is answered too late: the server works at full
-load and no client has an answer. To skip the cancelled requests does not help, for the next one is about to
-expire as well. What helps is to refuse the whole queue at once: what comes next is fresh.
+A growing queue is served from its old end. Once it is as long as the clients' deadlines, every
+request reaches the model just before its deadline, is computed, and is answered too late. The
+server then works at full load and no client gets an answer. Skipping the cancelled requests does
+not help, because the next one is about to expire as well. Refusing the whole queue at once does
+help: later requests are fresh.
 
 The rule, for a call that brings at least a full run (nothing waits behind a smaller one):
 
-1. At most `SAMPLES_PER_SECOND` times a second look at a few of its requests, before the run and, unless it is
-   short, after it: to ask whether one is cancelled takes 30 to 100 us. Usually none is, and that is all.
-2. Else look at more. Those that are cancelled are not computed. If the client of more than half has gone at
-   the end of the run, and most of them had not at its start, the run was wasted: there is a backlog. Requests
-   that are cancelled *before* the run are no evidence of one: a client that gives up at once is no reason to
-   refuse others.
-3. Then refuse everything until a call comes that is not full, or that the instance had to wait for. But of
-   calls in which every request looked at is cancelled already the others are computed: there are such calls
-   at the head of the queue only, unless some clients give up early, and others wait among them.
-4. A drain has to help: until `GOOD_SAMPLES` in a row were good, the next drain waits for `MIN_REST_SECONDS`,
-   then for twice that, and so on. A client that always cancels in the middle of runs has others' requests
-   refused ever more rarely.
+1. At most `SAMPLES_PER_SECOND` times a second, look at a few requests of the call. Do this before
+   the run and, unless the run is short, after it. To check whether one is cancelled takes 30 to 100
+   us. Usually none is, and the check ends here.
+2. Otherwise look at more. Cancelled requests are not computed. There is a backlog if the client of
+   more than half has gone at the end of the run, and most of them had not at its start: the run was
+   wasted. Requests that are cancelled *before* the run are no evidence of a backlog: a client that
+   gives up at once is no reason to refuse others.
+3. Then refuse everything until a call comes that is not full, or that the instance had to wait for.
+   The exception is a call in which every request looked at is already cancelled: its other requests
+   are computed. Such calls are at the head of the queue only, unless some clients give up early,
+   and others wait among them.
+4. A drain has to help. Until `GOOD_SAMPLES` in a row were good, the next drain waits for
+   `MIN_REST_SECONDS`, then for twice that, and so on. So a client that always cancels in the middle
+   of runs causes ever fewer drains.
 
-Clients without deadlines cancel nothing. However long their queue is, none of them is refused.
+Clients without deadlines cancel nothing. None of them is refused, however long their queue is.
 """
 
 from __future__ import annotations
@@ -30,35 +34,76 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 SAMPLES_PER_SECOND = 20
-"""Calls that are looked at, which takes 0.5 % of the time, or, with long runs, 1 %."""
+"""Maximum number of calls per second that are sampled. This takes 0.5 % of the time, or 1 % with
+long runs."""
 GLANCE, SAMPLE = 4, 16
-"""Requests that are looked at, spread over the call: of every sampled call, and where one of them is
-cancelled."""
+"""Numbers of requests to look at, spread over the call: `GLANCE` in every sampled call, `SAMPLE` if
+one of those is cancelled."""
 MIN_WASTED, MAX_USEFUL_WASTE = 0.5, 0.25
-"""Share of requests that are cancelled at the end of a run: above which the run was wasted; up to which, of
-those that it was computed for, it was not."""
+"""Shares of requests that are cancelled at the end of a run. Above `MIN_WASTED` the run was wasted.
+Up to `MAX_USEFUL_WASTE` of the requests it was computed for, it was not."""
 MIN_RUN_SECONDS = 0.01
-"""A shorter run that began with nothing cancelled is not judged: little is lost with it."""
+"""Minimum duration of a run that is judged if it began with nothing cancelled; a shorter run loses
+little."""
 MAX_DRAIN_SECONDS = 1.0
-"""Requests that come faster than they can be refused are no backlog that a drain could end."""
+"""Maximum duration of a drain. A drain cannot end a backlog to which requests come faster than they
+can be refused."""
 MIN_IDLE_SECONDS = 0.002
-"""Calls that wait in a queue follow one another within 0.5 ms."""
+"""Minimum idle time that shows an empty queue. Calls that wait in a queue follow one another within
+0.5 ms."""
 MIN_EMPTY_SECONDS = 0.05
-"""For a call of several requests, which may have come together after nothing did."""
-MAX_REFUSAL_SECONDS = 0.001
-"""What Triton takes to send one refusal; it hands over the next call after the last."""
+"""Minimum idle time that shows an empty queue before a call of several requests, which may have
+arrived together after an idle time."""
+MAX_HANDING_OVER_SECONDS = 0.001
+"""Maximum time that Triton and the stub take to send one refusal or to hand over one request. The
+next call comes after the last of both."""
 MIN_REST_SECONDS, MAX_REST_SECONDS = 1.0, 60.0
-"""Between drains that did not help."""
+"""Minimum and maximum time between drains that did not help."""
 GOOD_SAMPLES = 3
-"""Calls with hardly a cancelled request, one after the other, that show that a drain has helped."""
+"""Number of successive calls with hardly a cancelled request that show that a drain has helped."""
 
 Item = TypeVar("Item")
 
 
-class Backlog:
-    """Decides which calls of one instance are computed: `admit`, and for a full call `watch`, then `judge`.
+class Sample:
+    """Watched requests that another thread answers one by one, with those whose clients had gone by
+    then.
 
-    One thread calls it. `report` is told at the end of a drain how many requests were refused.
+    That thread calls `note` before each answer. Checking whether a client has gone takes long. If
+    none of the first `GLANCE` clients has gone, the others count as waiting.
+    """
+
+    def __init__(self, watched: Sequence[object]) -> None:
+        self.watched = watched
+        self._left = set(map(id, watched))
+        self._gone: set[int] = set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all are answered."""
+        return not self._left
+
+    def note(self, request: Item, is_cancelled: Callable[[Item], bool]) -> None:
+        """Look at a request before its answer is sent. Requests that are not watched are
+        ignored."""
+        if id(request) not in self._left:
+            return
+        asks = self._gone or len(self.watched) - len(self._left) < GLANCE
+        if asks and is_cancelled(request):
+            self._gone.add(id(request))
+        self._left.discard(id(request))
+
+    def is_gone(self, request: object) -> bool:
+        """Return whether a client had gone when its request was answered."""
+        return id(request) in self._gone
+
+
+class Backlog:
+    """Decides which calls of one instance are computed: `admit`, and for a full call `watch`, then
+    `judge`.
+
+    One thread calls it. If another thread answers the requests, a `Sample` passes its observations
+    to `judge`. `report` is called at the end of a drain with the number of refused requests.
     """
 
     def __init__(
@@ -80,30 +125,33 @@ class Backlog:
         return self._is_draining
 
     def admit(self, requests: Sequence[Item], is_full: bool, is_cancelled: Callable[[Item], bool]) -> bool:
-        """Whether to compute a call; one that shows that the queue is empty ends the drain."""
+        """Return whether to compute a call. A call that shows that the queue is empty ends the
+        drain."""
         if not self._is_draining:
             return True
         now = self._clock()
         idle = MIN_IDLE_SECONDS if len(requests) == 1 else MIN_EMPTY_SECONDS
-        waited_for = now - self._refused_at >= idle + self._num_refused * MAX_REFUSAL_SECONDS
+        handing_over = (self._num_refused + len(requests)) * MAX_HANDING_OVER_SECONDS
+        waited_for = now - self._refused_at >= idle + handing_over
         if not is_full or waited_for or now >= self._drain_until:
             self.close()
             return True
         if all(map(is_cancelled, _spread(requests, GLANCE))):
+            self._refused_at = now
             return True
         self._num_refused = len(requests)
         self._refused += len(requests)
         return False
 
     def leave(self) -> None:
-        """The requests of a call that was not admitted are answered."""
+        """Record that the requests of a call that was not admitted have been answered."""
         self._refused_at = self._clock()
 
     def watch(
         self, requests: Sequence[Item], is_cancelled: Callable[[Item], bool]
     ) -> tuple[Sequence[Item], Sequence[Item]]:
-        """Look at the requests of a full call, if it is time: those to be judged after the run, and those
-        that are cancelled already."""
+        """Look at the requests of a full call, if it is time. Return those to judge after the run
+        and those that are already cancelled."""
         now = self._clock()
         if not self._is_draining and now - self._sampled_at < 1 / SAMPLES_PER_SECOND:
             return (), ()
@@ -116,7 +164,7 @@ class Backlog:
         watched, gone = _part(sample, is_cancelled)
         self._num_gone = len(gone)
         if self._is_draining or not watched:
-            # Someone may wait for one of the others: no request is given up unseen.
+            # A client may wait for one of the others: check every request before it is dropped.
             watched, gone = _part(requests, is_cancelled)
         if 2 * len(watched) >= len(sample):
             return watched[:SAMPLE], gone
@@ -124,7 +172,8 @@ class Backlog:
         return (), gone
 
     def judge(self, watched: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> None:
-        """After the run: begin a drain if it was for requests whose clients have gone meanwhile."""
+        """Begin a drain if the run that has ended was for requests whose clients have gone
+        meanwhile."""
         if not watched:
             return
         now = self._clock()
@@ -163,7 +212,7 @@ class Backlog:
 
 
 def _part(requests: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:
-    """Those that are awaited, and those that are cancelled."""
+    """Return the requests that are still wanted and the requests that are cancelled."""
     parts: tuple[list[Item], list[Item]] = [], []
     for request in requests:
         parts[is_cancelled(request)].append(request)
@@ -171,7 +220,7 @@ def _part(requests: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> tup
 
 
 def _spread(requests: Sequence[Item], count: int) -> Sequence[Item]:
-    """At most so many of the requests, at equal distances."""
+    """Return at most `count` of the requests, at equal distances."""
     if len(requests) <= count:
         return requests
     return [requests[index * len(requests) // count] for index in range(count)]

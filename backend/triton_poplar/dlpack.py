@@ -1,8 +1,9 @@
-"""numpy arrays as DLPack capsules that Triton's stub can take.
+"""numpy arrays as DLPack capsules that Triton's stub accepts.
 
-Two reasons to make them by hand: the stub's own numpy binding reads arrays of numpy 2 wrongly, and a capsule
-that numpy made crashes the stub, which renames it before numpy's destructor looks. A capsule from here has no
-destructor; the consumer calls the deleter in it, which releases the array.
+The capsules are made by hand for two reasons. The stub's own numpy binding reads arrays of numpy 2
+wrongly. A capsule that numpy made crashes the stub, which renames it before numpy's destructor
+checks the name. A capsule from here has no destructor; the consumer calls the deleter in it, which
+releases the array.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ _CPU = 1
 
 
 def to_capsule(array: npt.NDArray[Any]) -> Any:
-    """A `dltensor` capsule over the memory of `array` (made contiguous if it is not).
+    """Return a `dltensor` capsule over the memory of `array`, which is copied first if it is not
+    contiguous.
 
     The array lives until the consumer deletes the tensor.
     """

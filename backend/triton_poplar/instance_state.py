@@ -1,5 +1,5 @@
-"""ModelInstanceState: one instance of a model: its session, its queues, and the way of requests through
-them."""
+"""ModelInstanceState: one instance of a model, with its session, its queues and the path of
+requests through them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from simipu.errors import SimIpuError
 from simipu.kernels import find_kernels
 
 import popef
-from triton_poplar.backlog import Backlog
+from triton_poplar.backlog import Backlog, Sample
 from triton_poplar.errors import ModelConfigError, RequestError
+from triton_poplar.first_loads import load_first
 from triton_poplar.log import RareWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Array, CancelledError, Request
-from triton_poplar.sessions import open_session
-from triton_poplar.statistics import Statistics
+from triton_poplar.sessions import load_session, make_graph_options
+from triton_poplar.statistics import Histogram, Statistics
 
 PART_SECONDS = 0.1
-"""Of a long call: what of it is answered before the rest is computed."""
+"""Duration of the part of a long call that is answered before the rest is computed."""
 CANCELLED = "the client cancelled it while it waited"
 OVERLOADED = (
     "is overloaded: the request was refused with all that waited, for answers came too late; try again"
@@ -31,15 +32,17 @@ OVERLOADED = (
 
 
 class ModelInstanceState:
-    """Answers requests of one model, joined into compiled batches. One thread calls `execute`, or `submit`.
+    """Answers requests of one model, joined into compiled batches. One thread calls `execute`, or
+    `submit`.
 
-    Without `respond` execution is synchronous: `execute` runs its requests in the calling thread and returns
-    when all have their answer. With it the instance has a session thread: `submit` hands requests over, and
-    each is passed to `respond` once, in the order in which they came, when it has its outputs or an error.
-    What waits is bounded: `submit` blocks while a whole run's rows wait already, so that Triton's batcher
-    goes on filling batches.
+    Without `respond` execution is synchronous: `execute` runs its requests in the calling thread
+    and returns when all have their answer. With `respond` the instance has a session thread.
+    `submit` hands requests over, and each is passed to `respond` once, in order of arrival, when it
+    has its outputs or an error. The queue is bounded: `submit` blocks while the rows of a whole run
+    wait already, so that Triton's batcher continues to fill batches.
 
-    `is_cancelled` asks whether a request's client has gone; with it a backlog is drained (backlog.py).
+    `is_cancelled` returns whether a request's client has gone. With it a backlog is drained
+    (backlog.py).
     """
 
     def __init__(
@@ -57,51 +60,58 @@ class ModelInstanceState:
         self._counting = threading.Lock()
         self._room = threading.Condition()
         self._waiting_rows = 0
+        started = time.monotonic()
         model_state.creation_delay()
         self._failures, self._drains = RareWarnings(name), RareWarnings(name)
         self._is_cancelled = is_cancelled or (lambda _: False)
         drains = is_cancelled is not None and model_state.parameters.drain_backlog
         self._backlog = Backlog(self._report_drain) if drains else None
+        self._sample: Sample | None = None
         self.session = _open(model_state)
         session = self.session
         self.statistics = Statistics(
             session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds
         )
+        buckets = model_state.parameters.latency_buckets
+        self.statistics.latency, self.statistics.waiting = Histogram(buckets), Histogram(buckets)
         self._observe = self.statistics.add_run if self.trace is None else self._trace_run
         session.observer = self._count_fused if session.branch_costs else self._observe
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         self._pipeline = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
             self._pipeline.start(f"session {name}")
+        self.load_seconds = time.monotonic() - started
+        """Time from the start of the load until the instance could answer."""
 
     @property
     def queues_mutex(self) -> threading.Condition:
-        """The lock of the queues: held from `enqueue_request` to `set_request_outputs`."""
+        """Lock of the queues, held from `enqueue_request` to `set_request_outputs`."""
         return self._pipeline.queues.lock
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are computed; a child of `sim_isolation` that died is replaced, and does not
-        count."""
+        """Whether requests are computed. A dead child process of `sim_isolation` is replaced, so it
+        does not count."""
         return self._pipeline.is_open
 
     @property
     def kernels(self) -> str:
-        """The instructions that compute half precision; "none": ONNX Runtime's own operators do, and the log
-        has the reason."""
+        """Instructions that compute half precision. "none" means that ONNX Runtime's own operators
+        do; the log has the reason."""
         return find_kernels().instructions
 
     @property
     def queues(self) -> QueueManager:
-        """The queues of the session."""
+        """Queues of the session."""
         return self._pipeline.queues
 
     def get_graph(self, name: str, unit: str = "") -> Graph | None:
-        """The PVTI graph of that name, with the model's before it; None while tracing is off."""
+        """Return the PVTI graph of that name, prefixed with the model's name, or None while tracing
+        is off."""
         return self.trace.graph(f"{self.model_state.name} {name}", unit) if self.trace is not None else None
 
     def add_values_to_graph(self, batch_size: int, execution_ns: int) -> None:
-        """Add what a collection of requests took to the PVTI graphs."""
+        """Add the duration and batch size of a collection of requests to the PVTI graphs."""
         for name, unit, value in (
             ("batch size", "rows", float(batch_size)),
             ("execution", "ms", execution_ns / 1e6),
@@ -113,8 +123,9 @@ class ModelInstanceState:
     def enqueue_request(
         self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None
     ) -> None:
-        """Put a request's rows into the input queues, by anchor. Call with `queues_mutex` held, then
-        `set_request_outputs` once. `callback` is called when its first row is read."""
+        """Put a request's rows into the input queues, by anchor. Call this with `queues_mutex`
+        held, then `set_request_outputs` once. `callback` is called when the request's first row is
+        read."""
         self._pipeline.enqueue_request(inputs, batch_size, callback)
 
     def set_request_outputs(
@@ -124,12 +135,13 @@ class ModelInstanceState:
         callback: Callable[[Exception | None], None],
         request: Request | None = None,
     ) -> None:
-        """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is
-        called once: after the last row of the last output is written, or with the error that came instead."""
+        """Set where the rows of the last enqueued request go, by anchor; None drops an output.
+        `callback` is called once, after the last row of the last output is written or with the
+        error that occurred instead."""
         self._pipeline.set_request_outputs(outputs, batch_size, callback, (request, callback))
 
     def _count_fused(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
-        """A run of a fused model takes what the model takes that it was for."""
+        """Count a run of a fused model, with the cost of the model that the run was for."""
         cost, statistics = self.session.run_cost, self.statistics
         statistics.cycles, statistics.seconds = cost.cycles, cost.seconds
         statistics.modelled_seconds = cost.modelled_seconds
@@ -138,38 +150,52 @@ class ModelInstanceState:
     def execute(self, requests: Sequence[Request], is_part: bool = False) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
 
-        Their rows are joined here, past the queues: while this call goes on no other can add to them.
-        `is_part`: they are a part of a call of Triton's, as `split` makes them.
+        Their rows are joined here without the queues, because no other call can add to them
+        meanwhile. `is_part` means that they are a part of one call from Triton, as `split` makes
+        it.
         """
         arrived_ns = time.perf_counter_ns()
-        waiting = [request for request in requests if self._accepts(request)]
-        if self._backlog is None or not waiting:
-            self._run(waiting)
-        elif not self._backlog.admit(
-            waiting, is_full := is_part or self._fills_run(waiting), self._is_cancelled
-        ):
-            self._refuse(waiting)
-            self._backlog.leave()
-        elif not is_full:
-            self._run(waiting)
-        else:
-            watched, gone = self._backlog.watch(waiting, self._is_cancelled)
-            for request in gone:
-                self._fail(request, CancelledError(CANCELLED))
-            self._run([request for request in waiting if request.error is None])
+        waiting, watched = self._admit(requests, is_part)
+        self._run(waiting)
+        if self._backlog is not None:
             self._backlog.judge(watched, self._is_cancelled)
-        self._count(requests, arrived_ns)
+        self._count(requests)
         self._report(requests, arrived_ns)
 
-    def split(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
-        """The parts of a call of Triton's, which are to be computed and answered one after the other.
+    def _admit(
+        self, requests: Sequence[Request], is_part: bool, may_watch: bool = True
+    ) -> tuple[list[Request], Sequence[Request]]:
+        """Return the requests of a call to compute, and those of them to judge after the run. The
+        other requests get their errors."""
+        waiting = [request for request in requests if self._accepts(request) and not request.expire()]
+        backlog = self._backlog
+        if backlog is None or not waiting:
+            return waiting, ()
+        is_full = is_part or self._fills_run(waiting)
+        if not self._passes(backlog, waiting, is_full):
+            return [], ()
+        if not is_full or not may_watch:
+            return waiting, ()
+        watched, gone = backlog.watch(waiting, self._is_cancelled)
+        for request in gone:
+            self._fail(request, CancelledError(CANCELLED))
+        return [request for request in waiting if request.error is None], watched
 
-        Triton hands over all that waits, up to max_batch_size. Answered together, the first of a call that
-        takes seconds would wait for the last.
+    def split(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
+        """Return the parts of one call from Triton, which are computed and answered one after the
+        other.
+
+        Triton passes all waiting requests at once, up to max_batch_size. If a call takes seconds,
+        its first request would have to wait for the last. A call that is refused is one part, whose
+        requests have their errors.
         """
-        statistics = self.statistics
-        if self._backlog is None or self._backlog.is_draining or not statistics.batches:
+        statistics, backlog = self.statistics, self._backlog
+        if backlog is None or not statistics.batches:
             return [requests]
+        if backlog.is_draining:
+            waiting = [request for request in requests if request.error is None]
+            if not self._passes(backlog, waiting, self._fills_run(waiting)):
+                return [requests]
         runs = max(1, int(PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns)))
         parts: list[Sequence[Request]] = []
         start = rows = 0
@@ -182,11 +208,11 @@ class ModelInstanceState:
 
     @property
     def _capacity(self) -> int:
-        """The rows that are computed at once."""
+        """Number of rows that are computed at once."""
         return self.session.rows_per_run * self.session.runs_at_once
 
     def _count_rows(self, request: Request) -> int:
-        """The rows of the runs that a request takes."""
+        """Return the number of rows that the runs of a request occupy."""
         return self.session.rows_per_run if self.session.runs_alone else request.batch_size
 
     def _fills_run(self, requests: Sequence[Request]) -> bool:
@@ -198,19 +224,30 @@ class ModelInstanceState:
             return
         if self._delay_seconds:
             time.sleep(self._delay_seconds)
-        outcomes = run_joined(self.session, requests, time.perf_counter_ns())
+        started_ns = time.perf_counter_ns()
+        for request in requests:
+            request.started_ns = started_ns
+        outcomes = run_joined(self.session, requests, started_ns)
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._fail(request, outcome)
             else:
                 request.finish(outcome)
 
-    def _refuse(self, requests: Sequence[Request]) -> None:
-        """Answer requests of a backlog."""
+    def _passes(self, backlog: Backlog, requests: Sequence[Request], is_full: bool) -> bool:
+        """Return whether a call is computed. Requests of a backlog get their errors."""
+        if backlog.admit(requests, is_full, self._is_cancelled):
+            return True
         for request in requests:
             request.fail(
                 RequestError(f"model {self.model_state.name!r} {OVERLOADED}", "UNAVAILABLE"), "drained"
             )
+        backlog.leave()
+        return False
+
+    def _has_gone(self, request: Request) -> bool:
+        """Return whether the client of a computed request no longer waits for it."""
+        return request.error_kind != "cancelled" and self._is_cancelled(request)
 
     def _report_drain(self, refused: int) -> None:
         self._drains.warn(
@@ -219,8 +256,8 @@ class ModelInstanceState:
         )
 
     def _accepts(self, request: Request) -> bool:
-        """Whether a request is to be run; one that would have to be split where that changes its answer gets
-        its error."""
+        """Return whether a request is to be run. A request that would have to be split gets an
+        error if splitting changes its answer."""
         if request.error is None and self.session.runs_alone:
             try:
                 self.session.check_rows(request.batch_size)
@@ -229,29 +266,46 @@ class ModelInstanceState:
         return request.error is None
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Hand requests over to the session thread. Nothing is raised: what goes wrong is a request's
-        answer."""
+        """Hand requests over to the session thread. It raises nothing: every error becomes the
+        answer of a request."""
         collection = RequestCollection(requests, self._report)
+        parts = self.split(requests)
         delay_seconds = self._delay_seconds
-        for request in requests:
+        for part in parts:
             try:
                 if delay_seconds:
                     time.sleep(delay_seconds)
                     delay_seconds = 0
-                self._submit(request, collection)
+                self._choose(part, len(parts) > 1)
             except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
-                self._fail(request, error)
-                self._answer(request, collection)
+                for request in part:
+                    self._fail(request, error)
+            for request in part:
+                self._submit(request, collection)
+
+    def _choose(self, requests: Sequence[Request], is_part: bool) -> None:
+        """Decide which requests of a call are computed. The others get their errors.
+
+        Before it answers a watched request, the session thread checks whether the client has gone.
+        Watched requests are judged when the next requests come.
+        """
+        if self._sample is not None and self._sample.is_complete:
+            sample, self._sample = self._sample, None
+            if self._backlog is not None:
+                self._backlog.judge(sample.watched, sample.is_gone)
+        _, watched = self._admit(requests, is_part, may_watch=self._sample is None)
+        if watched:
+            self._sample = Sample(watched)
 
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
-        """Give the places of waiting requests that nobody wants any more to others; they are answered all the
-        same."""
+        """Remove cancelled requests from the queues, so that others can take their places. They
+        still get an answer."""
         for _, done in self._pipeline.withdraw(lambda owner: owner[0] is not None and is_cancelled(owner[0])):
             done(CancelledError(CANCELLED))
 
     def close(self) -> None:
-        """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace
-        written."""
+        """Stop the instance. Requests without an answer get UNAVAILABLE, the device is released,
+        and the trace is written."""
         self._pipeline.stop()
         if self._backlog is not None:
             self._backlog.close()
@@ -262,24 +316,25 @@ class ModelInstanceState:
             self.trace.close()
 
     def read_statistics(self) -> Statistics:
-        """The sums so far, with the queue's depth of now."""
+        """Return the sums so far, with the current depth of the queue."""
         self.statistics.queue_depth = self.queues.readAvailable()
         return self.statistics
 
     def _submit(self, request: Request, collection: RequestCollection) -> None:
-        if not self._accepts(request):
-            self._answer(request, collection)
-            return
-        self._wait_for_room(request.batch_size)
-        try:
-            self._enqueue(request, collection)
-        except BaseException:
+        if request.error is None:
+            self._wait_for_room(request.batch_size)
+            try:
+                if not request.expire():
+                    self._enqueue(request, collection)
+                    return
+            except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
+                self._fail(request, error)
             self._free(request.batch_size)
-            raise
+        self._answer(request, collection)
 
     def _fail(self, request: Request, error: Exception) -> None:
-        """Answer with what went wrong, and tell the log, unless it is only that nobody wants the answer any
-        more."""
+        """Answer with an error, and log it unless the request was cancelled or the session
+        stopped."""
         request.fail_run(error)
         if not isinstance(error, (CancelledError, StoppedError)):
             self._failures.warn(request.error)
@@ -291,7 +346,8 @@ class ModelInstanceState:
         }
 
         def started() -> None:
-            """The first row is read: the request leaves its place to another; once only."""
+            """Free the request's place in the queue when its first row is read. Later calls do
+            nothing."""
             if not request.started_ns:
                 request.start_compute_timer()
                 self._free(request.batch_size)
@@ -323,19 +379,29 @@ class ModelInstanceState:
 
     def _answer(self, request: Request, collection: RequestCollection) -> None:
         assert self._respond is not None
-        self._count([request], collection.arrived_ns)
+        sample = self._sample
+        if sample is not None:
+            sample.note(request, self._has_gone)
+        self._count([request])
         self._respond(request)
         collection.answered()
 
-    def _count(self, requests: Sequence[Request], arrived_ns: int) -> None:
-        statistics = self.statistics
+    def _count(self, requests: Sequence[Request]) -> None:
+        statistics, now_ns = self.statistics, time.perf_counter_ns()
+        add_latency, add_waiting = statistics.latency.add, statistics.waiting.add
         with self._counting:
             statistics.requests += len(requests)
             for request in requests:
+                arrived_ns = request.arrived_ns
+                waited_ns = (request.started_ns or now_ns) - arrived_ns
                 if request.started_ns:
-                    statistics.queue_wait_ns += request.started_ns - arrived_ns
-                if request.error is not None:
+                    statistics.queue_wait_ns += waited_ns
+                if request.error is None:
+                    add_latency(now_ns - arrived_ns)
+                else:
                     statistics.errors[request.error_kind] += 1
+                if request.error_kind != "bad_request":
+                    add_waiting(waited_ns)
 
     def _trace_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
         self.statistics.add_run(start_ns, end_ns, rows, lateness_ns)
@@ -350,7 +416,7 @@ class ModelInstanceState:
         )
 
     def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
-        """What a call's requests took, once the last is answered."""
+        """Record how long a call's requests took, once the last one is answered."""
         now_ns = time.perf_counter_ns()
         self.statistics.execution_ns += now_ns - arrived_ns
         if self.trace is not None:
@@ -361,7 +427,7 @@ class ModelInstanceState:
 
 
 class RequestCollection:
-    """The requests of one call to `submit`; the last answer reports what they took."""
+    """Requests of one call to `submit`; the last answer reports how long they took."""
 
     def __init__(self, requests: Sequence[Request], report: Callable[[Sequence[Request], int], None]) -> None:
         self.arrived_ns = time.perf_counter_ns()
@@ -371,7 +437,7 @@ class RequestCollection:
         self._lock = threading.Lock()
 
     def answered(self) -> None:
-        """One request has its answer."""
+        """Record that one request has its answer."""
         with self._lock:
             self._open -= 1
             last = not self._open
@@ -380,10 +446,10 @@ class RequestCollection:
 
 
 def _open(model_state: ModelState) -> Session:
-    """The session of a model with its weights loaded; ModelConfigError where it cannot be had."""
+    """Return the session of a model with its weights loaded. Raises ModelConfigError if the model
+    cannot be loaded."""
+    load_first(model_state, make_graph_options(model_state), load_session)
     try:
-        session = open_session(model_state)
-        session.runLoadPrograms()
+        return load_session(model_state)
     except (ModelRuntimeError, SimIpuError, popef.PopefError) as error:
         raise ModelConfigError(f"model {model_state.name!r}: {error}") from error
-    return session

@@ -1,5 +1,5 @@
-"""What the backend writes to the server's log: each message in one line, whatever names are in it, and few of
-a kind."""
+"""Messages of the backend in the server's log: each in one line, whatever names are in it, and few
+of a kind."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from collections.abc import Callable
 from popef.text import escape
 
 REST_SECONDS = 10.0
-"""Between two lines of a kind that clients can bring about at will."""
-_MOST_CHARACTERS = 2000
+"""Minimum time between two log lines of a kind that clients can cause at will."""
+_MAX_CHARACTERS = 2000
 
 _log = logging.getLogger("triton_poplar")
 
 
 class _LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return escape(super().format(record), _MOST_CHARACTERS)
+        return escape(super().format(record), _MAX_CHARACTERS)
 
 
 def log_to_stderr() -> None:
-    """Have this process write to stderr, which in a process of the server's is the server's."""
+    """Log to stderr, which a process of the server shares with the server."""
     handler = logging.StreamHandler()
     handler.setFormatter(_LineFormatter("[poplar] %(message)s"))
     logging.basicConfig(handlers=[handler])
 
 
 class RareWarnings:
-    """Warnings under one name, at most one in `REST_SECONDS`: the next, or `close`, says how many there were
-    besides."""
+    """Warnings under one name, at most one in `REST_SECONDS`. The next warning, or `close`, logs
+    how many were left out."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class RareWarnings:
         self._untold = 0
 
     def warn(self, text: object) -> None:
-        """Write it, or count it."""
+        """Log the warning, or count it."""
         with self._lock:
             now = self._clock()
             if now < self._quiet_until:
@@ -54,7 +54,7 @@ class RareWarnings:
         )
 
     def close(self) -> None:
-        """Say how many were counted since the last line."""
+        """Log how many warnings were counted since the last line."""
         with self._lock:
             untold, self._untold = self._untold, 0
         if untold:

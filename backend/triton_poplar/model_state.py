@@ -1,8 +1,8 @@
-"""ModelState: one model of the repository: its configuration, files, tensors. Shared by nothing: each
-instance is a process.
+"""ModelState: one model of the repository, with its configuration, files and tensors. Each instance
+is a process of its own and shares none of this.
 
-Only headers and metadata are read here, in pure Python: Triton runs this in a process whose death would hang
-the server.
+Only headers and metadata are read here, in pure Python, because Triton runs this in a process whose
+death would hang the server.
 """
 
 from __future__ import annotations
@@ -10,25 +10,58 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import popef
+from popef.queue_policy import UNBOUNDED_MICROSECONDS
 from triton_poplar.backend_state import BackendState
 from triton_poplar.errors import ModelConfigError
-from triton_poplar.parameters import MOST_DELAY_SECONDS, Parameters, parse_parameters
+from triton_poplar.parameters import MAX_DELAY_SECONDS, Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 if TYPE_CHECKING:
     from model_runtime.fusion import FusedRequests
 
 
-class ModelState:
-    """A model's files and parameters, read and checked.
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Limits of how long a request may wait, from `default_queue_policy` of a configuration. Here
+    they apply to requests that wait in the backend, after Triton's own queue."""
 
-    `config` is Triton's model configuration (JSON form), `version_folder` the folder of the version that is
-    loaded. Raises ModelConfigError naming what is wrong, where, what was expected and found.
+    default_us: int = UNBOUNDED_MICROSECONDS
+    allows_override: bool = True
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> QueuePolicy:
+        """Read the policy of a configuration.
+
+        Without a policy a request's own timeout counts. A policy that delays requests sets no
+        limit. Policies of priority levels set none here, because the backend does not know a
+        request's level.
+        """
+        batching = config.get("dynamic_batching") or {}
+        policy = batching.get("default_queue_policy") or {}
+        if batching.get("priority_queue_policy") or policy.get("timeout_action", "REJECT") != "REJECT":
+            return cls(allows_override=False)
+        if not policy:
+            return cls()
+        default_us = int(policy.get("default_timeout_microseconds", 0))
+        return cls(default_us or UNBOUNDED_MICROSECONDS, bool(policy.get("allow_timeout_override")))
+
+    def find_timeout_ns(self, asked_us: int) -> int:
+        """Return the bound for a request whose own timeout is `asked_us` (0: none)."""
+        shorter = self.allows_override and 0 < asked_us < self.default_us
+        return 1000 * (asked_us if shorter else self.default_us)
+
+
+class ModelState:
+    """Files and parameters of a model, read and checked.
+
+    `config` is Triton's model configuration (JSON form), `version_folder` the folder of the loaded
+    version. Raises ModelConfigError that names what is wrong, where, what was expected and found.
     """
 
     def __init__(
@@ -46,28 +79,34 @@ class ModelState:
         )
         self.graph_file = next(iter(self._find("sim_graph_path", "", required=False)), None)
         self.max_batch_size = int(config.get("max_batch_size", 0))
-        self._config = config
+        self.queue_policy = QueuePolicy.of(config)
+        self.config = config
         self._instance_groups = list(config.get("instance_group", []))
         self.models: tuple[popef.FusedModel, ...] = ()
-        """Those of a fused model, of which a request is for one."""
+        """Models of a fused model; each request is for one of them."""
         self._read_tensors(self.load_model())
 
     def validate(self) -> None:
-        """ValidateModelConfig of the guide: afterwards config.pbtxt and PopEF agree."""
-        if self._config.get("model_transaction_policy", {}).get("decoupled"):
+        """Check that config.pbtxt and the PopEF file agree (ValidateModelConfig of the guide)."""
+        if self.config.get("model_transaction_policy", {}).get("decoupled"):
             raise ModelConfigError(
                 f"model {self.name!r}: config.pbtxt says decoupled: true, but every request has exactly one "
                 "answer; leave model_transaction_policy out"
             )
         batch = self.total_batch_size if self.holds_batch else 0
-        for entry in self._config.get("input", []):
+        for entry in self.config.get("input", []):
             if self._friendly_frozen.get(entry["name"]):
                 raise ModelConfigError(
                     f"config.pbtxt has input {entry['name']!r}, whose data the PopEF files hold (anchor "
                     f"{self._friendly_frozen[entry['name']]!r}): no request brings it; leave it out"
                 )
-        check_config_tensors("input", self._config.get("input", []), self.inputs, batch, self.wraps_rows)
-        check_config_tensors("output", self._config.get("output", []), self.outputs, batch, self.wraps_rows)
+        check_config_tensors("input", self.config.get("input", []), self.inputs, batch, self.wraps_rows)
+        check_config_tensors("output", self.config.get("output", []), self.outputs, batch, self.wraps_rows)
+
+    @property
+    def holds_inputs(self) -> bool:
+        """Whether the files have the values of inputs, so that no request brings them."""
+        return bool(self._friendly_frozen)
 
     @property
     def holds_batch(self) -> bool:
@@ -75,7 +114,8 @@ class ModelState:
         return bool(self.batch_size) and not self.max_batch_size
 
     def load_model(self) -> popef.Model:
-        """A new popef Model: the executable, its metadata and its weights, bound. One per instance."""
+        """Return a new popef Model with the executable, its metadata and its weights bound. Each
+        instance calls this once."""
         files = [*self.executable_files, *self.weights_files]
         try:
             reader = popef.Reader()
@@ -88,27 +128,27 @@ class ModelState:
 
     @cached_property
     def fused_requests(self) -> FusedRequests | None:
-        """What completes requests to a fused model; None for another one."""
-        # Not at the top of the file: the process that completes configurations has to do without ONNX
-        # Runtime.
+        """Completion of requests to a fused model; None for another model."""
+        # Imported late: the process that completes configurations must not load ONNX Runtime.
         from model_runtime.fusion import FusedRequests
 
         return FusedRequests.of(self._metadata)
 
     @property
     def num_threads(self) -> int:
-        """Threads for one instance: sim_threads, or the usable cores shared out among the instances."""
+        """Number of threads for one instance: sim_threads, or the usable cores shared among the
+        instances."""
         cores = len(os.sched_getaffinity(0))
         return self.parameters.sim_threads or max(1, cores // self.instance_count)
 
     @property
     def instance_count(self) -> int:
-        """How many instances the configuration asks for."""
+        """Number of instances in the configuration."""
         return sum(_count(group) for group in self._instance_groups) or 1
 
     def instance_id(self, instance_name: str) -> int:
-        """The number of an instance, counted through the instance groups; Triton names them GROUP_0, GROUP_1
-        and so on."""
+        """Return the number of an instance, counted through the instance groups. Triton names
+        instances GROUP_0, GROUP_1 and so on."""
         before = 0
         for group in self._instance_groups:
             name, _, number = instance_name.rpartition("_")
@@ -118,24 +158,24 @@ class ModelState:
         return 0
 
     def execution_delay_seconds(self, instance_id: int) -> float:
-        """For tests: how long an instance waits before it processes the requests of a call. ModelConfigError
-        for over a day."""
+        """Return how long an instance waits before it processes the requests of a call. Only tests
+        set this delay. Raises ModelConfigError for more than a day."""
         multiplier = max(self.parameters.instance_wise_delay_multiplier * instance_id, 1)
         seconds = multiplier * self.parameters.execute_delay_ms / 1000
-        if seconds > MOST_DELAY_SECONDS:
+        if seconds > MAX_DELAY_SECONDS:
             raise ModelConfigError(
                 f"model {self.name!r}: parameters execute_delay_ms and instance_wise_delay_multiplier: "
-                f"expected a wait of at most {MOST_DELAY_SECONDS} s for each instance, found {seconds:g} s "
+                f"expected a wait of at most {MAX_DELAY_SECONDS} s for each instance, found {seconds:g} s "
                 f"for instance {instance_id}; lower one"
             )
         return seconds
 
     def creation_delay(self) -> None:
-        """For tests: wait before an instance is created."""
+        """Wait before an instance is created. Only tests set this delay."""
         time.sleep(self.parameters.creation_delay_sec)
 
     def _choose_executable(self, reader: popef.Reader) -> str | None:
-        """executable_name, or among several the one called like the model."""
+        """Return executable_name, or among several executables the one with the model's name."""
         if self.parameters.executable_name:
             return self.parameters.executable_name
         names = [executable.name for executable in reader.executables()]
@@ -165,7 +205,7 @@ class ModelState:
         self.batch_size = popef.batch_size(shapes.values(), axes) if inputs else 0
         replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
         self.total_batch_size = self.batch_size * replicas * iterations
-        """Rows that one run has place for; 0 without a batch."""
+        """Maximum number of rows in one run; 0 without a batch."""
         self.wraps_rows = not self.max_batch_size and not self.batch_size
         """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a
         batch."""
@@ -186,8 +226,8 @@ class ModelState:
         return tensors
 
     def _find(self, parameter: str, default: str, *, required: bool) -> list[Path]:
-        """The files that a parameter names, commas between them, or the one of the default name, if there is
-        one."""
+        """Return the files that a parameter names, separated by commas. Without the parameter,
+        return the file of the default name if it exists."""
         given = getattr(self.parameters, parameter)
         if not given:
             file = self._find_file(default) if default else None
@@ -210,7 +250,8 @@ class ModelState:
         return self.version_folder, self.version_folder.parent
 
     def _find_file(self, name: str) -> Path | None:
-        """A relative path is taken from the version folder, then from the model folder."""
+        """Return the file of that name, or None. A relative path is resolved against the version
+        folder, then against the model folder."""
         # Not Path.is_file, which raises for a path that is too long.
         return next((folder / name for folder in self._folders() if os.path.isfile(folder / name)), None)
 

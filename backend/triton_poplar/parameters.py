@@ -1,4 +1,5 @@
-"""What a user may set: the config.pbtxt parameters of a model and the options of the backend, one table each.
+"""Settings of a user: the config.pbtxt parameters of a model and the options of the backend, one
+table each.
 
 Parsing, validation, errors and the documentation's tables come from the tables.
 """
@@ -12,25 +13,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from popef.text import MOST_NAME_CHARACTERS, escape, find_name_fault
+from popef.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 from triton_poplar.errors import ModelConfigError
+from triton_poplar.statistics import DEFAULT_BUCKETS
 
-MOST_DELAY_SECONDS = 24 * 60 * 60
-"""Of a delay for tests."""
-MOST_PATH_BYTES = 4095
-"""Linux's PATH_MAX, without the zero at the end."""
+MAX_DELAY_SECONDS = 24 * 60 * 60
+"""Maximum of a delay for tests."""
+MAX_PATH_BYTES = 4095
+"""Maximum length of a path: Linux's PATH_MAX without the final zero."""
+MAX_BUCKETS, MAX_BUCKET_SECONDS = 50, 24 * 60 * 60
+"""Maximum number of buckets of a histogram, and maximum bound. Each bucket is a series for
+Prometheus and one call to Triton per second."""
 _NEAR_MISS = 0.8
-"""Likeness, as difflib has it, from which on a name is a misspelling: `timeout` is one of timeout_ns,
-`my_timeout` is not."""
-_MOST_QUOTED = 200
-"""Characters of what was found in a message."""
+"""Minimum similarity (difflib) at which a name counts as a misspelling: `timeout` is one of
+timeout_ns, `my_timeout` is not."""
+_MAX_QUOTED = 200
+"""Maximum number of characters of a found value in a message."""
 
 _log = logging.getLogger("triton_poplar")
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: `parse` turns its text into a value or raises ValueError saying what it expects."""
+    """One parameter. `parse` turns its text into a value, or raises ValueError with what it
+    expects."""
 
     name: str
     kind: str
@@ -41,7 +47,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The values of a model's parameters."""
+    """Values of a model's parameters."""
 
     executable_path: str
     weights_path: str
@@ -58,6 +64,7 @@ class Parameters:
     sim_threads: int
     sim_memory_mib: int
     sim_load_sec: int
+    sim_first_load: bool
     sim_isolation: str
     sim_prepack: bool
     sim_numerics: str
@@ -65,11 +72,12 @@ class Parameters:
     sim_custom_ops: str
     join_dependent_rows: bool
     drain_backlog: bool
+    latency_buckets: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """The values of the backend's options; None where nothing was set."""
+    """Values of the backend's options; None if not set."""
 
     use_sim_if_no_hw: bool
     sim_num_IPUs: int | None
@@ -78,7 +86,7 @@ class BackendOptions:
 
 
 def parse_flag(text: str) -> bool:
-    """0, 1, true or false in any case."""
+    """Parse 0, 1, true or false, in any case."""
     flags = {"0": False, "1": True, "false": False, "true": True}
     try:
         return flags[text.strip().lower()]
@@ -87,28 +95,43 @@ def parse_flag(text: str) -> bool:
 
 
 def parse_text(text: str) -> str:
-    """A name that is fit to be shown."""
+    """Check a name that must be printable, and return it."""
     if find_name_fault(text.strip()):
-        raise ValueError(
-            f"a name of 1 to {MOST_NAME_CHARACTERS} characters, none of them a control character"
-        )
+        raise ValueError(f"a name of 1 to {MAX_NAME_CHARACTERS} characters, none of them a control character")
     return text
 
 
 def parse_paths(text: str) -> str:
-    """A path, or several with commas between: each fit to be shown, and no longer than the system takes."""
+    """Check a path, or several separated by commas, and return the text. Each must be printable and
+    no longer than the system allows."""
     if not text.strip() or any(
-        len(os.fsencode(path)) > MOST_PATH_BYTES or not path.isprintable() for path in text.split(",")
+        len(os.fsencode(path)) > MAX_PATH_BYTES or not path.isprintable() for path in text.split(",")
     ):
         raise ValueError(
-            f"a path, or several with commas between, of at most {MOST_PATH_BYTES} bytes each and without "
+            f"a path, or several with commas between, of at most {MAX_PATH_BYTES} bytes each and without "
             "control characters"
         )
     return text
 
 
+def parse_buckets(text: str) -> tuple[float, ...]:
+    """Parse upper bounds in seconds, ascending."""
+    try:
+        bounds = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        bounds = ()
+    ascend = all(low < high for low, high in zip((0.0, *bounds), bounds, strict=False))
+    if not ascend or not 0 < len(bounds) <= MAX_BUCKETS or not bounds[-1] <= MAX_BUCKET_SECONDS:
+        raise ValueError(
+            f"1 to {MAX_BUCKETS} ascending numbers of seconds over 0 and up to {MAX_BUCKET_SECONDS}, with "
+            "commas between"
+        )
+    return bounds
+
+
 def parse_libraries(text: str) -> str:
-    """A domain and the absolute path of its library, or several with commas between."""
+    """Check a domain and the absolute path of its library, or several such pairs separated by
+    commas."""
     for each in text.split(","):
         domain, _, path = each.strip().partition("=")
         if not domain or not path.startswith("/") or not path.isprintable():
@@ -117,12 +140,12 @@ def parse_libraries(text: str) -> str:
 
 
 def _number(name: str, unit: str, default: int | None, bounds: tuple[int, int], meaning: str) -> Parameter:
-    """A parameter that is a whole number within bounds, both included."""
+    """Return a parameter that is a whole number within `bounds`, both included."""
     least, most = bounds
 
     def parse(text: str) -> int:
         digits = text.strip()
-        # The length first: reading thousands of digits is an error of its own.
+        # Check the length first, because int() rejects thousands of digits with another error.
         fits = digits.isascii() and digits.isdecimal() and len(digits.lstrip("0")) <= len(str(most))
         if not fits or not least <= int(digits) <= most:
             raise ValueError(f"a whole number from {least} to {most}")
@@ -132,7 +155,7 @@ def _number(name: str, unit: str, default: int | None, bounds: tuple[int, int], 
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """One of some words, in any case."""
+    """Return a parser that accepts one of some words, in any case."""
 
     def parse(text: str) -> str:
         word = text.strip().lower()
@@ -144,8 +167,8 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def parse_ipu_version(text: str) -> int:
-    """1, 2 or 21, or the name of a chip that has that version."""
-    # Not at the top of the file: the process that completes configurations has to do without ONNX Runtime.
+    """Parse 1, 2 or 21, or the name of a chip that has that version."""
+    # Imported late: the process that completes configurations must not load ONNX Runtime.
     from simipu import LoadError
     from simipu.target import find_target, known_chips
 
@@ -207,7 +230,7 @@ PARAMETERS = (
         "execute_delay_ms",
         "ms",
         0,
-        (0, 1000 * MOST_DELAY_SECONDS),
+        (0, 1000 * MAX_DELAY_SECONDS),
         "for tests: wait before processing the requests of a call",
     ),
     _number(
@@ -218,7 +241,7 @@ PARAMETERS = (
         "for tests: the wait is max(multiplier * instance id, 1) times that, at most a day",
     ),
     _number(
-        "creation_delay_sec", "s", 0, (0, MOST_DELAY_SECONDS), "for tests: wait before an instance is created"
+        "creation_delay_sec", "s", 0, (0, MAX_DELAY_SECONDS), "for tests: wait before an instance is created"
     ),
     Parameter(
         "executable_name",
@@ -266,12 +289,20 @@ PARAMETERS = (
         "`POPLAR_RUNTIME_OPTIONS`",
     ),
     Parameter(
+        "sim_first_load",
+        "flag",
+        True,
+        parse_flag,
+        "load files that are not known first in a child process, within `sim_load_sec` and `sim_memory_mib`; "
+        "false: for files that are trusted. What loaded once is known by its digest",
+    ),
+    Parameter(
         "sim_isolation",
         "none, process",
         "none",
         one_of("none", "process"),
-        "process: compute in a child process; when it dies, its batch gets UNAVAILABLE and a new one takes "
-        "its place",
+        "process: compute in a confined child process ([sandbox](operations.md#models-of-strangers)); when "
+        "it dies, its batch gets UNAVAILABLE and a new one takes its place",
     ),
     Parameter(
         "sim_prepack",
@@ -322,6 +353,14 @@ PARAMETERS = (
         "under overload, when runs are computed for clients that have cancelled or timed out meanwhile, "
         "refuse what waits as UNAVAILABLE, so that later requests are answered in time",
     ),
+    Parameter(
+        "latency_buckets",
+        "s, ascending",
+        DEFAULT_BUCKETS,
+        parse_buckets,
+        "upper bounds of the buckets of the histograms `poplar_request_seconds` and "
+        "`poplar_request_queue_seconds`, with commas between",
+    ),
 )
 
 BACKEND_OPTIONS = (
@@ -358,17 +397,18 @@ BACKEND_OPTIONS = (
 
 
 def parse_parameters(config: Mapping[str, Any]) -> Parameters:
-    """The parameters of a model configuration (Triton's JSON form).
+    """Parse the parameters of a model configuration (Triton's JSON form).
 
-    Raises ModelConfigError for a bad value, and for a name that is nearly a known one; another unknown name
-    is a warning.
+    Raises ModelConfigError for a bad value, and for a name that is similar to a known one. Other
+    unknown names cause a warning.
     """
     given = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
     return Parameters(**_parse(PARAMETERS, given, f"model {config.get('name', '')!r}: parameter"))
 
 
 def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
-    """The backend's options from names and texts; errors and warnings as for parameters."""
+    """Parse the backend's options from names and texts. Errors and warnings are those of
+    parameters."""
     return BackendOptions(**_parse(BACKEND_OPTIONS, given, "poplar backend: option"))
 
 
@@ -390,27 +430,28 @@ def _parse(table: Sequence[Parameter], given: Mapping[str, str], owner: str) -> 
 
 
 def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
-    """Refuse a misspelling: its author would serve with the default and not know. What another program may
-    read is let be."""
+    """Raise ModelConfigError for a misspelling, whose author would serve with the default without
+    noticing. Other unknown names only cause a warning, because another program may read them."""
     folded = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower()[:MOST_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
+    near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
     if near:
         raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?")
     _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
 
 
 def _quote(text: str | None) -> str:
-    return escape(repr(text), _MOST_QUOTED)
+    return escape(repr(text), _MAX_QUOTED)
 
 
 RELOAD_PARAMETER = "poplar_supervisor.reload"
-"""Set by the supervisor of `poplar-triton serve`, so that Triton loads a model again that is unchanged."""
+"""Parameter that the supervisor of `poplar-triton serve` sets, so that Triton reloads an unchanged
+model."""
 _OTHERS_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", RELOAD_PARAMETER)
-"""Parameters that Triton's Python backend takes itself, or nobody."""
+"""Parameters that Triton's Python backend reads itself, or that are never read."""
 
 
 def describe_parameters(table: Sequence[Parameter] = PARAMETERS) -> str:
-    """The table of the documentation."""
+    """Return the table for the documentation."""
     rows = ["| name | value | default | meaning |", "| --- | --- | --- | --- |"]
     rows += [f"| `{p.name}` | {p.kind} | {_describe_default(p.default)} | {p.help} |" for p in table]
     return "\n".join(rows)
@@ -419,4 +460,6 @@ def describe_parameters(table: Sequence[Parameter] = PARAMETERS) -> str:
 def _describe_default(default: Any) -> str:
     if default in ("", None):
         return ""
+    if isinstance(default, tuple):
+        return f"`{','.join(f'{each:g}' for each in default)}`"
     return f"`{str(default).lower()}`"

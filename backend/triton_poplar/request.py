@@ -1,5 +1,5 @@
-"""Requests: what a client sent, checked against the model, and the answer it gets. Nothing of Triton in
-here."""
+"""Requests: what a client sent, checked against the model, and its answer. This module does not
+depend on Triton."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ Array = npt.NDArray[Any]
 
 
 class Request:
-    """One request on its way: checked inputs by anchor, memory for the outputs asked for, or the error to
+    """One request: checked inputs by anchor, memory for the requested outputs, or the error to
     answer.
 
-    `inputs` maps friendly names to arrays, batch first where the model has one. `requested` are the outputs
-    asked for; none means all. `reply` is the caller's own, to know the request by when its answer is ready.
+    `inputs` maps friendly names to arrays, batch first if the model has one. `requested` are the
+    requested outputs; none means all. `reply` belongs to the caller, who identifies the request by
+    it when its answer is ready. `timeout_us` is how long the client lets it wait; 0 means no
+    timeout of its own.
     """
 
     __slots__ = (
@@ -32,18 +34,27 @@ class Request:
         "_outputs",
         "_requested",
         "_state",
+        "arrived_ns",
         "batch_size",
         "error",
         "error_kind",
+        "expires_ns",
         "inputs",
         "reply",
         "started_ns",
     )
 
     def __init__(
-        self, state: ModelState, inputs: Mapping[str, Array], requested: Collection[str], reply: Any = None
+        self,
+        state: ModelState,
+        inputs: Mapping[str, Array],
+        requested: Collection[str],
+        reply: Any = None,
+        timeout_us: int = 0,
     ) -> None:
         self._state = state
+        self.arrived_ns = time.perf_counter_ns()
+        self.expires_ns = self.arrived_ns + state.queue_policy.find_timeout_ns(timeout_us)
         self.reply = reply
         self.error: RequestError | None = None
         self.error_kind = ""
@@ -59,35 +70,48 @@ class Request:
             self.fail(error, "bad_request")
 
     def fail(self, error: RequestError, kind: str) -> None:
-        """Answer with `error`, unless an error was decided before. `kind` is what the metrics count it as."""
+        """Answer with `error`, unless the request already has one. `kind` is the error kind in the
+        metrics."""
         if self.error is None:
             self.error, self.error_kind = error, kind
 
+    def expire(self) -> bool:
+        """Answer with an error if it has waited too long; return whether it has an error."""
+        if self.error is None and time.perf_counter_ns() > self.expires_ns:
+            seconds = (self.expires_ns - self.arrived_ns) / 1e9
+            text = f"model {self._state.name!r}: the request waited longer than its timeout of {seconds:g} s"
+            self.fail(RequestError(f"{text}; try again, or allow more", "UNAVAILABLE"), "expired")
+        return self.error is not None
+
     def start_compute_timer(self) -> None:
-        """The first row is read. Called again when the request must be run again; the first time counts."""
+        """Record that the first row is read. It is called again when the request must be run again,
+        but the first time counts."""
         if not self.started_ns:
             self.started_ns = time.perf_counter_ns()
 
     def fail_run(self, error: Exception) -> None:
-        """Answer with what went wrong in a run."""
+        """Answer with the error of a run."""
         code, kind = _classify(error)
         self.fail(
             RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind
         )
 
     def wants(self, output: str) -> bool:
-        """Whether an output, by its friendly name, is asked for; of a fused model those of the model that the
-        request is for are, and no others."""
+        """Return whether an output, given by its friendly name, is requested.
+
+        A request to a fused model gets outputs only of the model that the request is for.
+        """
         if self._of_model is not None and output not in self._of_model:
             return False
         return not self._requested or output in self._requested
 
     def finish(self, outputs: Mapping[str, Array]) -> None:
-        """Answer with these rows, by anchor: at least the outputs asked for."""
+        """Answer with these rows, by anchor. They include at least the requested outputs."""
         self._outputs = outputs
 
     def outputs(self) -> dict[str, Array]:
-        """The answer by friendly name. RequestError if the request failed or its rows were never computed."""
+        """Return the answer by friendly name. Raises RequestError if the request failed or its rows
+        were never computed."""
         if self.error is not None:
             raise self.error
         answer = {}
@@ -137,7 +161,7 @@ class Request:
             )
 
     def _complete(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """All inputs of a fused model, of a request that brings those of one of its models."""
+        """Return all inputs of a fused model, given the inputs of one of its models."""
         state = self._state
         fused = state.fused_requests
         assert fused is not None
@@ -154,17 +178,17 @@ class Request:
 
 
 def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
-    """An input as rows stacked along the leading axis; no copy."""
+    """Return an input as rows stacked along the leading axis, without a copy."""
     if state.wraps_rows:
-        # Without a batch the whole tensor is one row; a scalar comes as one element, which is a row already.
+        # Without a batch the whole tensor is one row. A scalar is sent as one element: a row.
         return array[None] if tensor.shape else array
     moved = tensor.batch_axis and state.holds_batch and array.ndim == 1 + len(tensor.shape)
     return np.moveaxis(array, tensor.batch_axis, 0) if moved else array
 
 
 def _from_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
-    """An output as the client wants it, of its rows; no copy but where rows do not lie along the leading
-    axis."""
+    """Return an output in the client's layout, made from its rows. It is copied only if rows do not
+    lie along the leading axis."""
     if state.wraps_rows:
         return array[0] if tensor.shape else array
     return (
@@ -175,11 +199,11 @@ def _from_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
 
 
 class CancelledError(Exception):
-    """The client gave the request up before it was run."""
+    """The client cancelled the request before it was run."""
 
 
 def _classify(error: Exception) -> tuple[str, str]:
-    """The Triton code and the metrics' word for what went wrong in a run."""
+    """Return the Triton error code and the metrics' error kind for the error of a run."""
     if isinstance(error, RunTimeoutError):
         return "UNAVAILABLE", "timeout"
     if isinstance(error, DeviceLostError):

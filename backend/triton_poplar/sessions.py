@@ -1,4 +1,4 @@
-"""Opens the session of a model, on the machine that the backend's options describe."""
+"""Sessions of models, opened on the machine that the backend's options describe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("triton_poplar")
 
 
 def open_session(state: ModelState) -> Session:
-    """The session of a model on the machine that the backend's options describe."""
+    """Open the session of a model on the machine that the backend's options describe."""
     parameters, options = state.parameters, state.backend.options
     if not options.use_sim_if_no_hw:
         raise ModelConfigError(
@@ -40,16 +40,7 @@ def open_session(state: ModelState) -> Session:
     config = SessionConfig(
         check_package_hash=parameters.check_package_hash,
         device_manager=DeviceManager(options.sim_num_IPUs),
-        graph_options=GraphOptions(
-            num_threads=state.num_threads,
-            prepack=parameters.sim_prepack,
-            limit_seconds=host_sync_timeout_seconds(),
-            exact=parameters.sim_numerics == "exact",
-            index_check=parameters.sim_index_check,
-            libraries=_find_libraries(parameters.sim_custom_ops),
-            ready_seconds=parameters.sim_load_sec,
-            memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
-        ),
+        graph_options=make_graph_options(state),
         isolated=parameters.sim_isolation == "process",
         paced=parameters.sim_timing == "paced",
         executable=executable,
@@ -60,13 +51,36 @@ def open_session(state: ModelState) -> Session:
     return session
 
 
+def load_session(state: ModelState) -> Session:
+    """Open the session of a model and load its weights, so that it is ready to run."""
+    session = open_session(state)
+    session.runLoadPrograms()
+    return session
+
+
+def make_graph_options(state: ModelState) -> GraphOptions:
+    """Return the options that the model's parameters set for computing its graphs, with their
+    limits."""
+    parameters = state.parameters
+    return GraphOptions(
+        num_threads=state.num_threads,
+        prepack=parameters.sim_prepack,
+        limit_seconds=host_sync_timeout_seconds(),
+        exact=parameters.sim_numerics == "exact",
+        index_check=parameters.sim_index_check,
+        libraries=_find_libraries(parameters.sim_custom_ops),
+        ready_seconds=parameters.sim_load_sec,
+        memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
+    )
+
+
 def _find_libraries(text: str) -> tuple[OperatorLibrary, ...]:
     return tuple(OperatorLibrary.parse(each) for each in text.split(",") if each)
 
 
 def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
-    """Where a configuration batches a model whose rows are not proven to be independent, as no generated one
-    does."""
+    """Log a warning if a configuration batches a model whose rows are not proven to be independent.
+    A generated configuration never does."""
     if not session.row_dependence or not state.max_batch_size:
         return
     told = (
@@ -107,12 +121,12 @@ def _find_executable(state: ModelState, model: popef.Model) -> SimulatedExecutab
 
 
 def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> SimulatedExecutable:
-    """The executable of a graph that stands in for the model's one main program."""
+    """Return the executable of a graph that stands in for the model's one main program."""
     metadata = model.metadata
     flow = metadata.programFlow()
     programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(flow.save(), ProgramKind.SAVE)
     programs[flow.main()[0]] = ProgramKind.MAIN
-    # numIpus counts those of all replicas, an executable those of one.
+    # numIpus counts the IPUs of all replicas; an executable counts those of one replica.
     target = model_target(metadata)
     target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
     options = {option.name(): option.value() for option in metadata.engineOptions()}
@@ -129,7 +143,7 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
 
 
 def _streams(metadata: popef.Metadata) -> list[Stream]:
-    """What the user's anchors say of the streams behind them."""
+    """Return the streams behind the user's anchors, described by those anchors."""
     return [
         Stream(
             anchor.handle(),
@@ -144,8 +158,8 @@ def _streams(metadata: popef.Metadata) -> list[Stream]:
 
 
 def _check_machine(state: ModelState, executable: SimulatedExecutable) -> None:
-    """Raise ModelConfigError where the backend's options describe other chips than the executable was
-    compiled for."""
+    """Raise ModelConfigError if the backend's options describe other chips than those the
+    executable was compiled for."""
     options, target = state.backend.options, executable.target
     asked = {"sim_ipu_version": options.sim_ipu_version, "sim_tiles_per_IPU": options.sim_tiles_per_IPU}
     for name, compiled in (

@@ -1,22 +1,63 @@
-"""What an instance has done: plain numbers that cost next to nothing to count, and the table of metrics made
-of them."""
+"""Counters of an instance: plain numbers that are cheap to count, and the table of metrics made of
+them."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
-ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped", "drained")
-"""bad_request: refused before it ran. run: it failed in its run, as an index outside a table does. timeout:
-its run took longer than the limit. device_lost: the engine's process died. cancelled: by the client, while it
-waited. stopped: the model was unloaded first. drained: refused with a backlog under overload."""
+DEFAULT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Default upper bounds of the histograms' buckets, in seconds."""
+
+ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped", "drained", "expired")
+"""Kinds of errors, by which the metrics count them.
+
+- bad_request: refused before it ran
+- run: failed in its run, for instance through an index outside a table
+- timeout: its run took longer than the limit
+- device_lost: the engine's process died
+- cancelled: by the client, while it waited
+- stopped: the model was unloaded first
+- drained: refused with a backlog under overload
+- expired: waited longer in the backend than its timeout, or than the queue policy's
+"""
+
+
+class Histogram:
+    """Durations by bucket. `bounds` are the buckets' upper bounds in seconds, ascending. Each bound
+    belongs to its bucket, as Prometheus' `le` says. Longer durations than the last bound are
+    counted, too."""
+
+    __slots__ = ("_bounds_ns", "_counts", "bounds", "sum_ns")
+
+    def __init__(self, bounds: tuple[float, ...] = DEFAULT_BUCKETS) -> None:
+        self.bounds = bounds
+        self._bounds_ns = [round(bound * 1e9) for bound in bounds]
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum_ns = 0
+
+    def add(self, ns: int) -> None:
+        """Count one duration."""
+        self._counts[bisect_left(self._bounds_ns, ns)] += 1
+        self.sum_ns += ns
+
+    def iter_buckets(self) -> Iterator[tuple[str, int]]:
+        """Yield the label `le` of each bucket and how many durations are at most that long.
+
+        The bucket of the longest comes first. So a duration that is counted meanwhile never makes a
+        bucket larger than a longer one.
+        """
+        bounds = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
+        return iter([*zip(bounds, accumulate(self._counts.copy()), strict=True)][::-1])
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds` are those
-    of one run of its session: of the last one, where they differ."""
+    """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds`
+    describe one run of its session, the last one if runs differ."""
 
     capacity: int
     cycles: int
@@ -35,9 +76,11 @@ class Statistics:
     ipu_cycles: int = 0
     ipu_seconds: float = 0.0
     ipu_modelled_seconds: float = 0.0
+    latency: Histogram = field(default_factory=Histogram)
+    waiting: Histogram = field(default_factory=Histogram)
 
     def add_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
-        """Count a run of the main programs, late by so much where it is paced."""
+        """Count a run of the main programs. `lateness_ns` is how late it was if runs are paced."""
         self.batches += 1
         self.rows += rows
         self.compute_ns += end_ns - start_ns
@@ -52,7 +95,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A Prometheus metric of an instance, labelled with model, version, instance, process, numerics
+    """Prometheus metric of an instance, labelled with model, version, instance, process, numerics
     (sim_numerics) and kernels (what computes half precision)."""
 
     name: str
@@ -107,9 +150,44 @@ METRICS = (
 ERRORS = Metric("poplar_errors_total", "Requests answered with an error, by kind", lambda s: s.errors.total())
 
 
+@dataclass(frozen=True, slots=True)
+class HistogramMetric:
+    """Prometheus histogram of an instance: counters `NAME_bucket` with a label `le`, `NAME_sum` in
+    seconds, and `NAME_count`."""
+
+    name: str
+    help: str
+    value: Callable[[Statistics], Histogram]
+
+    def series_names(self) -> tuple[str, str, str]:
+        """Return the names of the histogram's buckets, sum and count."""
+        return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
+
+
+HISTOGRAMS = (
+    HistogramMetric(
+        "poplar_request_seconds",
+        "Time from a request's arrival at the backend to its answer, of requests answered with results",
+        lambda s: s.latency,
+    ),
+    HistogramMetric(
+        "poplar_request_queue_seconds",
+        "Time that a request waited in the backend for its run, or to be refused",
+        lambda s: s.waiting,
+    ),
+)
+LOAD = ("poplar_load_seconds", "Time that the instance took to load")
+BUILD_INFO = (
+    "poplar_build_info",
+    "Always 1; label version: of this software, onnxruntime and python: of these",
+)
+
+
 def describe_metrics() -> str:
-    """The table of the documentation."""
+    """Return the table for the documentation."""
     rows = ["| metric | kind | meaning |", "| --- | --- | --- |"]
     rows += [f"| `{m.name}` | {'counter' if m.is_counter else 'gauge'} | {m.help} |" for m in METRICS]
     rows.append(f"| `{ERRORS.name}` | counter | {ERRORS.help}: {', '.join(ERROR_KINDS)} |")
+    rows += [f"| `{m.name}` | histogram | {m.help} |" for m in HISTOGRAMS]
+    rows += [f"| `{name}` | gauge | {text} |" for name, text in (LOAD, BUILD_INFO)]
     return "\n".join(rows)

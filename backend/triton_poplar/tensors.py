@@ -1,4 +1,5 @@
-"""A model's inputs and outputs as requests see them, and their agreement with PopEF and config.pbtxt."""
+"""Inputs and outputs of a model as requests see them, and their agreement with PopEF and
+config.pbtxt."""
 
 from __future__ import annotations
 
@@ -28,15 +29,15 @@ TRITON_TYPES = {
     popef.DataType.S64: "TYPE_INT64",
     popef.DataType.U64: "TYPE_UINT64",
 }
-"""PopEF types that Triton has; fp8 is not among them."""
+"""Triton types of the PopEF types that Triton has; fp8 is not among them."""
 
 _TABLE = ", ".join(f"{popef_type.name} = {name}" for popef_type, name in TRITON_TYPES.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output: `shape` is that of a row, without the batch where the model has one; with it, the
-    batch stands at `batch_axis`."""
+    """One input or output. `shape` is the shape of a row, without the batch if the model has one.
+    The batch is inserted at `batch_axis`."""
 
     name: str
     anchor: str
@@ -46,16 +47,16 @@ class Tensor:
     batch_axis: int
 
     def dims(self, batch: int) -> list[int]:
-        """The dims of a configuration whose requests hold the batch (max_batch_size 0), of that size; -1 for
-        any."""
+        """Return the dims of a configuration whose requests hold a batch of that size
+        (max_batch_size 0); -1 means any size."""
         return [*self.shape[: self.batch_axis], batch, *self.shape[self.batch_axis :]]
 
 
 def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[str, str]:
-    """Anchor name to friendly name, for every anchor; the identity without a file.
+    """Return the friendly name of every anchor, by anchor name. Without a file both are the same.
 
-    Raises ModelConfigError unless the file holds one object of strings to strings, whose keys are anchors and
-    whose values differ, and for a name that requests could not have.
+    The file must hold one object of strings to strings, whose keys are anchors and whose values
+    differ. Raises ModelConfigError for another file, and for a name that requests could not have.
     """
     names = {anchor.name(): anchor.name() for anchor in anchors}
     try:
@@ -84,7 +85,7 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
 
 
 def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int) -> Tensor:
-    """The tensor of an anchor; ModelConfigError for a type that Triton lacks."""
+    """Return the tensor of an anchor. Raises ModelConfigError for a type that Triton lacks."""
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())
     if triton_type is None:
@@ -103,11 +104,12 @@ def check_config_tensors(
     batch: int,
     wraps_rows: bool,
 ) -> None:
-    """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's
-    tensors.
+    """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the
+    model's tensors.
 
-    `batch` is the size of the batch that dims hold beside the row's shape, as they do with max_batch_size 0;
-    0: they hold none. Without any batch a scalar has dims [1], because Triton has none.
+    `batch` is the size of the batch that dims hold in addition to the row's shape, as with
+    max_batch_size 0. With `batch` 0 dims hold none. Without any batch a scalar has dims [1],
+    because Triton has no scalars.
     """
     scalar = [1] if wraps_rows else []
     for entry in entries:
@@ -146,7 +148,7 @@ def check_config_tensors(
 
 
 def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: bool) -> str:
-    """What a user who wrote other dims may not know."""
+    """Return an explanation for a user who wrote other dims."""
     fixed = "shapes are fixed when compiling; " if min(dims, default=0) < 0 else ""
     if batch:
         return (

@@ -24,7 +24,10 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input or a difference, 2 (from argparse) a wrong call."""
+    """Run the command; return 0 for success and 1 for bad input or a difference.
+
+    A wrong call exits with 2 (argparse).
+    """
     return run(_parser(), argv)
 
 

@@ -1,4 +1,4 @@
-"""What is different between two PopEF files, blob by blob and field by field."""
+"""Comparison of two PopEF files, blob by blob and field by field."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from ..source import CHUNK_BYTES
 from ..types import Executable, Metadata, TensorDataInfo
 
 Key = tuple[BlobType, str, int]
-"""What a blob is recognised by: its type, its name, and how many like it stand before it."""
+"""Key that identifies a blob: its type, its name, and the number of blobs like it before it."""
 
 
 def iter_differences(left: Reader, right: Reader) -> Iterator[str]:
-    """The differences, a line each; none when both hold the same, in whatever order and however compressed.
+    """Yield the differences between two files, one line each.
 
+    Yields nothing if both hold the same, regardless of the order of blobs and of compression.
     Raises a PopefError for an executable that cannot be decompressed.
     """
     ours, theirs = _by_key(left), _by_key(right)

@@ -1,7 +1,7 @@
-"""The tables of FORMAT.md, made from the tables that the code works from.
+"""Generator of the tables of FORMAT.md, from the tables that the code uses.
 
-`python -m popef.commands.document` writes them anew between the markers of the file; a test holds the file
-against them.
+`python -m popef.commands.document` rewrites the tables between the markers of the file. A test
+compares the file with them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ DOCUMENT = Path(__file__).parents[1] / "FORMAT.md"
 
 
 def document(text: str) -> str:
-    """`text` with what stands between each pair of markers replaced by the table of that name."""
+    """Return `text` with the content between each pair of markers replaced by the table of that
+    name."""
     for name, table in TABLES.items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
         text, count = re.subn(pattern, partial(_fill, table()), text, flags=re.DOTALL)

@@ -1,5 +1,5 @@
-"""The command popef_dump: what a PopEF file holds, in the words of the real tool (Listing 1.1 of the backend
-guide)."""
+"""The command popef_dump: prints the content of a PopEF file in the wording of the real tool
+(Listing 1.1 of the backend guide)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from .words import describe_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when the file is fine, 1 when it is not, 2 (from argparse) for a wrong call."""
+    """Run the command; return 0 for a valid file and 1 for an invalid one. A wrong call exits with
+    2 (argparse)."""
     return run(_parser(), argv)
 
 
@@ -106,8 +107,10 @@ def _blob_json(blob: Blob, *, values: bool) -> dict[str, Any]:
 
 
 def _summary(blob: Blob) -> dict[str, Any] | None:
-    """Count, extremes and first values of tensor and feed data; None for other blobs. Not-a-numbers are
-    text."""
+    """Return count, extremes and first values of tensor and feed data; None for other blobs.
+
+    Not-a-numbers are given as text.
+    """
     if blob.type not in (BlobType.DATA_TENSOR, BlobType.DATA_FEED):
         return None
     data_type = blob.structure.tensorInfo.dataType

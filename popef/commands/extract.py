@@ -1,4 +1,4 @@
-"""Payloads out of files: arrays as .npy, executables decompressed, metadata as JSON."""
+"""Extraction of payloads: arrays as .npy, executables decompressed, metadata as JSON."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MAX_NAME = 100
 
 
 def file_name(blob: Blob, *, raw: bool) -> str:
-    """A name for the payload of a blob: its index, its name as far as that is harmless in a path, and what it
-    is."""
+    """Return a file name for the payload of a blob: its index, its harmless name and a suffix for
+    its type."""
     structure = blob.structure
     name = structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
     suffix = ".bin" if raw else _SUFFIXES.get(blob.type, ".bin")
@@ -39,17 +39,19 @@ def file_name(blob: Blob, *, raw: bool) -> str:
 
 
 def harmless(name: str) -> str:
-    """What is left of a name from a file when it must not climb out of a folder, hide in it, or be too long
-    for it."""
+    """Return a name from a file with everything removed that is unsafe in a path.
+
+    The result cannot climb out of a folder or be hidden in it. It has at most 100 characters.
+    """
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:_MAX_NAME].strip(".")
 
 
 def write_payload(blob: Blob, sink: BinaryIO, *, raw: bool, limits: Limits | None = None) -> None:
-    """Write the payload of a blob, never holding more of an array than a piece.
+    """Write the payload of a blob, one chunk in memory at a time.
 
-    Tensors and feeds become .npy files (8-bit floats as uint8, which numpy has no other name for),
-    executables are decompressed and metadata is written as JSON; `raw` writes the bytes as they are. Raises a
-    PopefError when they are wrong.
+    Tensors and feeds become .npy files (8-bit floats as uint8, which numpy has no other name for).
+    Executables are decompressed and metadata is written as JSON. With `raw` the bytes are written
+    unchanged. Raises a PopefError for a payload that is wrong.
     """
     structure = blob.structure
     pieces: Iterable[bytes | memoryview]
@@ -82,10 +84,10 @@ def _write_npy_header(info: TensorDataInfo | FeedDataInfo, sink: BinaryIO) -> No
 
 
 def extract(blob: Blob, folder: str, *, raw: bool, overwrite: bool) -> str:
-    """Write the payload of a blob into a folder; gives the path.
+    """Write the payload of a blob into a folder and return the path.
 
-    Raises FileExistsError when the file is there already, unless `overwrite`; a file that could not be
-    finished is removed.
+    Raises FileExistsError if the file exists, unless `overwrite` is set. An unfinished file is
+    removed.
     """
     path = os.path.join(folder, file_name(blob, raw=raw))
     with open(path, "wb" if overwrite else "xb") as sink:

@@ -1,4 +1,4 @@
-"""Files made of the blobs of other files: compressed, decompressed, merged, split."""
+"""Files made from the blobs of other files: compressed, decompressed, merged, split."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from .extract import harmless
 
 
 def recode(source: str, target: str, *, compress: bool) -> None:
-    """Write `source` again to `target` with every executable compressed, or none; other blobs are copied byte
-    by byte.
+    """Write `source` to `target` with every executable compressed or with none compressed.
 
-    An executable that is in the wanted form already is copied too. Raises OSError and a PopefError for
-    anything wrong, and then leaves `target` as it was.
+    Other blobs, and executables that already have the wanted form, are copied byte by byte. Raises
+    OSError or a PopefError for anything wrong, and then leaves `target` unchanged.
     """
     with Reader(mapped=False) as reader, Writer(target) as writer:
         reader.parseFile(source)
@@ -37,9 +36,9 @@ def recode(source: str, target: str, *, compress: bool) -> None:
 
 
 def merge(sources: Iterable[str], target: str) -> None:
-    """Write the blobs of all files, one file after the other, into `target`.
+    """Write the blobs of all files into `target`, one file after the other.
 
-    Raises PopefError when two executables have the same name, and then leaves `target` as it was.
+    Raises PopefError if two executables have the same name, and then leaves `target` unchanged.
     """
     with Reader(mapped=False) as reader, Writer(target) as writer:
         for source in sources:
@@ -50,12 +49,13 @@ def merge(sources: Iterable[str], target: str) -> None:
 
 
 def split(source: str, folder: str, by: str) -> list[str]:
-    """Write the blobs of a file into several files of `folder`, which must exist; gives the paths.
+    """Write the blobs of a file into several files of `folder`, which must exist; return the paths.
 
-    `by` is "model" for a file for each executable and what belongs to it, "data" for one file with tensor and
-    feed data and one with the rest (as `executable_path` and `weights_path` of a Triton model want them), or
-    "blob" for a file for each blob. Blobs that belong to no model get a file of their own, `rest.popef`; data
-    that belongs to several stands in each.
+    `by` is "model", "data" or "blob". "model" writes a file for each executable and what belongs to
+    it. "data" writes one file with tensor and feed data and one with the rest, as `executable_path`
+    and `weights_path` of a Triton model need them. "blob" writes a file for each blob. Blobs that
+    belong to no model go to a separate file, `rest.popef`. Data that belongs to several models is
+    written to each of their files.
     """
     with Reader(mapped=False) as reader:
         reader.parseFile(source)

@@ -1,4 +1,4 @@
-"""Holding files against the rules of FORMAT.md: everything wrong is found, not only the first thing."""
+"""Check of files against the rules of FORMAT.md; reports every violation, not only the first."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from ..types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataIn
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One broken rule; `rule` is None for a limit of this reader, which the file may well be right to
-    exceed."""
+    """One broken rule. `rule` is None for a limit of this reader, which a valid file may exceed."""
 
     rule: Rule | None
     text: str
-    """Where, what was expected and what was found."""
+    """Text that says where the fault is, what was expected and what was found."""
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """Severity of the broken rule; ERROR for a limit."""
         return self.rule.severity if self.rule else Severity.ERROR
 
     def __str__(self) -> str:
@@ -39,11 +38,11 @@ class Finding:
 
 
 class Verification:
-    """The findings on some files that are read as one, as the files of a model are."""
+    """Findings on several files that are read as one, like the files of a model."""
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]], limits: Limits | None = None) -> None:
-        """Read the files; raises OSError for one that cannot be opened, and nothing for what stands in
-        them."""
+        """Read the files. Raises OSError for a file that cannot be opened; reports faults as
+        findings."""
         self.findings: list[Finding] = []
         self.blobs: list[Blob] = []
         self._limits = Limits() if limits is None else limits
@@ -69,7 +68,7 @@ class Verification:
                 header, _ = read_header(source, index, start, self._limits)
             except PopefError as error:
                 self._add_error(error)
-                return  # nothing says where the next blob begins
+                return  # the start of the next blob is unknown
             try:
                 head = source.read(start, HEAD_BYTES)
                 self.blobs.append(read_blob(source, index, start, head, self._limits, self._add))
@@ -183,7 +182,7 @@ def _describe(info: Any) -> str:
 
 
 def _iter_values(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every plain value in a structure, with its path."""
+    """Yield every plain value in a structure with its path."""
     if isinstance(value, Record):
         for field, item in vars(value).items():
             yield from _iter_values(item, f"{name}.{field}" if name else field)

@@ -1,7 +1,7 @@
-"""The dump of `popef_dump --words`: every word of headers and structures with what it means.
+"""Output of `popef_dump --words`: every word of headers and structures with its meaning.
 
-For files that come from elsewhere, or are damaged: it follows pointers that no known field names, shows what
-it can of what is wrong, and goes on as long as it can tell where the next blob begins.
+Intended for damaged files and for files from other sources. The dump follows pointers that belong
+to no known field and shows faults in place. It goes on as long as it can find the next blob.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from ..wire import (
 )
 
 _PRINTABLE = range(0x20, 0x7F)
-"""ASCII, of which a byte is shown as itself."""
+"""Range of ASCII codes that are shown as themselves."""
 _RAW_WORDS = 64
-"""Words shown of bytes that are no message."""
+"""Number of words shown of bytes that are no message."""
 _MAX_ANNOTATED_BYTES = 4 << 20
-"""Bytes of a message that is annotated: a note on a word takes far more memory than the word, and nobody
-reads that many."""
+"""Maximum bytes of a message that is annotated: a note on a word takes far more memory than the
+word."""
 _SHOWN_TEXT = 200
-"""Characters shown of one text."""
+"""Number of characters shown of one text."""
 
 
 def describe_words(
     path: str | os.PathLike[str], wanted: Callable[[BlobType], bool] = lambda _: True
 ) -> Iterator[str]:
-    """The lines of the dump of a file; of blobs whose type is not wanted only where they stand.
+    """Yield the lines of the dump of a file; for blobs of an unwanted type only their place.
 
-    Raises OSError, or a PopefError for the first thing wrong, after the last line that can be given.
+    Raises OSError, or a PopefError for the first fault, after the last line that can be given.
     """
     limits = Limits(max_structure_bytes=_MAX_ANNOTATED_BYTES)
     source = open_source(path, mapped=False, max_stream_bytes=limits.max_stream_bytes)
@@ -59,7 +59,7 @@ def describe_words(
 
 
 def describe_words_of(data: bytes) -> Iterator[str]:
-    """The lines of the dump of bytes in memory; raises as `describe_words` does."""
+    """Yield the lines of the dump of bytes in memory; raises as `describe_words` does."""
     return _describe(MemorySource("bytes", data), Limits(), lambda _: True)
 
 
@@ -72,7 +72,7 @@ def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]
         try:
             header, structure = read_header(source, index, start, limits)
         except PopefError:
-            # Without a header nobody knows where the next blob begins: this one is shown, and the last.
+            # Without a header the next blob cannot be found, so this blob is the last one shown.
             yield f"blob {index}: bytes {start} to ?"
             yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
             raise
@@ -99,8 +99,10 @@ def _blob(
 def _message_or_raw(
     source: Source, start: int, end: int, label: str, limits: Limits, schema: Struct
 ) -> tuple[Iterator[str], int]:
-    """The lines for the message at `start`, and where it ends; when it has no valid frame, some raw words
-    instead."""
+    """Return the lines for the message at `start` and the offset of its end.
+
+    Without a valid frame, the lines show some raw words instead.
+    """
     try:
         message = read_message(source.read, start, end, label, limits)
     except (FormatError, LimitError) as error:
@@ -130,7 +132,7 @@ def _line(offset: int, raw: bytes, note: str) -> str:
 
 
 class _Walk:
-    """Follows the pointers of one message and notes at every word what it is."""
+    """Walk over the pointers of one message that notes the meaning of every word."""
 
     def __init__(self, message: Message) -> None:
         self._message = message
@@ -138,7 +140,7 @@ class _Walk:
         self._seen: set[tuple[int, int, str]] = set()
 
     def lines(self, schema: Struct) -> Iterator[str]:
-        """A line for every word, in the order of the file."""
+        """Yield a line for every word, in the order of the file."""
         segments = len(self._message.segments)
         self._pointer(schema.name, Kind.STRUCT, schema, 0, 0, 0)
         for number in range(segments):
@@ -156,8 +158,8 @@ class _Walk:
     def _pointer(
         self, name: str, kind: Kind | None, schema: Struct | None, segment: int, position: int, depth: int
     ) -> None:
-        """Note what the pointer there leads to, and go there; `kind` is None for a pointer no known field
-        names."""
+        """Note the target of the pointer and follow it; `kind` is None if no known field names the
+        pointer."""
         message = self._message
         try:
             if depth > message.limits.max_depth:
@@ -205,7 +207,7 @@ class _Walk:
 
     def _struct(self, name: str, schema: Struct | None, at: StructAt, depth: int) -> None:
         segment, data, data_words, num_pointers = at
-        # Pointers may share what they lead to, and lead back: what is noted under a name is not noted again.
+        # Pointers may share a target or form a cycle: a target is noted once under each name.
         if (segment, data, name) in self._seen:
             return
         self._seen.add((segment, data, name))
@@ -249,7 +251,7 @@ class _Walk:
                 element = (segment, at.first + i * step, at.data_words, at.num_pointers)
                 self._struct(f"{name}[{i}]", schema, element, depth)
             return
-        # A list that no known field names is shown as what its elements look like.
+        # A list without a known field is shown by the form of its elements.
         words = list_words(code, count)
         self._message.check(segment, start, words, name)
         if kind is Kind.TEXT or (kind is None and code == BYTE_LIST):

@@ -1,5 +1,7 @@
-"""ONNX's backend test-suite as a witness: one case of each operator, and what is said of cases that go
-wrong."""
+"""ONNX's backend test suite as an independent witness.
+
+Tests check one case of each operator, and the reports of cases that fail.
+"""
 
 import os
 import time

@@ -1,8 +1,11 @@
-"""Laws of the modelled time and memory of whole networks: small variants of the published ones, as their
-exporters wrote them and as the converter leaves them.
+"""Laws of the modelled time and memory of whole networks.
 
-Plans are chosen one product at a time, as poplin does: the fastest may spread its result less evenly over the
-tiles than another, for which its readers pay. So changes of the chip and its options have a bound of 3 %.
+The networks are small variants of the published ones.
+They are tested as their exporters wrote them and as the converter leaves them.
+
+Plans are chosen one product at a time, as poplin does. The fastest plan may spread its result less
+evenly over the tiles than another one, and then its readers take longer. So changes of the chip and
+its options have a bound of 3 %.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ NETWORKS: Mapping[str, tuple[Callable[..., None], Mapping[str, Any]]] = {
 
 
 class Network:
-    """One network; estimates are made once."""
+    """One network, whose estimates are made once."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._build, self._sizes = NETWORKS[name]
@@ -47,7 +50,7 @@ class Network:
         self._found: dict[tuple[Any, ...], Estimate] = {}
 
     def path(self, batch: int, *, newer: bool = False) -> Path:
-        """The ONNX file of that batch size, of opset 13 or 17."""
+        """Return the ONNX file of that batch size with opset 13, or 17 with `newer`."""
         folder = self._folder / f"{batch}-{newer}"
         folder.mkdir(exist_ok=True)
         file = folder / "model.onnx"
@@ -77,7 +80,7 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
 def test_time_and_memory_rise_with_the_batch(network: Network, precision: str) -> None:
-    """Memory within 3 %: more rows may be split in other ways, which need fewer messages."""
+    """Memory may differ by 3 %: more rows may be split in other ways, which need fewer messages."""
     found = [network.estimate(batch, precision) for batch in BATCHES]
     for smaller, larger in pairwise(found):
         assert smaller.cycles < larger.cycles
@@ -88,8 +91,10 @@ def test_time_and_memory_rise_with_the_batch(network: Network, precision: str) -
 
 @pytest.mark.parametrize("batch", BATCHES)
 def test_narrower_types_take_no_longer(network: Network, batch: int) -> None:
-    """Fp8 has its casts, and blocks of 32 channels: so small a network wins nothing by it at small
-    batches."""
+    """Fp8 has its casts and blocks of 32 channels.
+
+    So such small networks gain nothing by it at small batches.
+    """
     narrow, half, single = (network.estimate(batch, precision) for precision in ("fp8", "fp16", "fp32"))
     assert half.cycles < single.cycles
     assert narrow.cycles <= (1.2 if batch < BATCHES[-1] else 1.05) * half.cycles

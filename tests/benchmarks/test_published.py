@@ -1,4 +1,4 @@
-"""How options of published runs are said to the converter."""
+"""Options of published runs, passed to the converter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of the real models: its table, its inputs, and what it takes for a wrong answer."""
+"""The check of the real models: its table, its inputs, and its tests for wrong answers."""
 
 from __future__ import annotations
 

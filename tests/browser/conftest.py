@@ -1,4 +1,4 @@
-"""Pages in a real Chromium: the one of `make browser-tools`."""
+"""Pages in a real Chromium, which `make browser-tools` installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of `poplar-triton profile --html`, opened, clicked, searched and sorted by a browser."""
+"""The report of `poplar-triton profile --html` in a browser: opened, clicked, searched, sorted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOVERED = """const shown = document.querySelector("#chart-nodes .hoverlayer .hov
 
 
 def chain(names, width=64):
-    """Products one after the other, each with a Tanh behind it."""
+    """Return a model of products one after another, each followed by a Tanh."""
     held = {f"w{i}": np.full((width, width), 0.01 * (i + 1), np.float32) for i in range(len(names))}
     nodes = []
     for i, name in enumerate(names):
@@ -44,7 +44,7 @@ def make_page(model, folder: Path, *words, name: str = "model.onnx") -> Path:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Of a chain with one node that is dearer than the others, beside itself in fp32."""
+    """Return the page of a chain with one node that costs more than the others, beside fp32."""
     folder = tmp_path_factory.mktemp("report")
     model = chain([f"layer_{i}" for i in range(70)])
     wide = helper.make_node("MatMul", ["t70", "wide"], ["y"], name="the_dearest")
@@ -56,7 +56,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, page):
-    """The page as a user with a light screen sees it."""
+    """Show the page as a user with a light screen sees it."""
     show(browser, page)
     return browser
 
@@ -83,7 +83,7 @@ def selected(browser) -> list[str]:
 
 
 def place_of_bar(browser, chart: str, node: int) -> tuple[float, float]:
-    """The middle of a node's bar in the window, which is scrolled to it."""
+    """Scroll to a node's bar and return the position of its middle in the window."""
     script = """const chart = document.getElementById(arguments[0]);
         chart.scrollIntoView({ block: "center", behavior: "instant" });
         const box = chart.getBoundingClientRect(), { _size: plot, xaxis, yaxis } = chart._fullLayout;
@@ -100,7 +100,7 @@ def search(browser, text: str) -> None:
 
 
 def sort_by(browser, column: str) -> list[str]:
-    """Click a column's head; the column as it then is."""
+    """Click a column's head and return the column as it is then."""
     script = """const heads = [...document.querySelectorAll("#nodes th")];
         const place = heads.findIndex((head) => head.textContent === arguments[0]);
         heads[place].querySelector("button").click();

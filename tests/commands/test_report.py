@@ -1,4 +1,4 @@
-"""A profile's page, its advice, comparison, trace and table of a sweep say what its JSON says."""
+"""Tests that a profile's page, advice, comparison, trace and sweep table agree with its JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ F = TensorProto.FLOAT
 
 @pytest.fixture(scope="module")
 def profiler(tmp_path_factory):
-    """Of y = softmax(tanh(x) @ w)."""
+    """Return the profiler of y = softmax(tanh(x) @ w)."""
     nodes = [
         helper.make_node("Tanh", ["x"], ["t"], name="squash"),
         helper.make_node("MatMul", ["t", "w"], ["m"], name="multiply"),
@@ -52,7 +52,7 @@ def profile(profiler):
 
 
 def crowded(profile, tile_bytes=1024):
-    """The same on a chip whose tiles hold next to nothing."""
+    """Return the same profile for a chip whose tiles have only `tile_bytes` of memory."""
     estimate = profile.estimate
     return replace(
         profile, estimate=replace(estimate, target=replace(estimate.target, bytes_per_tile=tile_bytes))
@@ -93,7 +93,7 @@ def test_the_page_has_the_figures_of_the_estimate(profile):
 
 
 class Scripts(HTMLParser):
-    """What a browser takes for scripts in a page, and the other elements."""
+    """Parser that finds what a browser takes for scripts in a page, and the other elements."""
 
     def __init__(self, page):
         super().__init__()
@@ -139,7 +139,7 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
 
 def test_the_nodes_of_a_page_are_the_dearest_where_all_would_be_too_many(profile, monkeypatch):
     whole = len(json.dumps(report._columns(profile.steps, profile)))
-    monkeypatch.setattr(report, "_MOST_NODES_BYTES", whole - 1)
+    monkeypatch.setattr(report, "_MAX_NODES_BYTES", whole - 1)
     nodes = describe_page(Content(profile))["nodes"]
     assert nodes["left_out"] == len(profile.steps) - len(nodes["name"]) > 0
     dearest = {step.name for step in profile.dearest(len(nodes["name"]))}
@@ -240,7 +240,7 @@ def test_what_is_advised_was_tried_and_has_an_effect(profiler, capsys):
 
 
 class Small:
-    """A profiler of a chip whose tiles have a few bytes less than a model takes."""
+    """Profiler of a chip whose tiles have a few bytes less than a model takes."""
 
     def __init__(self, profiler, tile_bytes):
         self._profiler, self._tile_bytes = profiler, tile_bytes
@@ -294,7 +294,7 @@ def test_the_steps_of_a_node_are_numbered_and_share_its_cycles_evenly(profile):
 
 
 def test_neighbours_of_a_sweep_share_the_converted_graph():
-    """A conversion takes longer than an estimate, and only the last is kept."""
+    """A conversion takes longer than an estimate, and only the last converted graph is kept."""
     parser = Parser(prog="profile")
     command.add_arguments(parser)
     axes = {"batch_size": "8,2", "target": "c600,bow", "precision": "fp32,fp16"}
@@ -303,13 +303,13 @@ def test_neighbours_of_a_sweep_share_the_converted_graph():
     assert len(points) == 8
     converted = [(point.batch_size, point.precision) for point in points]
     assert sum(a != b for a, b in itertools.pairwise(converted)) == 3
-    # One axis stays in the order in which it was asked for.
+    # One axis keeps the order in which the user gave it.
     points = command._points(parser.parse_args(["m.onnx", *words[:2]]))
     assert [point.batch_size for point in points] == [8, 2]
 
 
 def test_passes_are_tried_on_a_transformer(tmp_path):
-    """Scores of 49 keys, which attention_padding makes 64."""
+    """The scores have 49 keys, which attention_padding makes 64."""
     nodes = [
         helper.make_node("MatMul", ["q", "k"], ["s"], name="scores"),
         helper.make_node("Softmax", ["s"], ["p"]),
@@ -333,7 +333,7 @@ def test_passes_are_tried_on_a_transformer(tmp_path):
 
 
 def test_what_is_tried_does_not_warn_again(tmp_path, caplog):
-    """An epsilon that half cannot have is raised in every conversion."""
+    """Every conversion raises an epsilon that half precision cannot represent."""
     nodes = [
         helper.make_node("Add", ["x", "c"], ["a"]),
         helper.make_node("Sqrt", ["a"], ["y"]),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fleet.tools import Tools, find_tools
 
-# The fast tests collect this folder, too, where what only these need is not installed (`make .venv/deploy`).
+# The fast tests collect this folder, too, without the packages that only it needs
+# (`make .venv/deploy` installs them).
 if util.find_spec("kubernetes_validate") is None:
     collect_ignore_glob = ["test_*.py"]
 

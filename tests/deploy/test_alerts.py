@@ -1,4 +1,4 @@
-"""The alerts: what they ask for exists, and they fire when they should and only then."""
+"""The alerts: the series that they ask for exist, and they fire when they should and only then."""
 
 import re
 import subprocess
@@ -10,6 +10,7 @@ from deploy_files import (
     ALERTS,
     BACKEND_METRICS,
     DEPLOY,
+    PROXY_METRICS,
     ROOT,
     TRITON_METRICS,
     find_metrics,
@@ -62,7 +63,7 @@ def test_an_alert_asks_for_series_that_exist_and_says_who_should_care(name):
     rule = RULES[name]
     asked = find_metrics(rule["expr"])
     assert asked
-    assert asked <= TRITON_METRICS | BACKEND_METRICS | supervisor_metrics()
+    assert asked <= TRITON_METRICS | PROXY_METRICS | BACKEND_METRICS | supervisor_metrics()
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert rule["annotations"].keys() == {"summary", "description", "runbook"}

@@ -1,4 +1,4 @@
-"""The Helm chart: what it renders is what Kubernetes takes, and holds together."""
+"""The Helm chart: its rendered files are valid for Kubernetes and consistent."""
 
 import json
 import re
@@ -13,16 +13,20 @@ import pytest
 import yaml
 from deploy_files import ALERTS, ALL_ON, CHART, HELM_SECONDS, ROOT, find_one, find_option, iter_leaves, render
 
+SERVERS = "test-poplar-triton"
 ALWAYS = [
-    "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "Service", "ServiceAccount"
+    "Deployment", "NetworkPolicy", "Pod", "PodDisruptionBudget", "Service", "Service", "ServiceAccount"
 ]  # fmt: skip
-OF_THE_OPERATOR = ["PrometheusRule", "ServiceMonitor"]
-"""Kinds without a schema in kubernetes-validate; looked at below."""
+OF_PROXIES = ["ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"]
+OPTIONAL = ["ConfigMap", "HorizontalPodAutoscaler", "Ingress", "Ingress"]
+OF_OTHERS = ["GRPCRoute", "HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"]
+"""Kinds without a schema in kubernetes-validate; tests below check them."""
 OLDEST, NEWEST = "1.27", "1.37"
-"""What Chart.yaml asks for, and the newest schemas."""
+"""Version of Kubernetes that Chart.yaml requires, and the newest version with a schema."""
 SWITCHES_OFF = (
     "podDisruptionBudget.enabled=false",
     "networkPolicy.enabled=false",
+    "proxy.enabled=false",
     "serviceAccount.create=false",
     "topologyKeys=null",
 )
@@ -39,7 +43,7 @@ def all_on(tools):
 
 
 def pod_of(documents):
-    return find_one(documents, "Deployment")["spec"]["template"]["spec"]
+    return find_one(documents, "Deployment", SERVERS)["spec"]["template"]["spec"]
 
 
 def container_of(documents):
@@ -49,7 +53,7 @@ def container_of(documents):
 
 def validate(documents, version):
     for document in documents:
-        if document["kind"] not in OF_THE_OPERATOR:
+        if document["kind"] not in OF_OTHERS:
             kubernetes_validate.validate(document, version, strict=True)
 
 
@@ -81,13 +85,12 @@ def test_a_planted_error_is_found(tools, tmp_path):
 
 
 def test_what_is_optional_can_be_switched(tools, all_on):
-    assert sorted(each["kind"] for each in render(tools.helm)) == ALWAYS
-    assert sorted(each["kind"] for each in all_on) == sorted(
-        [*ALWAYS, *OF_THE_OPERATOR, "HorizontalPodAutoscaler"]
-    )
+    assert sorted(each["kind"] for each in render(tools.helm)) == sorted(ALWAYS + OF_PROXIES)
+    others = set(OF_OTHERS) - {"ScaledObject"}
+    assert sorted(each["kind"] for each in all_on) == sorted([*ALWAYS, *OF_PROXIES, *OPTIONAL, *others])
     least = render(tools.helm, *(word for each in SWITCHES_OFF for word in ("--set", each)))
     validate(least, NEWEST)
-    assert sorted(each["kind"] for each in least) == ["Deployment", "Service", "Service"]
+    assert sorted(each["kind"] for each in least) == ["Deployment", "Pod", "Service", "Service"]
     assert "topologySpreadConstraints" not in pod_of(least)
     assert pod_of(least)["serviceAccountName"] == "default"
 
@@ -106,6 +109,12 @@ def test_what_is_optional_can_be_switched(tools, all_on):
         "tritonOptions[0]=log-verbose",
         "autoscaling.metrics={}",
         "autoscaling.metrics[0].nam=x",
+        "autoscaling.keda.serverAddress=prometheus",
+        "proxy.replicas=0",
+        "proxy.serverRequests=many",
+        "ingress.http.host=a b",
+        "gateway.enabled=true",
+        "test.models=m",
         "networkPolicy.clients=everybody",
         "probes.startup.seconds=10",
         "more.of=it",
@@ -135,7 +144,7 @@ def test_the_schema_has_every_value_and_no_other():
 
 
 def test_every_value_is_explained():
-    """Each paragraph begins with a comment."""
+    """Each paragraph of values.yaml begins with a comment."""
     text = (CHART / "values.yaml").read_text()
     paragraphs = text.strip().split("\n\n")
     assert [each for each in paragraphs if not each.startswith("# ")] == []
@@ -144,7 +153,7 @@ def test_every_value_is_explained():
 
 
 def test_no_pod_is_taken_away_before_another_is_ready(rendered):
-    strategy = find_one(rendered, "Deployment")["spec"]["strategy"]
+    strategy = find_one(rendered, "Deployment", SERVERS)["spec"]["strategy"]
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
 
 
@@ -163,25 +172,27 @@ def test_all_probes_ask_the_supervisor(rendered):
 
 
 def test_a_slow_load_ends_no_pod_and_no_rollout(rendered):
-    """The supervisor gives up first: it says why."""
+    """The supervisor gives up first and logs the reason."""
     container = container_of(rendered)
     start = int(find_option(container["args"], "--start-seconds"))
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > start
-    assert find_one(rendered, "Deployment")["spec"]["progressDeadlineSeconds"] > start + 60
+    assert find_one(rendered, "Deployment", SERVERS)["spec"]["progressDeadlineSeconds"] > start + 60
 
 
-@pytest.mark.parametrize(("drain", "timeout"), [(0, 1), (10, 30), (120, 600)])
-def test_the_grace_period_covers_drain_and_stop(tools, drain, timeout):
+@pytest.mark.parametrize(("drain", "most", "timeout"), [(0, 0, 1), (10, 60, 30), (120, 60, 600)])
+def test_the_grace_period_covers_drain_and_stop(tools, drain, most, timeout):
+    values = {"drainSeconds": drain, "maxDrainSeconds": most, "exitTimeoutSeconds": timeout}
     documents = render(
-        tools.helm,
-        *("--set", f"supervisor.drainSeconds={drain},supervisor.exitTimeoutSeconds={timeout}"),
+        tools.helm, *("--set", ",".join(f"supervisor.{name}={value}" for name, value in values.items()))
     )
     arguments = container_of(documents)["args"]
     assert find_option(arguments, "--drain-seconds") == str(drain)
+    most = max(drain, most)
+    assert find_option(arguments, "--max-drain-seconds") == str(most)
     assert find_option(arguments, "--exit-timeout-secs") == str(timeout)
     # 15 s: commands.serving.server.STOP_MARGIN_SECONDS
-    assert pod_of(documents)["terminationGracePeriodSeconds"] >= drain + timeout + 15 + 5
+    assert pod_of(documents)["terminationGracePeriodSeconds"] >= most + timeout + 15 + 5
 
 
 def test_shared_memory_is_a_volume_of_its_own_size(rendered):
@@ -232,19 +243,19 @@ def test_what_manages_the_server_asks_for_a_key(rendered):
 
 
 def test_all_select_the_same_pods(rendered):
-    deployment = find_one(rendered, "Deployment")["spec"]
+    deployment = find_one(rendered, "Deployment", SERVERS)["spec"]
     wanted = deployment["selector"]["matchLabels"]
     assert wanted.items() <= deployment["template"]["metadata"]["labels"].items()
     for name in ("test-poplar-triton", "test-poplar-triton-headless"):
         assert find_one(rendered, "Service", name)["spec"]["selector"] == wanted
-    assert find_one(rendered, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == wanted
-    assert find_one(rendered, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == wanted
+    assert find_one(rendered, "PodDisruptionBudget", SERVERS)["spec"]["selector"]["matchLabels"] == wanted
+    assert find_one(rendered, "NetworkPolicy", SERVERS)["spec"]["podSelector"]["matchLabels"] == wanted
     for constraint in deployment["template"]["spec"]["topologySpreadConstraints"]:
         assert constraint["labelSelector"]["matchLabels"] == wanted
 
 
 def test_metrics_and_health_are_reached_by_who_is_named_only(all_on):
-    policy = find_one(all_on, "NetworkPolicy")["spec"]
+    policy = find_one(all_on, "NetworkPolicy", SERVERS)["spec"]
     let_in = [([each["port"] for each in rule["ports"]], rule["from"]) for rule in policy["ingress"]]
     here = [{"podSelector": {}}]
     monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
@@ -257,15 +268,15 @@ def test_metrics_and_health_are_reached_by_who_is_named_only(all_on):
 def test_an_empty_list_of_peers_lets_in_nobody(tools):
     peers = ("clients", "checkers", "monitoring")
     documents = render(tools.helm, "--set-json", ",".join(f"networkPolicy.{each}=[]" for each in peers))
-    assert not find_one(documents, "NetworkPolicy")["spec"]["ingress"]
+    assert not find_one(documents, "NetworkPolicy", SERVERS)["spec"]["ingress"]
 
 
 def test_replicas_are_left_to_the_autoscaler(all_on):
-    assert "replicas" not in find_one(all_on, "Deployment")["spec"]
+    assert "replicas" not in find_one(all_on, "Deployment", SERVERS)["spec"]
     scaler = find_one(all_on, "HorizontalPodAutoscaler")
     assert scaler["apiVersion"] == "autoscaling/v2"
     metrics = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
-    assert metrics == ["poplar_queue_rows", "nv_inference_pending_request_count"]
+    assert metrics == ["poplar_queue_seconds"]
 
 
 def test_the_service_monitor_finds_both_pages_of_every_pod(all_on):

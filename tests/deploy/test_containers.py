@@ -1,4 +1,4 @@
-"""The image, Compose and KServe: what they start is a supervised server, and they agree with the chart."""
+"""The image, Compose and KServe: each starts a supervised server and agrees with the chart."""
 
 import json
 import re
@@ -29,13 +29,13 @@ FIRST_WITHOUT_CLIENT_SHARED_MEMORY = (26, 5)
 
 
 def read_instruction(name):
-    """The list of words of an instruction that is there once."""
+    """Return the list of words of an instruction; it must occur once."""
     (found,) = re.findall(rf"^{name}\b[^\[]* (\[.*\])$", DOCKERFILE.replace("\\\n", " "), re.M)
     return json.loads(found)
 
 
 def parse(arguments):
-    """As `poplar-triton` does it: what it does not know ends the test."""
+    """Parse the arguments as `poplar-triton` does; an unknown argument ends the test."""
     own, triton_options = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
     parser = _parser()
     parser.set_defaults(triton_options=triton_options)
@@ -44,14 +44,16 @@ def parse(arguments):
 
 @pytest.fixture(params=["image", "chart", "KServe", "Compose"])
 def arguments(request, tools):
-    """What `poplar-triton serve` is given."""
+    """Return the arguments that a deployment passes to `poplar-triton serve`."""
     if request.param == "image":
         return read_instruction("CMD")
     if request.param == "KServe":
         return RUNTIME["spec"]["containers"][0]["args"]
     if request.param == "Compose":
         return COMPOSE["services"]["triton"]["command"]
-    (container,) = find_one(render(tools.helm), "Deployment")["spec"]["template"]["spec"]["containers"]
+    (container,) = find_one(render(tools.helm), "Deployment", "test-poplar-triton")["spec"]["template"][
+        "spec"
+    ]["containers"]
     return container["args"]
 
 
@@ -89,7 +91,7 @@ def test_who_stops_it_waits_for_drain_and_stop(grace, command):
 
 
 def test_nobody_loads_models_without_a_key(arguments):
-    """One that is given, or that of the supervisor, which nobody else knows."""
+    """The key is either one that the user gives or that of the supervisor, which only it knows."""
     options = parse(arguments)
     allowed = serve._allow_reload(options.triton_options, serve.OnDeadStub.RELOAD)
     for name in ("--http-restricted-api", "--grpc-restricted-protocol"):
@@ -154,7 +156,7 @@ def test_prometheus_scrapes_the_pages_of_compose():
 
 def test_kserve_runs_what_the_chart_runs(tools):
     documents = render(tools.helm)
-    pod = find_one(documents, "Deployment")["spec"]["template"]["spec"]
+    pod = find_one(documents, "Deployment", "test-poplar-triton")["spec"]["template"]["spec"]
     (ours,), (theirs,) = pod["containers"], RUNTIME["spec"]["containers"]
     assert theirs["args"] == ["/mnt/models", *ours["args"][1:]]
     assert theirs["env"] == ours["env"]
@@ -173,7 +175,7 @@ def test_kserve_runs_what_the_chart_runs(tools):
 
 
 def test_the_pod_that_kserve_makes_of_it_is_valid():
-    """KServe's own kinds have no schema at hand; what is a pod's in them has."""
+    """KServe's own kinds have no schema here, but the parts of a pod in them have one."""
     predictor, runtime = INFERENCE["spec"]["predictor"], RUNTIME["spec"]
     pod = {
         "containers": runtime["containers"],

@@ -1,10 +1,17 @@
-"""The dashboard asks for series that exist, and leaves none of ours out."""
+"""The dashboard asks for series that exist, and omits none of ours."""
 
 import json
 
 import pytest
 import yaml
-from deploy_files import BACKEND_METRICS, DEPLOY, TRITON_METRICS, find_metrics, supervisor_metrics
+from deploy_files import (
+    BACKEND_METRICS,
+    DEPLOY,
+    PROXY_METRICS,
+    TRITON_METRICS,
+    find_metrics,
+    supervisor_metrics,
+)
 
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -29,7 +36,7 @@ def test_names_of_series_are_found_in_expressions(expression, names):
 
 def test_every_series_asked_for_exists():
     asked = set().union(*map(find_metrics, QUERIES))
-    assert asked <= TRITON_METRICS | BACKEND_METRICS | supervisor_metrics() | OF_PROMETHEUS
+    assert asked <= TRITON_METRICS | PROXY_METRICS | BACKEND_METRICS | supervisor_metrics() | OF_PROMETHEUS
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
     assert variables["model"]["query"]["query"] == "label_values(nv_inference_request_success, model)"
 

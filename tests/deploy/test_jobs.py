@@ -1,5 +1,7 @@
-"""Bulk work as a Job of Kubernetes and as an array of Slurm: the files are what they say, and their commands
-run. There is no cluster here that runs them."""
+"""Bulk work as a Job of Kubernetes and as an array of Slurm.
+
+The files say what they should, and their commands run. There is no cluster here that runs them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def run(command: list[str], **environment: object) -> None:
 
 
 def read_keys(results: Path) -> list[str]:
-    """Of all parts, each of which is whole."""
+    """Return the keys of all parts, and check that each part is complete."""
     keys = []
     for part in results.glob("part-*.jsonl"):
         rows = [json.loads(line) for line in part.read_text().splitlines()]

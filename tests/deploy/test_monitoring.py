@@ -1,4 +1,7 @@
-"""A real Prometheus on two servers: the alert on a dead stub fires and resolves; the dashboard has data."""
+"""A real Prometheus on two servers: the alert for a dead stub fires and resolves.
+
+The dashboard has data.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ ASYNCHRONOUS = next(model for model in MIXED if not model.is_synchronous)
 
 
 class Watched(NamedTuple):
-    """Two servers under load, the second of which only reports a dead stub, and the Prometheus on both."""
+    """Two servers under load and the Prometheus on both.
+
+    The second server only reports a dead stub.
+    """
 
     reloading: Server
     reporting: Server
@@ -37,7 +43,7 @@ def watched(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     repository = LocalRepository(folder / "models")
     fill(repository, [PLAIN, ASYNCHRONOUS])
     servers = [
-        Server(mode, repository.url, folder, ["--on-dead-stub", mode], EXPLICIT)
+        Server(mode, repository.url, folder, ["--on-dead-stub", mode, "--canary-seconds", "2"], EXPLICIT)
         for mode in ("reload", "report")
     ]
     with ExitStack() as running:
@@ -56,7 +62,7 @@ def watched(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_no_alert_fires_while_all_is_well(watched):
-    # At its start Prometheus has seen no server yet, and says so.
+    # At its start Prometheus reports that it has not seen any server yet.
     wait_until(lambda: not watched.prometheus.find_firing(), "all is well")
 
 

@@ -1,4 +1,4 @@
-"""The fleet's choice of ports: no two programs get one."""
+"""The fleet's choice of ports: no two programs get the same one."""
 
 from __future__ import annotations
 

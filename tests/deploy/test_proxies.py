@@ -1,5 +1,7 @@
-"""HAProxy and Envoy with the files of `deploy/`: valid, before the servers of one name, and closed to what is
-not named."""
+"""HAProxy and Envoy with the files of `deploy/`.
+
+The files are valid and work for servers that share one name; they admit only what they name.
+"""
 
 import http.client
 import os
@@ -15,6 +17,7 @@ import yaml
 from deploy_files import DEPLOY
 from fault_clients import wait_until
 from fleet.processes import HOST, Program
+from fleet.proxies import set_admin_port
 from named_servers import METHOD, NAME, EchoServer, NameServer
 from ports import choose_ports
 
@@ -91,7 +94,7 @@ def check_haproxy(tools, file, environment):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """The file for a server, and the one that its clients trust."""
+    """Return the certificate file of a server and the file that its clients trust."""
     folder = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     authority.issue_cert(HOST).private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
@@ -150,13 +153,13 @@ def make_haproxy(tools, folder, names, ports, servers, certificate):
 
 
 def make_envoy(tools, folder, names, ports, servers):
-    """What the file says that differs between places, and the name server."""
+    """Return an Envoy program whose file has this machine's ports, addresses and name server."""
     text = (DEPLOY / "envoy.yaml").read_text()
     there = servers[0]
     for before, after in (
         ("address: 0.0.0.0, port_value: 8000", f"address: {HOST}, port_value: {ports[0]}"),
         ("address: 0.0.0.0, port_value: 8001", f"address: {HOST}, port_value: {ports[1]}"),
-        ("port_value: 9901", f"port_value: {ports[2]}"),
+        ("address: 0.0.0.0, port_value: 9902", f"address: {HOST}, port_value: {ports[2]}"),
         (f"address: {NAME}, port_value: 8000", f"address: {NAME}, port_value: {there.http_port}"),
         (f"address: {NAME}, port_value: 8001", f"address: {NAME}, port_value: {there.grpc_port}"),
         ("port_value: 8003", f"port_value: {there.health_port}"),
@@ -164,6 +167,7 @@ def make_envoy(tools, folder, names, ports, servers):
         assert before in text
         text = text.replace(before, after)
     settings = yaml.safe_load(text)
+    set_admin_port(settings, *choose_ports(1))
     settings["typed_dns_resolver_config"] = {
         "name": "envoy.network.dns_resolver.cares",
         "typed_config": {
@@ -177,7 +181,7 @@ def make_envoy(tools, folder, names, ports, servers):
 
 
 class Proxied:
-    """Two servers of one name behind a proxy."""
+    """Servers that share one name, behind a proxy."""
 
     def __init__(self, proxy, names, servers, ports, authority):
         self.proxy, self.names, self.servers = proxy, names, servers
@@ -208,7 +212,7 @@ class Proxied:
             return error.code().name, ""
 
     def reached(self):
-        """Who answers, over each protocol; of twelve answers in a row each server has some."""
+        """Return who answers over each protocol; each server gives some of twelve answers."""
         try:
             over_http = {self.ask_http("/v2/models/m/infer") for _ in range(12)}
         except OSError:

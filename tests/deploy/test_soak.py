@@ -1,4 +1,4 @@
-"""Long trouble on two servers of mixed models: SOAK_MINUTES of it, 10 by default."""
+"""Long trouble on two servers of mixed models, SOAK_MINUTES long (10 by default)."""
 
 from __future__ import annotations
 
@@ -20,5 +20,6 @@ def test_trouble_gives_no_wrong_answer_costs_nothing_unexplained_and_leaves_noth
     tell(soak.describe())
     assert soak.wrongs == []
     assert soak.unexplained_losses == []
+    assert soak.starved_floods == []
     assert soak.growth == []
     assert soak.left_overs == []

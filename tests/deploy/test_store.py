@@ -1,4 +1,7 @@
-"""Two servers whose repository is in an S3 store: they serve, take a new version, and outlive their store."""
+"""Two servers whose repository is in an S3 store.
+
+They serve, load a new version, and survive the loss of their store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The programs that the other tests run are there and run."""
+"""The programs that the other tests run exist and run."""
 
 from __future__ import annotations
 

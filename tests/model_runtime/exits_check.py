@@ -1,7 +1,8 @@
-"""Run the exit scripts many times over, as forks and as interpreters of their own: python
-tests/model_runtime/exits_check.py.
+"""Run the exit scripts many times over, as forks and as interpreters of their own.
 
-Every one must end as it should; a hang that comes once in a hundred times shows here only.
+Usage: python tests/model_runtime/exits_check.py.
+
+Every script must end as it should; a hang that happens once in a hundred times is found only here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Run = Callable[[Script], Ended]
 
 
 def write_files(folder: Path) -> list[str]:
-    """The two models of the scripts."""
+    """Write the two models of the scripts and return their paths."""
     linear, loop = folder / "linear.popef", folder / "loop.popef"
     Compiler.compile(Converter(batch_size=4).convert(linear_model()), None, CompilerOptions()).export(
         linear, folder / "weights.popef"
@@ -37,7 +38,7 @@ def write_files(folder: Path) -> list[str]:
 
 
 def check(run: Run, names: Iterable[str], jobs: int) -> list[str]:
-    """What is wrong with the scripts of these names, each run once."""
+    """Run the script of each name once and return the faults found."""
 
     def find_fault(name: str) -> str | None:
         fault = run(SCRIPTS[name]).find_fault(SCRIPTS[name])
@@ -48,7 +49,7 @@ def check(run: Run, names: Iterable[str], jobs: int) -> list[str]:
 
 
 def main() -> int:
-    """Report for both ways; 1 when a script did not end as it should."""
+    """Report for both ways and return 1 if a script did not end as it should."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--count", type=int, default=1000, help="how many scripts, each way")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")

@@ -1,5 +1,7 @@
-"""Rows that a caller has and rows that wait in queues take one way: the same answers, clocks and counters,
-the same second try, and the same end where a device is lost."""
+"""Rows that a caller has and rows that wait in queues take the same path.
+
+Answers, clocks and counters, the second try, and the end after a lost device are the same.
+"""
 
 import itertools
 import threading
@@ -14,11 +16,11 @@ from sample_models import gather_model
 from simipu import DeviceLostError, RunError
 
 MAIN = 5
-"""The index of the main program that poprt compiles."""
+"""Index of the main program that poprt compiles."""
 
 
 def patch_time(monkeypatch):
-    """A fake clock, from 0 on, for all that looks at one on the way of a run."""
+    """Replace the clock of every module on the path of a run by a fake one that starts at 0."""
     fake = FakeTime()
     for module in ("simipu.clock", "simipu.engine", *(f"model_runtime.{m}" for m in MODULES)):
         monkeypatch.setattr(f"{module}.time", fake)
@@ -29,13 +31,13 @@ MODULES = ("session", "queues", "joining")
 
 
 class ByCall:
-    """Requests of one call, in the calling thread."""
+    """Path of the requests of one call, in the calling thread."""
 
     def __init__(self, session):
         self.session = session
 
     def ask(self, requests):
-        """What each request gets."""
+        """Return the outcome of each request."""
         return list(run_joined(self.session, [SimpleNamespace(inputs=inputs) for inputs in requests], 0))
 
     def close(self):
@@ -43,7 +45,7 @@ class ByCall:
 
 
 class ByQueues:
-    """Requests that wait in queues until the session thread has them."""
+    """Path of requests that wait in queues until the session thread takes them."""
 
     def __init__(self, session):
         self.session = session
@@ -51,7 +53,7 @@ class ByQueues:
         self.started = False
 
     def ask(self, requests):
-        """What each request gets, all enqueued at once."""
+        """Enqueue all requests at once and return the outcome of each."""
         outcomes, answered = {}, threading.Semaphore(0)
         with self.pipeline.queues.lock:
             for number, inputs in enumerate(requests):
@@ -87,7 +89,7 @@ WAYS = {"by call": ByCall, "by queues": ByQueues}
 
 @pytest.fixture
 def open_way(compile_popef, linear):
-    """A way to a session of its own, whose runs are noted."""
+    """Yield a function that opens a path to a session of its own and records its runs."""
     opened = []
 
     def build(way, model=None, batch=4, iterations=1, **config):
@@ -109,7 +111,7 @@ def ones(*sizes):
 
 
 def fail_on(session, errors):
-    """Have runs with such a value in them raise, or call, what stands for it."""
+    """Make runs with a value of `errors` raise its error, or call it if it is a function."""
     main = session._engine._mains[MAIN]
     compute = main.compute
 
@@ -125,7 +127,7 @@ def fail_on(session, errors):
 
 
 def describe(outcomes):
-    """Answers and errors in a form that can be compared."""
+    """Return answers and errors in a form that can be compared."""
     return [
         (type(outcome), str(outcome))
         if isinstance(outcome, Exception)
@@ -135,7 +137,7 @@ def describe(outcomes):
 
 
 def look_at(way, fake_time, requests):
-    """The answers, and what clocks and counters say after them."""
+    """Return the answers, and the values of clocks and counters after them."""
     outcomes = describe(way.ask(requests))
     return outcomes, way.runs, way.session._engine.free_at_ns, fake_time.now_ns
 
@@ -158,14 +160,16 @@ def test_answers_clocks_and_counters_are_the_same(open_way, monkeypatch, sizes, 
 
 
 def slow(run, fake_time, modelled_seconds):
-    """The graph's `run`, of which every other takes longer than the chip's."""
+    """Return the graph's `run`, of which every other call takes longer than on the chip."""
     factors = itertools.cycle((0.5, 1.5))
     return lambda *arguments: fake_time.sleep(modelled_seconds * next(factors)) or run(*arguments)
 
 
 def test_device_iterations_are_paced_alike(open_way, monkeypatch):
-    """Rows of one come by call together, from queues one iteration after the other: what ends when is the
-    same."""
+    """Rows of one come together by call, and one iteration after another from queues.
+
+    The times at which they end are the same.
+    """
     seen = []
     for way in WAYS.values():
         fake_time = patch_time(monkeypatch)
@@ -173,7 +177,7 @@ def test_device_iterations_are_paced_alike(open_way, monkeypatch):
             open_way(way, iterations=3, paced=True), fake_time, ones(1, 9, 2, 7)
         )
         seen.append((outcomes, [(rows, late_ns) for *_, rows, late_ns in runs]))
-        # Of the second run's 7 rows the third iteration has none: nobody waits for it.
+        # Of the second run's 7 rows the third iteration has none: no request waits for it.
         assert now_ns == pytest.approx(free_at_ns * 5 / 6, abs=10)
     assert seen[0] == seen[1]
     assert seen[0][1] == [(12, 0), (7, 0)]

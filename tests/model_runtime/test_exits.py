@@ -1,4 +1,7 @@
-"""Whatever a script leaves behind, its process ends, soon and quietly; what it drops before, ends before."""
+"""A script's process ends, soon and quietly, whatever the script leaves behind.
+
+What a script drops before that ends before that.
+"""
 
 import contextlib
 import gc
@@ -126,8 +129,10 @@ def test_a_runner_lives_as_long_as_somebody_holds_its_result(linear_file):
 
 
 def test_dropping_a_runner_waits_for_nothing(loop_file):
-    """Not for the run in flight, and not for the lock of its queues, which a thread may hold that goes on
-    when we return."""
+    """It waits neither for the run in flight nor for the lock of its queues.
+
+    A thread that goes on when we return may hold that lock.
+    """
     runner = ModelRunner(loop_file)
     runner.executeAsync({"turns": np.array(10**9, np.int64)})
     with held_by_another_thread(runner._pipeline.queues.lock):

@@ -1,4 +1,4 @@
-"""Runners and sessions in other processes: what a fork inherits, and what a pickle brings."""
+"""Runners and sessions in other processes: what a fork inherits, and what a pickle carries."""
 
 import multiprocessing
 import pickle
@@ -51,7 +51,7 @@ def held_by_another_thread(lock):
 
 
 def double(runner, rows=4):
-    """The rows of the linear model's z, of which all are twice x's."""
+    """Return the rows of the linear model's z; all are twice those of x."""
     return np.asarray(runner.execute({"x": X[:rows]})["z"])
 
 

@@ -1,4 +1,4 @@
-"""Inputs whose data the PopEF files hold: nobody is asked for them."""
+"""Inputs whose data the PopEF files hold: callers need not give them."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_a_frozen_input_is_not_asked_for(files, scale, rows):
 
 
 def test_rows_are_proven_anew_with_the_values(files):
-    """The scale had rows lie along axis 1, which is as long; as a constant it does not."""
+    """As an input, the scale had rows along axis 1, which is as long; as a constant it has none."""
     with ModelRunner(files(), ModelRunnerConfig(batching_dim=0, timeout_ns=1)) as runner:
         assert runner.session.batch_size == 4
         assert not runner.session.row_dependence

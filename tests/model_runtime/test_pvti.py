@@ -1,4 +1,7 @@
-"""A trace is valid Chrome JSON, holds the newest events, keeps its own file, and never stops a server."""
+"""Tests that a trace is valid Chrome JSON and holds the newest events.
+
+It keeps its own file and never stops a server.
+"""
 
 import gc
 import json
@@ -18,8 +21,10 @@ from model_runtime.pvti import Options, Trace
 
 @pytest.fixture
 def make_trace(tmp_path):
-    """Makes traces that write below `tmp_path`, now or at the end of the test rather than of the
-    interpreter."""
+    """Yield a function that makes traces below `tmp_path`.
+
+    They are written on demand or at the end of the test rather than of the interpreter.
+    """
     made = []
 
     def make(name="mnist_0", capacity=100, **options):
@@ -386,7 +391,7 @@ def test_nothing_holds_a_closed_trace(tmp_path):
 
 
 def test_a_forked_process_leaves_the_file_of_its_parent_alone(tmp_path):
-    # Only os._exit: a fork that leaves as usual hangs in onnxruntime, with or without a trace.
+    # Use only os._exit: a fork that exits normally hangs in onnxruntime, with or without a trace.
     fork = (
         "import os\nchild = os.fork()\nif not child: trace.close(); "
         "os._exit(0)\nos.waitpid(child, 0)\nos._exit(0)"

@@ -1,4 +1,4 @@
-"""Queues join small requests, split large ones, keep the order, and copy no more than they must."""
+"""Queues join small requests, split large ones, keep the order, and copy as little as possible."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def rows(count, start=0):
 
 
 def pump(queues):
-    """An engine whose program doubles its input; the sizes of the batches it ran."""
+    """Run an engine whose program doubles its input, and return the sizes of its batches."""
     sizes = []
     while queues.readAvailable():
         taken = queues.inputQueue("x").read(BATCH)

@@ -1,4 +1,7 @@
-"""Requests through a session thread: joined, flushed, each answered once, failures kept apart."""
+"""Requests through a session thread: joined, flushed and each answered once.
+
+Failures do not spread between them.
+"""
 
 import threading
 import time
@@ -15,7 +18,10 @@ BATCH = 4
 
 @pytest.fixture
 def make_pipeline(linear, compile_popef):
-    """A pipeline over the linear model, whose z is 2 x; stopped at the end."""
+    """Yield a function that makes a pipeline over the linear model, whose z is 2 x.
+
+    All pipelines are stopped at the end.
+    """
     made = []
 
     def make(started=True, auto_reset=True, **options):
@@ -36,7 +42,7 @@ def make_pipeline(linear, compile_popef):
 
 
 class Ask:
-    """One request: its rows, what came back, and how often."""
+    """One request: its rows, its answers and how often they came."""
 
     def __init__(self, pipeline, rows, value=1.0, fail=None):
         self.x = np.full((rows, 4), value, np.float32)
@@ -117,7 +123,7 @@ def test_without_a_timeout_what_waits_is_run_at_once(make_pipeline):
 
 
 def fail_on(pipeline, error, value):
-    """Have runs with that value in them raise."""
+    """Make runs with that value in them raise the error."""
     main = pipeline.session._engine._mains[5]
     compute = main.compute
 
@@ -164,7 +170,7 @@ def test_without_auto_reset_a_lost_device_fails_all_that_wait_and_come(make_pipe
 
 
 def test_without_auto_reset_a_device_lost_in_the_second_try_fails_all_that_wait(make_pipeline):
-    """Also what waits for more rows for ever."""
+    """Requests that wait for more rows without a limit fail, too."""
     pipeline = make_pipeline(started=False, timeout_ns=0, auto_reset=False)
     fail_on(pipeline, RunError("13"), 13)
     fail_on(pipeline, DeviceLostError("gone"), 14)

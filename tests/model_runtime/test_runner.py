@@ -1,4 +1,4 @@
-"""ModelRunner: what scripts of the real library's users do."""
+"""ModelRunner, used as scripts of the real library's users do."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -54,7 +54,7 @@ def test_the_caller_allocates_outputs(file):
 
 
 def test_asynchronous_requests_answer_when_they_are_looked_at(file):
-    """As mmdeploy's wrapper does it."""
+    """mmdeploy's wrapper reads its outputs in this way."""
     with ModelRunner(str(file)) as runner:
         view = InputMemoryView()
         view["x"] = x(4, 3)
@@ -128,7 +128,7 @@ def test_the_shortest_timeout_counts():
     assert ModelRunnerConfig(timeout_ns=0).flush_after_ns() == 0
     assert ModelRunnerConfig(timeout_ns=5).flush_after_ns() == 5
     assert ModelRunnerConfig(timeout_ns=1).flush_after_ns() == 1
-    # The largest number, which scripts of the real library give to mean it, is for ever too.
+    # The largest number also means no limit; scripts of the real library use it so.
     assert ModelRunnerConfig(timeout_ns=2**63 - 1).flush_after_ns() == 0
     assert ModelRunnerConfig(timeout_ns=5, batch_size_timeout_ns=3).flush_after_ns() == 5
     assert (
@@ -177,7 +177,7 @@ def test_closing_with_work_in_flight_answers_all_of_it(linear, compile_popef, co
 
 
 def feed(runner, rows):
-    """Requests until the runner is closed."""
+    """Send requests until the runner is closed and return their futures."""
     futures = []
     while len(futures) < 200:
         try:
@@ -407,7 +407,7 @@ def test_rows_may_lie_along_another_axis(compile_popef):
 
 
 def test_a_whole_batch_does_not_wait_for_the_other_iterations(linear, compile_popef):
-    """N batches and M rows: the N run at once, however many batches a run has place for."""
+    """With N batches and M rows, the N run at once, however many batches a run holds."""
     file = compile_popef(linear, options={"batches_per_step": 100})
     with ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=0)) as runner:
         first = runner.executeAsync({"x": x(7)})
@@ -416,7 +416,7 @@ def test_a_whole_batch_does_not_wait_for_the_other_iterations(linear, compile_po
 
 
 def test_rows_lie_along_another_axis_than_was_compiled_for(compile_popef):
-    """batching_dim 1 of a model that was compiled without --batch_axis."""
+    """batching_dim 1 is given for a model that was compiled without --batch_axis."""
     model = make_model(
         [helper.make_node("Softmax", ["x"], ["y"], axis=2), helper.make_node("Add", ["y", "b"], ["z"])],
         {"x": (TensorProto.FLOAT, [5, 4, 2])},

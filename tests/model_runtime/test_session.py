@@ -1,4 +1,6 @@
-"""A session runs what poprt compiled, and refuses files whose parts do not belong together."""
+"""A session runs what poprt compiled, and rejects files whose parts do not belong together."""
+
+import os
 
 import numpy as np
 import pytest
@@ -293,7 +295,7 @@ def test_a_deferred_session_binds_when_it_is_told(linear, compile_popef, open_mo
 
 
 def test_a_timeout_callback_decides_what_is_flushed(linear, compile_popef):
-    """As Paddle's does it: look again, then flush."""
+    """Paddle's callback looks at the queue again and flushes it then."""
     session = Session(compile_popef(linear))
     session.runLoadPrograms()
     calls = []
@@ -330,3 +332,24 @@ def test_bad_runtime_options_are_logged_and_the_default_counts(text, caplog):
 def test_the_host_sync_timeout_is_the_limit_of_a_run():
     assert host_sync_timeout_seconds({}) == 300
     assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2.5"}'}) == 2.5
+
+
+@pytest.mark.parametrize("size", [0, None], ids=["emptied", "overwritten"])
+def test_a_model_whose_file_is_written_to_answers_with_an_error_and_does_not_touch_it(
+    linear, compile_popef, open_model, size
+):
+    """Its weights are mapped: they change with the file.
+
+    A read beyond the file's end kills the process.
+    """
+    path = compile_popef(linear, precision="fp16")
+    os.utime(path, (1, 1))  # before now, whatever the resolution of the system's times
+    session = Session(open_model(path))
+    session.runLoadPrograms()
+    x = {"x": np.ones((4, 4), np.float16)}
+    assert set(session.run(x)) == {"y", "z"}
+    with path.open("r+b") as file:
+        file.write(b"?") if size is None else file.truncate(size)
+    for ask_again in (lambda: session.run(x), session.runLoadPrograms):
+        with pytest.raises(ModelRuntimeError, match=rf"{path}: .* found that it was written to in place"):
+            ask_again()

@@ -1,13 +1,13 @@
-"""What a stranger's graph may not be: functions of its own, data of another size, files, names that are no
-text, shapes of millions of numbers."""
+"""Tests of graphs that are rejected: functions of their own, data of another size, files, names
+that are not text, and shapes of millions of numbers."""
 
 import onnx
 import pytest
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 from onnxgraph import GraphError, GraphTooLargeError, check_graph
-from onnxgraph.admission import MOST_SHAPE_NUMBERS
-from onnxgraph.tensors import MOST_DEPTH
+from onnxgraph.admission import MAX_SHAPE_NUMBERS
+from onnxgraph.tensors import MAX_DEPTH
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -18,7 +18,7 @@ def model_of(*nodes, weights=()):
 
 
 def within(depth, *nodes):
-    """A model with nodes in a body, which is in a body, and so on."""
+    """Return a model with the nodes in a body that is nested `depth` levels deep."""
     for _ in range(depth):
         nodes = (helper.make_node("If", ["c"], ["y"], then_branch=helper.make_graph(nodes, "body", [], [])),)
     return model_of(*nodes)
@@ -112,15 +112,15 @@ def test_functions_and_training_are_refused(field):
 
 def test_graphs_nest_no_deeper_than_any_known_ones():
     neg = helper.make_node("Neg", ["x"], ["y"])
-    check_graph(within(MOST_DEPTH - 1, neg))
-    with pytest.raises(GraphError, match=f"more than {MOST_DEPTH} deep"):
-        check_graph(within(MOST_DEPTH + 1, neg))
+    check_graph(within(MAX_DEPTH - 1, neg))
+    with pytest.raises(GraphError, match=f"more than {MAX_DEPTH} deep"):
+        check_graph(within(MAX_DEPTH + 1, neg))
 
 
 @pytest.mark.parametrize("place", ["output", "attribute", "op_type", "value_info", "initializer"])
 @pytest.mark.parametrize("depth", [0, 2])
 def test_names_that_are_no_text_are_refused_wherever_they_stand(place, depth):
-    """Protobuf takes what is no UTF-8 where a message is parsed, and hands it out as bytes."""
+    """When protobuf parses a message, it accepts text that is not UTF-8 and returns it as bytes."""
     node = helper.make_node("Neg", ["x"], ["b@d" if place == "output" else "y"])
     inner = helper.make_graph([node], "inner", [], [])
     if place == "op_type":
@@ -149,7 +149,7 @@ def test_names_that_are_no_text_are_refused_wherever_they_stand(place, depth):
 
 
 def chain(op_type, first, rounds, **more):
-    """Nodes each of which takes the result of the one before twice."""
+    """Yield nodes that each take the result of the previous one twice."""
     for i in range(rounds):
         taken = first if i == 0 else f"r{i - 1}"
         yield helper.make_node(op_type, [taken, taken], [f"r{i}"], **more)
@@ -161,7 +161,7 @@ SEED = tensor(INT64, (1 << 10,), name="s", raw_data=bytes(8 << 10))
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("as_weight", [True, False])
 def test_shapes_computed_by_chains_of_concat_have_a_limit(depth, as_weight):
-    doublings = (MOST_SHAPE_NUMBERS // (1 << 10)).bit_length() - 1
+    doublings = (MAX_SHAPE_NUMBERS // (1 << 10)).bit_length() - 1
     for rounds, fits in ((doublings, True), (doublings + 1, False)):
         nodes = list(chain("Concat", "s" if as_weight else "k", rounds, axis=0))
         nodes = nodes if as_weight else [constant(SEED), *nodes]
@@ -176,8 +176,8 @@ def test_shapes_computed_by_chains_of_concat_have_a_limit(depth, as_weight):
 
 
 def test_what_no_shape_is_computed_of_is_not_counted():
-    """Matrices are no shapes, nor is what operators make through which onnx follows no values; a sum is as
-    long as what is added up."""
+    """Matrices are not shapes, nor are results of operators through which onnx follows no values. A
+    sum is as long as its operands."""
     rows = helper.make_node("Exp", ["s"], ["e"])
     check_graph(model_of(rows, *chain("Concat", "e", 20, axis=0), weights=[SEED]))
     matrix = tensor(INT64, (1, 1 << 10), name="s", raw_data=SEED.raw_data)

@@ -1,5 +1,5 @@
-"""Changing graphs: renaming across bodies, replacing nodes with themselves, weights that stay where they
-are."""
+"""Tests of changes to graphs: renaming across bodies, replacing nodes with themselves, and weights
+that stay in place."""
 
 import onnx
 import pytest

@@ -1,4 +1,4 @@
-"""Files of external data: beside the model, regular, and whole."""
+"""Tests of files of external data: beside the model, regular, and whole."""
 
 import os
 

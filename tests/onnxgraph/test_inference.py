@@ -1,4 +1,4 @@
-"""Shapes: what is inferred, of the standard's operators and of others, and what is remembered."""
+"""Tests of shape inference: the standard's operators, other operators, and cached results."""
 
 import numpy as np
 import onnx
@@ -28,7 +28,7 @@ def neg(source, result):
 
 @pytest.fixture
 def doubled(monkeypatch):
-    """An operator whose result has twice the rows."""
+    """Register an operator whose result has twice the rows."""
     monkeypatch.setattr(inference, "_STAND_INS", dict(inference._STAND_INS))
 
     @register_stand_in(DOMAIN, "Double")
@@ -99,7 +99,7 @@ def test_a_rule_waits_for_what_its_node_takes(doubled):
 
 @pytest.fixture
 def inferences(monkeypatch):
-    """Counts the calls of ONNX's inference."""
+    """Count the calls of ONNX's inference."""
     calls, infer = [], onnx.shape_inference.infer_shapes
 
     def counted(model, **options):
@@ -157,7 +157,8 @@ def test_only_the_values_that_shapes_depend_on_travel(inferences):
 
 
 def loop(trips="trips", state=None, grows=False):
-    """A Loop whose body is told no shape: a state that it negates, or adds rows to, and what is stacked."""
+    """Return a Loop whose body declares no shape: it negates a state, or adds rows to it, and
+    stacks a result."""
     made = helper.make_node("Concat", ["h", "h"], ["r"], axis=0) if grows else neg("h", "r")
     body = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["d"]), made, helper.make_node("Abs", ["r"], ["s"])],
@@ -240,7 +241,7 @@ def test_only_as_many_inferences_are_kept_as_are_asked_for_soon(inferences):
 
 
 def test_a_value_has_a_size_and_bytes_of_the_chips_types():
-    """The chip has no 64 bits; what is of no type, or text, counts as 32."""
+    """The chip has no 64 bits. Text, and a value without a type, count as 32 bits."""
     widths = {
         TensorProto.DOUBLE: 4,
         TensorProto.INT64: 4,
@@ -263,7 +264,7 @@ def test_a_stand_in_for_the_standards_own_operators_is_a_mistake():
 
 @pytest.mark.parametrize("given", [{}, {"dtype": TensorProto.INT32}])
 def test_a_diagonal_of_something_unknown_does_not_end_the_process(given):
-    """The inference of onnx (1.23) reads the type of its input, which there is not."""
+    """The inference of onnx (1.23) reads the type of the node's input, which is missing here."""
     nodes = [
         helper.make_node("Unknown", ["x"], ["a"], domain="elsewhere"),
         helper.make_node("EyeLike", ["a"], ["y"], **given),

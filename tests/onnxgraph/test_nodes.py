@@ -1,4 +1,4 @@
-"""Looking at graphs: bodies, captured names, makers and users."""
+"""Tests of looking at graphs: bodies, captured names, makers and users."""
 
 import onnx
 import pytest
@@ -31,7 +31,8 @@ def body(nodes, inputs=(), outputs=(), weights=()):
 
 
 def nested():
-    """A loop in a branch; both read `outer`, and the loop's body its own `own` and `weight`."""
+    """Return a graph with a loop in a branch. Both read `outer`, and the loop's body reads its own
+    `own` and `weight`."""
     loop = body(
         [
             helper.make_node("Add", ["own", "outer"], ["sum"]),

@@ -1,4 +1,4 @@
-"""Tensors wherever they stand, and how many bytes they have."""
+"""Tests of tensors in all parts of a model, and of their number of bytes."""
 
 import numpy as np
 import onnx
@@ -49,7 +49,7 @@ def test_bytes_are_those_of_the_raw_data_where_there_are_any(data_type, dims, ex
 
 
 def test_bfloat16_has_two_bytes_where_onnx_takes_it_for_a_float(monkeypatch):
-    """As its versions before 1.17 do."""
+    """Versions of onnx before 1.17 do so."""
     monkeypatch.setattr(helper, "tensor_dtype_to_np_dtype", lambda data_type: np.dtype(np.float32))
     assert count_bytes(tensor("t", TensorProto.BFLOAT16, (3,))) == 6
     assert count_bytes(tensor("t", TensorProto.FLOAT, (3,))) == 12

@@ -1,4 +1,5 @@
-"""Weights that stay in their file: mapped, changed when they are read, and no way to another file."""
+"""Tests of weights that stay in their file: they are mapped, changed when they are read, and never
+lead to another file."""
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 @pytest.fixture(autouse=True)
 def changes(monkeypatch):
-    """What is done to values, and how often."""
+    """Register changes of values and return a list of the changes made."""
     made = []
     monkeypatch.setattr(weights, "_CHANGES", {})
 
@@ -45,7 +46,7 @@ def changes(monkeypatch):
 
 @pytest.fixture
 def stored(tmp_path):
-    """A weight in a file, behind 8 other bytes."""
+    """Return a function that makes a weight stored in a file after 8 other bytes."""
 
     def make(values=VALUES):
         (tmp_path / "data").write_bytes(b"12345678" + values.tobytes())

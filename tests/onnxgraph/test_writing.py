@@ -1,4 +1,4 @@
-"""Models written one weight after the other."""
+"""Tests of models written one weight after the other."""
 
 import io
 

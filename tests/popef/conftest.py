@@ -1,4 +1,4 @@
-"""Small files every test of popef can use; all are built by the package's own writer."""
+"""Small files for every test of popef; the package's own writer builds them all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _anchor(name: str, shape: tuple[int, ...], kind: TensorType) -> Anchor:
 
 @pytest.fixture
 def listing_metadata() -> Metadata:
-    """The metadata of Listing 1.1."""
+    """Return the metadata of Listing 1.1."""
     return Metadata(
         seedHandle="__seed_stream",
         anchors=[
@@ -33,7 +33,7 @@ def listing_metadata() -> Metadata:
 
 @pytest.fixture
 def small_file() -> bytes:
-    """One blob of each type, with every inferred field set."""
+    """Return a file with one blob of each type, with every inferred field set."""
     info = TensorInfo(shape=(2, 3), dataType=DataType.S16)
     anchor = Anchor(name="w", handle="h2d_w", tensorInfo=info, type=TensorType.INPUT, programs=[1, 5])
     metadata = Metadata(

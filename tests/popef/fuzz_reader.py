@@ -1,8 +1,7 @@
-"""Search for bytes that break popef's promises, led by coverage: python tests/popef/fuzz_reader.py --seconds
-60.
+"""Search for bytes that break popef's promises, guided by coverage.
 
-The promises are `check` in tests/support/popef_fuzzing.py. A file that breaks one is left as crash-* in the
-current folder.
+Usage: python tests/popef/fuzz_reader.py --seconds 60. The promises are `check` in
+tests/support/popef_fuzzing.py. A file that breaks one is left as crash-* in the current folder.
 """
 
 from __future__ import annotations
@@ -25,11 +24,13 @@ from popef_mutations import mutate_file
 
 CORPUS = Path(__file__).parents[2] / ".cache" / "popef-corpus"
 _HEADER = re.escape(bytes(4) + b"\5" + bytes(3) + bytes(4) + b"\2\0\1\0")
-"""How every blob begins that popef or the reference library wrote: frame and root pointer."""
+"""Pattern of the start of every blob that popef or the reference library wrote: frame and root
+pointer."""
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-    """Half of the time what libFuzzer does, half of it damage that knows the format."""
+    """Mutate as libFuzzer does in half of the cases; otherwise damage the file with knowledge of
+    the format."""
     random = Random(seed)
     if random.random() < 0.5:
         return atheris.Mutate(data, max_size)
@@ -38,7 +39,7 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
 
 
 def main() -> None:
-    """Search for as long as the arguments say; the exit status is not 0 when something was found."""
+    """Search for as long as the arguments say; the exit status is not 0 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--seconds", type=int, default=60, help="how long to search")
     parser.add_argument(

@@ -1,5 +1,5 @@
-"""popef and the reference Cap'n Proto library read the same values, whoever wrote them: either of them, or
-the tests' builder.
+"""Tests that popef and the reference Cap'n Proto library read the same values, whichever of them,
+or the tests' builder, wrote them.
 
 POPEF_EXAMPLES=10000 generates that many files and messages for each test instead of a few hundred.
 """
@@ -50,8 +50,8 @@ FORGIVEN_REFUSALS = {
     "no list of PopEF can have grown "
     "that way, since the first field of none is that narrow",
 }
-"""Why popef may refuse a damaged message that the reference reads; LimitError is the other reason: its budget
-is smaller.
+"""Reasons why popef may reject a damaged message that the reference reads. LimitError is the other
+reason: popef's budget is smaller.
 
 In an inferred field the reasons of both tables make one of the two ignore the field instead.
 """
@@ -67,7 +67,8 @@ FORGIVEN_VALUES = {
     "pointer to unknown segment": "to the reference a segment without words is none, even for what "
     "takes no words",
 }
-"""Why popef may read a damaged message that the reference refuses, by what the reference says."""
+"""Reasons why popef may read a damaged message that the reference rejects, by the reference's
+message."""
 
 EXAMPLES = int(os.environ.get("POPEF_EXAMPLES", "200"))
 many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
@@ -77,13 +78,13 @@ FIRST_SEGMENT_WORDS = st.sampled_from([1, 2, 7, 13, 20, 60, 1024])
 
 @st.composite
 def structures(draw: st.DrawFn, bits: int = 64) -> tuple[str, Plain]:
-    """The name of a structure that is a message of its own, and its values."""
+    """Return the name of a structure that is a message of its own, and its values."""
     name = draw(st.sampled_from(ROOTS))
     return name, draw(plain_values(PLAIN.shapes[name], bits))
 
 
 def ours(name: str, message: bytes) -> Plain:
-    """What popef reads."""
+    """Return the values that popef reads."""
     record, _ = decode_message(
         lambda at, size: message[at : at + size], 0, len(message), "test", popef.Limits(), RECORDS[name]
     )
@@ -101,7 +102,7 @@ def test_the_reference_reads_what_popef_writes(structure: tuple[str, Plain]) -> 
 
 
 def _longer_without_more(values: Plain) -> Plain:
-    """The values as a newer schema reads them where nobody set its new fields."""
+    """Return the values as a newer schema reads them when its new fields are not set."""
     defaults = {"more0": False, "more1": 0, "more2": "", "more3": [], "more4": 0}
     inner = {name: _each(value) for name, value in values.items()}
     return inner | defaults
@@ -230,8 +231,8 @@ def test_unknown_enumerants_keep_their_ordinals() -> None:
 
 @pytest.mark.parametrize("code", [2, 3, 4])
 def test_narrow_elements_are_no_structures(code: int) -> None:
-    """The reference reads a byte as a structure whose 16-bit field is not there; popef once read the field
-    all the same."""
+    """The reference reads a byte as a structure without its 16-bit field; popef once read the field
+    anyway."""
     message = metadata_with_pointer(1, IntsNode(code, [2]))
     assert PLAIN.read("Metadata", message)["anchors"][0]["type"] == (0 if code == 2 else 2)
     with pytest.raises(popef.FormatError, match="struct-list"):
@@ -255,14 +256,14 @@ def test_lists_that_say_little_are_read_alike(slot: int, name: str, node: Node, 
 
 
 def metadata_with_pointer(slot: int, node: Node) -> bytes:
-    """A Metadata that is null but for one pointer."""
+    """Return a Metadata message that is null except for one pointer."""
     pointers: list[Node | None] = [None] * 7
     pointers[slot] = node
     return lay_out(StructNode([0] * 6, pointers), Random(1), 1, Counter())
 
 
 def test_null_in_a_landing_pad_is_no_list() -> None:
-    """popef once read it as null; to the reference the pad is a structure of no words."""
+    """popef once read it as null; for the reference the pad is a structure of no words."""
     message = encode(popef.Metadata(anchors=[popef.Anchor()]))
     words = [int.from_bytes(message[i : i + 8], "little") for i in range(8, len(message), 8)]
     flow, anchors = 1 + 5 + 5, 1 + 5 + 1
@@ -308,7 +309,7 @@ def test_damaged_messages_are_read_alike_or_refused(structure: tuple[str, Plain]
 
 
 def compare(name: str, message: bytes) -> None:
-    """Hold both libraries against each other on a message that may be damaged."""
+    """Compare both libraries on a message that may be damaged."""
     try:
         theirs = PLAIN.read(name, message)
     except (capnp.KjException, ValueError) as error:
@@ -334,7 +335,8 @@ def _forgiven(error: popef.FormatError) -> bool:
 
 
 def _without_ignored(theirs: Any, found: Any) -> Any:
-    """What the reference read, but inferred fields as popef read them where either of the two ignored one."""
+    """Return the reference's values. Where either reader ignored an inferred field, use the value
+    that popef read."""
     if isinstance(theirs, dict):
         return {
             name: found[name]

@@ -1,4 +1,4 @@
-"""The commands popef_dump and popef: what they print and write, and their status."""
+"""Tests of the commands popef_dump and popef: what they print and write, and their exit status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import popef.commands.dump
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left."""
+    """Exit status and output of a command."""
 
     returncode: int
     stdout: str
@@ -32,7 +32,8 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in this process: an interpreter for each takes longer than the tests."""
+    """Run a command in this process: starting an interpreter for each takes longer than the
+    tests."""
 
     def call(module: str, *arguments: object) -> Done:
         main = {"cli": popef.commands.cli, "dump": popef.commands.dump}[module].main
@@ -118,7 +119,7 @@ def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(run: 
 
 
 def test_words_follows_pointers_that_no_known_field_names(run: Run, tmp_path: Path) -> None:
-    """A structure with two data words and three pointers more than this package knows."""
+    """The structure has two data words and three pointers more than this package knows."""
     from tests.popef.test_rules import blob, message, text
 
     words = [2 << 32 | 5 << 48, 7, 8, text(4, 2), 0, text(3, 1, 5), 0, 2 << 2 | 1 << 32, 0x41, 77, 42]

@@ -1,4 +1,4 @@
-"""Compressed executables: every codec, and streams that are not what they claim to be."""
+"""Tests of compressed executables: every codec, and streams that do not match their declaration."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_a_broken_stream_raises_while_it_is_read():
 
 
 def test_a_decompression_bomb_costs_what_it_announces_and_no_more():
-    """Ten megabytes of zeros that claim to be a thousand bytes; and a gigabyte that is announced but not
-    there."""
+    """Ten megabytes of zeros declare a size of a thousand bytes, and a declared gigabyte is
+    missing."""
     reader = parse_lazily(raw_executable(zlib.compress(bytes(10_000_000)), 1000))
     hollow = parse_lazily(raw_executable(zlib.compress(b"x"), 1 << 30))
     tracemalloc.start()

@@ -1,4 +1,5 @@
-"""The guard around every command: whatever happens inside, one line on stderr and a status."""
+"""Tests of the guard around every command: any error becomes one line on stderr and an exit
+status."""
 
 from __future__ import annotations
 
@@ -193,7 +194,7 @@ def test_a_terminal_without_unicode_is_no_traceback(tmp_path):
 
 
 class Clock:
-    """A clock and a terminal."""
+    """Simulated clock and terminal."""
 
     def __init__(self, monkeypatch, is_terminal=True):
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""FORMAT.md says what the code does."""
+"""Tests that FORMAT.md agrees with the code."""
 
 from __future__ import annotations
 

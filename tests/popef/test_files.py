@@ -1,9 +1,11 @@
-"""Files as readers find them: mapped, copied, streamed, replaced, shrunk, endless."""
+"""Tests of files in each state that readers meet: mapped, copied, streamed, replaced, shrunk,
+endless."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -113,6 +115,22 @@ def test_a_file_that_shrinks_is_refused_and_not_a_fault(tmp_path):
                     read()
 
 
+@pytest.mark.parametrize("size", [0, 100, None], ids=["emptied", "truncated", "overwritten"])
+def test_a_mapped_file_that_is_written_to_is_noticed_without_touching_it(tmp_path, size):
+    path = tmp_path / "m.popef"
+    write_whole(path)
+    os.utime(path, (1, 1))  # before now, whatever the resolution of the system's times
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        (source,) = popef.ModelBuilder(reader).createModel().sources()
+        source.check()
+        with path.open("r+b") as file:
+            file.write(b"?") if size is None else file.truncate(size)
+        words = rf"^{re.escape(str(path))}: expected the file as it was opened .* replace files by renaming"
+        with pytest.raises(popef.PopefError, match=words):
+            source.check()
+
+
 def test_an_unmapped_reader_copies_and_is_not_disturbed_by_later_writes(tmp_path):
     path = tmp_path / "m.popef"
     write_whole(path)
@@ -156,7 +174,8 @@ def test_a_pipe_is_read_like_a_file(tmp_path):
 
 
 def test_opening_does_not_depend_on_the_size_of_the_file(tmp_path):
-    """A sparse file of 1 TB: header and structure are read, the payload is not."""
+    """The file is sparse and has 1 TB: the reader reads the header and the structure, but not the
+    payload."""
     path = tmp_path / "m.popef"
     shape = popef.TensorInfo(shape=(1 << 40,), dataType=popef.DataType.U8)
     body = encode(popef.TensorDataInfo(name="w", tensorInfo=shape))

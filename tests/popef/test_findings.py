@@ -1,4 +1,4 @@
-"""What searches for bad bytes, in this folder, have found: one small file for each."""
+"""Tests of the findings of the fuzzers in this folder: one small file for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from popef.commands.verify import Verification
 
 
 def file_of(write: Callable[[popef.Writer], None]) -> bytes:
-    """The file that some calls of a writer make."""
+    """Return the file that the calls of a writer make."""
     sink = io.BytesIO()
     with popef.Writer(sink) as writer:
         write(writer)
@@ -31,7 +31,7 @@ def parsed(data: bytes) -> popef.Reader:
 
 
 class ShortReads(io.BytesIO):
-    """A stream that gives one byte at a time, as an unbuffered pipe may."""
+    """Stream that returns one byte at a time, as an unbuffered pipe may."""
 
     def read(self, size: int | None = -1) -> bytes:
         return super().read(min(size or 0, 1))
@@ -45,7 +45,8 @@ def test_a_stream_may_hand_out_its_first_bytes_one_by_one() -> None:
 
 
 def steps(function: Callable[[], Any]) -> int:
-    """Bytecode instructions that a call takes: the same on every machine, where time is not."""
+    """Return the number of bytecode instructions of a call: it is the same on every machine, unlike
+    time."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -54,7 +55,7 @@ def steps(function: Callable[[], Any]) -> int:
         count += event == "opcode"
         return trace
 
-    before = sys.gettrace()  # coverage's, where that looks on
+    before = sys.gettrace()  # coverage's tracer, if it is active
     sys.settrace(trace)
     try:
         function()
@@ -109,7 +110,7 @@ def verify(path: Path) -> None:
 def test_twice_the_blobs_take_twice_the_steps(
     file: Callable[[int], bytes], function: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """A file of a megabyte, thousands of small blobs, could keep a reader busy for minutes."""
+    """A file of a megabyte with thousands of small blobs could keep a reader busy for minutes."""
     counts = []
     for count in (40, 80, 160):
         path = tmp_path / str(count)

@@ -1,5 +1,5 @@
-"""Damaged files: whatever stands in them, they are read or refused with a PopefError, in time, and mean one
-thing only."""
+"""Tests of damaged files: each is read or rejected with a PopefError, in time, and has one meaning
+only."""
 
 from __future__ import annotations
 

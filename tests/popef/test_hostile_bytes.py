@@ -1,4 +1,4 @@
-"""Any bytes parse or raise PopefError, at a cost in proportion to their number."""
+"""Tests that any bytes parse or raise PopefError, at a cost in proportion to their number."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_broken_rule_is_refused_with_its_place(name):
 
 
 def test_a_list_of_a_billion_empty_anchors_costs_nothing():
-    """Amplification: a composite list whose elements have no words."""
+    """The file attempts amplification: a composite list whose elements have no words."""
     root = [0 | 5 << 32 | 6 << 48, *([0] * 5), *([0] * 6)]
     root[7] = 1 | (12 - 7 - 1) << 2 | 7 << 32
     tag = ((1 << 29) - 1) << 2
@@ -88,7 +88,7 @@ def test_a_quarter_of_a_million_empty_anchors_are_refused_for_what_they_cost():
 
 
 def test_structures_that_overlap_cannot_multiply_the_work():
-    """A thousand anchors whose names are all the same megabyte of text."""
+    """The names of a thousand anchors are all the same megabyte of text."""
     count, text_words = 1000, 1 << 17
     root = [5 << 32 | 6 << 48, *([0] * 11), count << 2 | 1 << 48]
     root[7] = 1 | (12 - 7 - 1) << 2 | 7 << 32 | count << 35

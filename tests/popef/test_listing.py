@@ -1,4 +1,4 @@
-"""The published dump (Listing 1.1 of the backend guide) comes out again, sizes and all."""
+"""Tests that reproduce the published dump (Listing 1.1 of the backend guide), sizes included."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def message(record: Record) -> bytes:
 
 @pytest.fixture
 def listing_file(tmp_path: Path, listing_metadata: popef.Metadata) -> Path:
-    """The file behind the listing, its 38 MB executable a hole."""
+    """Write the file behind the listing and return its path. Its executable of 38 MB is a hole."""
     path = tmp_path / "executable.popef"
     name = "UNHASHED_EXECUTABLE"
     with path.open("wb") as file:

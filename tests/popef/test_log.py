@@ -1,4 +1,4 @@
-"""What popef logs, and where to, as the environment says."""
+"""Tests of popef's log: its messages and destination, as the environment sets them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import popef.log
 
 @pytest.fixture
 def configure(monkeypatch):
-    """Configures the logger for the test alone."""
+    """Configure the logger for the test alone."""
     logger = logging.getLogger("popef")
     before = logger.handlers[:], logger.level, logger.propagate
     yield popef.log.configure

@@ -1,4 +1,4 @@
-"""Models: which blobs of which files belong together, and what is ambiguous."""
+"""Tests of models: which blobs of which files belong together, and what is ambiguous."""
 
 from __future__ import annotations
 

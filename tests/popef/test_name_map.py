@@ -1,4 +1,4 @@
-"""A name map is read, or refused in one line that names it."""
+"""Tests of name maps: each is read, or rejected in one line that names it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from popef import PopefError
-from popef.name_map import MOST_BYTES, read_names
+from popef.name_map import MAX_BYTES, read_names
 from popef.text import escape
 
 
@@ -44,7 +44,7 @@ def test_reads_names(tmp_path: Path) -> None:
         (b'{"a\\n": "b"}', "found \\n at character 1"),
         (b'{"a": "\\ud800"}', "found \\ud800"),
         (b'{"a": "%s"}' % (b"x" * 2000), "at most 1024 characters, found 2000"),
-        (b" " * (MOST_BYTES + 1), f"more than {MOST_BYTES} bytes"),
+        (b" " * (MAX_BYTES + 1), f"more than {MAX_BYTES} bytes"),
     ],
     ids=lambda value: value[:12].decode("latin-1") if isinstance(value, bytes) else None,
 )

@@ -1,4 +1,4 @@
-"""Structures: the real library's accessors and plain attributes are the same thing."""
+"""Tests of structures: the real library's accessors and plain attributes are the same thing."""
 
 from __future__ import annotations
 

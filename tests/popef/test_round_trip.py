@@ -1,4 +1,4 @@
-"""What is written comes back, for every kind of blob and value."""
+"""Round-trip tests of every kind of blob and value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a file says of the rows of its batch, and of the tensors that users feed and fetch."""
+"""Tests of a file's data about the rows of its batch, and about the tensors that users feed and
+fetch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ UNPROVEN = RowFacts().dependence
 
 
 def read(path, *payloads):
-    """What is read of a model with an anchor of rank 3 and these payloads of the blob."""
+    """Return what `read_rows` reads from a model with an anchor of rank 3 and these payloads of the
+    blob."""
     anchor = Anchor(name="x", tensorInfo=TensorInfo(shape=(2, 3, 4)))
     with popef.Writer(path) as writer:
         writer.writeMetadata(Metadata(executable="e", anchors=[anchor]))

@@ -1,5 +1,5 @@
-"""One tiny file for each rule of FORMAT.md: readers refuse or warn, and `popef verify` cites the rule by
-name."""
+"""Tests of one tiny file for each rule of FORMAT.md: readers reject or warn, and `popef verify`
+cites the rule by name."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def blob(kind: int, structure: bytes | Record, payload: bytes = b"") -> bytes:
 
 
 def opaque(*words: int) -> bytes:
-    """An opaque blob whose structure has these two pointers, and what follows them."""
+    """Return an opaque blob whose structure has these two pointers, followed by the other words."""
     return blob(4, message(2 << 48, *words))
 
 
 def text(offset: int, count: int, code: int = BYTES) -> int:
-    """A list pointer."""
+    """Return a list pointer."""
     return 1 | offset << 2 | code << 32 | count << 35
 
 

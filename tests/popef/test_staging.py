@@ -1,4 +1,4 @@
-"""Files are replaced together or not at all, and who cannot be written is named."""
+"""Tests of the atomic replacement of files; a file that cannot be written is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor blobs that are recognised at a glance decode as the general decoder decodes them."""
+"""Tests that tensor blobs recognised by a template decode as the general decoder decodes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tensor_file(info: TensorDataInfo) -> bytes:
 
 
 def generally(data: bytes) -> Blob | None:
-    """What the general decoder finds; None when it refuses."""
+    """Return the blob that the general decoder finds; None if it rejects the data."""
     source = MemorySource("file", data)
     try:
         return read_blob(source, 0, 0, source.read(0, HEAD_BYTES), Limits())
@@ -41,7 +41,8 @@ def generally(data: bytes) -> Blob | None:
 
 
 def agrees(data: bytes) -> bool:
-    """Whether a template recognised the blob; fails unless both decoders then find the same."""
+    """Return whether a template recognised the blob. If so, check that both decoders find the
+    same."""
     seen = TensorTemplates(Limits()).match(data[:HEAD_BYTES], len(data))
     if seen is None:
         return False

@@ -1,4 +1,4 @@
-"""What strangers call things never moves a terminal's cursor nor begins a line of a log."""
+"""Tests that names in hostile files never move a terminal's cursor nor begin a line of a log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popef.text import MOST_NAME_CHARACTERS, escape, find_name_fault
+from popef.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_shortens() -> None:
 
 
 def test_names() -> None:
-    assert find_name_fault("x" * MOST_NAME_CHARACTERS) is None
+    assert find_name_fault("x" * MAX_NAME_CHARACTERS) is None
     assert (
-        find_name_fault("x" * (MOST_NAME_CHARACTERS + 1))
+        find_name_fault("x" * (MAX_NAME_CHARACTERS + 1))
         == "expected a name of at most 1024 characters, found 1025"
     )
     assert find_name_fault("") == "expected a name, found an empty one"

@@ -1,5 +1,5 @@
-"""popef's own wheel: what is in it, what it needs, and that it works in an environment of numpy and nothing
-else."""
+"""Tests of popef's own wheel: its contents, its requirements, and its use in an environment with
+numpy alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.server  # the marker of what is slow: builds a wheel and an environment
+pytestmark = pytest.mark.server  # the marker of slow tests: builds a wheel and an environment
 
 SOURCE = Path(__file__).parents[2] / "popef"
 
@@ -28,14 +28,15 @@ def run(*command: str | Path, folder: Path) -> str:
 
 
 def build_options() -> list[str]:
-    """With the environment's setuptools where it can be used, else pip fetches one."""
+    """Return the options that use the environment's setuptools if possible; otherwise pip downloads
+    one."""
     usable = importlib.util.find_spec("setuptools") and int(version("setuptools").split(".")[0]) >= 77
     return ["--no-build-isolation"] if usable else []
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build leaves its folders beside the sources."""
+    """Build the wheel from a copy, because a build leaves its folders beside the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(
         SOURCE, folder / "popef", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
@@ -59,8 +60,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with pip, this environment's numpy and the wheel, of which pip found
-    all needs met."""
+    """Return the bin folder of an environment with pip, this environment's numpy and the wheel. pip
+    found all requirements met."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder / "venv", with_pip=True)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")

@@ -1,4 +1,4 @@
-"""Every limit of the wire's reader from both sides: what is just allowed, and what is just beyond."""
+"""Tests of every limit of the wire's reader from both sides: just within it, and just beyond."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from popef.wire import MAX_SEGMENTS, VISITS_PER_WORD, Message, StructsAt, list_w
 
 NOTHING, BIT, BYTE, SHORT, INT, LONG, POINTER, COMPOSITE = range(8)
 ONE_WORD = 1 << 32
-"""The half of a struct pointer that says: a word of data, no pointers."""
+"""Half of a struct pointer for one word of data and no pointers."""
 MASK = (1 << 64) - 1
 
 
 START = 24
-"""Where messages begin in their files."""
+"""Offset at which messages begin in their files."""
 
 
 def read(data: bytes, limits: Limits | None = None, *, size: int | None = None) -> Message:
-    """The message that some bytes begin with, or the first `size` of them; others stand before them."""
+    """Return the message at the start of `data`, or of its first `size` bytes. Other bytes come
+    before it in the file."""
     file = b"?" * START + data
     end = START + (len(data) if size is None else size)
     return read_message(lambda at, size: file[at : at + size], START, end, "blob 7", limits or Limits())
 
 
 def segment(*words: int, limits: Limits | None = None) -> Message:
-    """A message of one segment of these words."""
+    """Return a message of one segment of these words."""
     return read(message(*words), limits)
 
 
 def segments(*contents: list[int]) -> Message:
-    """A message of several segments."""
+    """Return a message of several segments."""
     return read(
         frame(*map(len, contents)) + b"".join(struct.pack(f"<{len(each)}Q", *each) for each in contents)
     )
 
 
 def frame(*sizes: int) -> bytes:
-    """A segment table."""
+    """Return a segment table."""
     table = struct.pack(f"<{len(sizes) + 1}I", len(sizes) - 1, *sizes)
     return table + bytes(-len(table) % 8)
 
@@ -61,7 +62,7 @@ def far(target: int, offset: int, *, double: bool = False) -> int:
 
 
 def breaks(rule: Rule, got: str = "") -> AbstractContextManager[pytest.ExceptionInfo[FormatError]]:
-    """Expects this rule to be cited, and what was found to be said."""
+    """Expect an error that cites this rule and reports `got`."""
     return pytest.raises(FormatError, match=rf"got .*{re.escape(got)}.*\({rule}\)$")
 
 
@@ -80,7 +81,7 @@ def test_a_message_has_512_segments_at_most() -> None:
 
 
 def test_a_segment_table_may_end_with_the_blob_and_not_behind_it() -> None:
-    """Three segments take 16 bytes of table, four take 24."""
+    """A table for three segments takes 16 bytes, and one for four takes 24."""
     with breaks(Rule.SEGMENT_BOUNDS, "8 bytes of segments"):
         read(frame(1, 0, 0))
     with breaks(Rule.SEGMENT_TABLE, "16 bytes"):
@@ -127,7 +128,7 @@ def test_a_message_is_as_large_as_its_limit_allows() -> None:
 
 @pytest.mark.parametrize("size", [3, 7, 8, 15])
 def test_a_file_that_shrinks_while_it_is_read_is_refused(size: int) -> None:
-    """In the number of segments, in the table, and in the segments."""
+    """The file shrinks in the number of segments, in the table, or in the segments."""
     data = message(0)[:size]
     with breaks(Rule.BLOB_SIZE, "the file shrank while being read"):
         read(data, size=16)
@@ -157,7 +158,8 @@ def test_a_capability_is_refused() -> None:
 
 @pytest.mark.parametrize(("offset", "right"), [(1, True), (2, False), (-2, True), (-3, False)])
 def test_a_structure_lies_inside_its_segment(offset: int, right: bool) -> None:
-    """Of a word, from the second of four: at both ends, and a word beyond either."""
+    """The structure is one word after the second of four: at both ends, and a word beyond
+    either."""
     found = segment(0, struct_pointer(offset, 1), 0, 0)
     if right:
         assert found.struct(0, 1) == (0, 2 + offset, 1, 0)
@@ -189,7 +191,7 @@ def test_a_far_pointer_leads_into_a_segment_that_is_there() -> None:
 
 @pytest.mark.parametrize("double", [False, True])
 def test_a_landing_pad_lies_inside_its_segment(double: bool) -> None:
-    """A word, or two when double, at the end of three."""
+    """The landing pad is one word, or two when double, at the end of three."""
     words = [0, far(1, 0), 0] if double else [0, 0, struct_pointer(-1)]
     last = 1 if double else 2
     content = 0 if double else 2
@@ -244,7 +246,7 @@ def test_null_in_a_landing_pad_is_a_structure_of_no_words() -> None:
 
 @pytest.mark.parametrize("count", [1, 8, 9, 16])
 def test_a_text_lies_inside_its_segment(count: int) -> None:
-    """Bytes are rounded up to words."""
+    """The reader rounds bytes up to words."""
     raw = b"a" * (count - 1) + b"\0"
     words = struct.unpack(f"<{(count + 7) // 8}Q", raw + bytes(-count % 8))
     assert segment(list_pointer(0, BYTE, count), *words).text(0, 0) == "a" * (count - 1)
@@ -275,7 +277,8 @@ def test_a_structure_is_no_text_and_a_list_no_structure() -> None:
 
 @pytest.mark.parametrize(("code", "width"), [(BYTE, 1), (SHORT, 2), (INT, 4)])
 def test_integers_narrower_than_a_word_are_unsigned(code: int, width: int) -> None:
-    """The newer API says uint32_t, the listing prints 64 bits: a list pointer carries its own width."""
+    """The newer API says uint32_t, and the listing prints 64 bits: a list pointer contains its own
+    width."""
     found = segment(list_pointer(0, code, 8 // width), MASK)
     assert found.ints(0, 0) == (256**width - 1,) * (8 // width)
 
@@ -379,7 +382,7 @@ def test_lists_take_whole_words(code: int, count: int, words: int) -> None:
 
 
 def lists_of(count: int) -> Iterator[tuple[Callable[[Message], object], list[int]]]:
-    """A list of each kind with `count` elements, and how it is read."""
+    """Yield a list of each kind with `count` elements, and the function that reads it."""
     yield lambda found: found.ints(0, 0), [list_pointer(0, LONG, count), *[0] * count]
     yield lambda found: found.structs(0, 0), [list_pointer(0, LONG, count), *[0] * count]
     yield lambda found: found.structs(0, 0), [list_pointer(0, COMPOSITE, 0), struct_pointer(count)]
@@ -429,7 +432,8 @@ COSTS: dict[str, tuple[Callable[[Message], object], list[int], int]] = {
 
 @pytest.mark.parametrize("what", COSTS)
 def test_visiting_costs(what: str) -> None:
-    """All that is left can be spent after it, and no more; each word of a message brings eight."""
+    """The rest of the budget can be spent after a visit, and no more. Each word of a message adds
+    eight visits."""
     visit, words, cost = COSTS[what]
     found = segment(*words)
     visit(found)

@@ -1,4 +1,5 @@
-"""Writing: whole files or none, into sinks of every kind, and data that fit what was announced."""
+"""Tests of writing: whole files or none, sinks of every kind, and data that match their
+declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators, built once, and a model that is exported."""
+"""Fixtures: the operators, built once, and an exported model."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ from saved_models import TENSORFLOW, X
 
 @pytest.fixture(scope="session", autouse=True)
 def operators(tmp_path_factory):
-    """The library, built by the command, with no warning."""
+    """Build the library of operators with the command, and check that it gives no warning."""
     if not TENSORFLOW:
         yield
         return

@@ -1,5 +1,7 @@
-"""The process that runs a model for the operators, asked by hand: what it answers, and what it makes of what
-is no frame."""
+"""The process that runs a model for the operators, asked by hand.
+
+Tests check what it answers, and what it does with data that is no frame.
+"""
 
 import os
 import signal
@@ -25,7 +27,7 @@ SECONDS = 60
 
 
 class Asked:
-    """A child, and the operators' end of its connection."""
+    """Child process, and the operators' end of its connection."""
 
     def __init__(self):
         self.connection, theirs = socket.socketpair()
@@ -98,7 +100,7 @@ def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(timeout
     asked = Asked()
     try:
         asked.start(file, timeout_us)
-        # In an hour's wait only the second one has the first one answered.
+        # With a timeout of an hour, only the second call makes the child answer the first one.
         calls = [1, 2] if timeout_us > 1 else [1]
         for call in calls:
             asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
@@ -248,8 +250,8 @@ def test_a_call_that_breaks_off_ends_it_in_peace(sent, linear, compile_popef):
 
 
 def test_calls_that_wait_are_bounded(linear, compile_popef, monkeypatch):
-    """What is beyond stays in the socket, and is answered all the same."""
-    monkeypatch.setattr(child, "_MOST_WAITING_BYTES", 128)
+    """Calls beyond the bound stay in the socket and are answered later."""
+    monkeypatch.setattr(child, "_MAX_WAITING_BYTES", 128)
     most = []
     append = child.Calls._compute
 
@@ -285,7 +287,7 @@ def test_calls_that_wait_are_bounded(linear, compile_popef, monkeypatch):
 
 
 def test_it_ends_when_its_parent_is_killed(linear, compile_popef, tmp_path):
-    """A parent that cannot clean up: the kernel closes its end."""
+    """A killed parent cannot clean up; the kernel closes its end."""
     script = (
         "import socket, subprocess, sys, time\n"
         "from poplar_serving import frames\n"
@@ -318,7 +320,7 @@ def test_a_header_of_another_kind_is_refused():
 def test_texts_of_faults_are_bounded():
     header, body = frames.encode_fault(1, Code.INTERNAL, "\udcff" * 100_000)
     assert HEADER.unpack(header) == (5, 13, 1, len(body))
-    assert len(body) == frames.MOST_TEXT_BYTES
+    assert len(body) == frames.MAX_TEXT_BYTES
 
 
 def test_importing_it_imports_no_tensorflow():

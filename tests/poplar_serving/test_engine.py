@@ -1,5 +1,7 @@
-"""The operators' engines, without TensorFlow and under sanitizers: the processes that they start, share and
-replace, and processes that are not what they should be."""
+"""The operators' engines, without TensorFlow and under sanitizers.
+
+Tests check the processes that they start, share and replace, and processes that misbehave.
+"""
 
 import fcntl
 import os
@@ -25,7 +27,7 @@ HEADER = struct.Struct("<IIQQ")
 
 @pytest.fixture(scope="session")
 def checker(tmp_path_factory):
-    """The program of engine_check.cc, made once for all workers."""
+    """Return the program of engine_check.cc, compiled once for all test processes."""
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder
     made = folder / "engine_check"
@@ -43,7 +45,7 @@ def checker(tmp_path_factory):
 
 
 class Checker:
-    """The program, a line in and a line out."""
+    """Wrapper of the checking program, which reads a line and prints a line."""
 
     def __init__(self, path, **environment):
         self._process = subprocess.Popen(
@@ -68,7 +70,7 @@ class Checker:
         return int(self("pid", engine).split()[1])
 
     def end(self):
-        """What it said on stderr; nothing of its children may be left."""
+        """Wait for the process and return its stderr; no child process of it may be left."""
         _, said = self._process.communicate(timeout=60)
         assert self._process.returncode == 0, said
         return said
@@ -91,7 +93,7 @@ def check(checker):
 
 @pytest.fixture
 def double(compile_popef):
-    """A file of y = 2 x, of one row of two."""
+    """Return the file of y = 2 x for one row of two numbers."""
     nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
     shape = {"x": (TensorProto.FLOAT, ["n", 2])}
     return compile_popef(make_model(nodes, shape, {"y": (TensorProto.FLOAT, ["n", 2])}, {}), batch=1)
@@ -162,7 +164,7 @@ def test_a_process_that_stops_is_ended_in_time(check, double):
 
 @pytest.fixture(autouse=True)
 def short_runs(monkeypatch):
-    """A run may take five seconds, so that a process that stops is found out soon."""
+    """Limit a run to five seconds, so that a stopped process is found soon."""
     monkeypatch.setenv("POPLAR_RUNTIME_OPTIONS", '{"target.hostSyncTimeout": 5}')
 
 
@@ -218,7 +220,7 @@ def test_an_interpreter_without_this_project_is_named(check, double, tmp_path):
 
 
 def fake(folder, code, limit_ms=60_000):
-    """An interpreter that does something else than it is told, with the connection as `c`."""
+    """Return a fake interpreter that runs `code` instead, with the connection as `c`."""
     code = code.replace("LIMIT_MS", str(limit_ms))
     path = folder / "python"
     path.write_text(
@@ -234,7 +236,7 @@ READY = (
     "body = struct.pack('<QII', LIMIT_MS, 1, 1) + 2 * tensor\n"
     "c.sendall(frame(3, 0, 0, len(body)) + body)\n"
 )
-"""One input and one output of two floats."""
+"""Answer of a process whose model has one input and one output of two floats."""
 
 LIES = {
     "not a frame": ("c.sendall(b'\\xff' * 100)", "a frame of kind 4294967295"),

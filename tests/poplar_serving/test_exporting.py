@@ -1,5 +1,7 @@
-"""How SavedModels are exported, what is refused, and what is said where the operators or TensorFlow are not
-there."""
+"""Export of SavedModels: how it works, what is rejected, and the errors of missing parts.
+
+Missing parts are the operators or TensorFlow.
+"""
 
 import inspect
 from pathlib import Path
@@ -27,7 +29,7 @@ def test_without_tensorflow_it_is_said_what_to_install(tmp_path, capsys):
 
 
 def test_parameters_are_those_of_the_real_function_but_for_what_it_would_compile():
-    """Of ipu.serving.export_single_step in Graphcore's TensorFlow 2.6, SDK 3.3."""
+    """It is ipu.serving.export_single_step in Graphcore's TensorFlow 2.6, SDK 3.3."""
     real = (
         "predict_step export_dir iterations predict_step_signature input_dataset output_names "
         "preprocessing_step preprocessing_step_signature postprocessing_step postprocessing_step_signature "

@@ -127,7 +127,7 @@ def test_a_process_that_is_killed_is_replaced(exported, expected, number):
     before = list_children()
     for pid in before:
         os.kill(pid, number)
-    # Until it is buried: its threads end one by one, and a call that comes before the last has ended fails.
+    # Wait until it is reaped: its threads end one by one, and a call before the last end fails.
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in before))
     assert np.array_equal(ask(loaded, x=X)["output_0"], expected["y"])
 
@@ -149,7 +149,7 @@ def test_a_call_whose_process_is_killed_fails_and_the_next_has_another(exported,
 
 @pytest.mark.tensorflow
 def test_a_session_as_in_a_server_runs_it_and_may_cancel(exported, expected, tf):
-    """tensorflow_model_server loads graphs by this route: no functions of Python's, a session."""
+    """tensorflow_model_server loads graphs in this way: in a session, without Python functions."""
     v1 = tf.compat.v1
     library.load_library()
     gc.collect()

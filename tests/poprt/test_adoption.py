@@ -1,5 +1,5 @@
-"""A graph in the place of an executable that cannot be simulated: checked against the streams, and
-computed."""
+"""Tests of a graph in place of an executable that cannot be simulated: it is checked against the
+streams, and computed."""
 
 import os
 

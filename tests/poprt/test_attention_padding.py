@@ -1,4 +1,5 @@
-"""Keys that are none: attention over them answers as without them, whoever wrote it."""
+"""Tests of padding in attention: padded keys do not change the answers, whichever exporter wrote
+the model."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ HEADS, TOKENS, SIZE, GRAIN = 2, 49, 8, 16
 
 
 def windows(form, element=F, opset=13, tokens=TOKENS):
-    """Attention in two images of two windows each, as vision transformers have it: `form` says what is added
-    to scores."""
+    """Return attention in two images of two windows each, as vision transformers have it. `form`
+    selects the terms added to the scores."""
     net, shape = Exporter(opset, element), [4, HEADS, tokens, SIZE]
     queries, values = net.input("q", shape), net.input("v", shape)
     keys = net.add("Transpose", net.input("k", shape), perm=[0, 1, 3, 2])

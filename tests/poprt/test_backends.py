@@ -1,4 +1,4 @@
-"""poprt.backends: models compiled when they are first needed, and run."""
+"""Tests of poprt.backends: models compiled at their first use, and run."""
 
 import io
 
@@ -72,7 +72,8 @@ def test_ort_backend_takes_the_arguments_of_onnx_runtime(converted):
 
 
 def test_a_session_takes_options_as_a_dict_and_outputs_by_name_alone():
-    """As published scripts give them: graphcore/PopRT, examples/resnet50 and tools/model_debugger.py."""
+    """Published scripts pass them this way: graphcore/PopRT, examples/resnet50 and
+    tools/model_debugger.py."""
     nodes = [helper.make_node("Neg", ["x"], ["inner"]), helper.make_node("Abs", ["inner"], ["y"])]
     shape = {"y": (TensorProto.FLOAT, [2, 4])}
     model = Converter().convert(make_model(nodes, {"x": shape["y"]}, shape, {}))

@@ -1,4 +1,5 @@
-"""Models exported with a batch of 1 get another: each row is what the model says of it alone."""
+"""Tests of models exported with a batch of 1 and converted to another: each row's answer equals the
+original model's."""
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ def node(op_type, inputs, outputs, **attributes):
 
 
 def attention():
-    """As torch exports view(1, -1, heads, width): targets name the batch, with positions added to words."""
+    """Return an attention as torch exports view(1, -1, heads, width): Reshape targets name the
+    batch, and positions are added to words."""
     nodes = [
         node("Gather", "table ids", "words"),
         node("Add", "words positions", "x"),
@@ -51,7 +53,7 @@ def attention():
 
 
 def recurrent():
-    """States that are constants of a batch of 1."""
+    """Return a recurrent network whose states are constants of a batch of 1."""
     nodes = [
         node("Transpose", "x", "timed", perm=[1, 0, 2]),
         helper.make_node(
@@ -71,7 +73,7 @@ def recurrent():
 
 
 def recurrent_with_states():
-    """States that are inputs, whose batch is their second axis."""
+    """Return a recurrent network whose states are inputs with the batch as their second axis."""
     nodes = [
         node("Transpose", "x", "timed", perm=[1, 0, 2]),
         helper.make_node(
@@ -84,7 +86,7 @@ def recurrent_with_states():
 
 
 def vision():
-    """Patches with a class token before them, and positions."""
+    """Return a vision model that puts a class token before the patches and adds positions."""
     nodes = [
         node("Conv", "x filters", "patches", strides=[4, 4]),
         node("Reshape", "patches rows", "flat"),
@@ -106,7 +108,8 @@ def vision():
 
 
 def expanded_token():
-    """The same token, expanded to the batch first, and a mask made of its size."""
+    """Return the same token, expanded to the batch first, with a mask made of the size of the
+    result."""
     nodes = [
         node("Expand", "token size", "own"),
         node("Concat", "own x", "all", axis=1),
@@ -119,7 +122,8 @@ def expanded_token():
 
 
 def detector():
-    """As YOLO's heads: anchors by classes, parted, added to a grid, joined."""
+    """Return a detection head like those of YOLO: anchors by classes are split, added to a grid and
+    joined."""
     nodes = [
         node("Conv", "x filters", "raw"),
         node("Reshape", "raw parted", "five"),
@@ -146,7 +150,7 @@ def detector():
 
 
 def upsampled():
-    """Sizes that name the batch, and a flattening without it."""
+    """Return an upsampling model whose sizes name the batch, with a flattening that does not."""
     nodes = [
         helper.make_node("Resize", ["x", "", "", "sizes"], ["large"], "large", mode="nearest"),
         node("GlobalAveragePool", "large", "means"),
@@ -158,7 +162,7 @@ def upsampled():
 
 
 def time_first():
-    """Batch and time flattened into one axis, which a Reshape parts again."""
+    """Return a model that flattens batch and time into one axis, which a Reshape splits again."""
     nodes = [
         node("Transpose", "x", "timed", perm=[1, 0, 2]),
         node("Reshape", "timed flat", "rows"),
@@ -184,7 +188,8 @@ def draw_input(value, batch, axis=0):
 
 
 def assert_rows_are_the_models(model, axes, batch=4, **options):
-    """Each row of the converted model's answer is that of the original, which knows one row only."""
+    """Check that each row of the converted model's answer equals the answer of the original, which
+    takes one row only. Return the converted model."""
     converted = Converter(batch_size=batch, **options).convert(model)
     fed = {value.name: draw_input(value, batch, axes[value.name]) for value in model.graph.input}
     narrow = {

@@ -1,5 +1,5 @@
-"""Random graphs of all operators, compiled, loaded and run, beside ONNX Runtime without optimisers, and every
-pass on them. Thousands of them: `make random-graphs`."""
+"""Tests that compile, load and run random graphs of all operators, compare them with ONNX Runtime
+without optimisers, and run every pass on them. `make random-graphs` draws thousands of graphs."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from random_graphs.running import CRASHES, Judge, judge_all
 
 MIN_OPERATORS, CI_GRAPHS = 116, 100
 MAX_REFUSED = 0.06
-"""Of valid models: shapes that depend on data, for one."""
+"""Maximum share of valid models that may be refused, for example because shapes depend on data."""
 
 
 def test_the_same_seed_draws_the_same_graph():
@@ -39,7 +39,7 @@ def test_graphs_are_of_all_operators_and_opsets():
 
 @pytest.mark.server
 def test_a_wrong_answer_is_found(monkeypatch):
-    """The witness sees what it is for: an operator that computes something else."""
+    """The comparison must detect an operator that computes something else."""
     drawn = find_graph_with("Cos")
     assert judge(drawn, "fp32").word == EQUAL
     wrong = onnx.ModelProto()
@@ -78,7 +78,7 @@ def copy(model):
 
 
 def find_graph_with(op_type):
-    """The first."""
+    """Return the first random graph that contains the operator."""
     drawn = map(draw, itertools.count())
     return next(each for each in drawn if any(node.op_type == op_type for node in each.model.graph.node))
 

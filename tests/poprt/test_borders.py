@@ -1,4 +1,4 @@
-"""What a model declares at its borders, and what becomes of it: 64-bit integers, shapes, the version of its
+"""Tests of a model's inputs and outputs: 64-bit integers, shapes, and the version of the model's
 format."""
 
 import numpy as np
@@ -17,7 +17,7 @@ def element_types(values):
 
 
 def answer(compiled, **inputs):
-    """What a compiled model computes, by output."""
+    """Compute a compiled model and return its results by output name."""
     engine = simipu.Engine(compiled.executable, simipu.Device(compiled.executable.target))
     taken, given = (
         [s.tensor for s in compiled.executable.program(5).streams if s.direction is direction]

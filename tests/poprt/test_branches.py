@@ -1,5 +1,5 @@
-"""Inputs that are settings: fixed to a value, they leave one branch of an If; otherwise the message says
-which input to fix."""
+"""Tests of inputs that are settings: fixed to a value, they select one branch of an If. Otherwise
+the message names the input to fix."""
 
 import numpy as np
 import onnx
@@ -21,7 +21,8 @@ def spec_of(name, shape=None):
 
 
 def branch_of(window: int) -> onnx.GraphProto:
-    """Adds up the rows of windows of that size; all branches use the same names, which ONNX allows."""
+    """Return a branch that sums the rows of windows of that size. All branches use the same names,
+    which ONNX allows."""
     nodes = [
         helper.make_node("Constant", [], ["size"], value_ints=[-1, window]),
         helper.make_node("Reshape", ["x", "size"], ["windows"]),
@@ -31,7 +32,8 @@ def branch_of(window: int) -> onnx.GraphProto:
 
 
 def model_of(*, sr=(I64, [])) -> onnx.ModelProto:
-    """As silero_vad has it: an input `sr` chooses the branch, one of which does not fit 12 samples."""
+    """Return a model like silero_vad: an input `sr` chooses the branch, and one branch does not fit
+    12 samples."""
     nodes = [
         helper.make_node("Cast", ["sr"], ["rate"], to=I64),
         helper.make_node("Equal", ["rate", "sixteen"], ["is_sixteen"]),
@@ -60,7 +62,7 @@ def test_only_the_branch_that_a_fixed_input_chooses_is_compiled(sr, size):
 
 
 def invalid_model() -> onnx.ModelProto:
-    """The same, but what is wrong with a branch can be told from ranks."""
+    """Return a similar model with a branch whose error the ranks alone show."""
     good = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["r"])], "g", [], [spec_of("r")])
     bad = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["s"], name="too_flat")], "h", [], [spec_of("s")]
@@ -260,7 +262,7 @@ def test_what_cannot_be_computed_in_a_branch_stays_there_and_outside_is_refused(
 
 
 def test_an_if_that_folding_decides_is_taken_and_what_is_inside_is_folded():
-    """The condition is of a shape that is known only when what it is made of has been computed."""
+    """The shape of the condition is known only after its operands are computed."""
     taken = [helper.make_node("Add", ["one", "one"], ["two"]), helper.make_node("Mul", ["x", "two"], ["t"])]
     yes = helper.make_graph(taken, "yes", [], [spec_of("t", [2])])
     no = helper.make_graph([helper.make_node("Squeeze", ["x"], ["n"])], "no", [], [spec_of("n")])

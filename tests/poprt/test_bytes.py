@@ -1,4 +1,4 @@
-"""Passes to 8 bits: parameters by node, weights of whole numbers, pictures of bytes."""
+"""Tests of passes to 8 bits: parameters by node, weights of integers, images of bytes."""
 
 import numpy as np
 import onnx
@@ -20,7 +20,7 @@ def node(op_type, inputs, output="y", **attributes):
 
 
 def products():
-    """Two products of one weight, and what takes rows of it."""
+    """Return a model with two products of one weight, and a node that takes rows of it."""
     nodes = [node("MatMul", "x w", "a"), node("MatMul", "a w", "b"), node("Gather", "b i")]
     held = {"w": np.eye(4, dtype=np.float16), "i": np.int64([0])}
     return make_model(nodes, {"x": (F16, [2, 4])}, {"y": (F16, [1, 4])}, held)
@@ -31,7 +31,7 @@ def convert(**options):
 
 
 def scales(model):
-    """Of the weights and activations in 8 bits, by what they are called."""
+    """Return the type and scale of the weights and activations in 8 bits by tensor name."""
     return {
         each.output[0]: tuple(attribute(each, name) for name in ("to", "scale"))
         for each in model.graph.node

@@ -1,5 +1,5 @@
-"""What a compilation to half says of its worth: how far outputs part from float, where, why, and what mends
-it."""
+"""Tests of what a compilation to half reports: how far outputs differ from float, where, why, and
+the remedy."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ def node(operator, inputs, outputs, **attributes):
 
 
 def compile_half(model, caplog, batch=4, options=None, **convert):
-    """The compiled model and what was warned of."""
+    """Compile the model in half and return it with the text of the warnings."""
     converter = Converter(precision="fp16", batch_size=batch, **convert)
     half, whole = converter.convert_beside_float(model)
     with caplog.at_level(logging.WARNING, "poprt"):
@@ -43,8 +43,8 @@ def simple(nodes, weights, shape=(8,), outputs=None):
 
 
 def overflowing_norm():
-    """A layer normalisation spelt out, whose sum of squares is beyond half, between operators that are
-    not."""
+    """Return a layer normalisation of single operators. Its sum of squares exceeds the range of
+    half; the operators around it stay within it."""
     nodes = [
         node("Mul", "x loud", "l"),
         node("Mul", "l l", "square"),
@@ -63,7 +63,8 @@ def overflowing_norm():
 
 
 def quiet_power():
-    """The logarithm of a power, as audio front ends take it: most of it is below what half can hold."""
+    """Return the logarithm of a power as audio front ends compute it. Most of the power is below
+    the smallest half."""
     nodes = [
         node("Mul", "x small", "s"),
         node("Mul", "s s", "power"),
@@ -74,7 +75,7 @@ def quiet_power():
 
 
 def cancelling():
-    """What is left of large numbers that nearly agree."""
+    """Return a model that computes the small difference of large numbers."""
     nodes = [node("Add", "x much", "large"), node("Sub", "large much", "y")]
     return simple(nodes, {"much": np.full(8, 3000, np.float32)})
 
@@ -128,7 +129,8 @@ def test_a_model_that_half_does_no_harm_is_not_warned_of(caplog):
 
 
 def test_weights_count_that_half_cannot_hold(caplog):
-    """Beside the model as it was: beside itself it would lose nothing."""
+    """The comparison uses the original model: compared with itself, the converted model would lose
+    nothing."""
     model = simple(
         [node("Mul", "x tiny", "t"), node("Mul", "t huge", "y")],
         {"tiny": np.full(8, 1e-9, np.float32), "huge": np.float32(1e4)},
@@ -376,7 +378,7 @@ def test_a_small_batch_is_made_up_several_times(linear):
 
 
 def test_indices_that_come_as_floats_are_indices_all_the_same():
-    """As Keras exports an embedding: negative ones count from the end."""
+    """Keras exports an embedding this way: negative indices count from the end."""
     nodes = [
         node("Cast", "x", "i", to=I64),
         node("Less", "i zero", "negative"),

@@ -1,5 +1,5 @@
-"""What --data_preprocess reads: arrays of numbers, whoever wrote them; anything else is refused in one
-line."""
+"""Tests of --data_preprocess: it reads arrays of numbers from any writer and rejects anything else
+in one line."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_reads_a_pickle_of_python_2(tmp_path):
 
 
 class Calls:
-    """Pickles as a call."""
+    """Object that pickles as a call."""
 
     def __init__(self, *call: object) -> None:
         self.call = call
@@ -95,7 +95,7 @@ def test_reads_transposed_arrays_as_numpy_2_3_pickles_them(tmp_path):
 
 
 class Forged:
-    """An array with the state that a stranger chose."""
+    """Array with a state that an attacker chose."""
 
     def __init__(self, *state: object) -> None:
         self.state = state
@@ -117,7 +117,8 @@ def npz(*entries: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byte
 
 
 def laughs() -> list:
-    """Ten lists of ten lists of ten lists, of which the pickle holds one each."""
+    """Return lists of ten lists of ten lists and so on; the pickle contains one list of each
+    level."""
     lists: list = [1.0] * 10
     for _ in range(12):
         lists = [lists] * 10

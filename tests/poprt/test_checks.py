@@ -1,4 +1,4 @@
-"""Passes that check and report, and the names under which scripts look at graphs."""
+"""Tests of passes that check and report, and of the names under which scripts look at graphs."""
 
 import logging
 import pickle
@@ -144,7 +144,7 @@ def test_check_refuses_what_cannot_be_computed():
 
 
 def layers(folder):
-    """The names of layers and their cosine distances."""
+    """Return the cosine distance of each layer by name."""
     lines = (folder / "precision_compare.log").read_text().splitlines()
     names = [line.split(" output ")[0] for line in lines if not line.startswith(" ")]
     distances = [float(line.rsplit(" ", 1)[1]) for line in lines if "cos_dist" in line]

@@ -1,4 +1,4 @@
-"""The `poprt` command: its options, the forms they take, and a file of them."""
+"""Tests of the `poprt` command: its options, the forms of their values, and a file of options."""
 
 import argparse
 import re
@@ -26,12 +26,14 @@ REAL = """--help --version --input_model --framework --input_shape --batch_size 
 --disable_compilation_progress_bar""".split()
 OURS = """--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run
 --custom_ort_library
---triton_model_dir --new_version --overwrite_config --show_profile --time_limit --memory_limit""".split()
+--triton_model_dir --new_version --overwrite_config --queue_timeout_ms --show_profile --time_limit
+--memory_limit""".split()
 
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """A file, beside which the command runs; passes that it registers are gone afterwards."""
+    """Write a model file in the working directory of the command. Remove the passes that the
+    command registers after the test."""
     monkeypatch.setattr(base_pass, "_PASSES", dict(base_pass._PASSES))
     monkeypatch.chdir(tmp_path)
     onnx.save(linear_model(), tmp_path / "model.onnx")
@@ -88,7 +90,7 @@ def test_a_run_says_three_things_and_of_which_machine(model, capsys):
 
 
 def test_names_of_inputs_that_the_model_lacks_are_warned_of(model, tmp_path, caplog):
-    """As packed_bert_example of the published scripts has them."""
+    """packed_bert_example of the published scripts names such inputs."""
     assert poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1", "--output_dir", tmp_path) == 0
     assert "input_shape names 'q', which is ignored; the model's inputs are x" in caplog.text
 

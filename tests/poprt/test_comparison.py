@@ -1,4 +1,5 @@
-"""What half makes of a model's outputs: errors, lost values and answers that name another class."""
+"""Tests of the comparison of outputs in half and float: errors, lost values and answers that name
+another class."""
 
 import math
 
@@ -10,7 +11,8 @@ from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_class
 
 
 def compare(*runs, classes=(), names=("y",), made_up=False):
-    """The comparison of runs, each of which is a pair of an output, or of lists of outputs."""
+    """Return the worst case of the last run and the comparison of all runs. Each run is a pair of
+    outputs, or of lists of outputs."""
     comparer = Comparer(names, frozenset(classes))
     for ours, theirs in runs:
         pair = [each if isinstance(each, list) and len(names) > 1 else [each] for each in (ours, theirs)]

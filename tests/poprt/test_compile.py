@@ -1,4 +1,5 @@
-"""From ONNX to PopEF: shapes, types, weights, errors that name the node, and the command."""
+"""Tests of compilation from ONNX to PopEF: shapes, types, weights, errors that name the node, and
+the command."""
 
 import json
 import subprocess
@@ -172,7 +173,8 @@ def test_what_the_standard_does_not_allow_is_refused_by_the_name_of_the_node(mod
 
 
 def foldable_model():
-    """Weights that products use as they are, and others that something is computed of at compile time."""
+    """Return a model with weights that products use directly, and others from which values are
+    computed at compile time."""
     random = np.random.default_rng(0)
     held = {
         name: random.standard_normal((4, 4), np.float32) for name in ("w", "v", "u", "t", "inner", "given")
@@ -271,7 +273,7 @@ def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
 
 
 def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
-    """1.2 GB of activations; a C600 has 0.94 GB."""
+    """The activations take 1.2 GB; a C600 has 0.94 GB."""
     model = single("Relu", {"x": (F, [1, 300_000_000])}, {"y": (F, [1, 300_000_000])})
     said = (
         r"Out of memory on tile 0: \d+ bytes used but tiles only have 638976 bytes of memory "
@@ -284,7 +286,7 @@ def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
 
 
 def test_inputs_that_do_not_fit_into_the_io_tiles_are_refused_with_the_ways_out():
-    """24 MB of inputs are 750 kB on each of 32 tiles."""
+    """The inputs of 24 MB take 750 kB on each of 32 tiles."""
     model = single("ReduceMax", {"x": (F, [1, 6_000_000])}, {"y": (F, [1, 1])})
     said = r"on tile 1440: \d+ bytes used .* \(modelled; the next .* on 32 I/O tiles\); use more num_io_tiles"
     with pytest.raises(OutOfMemoryError, match=said):

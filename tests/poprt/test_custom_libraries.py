@@ -1,4 +1,4 @@
-"""Custom-operator libraries of ONNX Runtime: a C library is named, and a model with its operators is
+"""Tests of custom-operator libraries of ONNX Runtime: a model with a C library's operators is
 converted, compiled and run."""
 
 from pathlib import Path
@@ -48,7 +48,7 @@ def forget():
 
 
 def model(batch=2):
-    """y = pairs(thrice(x + 1)) - 1."""
+    """Return the model y = pairs(thrice(x + 1)) - 1."""
     nodes = [
         helper.make_node("Add", ["x", "one"], ["more"], name="add"),
         helper.make_node("Thrice", ["more"], ["three"], name="thrice", domain=DOMAIN),
@@ -99,7 +99,7 @@ def test_the_declared_cycles_are_counted(library):
         cycles.append(
             Compiler.compile(model(), None, CompilerOptions(skip_dry_run=True)).executable.cycles(5)
         )
-    # Both operators' results, of which one tile has a few elements at least.
+    # The results of both operators: one tile holds at least a few of their elements.
     assert cycles[2] - cycles[1] >= 2 * 99_999
     assert cycles[0] != cycles[1]
 
@@ -126,7 +126,8 @@ def test_the_command_names_a_library_and_a_process_that_knows_none_loads_nothing
 
 @pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.server)])
 def test_a_session_is_given_its_libraries(library, isolated, tmp_path):
-    """As a server does it, which has registered none; the child of an isolated one gets them too."""
+    """A server has registered no library either. The child process of an isolated session gets them
+    too."""
     register_library(OperatorLibrary(DOMAIN, library))
     Compiler.compile(model()).export(tmp_path / "m.popef")
     for each in (libraries._LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS):

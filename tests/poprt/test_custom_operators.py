@@ -1,4 +1,5 @@
-"""Users' operators: a body in Python, and a model that holds one is converted, compiled and run."""
+"""Tests of users' operators: a model with an operator whose body is in Python is converted,
+compiled and run."""
 
 import textwrap
 
@@ -30,7 +31,7 @@ def forget():
 
 
 def custom(op_type="Swish", domain=DOMAIN, kind=F, inside=False, **attributes):
-    """y = op(x) + x, in a body too if `inside`."""
+    """Return the model y = op(x) + x, in a body too if `inside`."""
     node = helper.make_node(op_type, ["x"], ["s"], name="op", domain=domain, **attributes)
     nodes = [node, helper.make_node("Add", ["s", "x"], ["y"], name="add")]
     model = make_model(nodes, {"x": (kind, [2, 4])}, {"y": (kind, [2, 4])}, {}, 13)
@@ -209,7 +210,7 @@ def test_the_command_takes_a_file_with_bodies_and_refuses_libraries(tmp_path, mo
 
 
 def test_names_inside_may_be_those_of_the_model():
-    """The tensors of the model are called as those of the body of Swish."""
+    """The tensors of the model have the same names as those in the body of Swish."""
     register_op_body("Swish", DOMAIN)(swish)
     nodes = [
         helper.make_node("Identity", ["x"], ["scaled"], name="first"),

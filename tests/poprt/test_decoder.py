@@ -1,5 +1,5 @@
-"""A decoder as PopTransformer builds it (its models/gpt2 and ops/customized.py): a Loop over tokens with a
-cache of keys and values, norms of its own, weights of 4 and of 8 bits."""
+"""Tests of a decoder as PopTransformer builds it (its models/gpt2 and ops/customized.py). It is a
+Loop over tokens with a cache of keys and values, its own norms, and weights of 4 and of 8 bits."""
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ LOWEST = -10_000.0
 
 
 class Body:
-    """The graph of one token."""
+    """Builder of the graph of one token."""
 
     def __init__(self):
         self.nodes, self.weights = [], []
@@ -56,7 +56,7 @@ def weights():
 
 
 def decoder(first=0):
-    """A Loop that gives what attention makes of each token."""
+    """Return a model with a Loop that outputs the result of attention for each token."""
     held, net = weights(), Body()
     token = net.add("Gather", net.hold(held["tokens"]), net.add("Gather", "ids", "step", axis=1), axis=0)
     x = net.add("Reshape", token, net.sizes(BATCH, 1, WIDTH))
@@ -131,7 +131,7 @@ def decoder(first=0):
 
 
 def attend(ids):
-    """The same with all tokens at once, in double."""
+    """Compute the same for all tokens at once, in double."""
     held = weights()
     x = held["tokens"].astype(float)[ids]
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
@@ -163,7 +163,7 @@ def test_a_decoder_with_a_cache_answers_like_all_tokens_at_once():
     for _ in range(2):  # a run begins with an empty cache
         found = {"made": np.zeros((TOKENS, BATCH, 1, WIDTH), np.float16)}
         runner.execute({"ids": ids}, found)
-        # What is narrowed to 8 bits is off by up to 2^-4 of itself.
+        # Values narrowed to 8 bits have a relative error of up to 2^-4.
         assert np.abs(found["made"] - expected).max() <= 2.0**-4 * np.abs(expected).max() * np.sqrt(WIDTH)
 
 

@@ -1,4 +1,5 @@
-"""The dry run: what would fail in a server fails when it is compiled, and wrong row rules are found."""
+"""Tests of the dry run: errors of a server appear at compile time, and wrong row rules are
+found."""
 
 import dataclasses
 import logging
@@ -19,7 +20,7 @@ ROWS = {"x": (F, ["n", 6])}
 
 
 def chain(operator="CumSum", batch=4, precision="fp32", **attributes):
-    """x -> Exp -> e -> operator along the rows -> s -> Add -> y."""
+    """Return the model x -> Exp -> e -> operator along the rows -> s -> Add -> y."""
     weights = {"axis": np.int64(0), "one": np.float32(1)}
     taken = ["e", "axis"] if operator == "CumSum" else ["e"]
     nodes = [
@@ -33,7 +34,7 @@ def chain(operator="CumSum", batch=4, precision="fp32", **attributes):
 
 @pytest.fixture
 def lie(monkeypatch):
-    """Say of one type of operator that its rows are independent."""
+    """Return a function that declares the rows of one type of operator independent."""
 
     def tell(op_type):
         def find(node):

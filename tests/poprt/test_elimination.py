@@ -1,4 +1,5 @@
-"""What need not be computed goes: an If whose condition is known becomes the nodes of the branch taken."""
+"""Tests of elimination: unneeded nodes are removed, and an If whose condition is known becomes the
+nodes of the branch taken."""
 
 import numpy as np
 import onnx

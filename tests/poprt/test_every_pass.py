@@ -1,5 +1,6 @@
-"""One harness for every pass: it does what it is for, nothing where it has nothing to do, the same inside
-bodies, nothing the second time, and never changes what the model answers, or is asked."""
+"""Tests that run every pass in one harness. A pass makes its intended change, changes nothing else,
+works the same inside bodies, and changes nothing the second time. It never changes the model's
+inputs or answers."""
 
 import numpy as np
 import onnx
@@ -31,7 +32,7 @@ def count_operators(model):
 
 
 def answer(model, feeds):
-    """What the model computes, its outputs in order, operators of the chip included."""
+    """Return the outputs of the model in order; it may contain operators of the chip."""
     lowered = lower(model, None)
     session = unoptimised_session(lowered)
     wanted = {value.name: value.type for value in session.get_inputs()}
@@ -46,7 +47,7 @@ def check(case, model):
 
 
 def assert_done(case, model, changed):
-    """The pass has done what it is for."""
+    """Check that the pass has made its intended change."""
     before, after = count_operators(model), count_operators(changed)
     assert case.made <= after - before
     assert case.gone <= before - after
@@ -82,7 +83,8 @@ def borders(model):
 
 
 def put_inside(model):
-    """The same model with its nodes in both branches of an If; weights come with them."""
+    """Return the same model with its nodes in both branches of an If. The weights move into the
+    branches too."""
     graph, bodies = model.graph, []
     for kind in ("then", "else"):
         body = helper.make_graph([], kind, [], [])

@@ -1,4 +1,4 @@
-"""poprt_exec poprt_run_popef: every runner on made-up data."""
+"""Tests of poprt_exec poprt_run_popef: every runner on random data."""
 
 import pytest
 from onnx import TensorProto, helper

@@ -1,4 +1,4 @@
-"""Executables in memory and in files, the engine cache, and the summary report."""
+"""Tests of executables in memory and in files, the engine cache, and the summary report."""
 
 import numpy as np
 import pytest

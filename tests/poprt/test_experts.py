@@ -1,4 +1,5 @@
-"""merge_moe: what is joined, what is left alone with a warning, and what makes no sense."""
+"""Tests of merge_moe: nodes that are joined, nodes left alone with a warning, and invalid
+arguments."""
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_names_that_are_no_two_experts_are_refused(names):
 
 
 def test_shared_numbers_stay_one():
-    """A scalar that both multiply with is not put on itself."""
+    """A scalar factor of both products is not stacked with itself."""
     net = Exporter()
     x, half = net.input("x", [4, 8]), net.constant(0.5)
     ends = [net.add("Mul", net.add("MatMul", x, net.weight(8, 8)), half) for _ in range(2)]

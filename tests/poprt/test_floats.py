@@ -1,4 +1,5 @@
-"""Floats of other widths: what is clipped and raised on the way to half, what stays in float, and doubles."""
+"""Tests of floats of other widths: values clipped and raised on the way to half, values that stay
+in float, and doubles."""
 
 import logging
 
@@ -28,7 +29,7 @@ def model_of(nodes, weights=None, shape=SPEC, output=SPEC):
 
 
 def halves_around():
-    """All halves, what lies in the middle of two, and the floats beside those."""
+    """Return all halves, the middles between neighbours, and the floats next to both."""
     exact = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     middles = ((exact[:-1].astype(np.float64) + exact[1:]) / 2).astype(np.float32)
     found = np.concatenate([exact, middles])
@@ -126,7 +127,7 @@ def test_the_chips_own_operators_are_half_throughout():
 
 
 def norm(scale):
-    """A layer norm as exporters write it, of large numbers."""
+    """Return a layer norm of large numbers as exporters write it."""
     nodes = [
         node("Mul", "x scale", "l"),
         node("ReduceMean", "l", "mean", axes=[1]),
@@ -142,7 +143,7 @@ def norm(scale):
 
 
 def softplus():
-    """log(1 + exp(20 x))."""
+    """Return a model of log(1 + exp(20 x))."""
     nodes = [node("Mul", "x k", "l"), node("Exp", "l", "e"), node("Add", "e one", "s"), node("Log", "s")]
     return model_of(nodes, {"k": np.float32(20), "one": np.float32(1)})
 
@@ -170,7 +171,8 @@ def test_patterns_that_overflow_do_so_no_longer_where_they_are_kept_in_float(mak
 
 
 def patterns():
-    """Passes that would put one operator in their place, but for those of ours."""
+    """Return the names of the passes that would replace patterns by one operator, except our
+    own."""
     names = (name for name, found in get_registered_passes().items() if not found.info.is_ours)
     return [name for name in names if find_pass(name).info.stage is Stage.PATTERNS]
 

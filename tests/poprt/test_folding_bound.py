@@ -1,4 +1,4 @@
-"""max_tensor_size: what is too large stays computed, and only that."""
+"""Tests of max_tensor_size: only values above it stay computed at run time."""
 
 import numpy as np
 from exported_graphs import I64, Exporter
@@ -8,7 +8,8 @@ BOUND = 1000
 
 
 def expanded():
-    """Scores looked up by places that are repeated for each row, to a size that nodes compute of sizes."""
+    """Return a model that looks scores up by positions repeated for each row, to a size that nodes
+    compute from sizes."""
     net = Exporter(13)
     x = net.input("x", [4, 16, 16])
     given = net.integers(4, 16, 16)

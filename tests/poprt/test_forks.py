@@ -1,4 +1,4 @@
-"""poprt's runners in other processes: what a fork inherits, and what a pickle brings."""
+"""Tests of poprt's runners in other processes: what a fork inherits, and what a pickle contains."""
 
 import os
 import pickle
@@ -24,7 +24,7 @@ def compute(runner):
 
 
 def double(runner):
-    """The linear model's z, which is twice x."""
+    """Return the linear model's output z, which is twice x."""
     return compute(runner)["z"]
 
 

@@ -1,5 +1,4 @@
-"""A node that is none of its operator is refused at once, by name: passes take nodes apart as
-they should be."""
+"""Tests that reject an invalid node at once, by name: passes decompose nodes that are valid."""
 
 import pytest
 from onnx import TensorProto, helper

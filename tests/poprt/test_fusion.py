@@ -1,4 +1,5 @@
-"""Model fusion: several models in one executable, of which a run computes the one that `index` names."""
+"""Tests of model fusion: several models in one executable; a run computes the one that `index`
+names."""
 
 import json
 
@@ -25,7 +26,8 @@ WIDTH = 512
 
 
 def wide(layers, dtype=np.float32, opset=17, width=WIDTH):
-    """y = x times some weights, which are large enough to lie beside the graph."""
+    """Return the model y = x times some weights that are large enough to be stored outside the
+    graph."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     weight = np.eye(width, dtype=dtype) * 2
     names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
@@ -34,7 +36,7 @@ def wide(layers, dtype=np.float32, opset=17, width=WIDTH):
 
 
 def branchy():
-    """An If inside a model, and a weight that is an output too."""
+    """Return a model with an If and with a weight that is also an output."""
     then, other = (
         helper.make_graph(
             [helper.make_node(op, ["x"], [f"in_{op}"], name=op)],
@@ -220,7 +222,7 @@ def test_models_of_different_opsets_become_one_of_the_newest():
 
 
 def squeeze(opset):
-    """Upsample is gone from opset 10 on, and has no newer form."""
+    """Return a model with Upsample, which opset 10 removed and which has no newer form."""
     node = helper.make_node("Upsample", ["x"], ["y"], name="up", scales=[1.0, 2.0], mode="nearest")
     return make_model([node], {"x": (F, [2, 2])}, {"y": (F, [2, 4])}, {}, opset)
 
@@ -301,7 +303,7 @@ def test_large_weights_stay_where_they_are(fused):
 
 
 def test_a_wrong_type_that_is_declared_of_an_output_is_not_believed():
-    """As in the real tool's examples/poprt_run_popef.py."""
+    """The real tool's examples/poprt_run_popef.py declares such a type."""
     node = helper.make_node("Neg", ["x"], ["y"], name="neg")
     model = make_model([node], {"x": (F, [2])}, {"y": (F16, [2, 1])}, {})
     (anchor,) = (a for a in Compiler.compile(model).metadata.anchors() if a.name() == "y")

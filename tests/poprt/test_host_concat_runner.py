@@ -1,4 +1,5 @@
-"""HostConcatRunner: the inputs that a model had before apply_host_concat_split, and the same answers."""
+"""Tests of HostConcatRunner: it takes the inputs from before apply_host_concat_split and returns
+the same answers."""
 
 import json
 
@@ -15,7 +16,7 @@ ROWS = 4
 
 
 def model():
-    """y = concat(a, b, c) @ w + d"""
+    """Return the model y = concat(a, b, c) @ w + d."""
     shape = (TensorProto.FLOAT, [ROWS, 1])
     return make_model(
         [

@@ -1,4 +1,4 @@
-"""Where the constants of a model stand."""
+"""Tests of where the constants of a model are stored."""
 
 import numpy as np
 import onnx

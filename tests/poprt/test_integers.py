@@ -1,4 +1,5 @@
-"""Integers of 64 bits: what becomes of them inside a model, and that ONNX Runtime computes what is left."""
+"""Tests of 64-bit integers: their conversion inside a model, and that ONNX Runtime computes the
+remaining ones."""
 
 import logging
 
@@ -142,7 +143,7 @@ def test_a_chain_that_computes_a_shape_stays_of_64_bits_without_casts():
 
 
 def test_the_sizes_of_a_crop_stay_of_64_bits():
-    """By the standard's definition they meet others of 64 bits."""
+    """By the standard's definition, 64-bit integers are combined with these sizes."""
     borders = {"x": (F, [4, 2])}, {"y": (F, [2, 3])}
     model = make_model([node("CenterCropPad", "x sizes")], *borders, {"sizes": np.array([2, 3])}, 18)
     assert_answers(model, {"x": np.ones((4, 2), np.float32)})
@@ -164,7 +165,7 @@ def test_a_constant_that_is_read_both_ways_is_there_twice():
 
 
 def test_operands_that_have_to_be_of_one_type_are():
-    """One end of a Slice is read in 64 bits by others, and only there."""
+    """Other nodes read one end of a Slice in 64 bits, and only there."""
     nodes = [node("Reshape", "x s", "flat"), node("Slice", "flat a s"), node("Neg", "flat", "z")]
     held = {"s": np.int64([6]), "a": np.int64([1])}
     model = make_model(nodes, {"x": (I64, [2, 3])}, {"y": (I64, [5]), "z": (I64, [6])}, held)
@@ -184,7 +185,7 @@ def test_constants_beyond_32_bits_are_clipped_and_warned_of_unless_they_mean_the
 
 
 def loop():
-    """Adds the number of the turn, three times."""
+    """Return a loop that adds the number of the iteration, three times."""
     body = helper.make_graph(
         [node("Add", "v i", "w"), node("Identity", "go", "on"), node("Mul", "w i", "seen")],
         "turn",
@@ -251,7 +252,7 @@ def test_a_model_of_whole_numbers_compiles_and_answers_in_32_bits():
 
 @st.composite
 def chains(draw):
-    """Graphs of whole numbers whose operators ask for one width, the other, or either."""
+    """Return a graph of integers whose operators require one width, the other, or either."""
     held = {"shape": np.int64([3, 2]), "one": np.int64([1]), "axis": np.int64([1]), "zero": np.int64([0])}
     nodes, whole = [], ["x"]
     for i in range(draw(st.integers(1, 6))):

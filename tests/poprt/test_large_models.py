@@ -1,5 +1,5 @@
-"""Models whose weights are gigabytes: read where they lie, never copied about, refused at once where they
-cannot fit."""
+"""Tests of models with gigabytes of weights: they are read in place, never copied, and rejected at
+once if they cannot fit."""
 
 import contextlib
 import copy
@@ -27,7 +27,8 @@ F = TensorProto.FLOAT
 
 
 def model_with(weight):
-    """A model whose weight w is that tensor, in front of another field of its graph."""
+    """Return a model with the given tensor as weight w, which another field of its graph
+    follows."""
     return make_model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         {"x": (F, ["n", 1000])},
@@ -97,7 +98,7 @@ def test_a_weight_of_a_million_fields_is_read_at_once(tmp_path):
     "wrap", [lambda fields: fields, lambda fields: b"\x3a" + varint(len(fields)) + fields]
 )
 def test_a_model_of_endless_tiny_fields_is_refused(tmp_path, wrap, monkeypatch):
-    monkeypatch.setattr(opening, "_MOST_GRAPH_FIELDS", 100_000)
+    monkeypatch.setattr(opening, "_MAX_GRAPH_FIELDS", 100_000)
     (tmp_path / "m.onnx").write_bytes(wrap(b"\x08\x01" * 200_000))
     with pytest.raises(CompileError, match=r"expected at most \d+ fields in one message"):
         get_frontend(tmp_path / "m.onnx").open_model()
@@ -108,7 +109,7 @@ def varint(number):
 
 
 def test_a_model_that_says_where_its_weights_lie_is_not_believed(tmp_path):
-    """Only what this process has outlined itself is read from files."""
+    """Only weights that this process has outlined itself are read from files."""
     onnx.save(model_with(LARGE), tmp_path / "m.onnx")
     opened = get_frontend(tmp_path / "m.onnx").open_model()
     (entry,) = (entry for entry in opened.graph.initializer[0].external_data if entry.key == "token")
@@ -178,7 +179,7 @@ def _small_model() -> bytes:
 
 
 def huge_model(layers):
-    """Its weights take a quarter of an ipu2's memory each, and no bytes here."""
+    """Return a model whose weights take a quarter of an ipu2's memory each, and no bytes here."""
     nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(layers)]
     graph = helper.make_graph(
         nodes,
@@ -191,7 +192,7 @@ def huge_model(layers):
 
 
 def write_huge(folder, layers):
-    """With all weights in one sparse file."""
+    """Write the huge model with all weights in one sparse file, and return its path."""
     model = huge_model(layers)
     for i, weight in enumerate(model.graph.initializer):
         told = {"location": "zeros", "offset": str(i * 4 * 7680**2), "length": str(4 * 7680**2)}
@@ -238,7 +239,7 @@ def test_what_counts_is_the_precision_and_the_number_of_chips(
     from poprt import cli
 
     class Converted(BaseException):
-        """The check is behind us."""
+        """Exception that shows that the check has passed."""
 
     def stop(self, model):
         raise Converted

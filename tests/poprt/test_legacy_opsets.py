@@ -1,5 +1,6 @@
-"""Models of opsets before 7 answer as their opset says: operands are broadcast along the axis that an
-attribute names, also where all sizes agree. numpy is the witness, as ONNX Runtime has no kernels for them."""
+"""Tests of models of opsets before 7: operands are broadcast along the axis that an attribute
+names, also where all sizes agree. numpy is the witness, as ONNX Runtime has no kernels for these
+opsets."""
 
 import numpy as np
 import onnx
@@ -97,7 +98,7 @@ def test_slopes_are_one_for_each_channel(opset):
 
 @pytest.mark.parametrize("options", [{}, {"convert_version": 13}, {"precision": "fp16"}, None])
 def test_a_compiled_model_does_so_too(options):
-    """Converted or not."""
+    """The result is the same with and without conversion."""
     nodes = [
         helper.make_node("Add", ["x", "w"], ["a"], broadcast=1, axis=1),
         helper.make_node("PRelu", ["a", "slopes"], ["y"]),
@@ -115,7 +116,7 @@ def test_a_compiled_model_does_so_too(options):
 
 
 def test_ranks_that_only_aligned_operands_give_are_found():
-    """Opset 1 infers no shape; a later node's rank is known when those before have been aligned."""
+    """Opset 1 infers no shapes: a later node's rank is known once the earlier nodes are aligned."""
     nodes = [
         helper.make_node("Mul", ["x", "w"], ["a"], broadcast=1, axis=1, consumed_inputs=[0, 0]),
         helper.make_node("Relu", ["a"], ["b"], consumed_inputs=[0]),

@@ -1,5 +1,5 @@
-"""Models that list their initializers in graph.input too, as IR version 3 wants it: they are no inputs
-anywhere."""
+"""Tests of models that also list their initializers in graph.input, as IR version 3 requires: they
+are never inputs."""
 
 import numpy as np
 import onnx
@@ -22,7 +22,8 @@ X = np.random.default_rng(0).standard_normal((ROWS, 3), np.float32)
 
 
 def listed_model(batch=ROWS, opset=13):
-    """x @ w + b with `w` before and `b` behind the input, as exporters of IR version 3 list them."""
+    """Return x @ w + b with `w` before and `b` after the input, as exporters of IR version 3 list
+    them."""
     weights = {"w": np.arange(12, dtype=np.float32).reshape(3, 4) / 8, "b": np.ones(4, np.float32)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "b"], ["y"])]
     model = make_model(nodes, {"x": (F, [batch, 3])}, {"y": (F, [batch, 4])}, weights, opset)

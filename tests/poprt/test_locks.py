@@ -1,4 +1,5 @@
-"""One process in a folder at a time; what a killed one left goes, what another is using stays."""
+"""Tests of locks: one process uses a folder at a time. Files of a killed process are removed, and
+files in use stay."""
 
 from __future__ import annotations
 

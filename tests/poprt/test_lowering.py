@@ -1,5 +1,5 @@
-"""The placed graph: 8-bit operands, the IPU of each node, copies between IPUs, and nothing that changes a
-value."""
+"""Tests of the placed graph: 8-bit operands, the IPU of each node, and copies between IPUs. Nothing
+changes a value."""
 
 import numpy as np
 import onnx
@@ -18,7 +18,7 @@ C600, M2000 = TARGETS["ipu21"], TARGETS["ipu2"]
 
 
 def chain(layers=4, size=32):
-    """Products one after the other, each with a weight of its own."""
+    """Return a chain of products, each with its own weight."""
     random = np.random.default_rng(0)
     weights = {f"w{i}": random.standard_normal((size, size)).astype(np.float32) for i in range(layers)}
     nodes = [

@@ -1,4 +1,5 @@
-"""docs/operators.md says what the tables say, and promises nothing that ONNX Runtime lacks."""
+"""Tests of docs/operators.md: it agrees with the tables and promises nothing that ONNX Runtime
+lacks."""
 
 import make_operators
 import onnx
@@ -36,8 +37,8 @@ def test_every_operator_has_a_rule_for_its_rows_or_a_reason_why_it_has_none():
 
 
 def has_kernel(name: str, version: int) -> bool:
-    """Whether ONNX Runtime computes that version of an operator on the CPU. Without an end a kernel is for
-    one version only."""
+    """Return whether ONNX Runtime computes that version of an operator on the CPU. A kernel without
+    an end version is for one version only."""
     return any(
         first == version if last == _OPEN_ENDED else first <= version <= last
         for kernel in runtime.get_all_opkernel_def()

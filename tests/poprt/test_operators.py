@@ -1,5 +1,5 @@
-"""What the IPU's own compiler lacks is said once at compile time, by the first node's name; an option refuses
-it."""
+"""Tests of operators that the IPU's own compiler lacks: one warning at compile time names the first
+node, and an option rejects them."""
 
 import logging
 
@@ -27,7 +27,7 @@ LACKED = {
     "GatherND": (["x", "at"], {"y": (F, [2])}, INDICES),
     "ScatterND": (["x", "at", "new"], {"y": SMALL}, {**INDICES, "new": np.zeros(2, np.float32)}),
 }
-"""For each operator of the issue: its inputs, outputs and weights."""
+"""Inputs, outputs and weights of each operator of the issue."""
 
 
 def model_of(operator: str) -> onnx.ModelProto:
@@ -38,7 +38,7 @@ def model_of(operator: str) -> onnx.ModelProto:
 
 
 def warnings_of(caplog, model: onnx.ModelProto, **options) -> list[str]:
-    """What the compiler warns of concerning ipu_operators."""
+    """Compile the model and return the compiler's warnings about ipu_operators."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, "poprt"):
         Compiler.compile(model, None, CompilerOptions(**options))
@@ -56,7 +56,7 @@ def test_each_operator_that_the_chips_compiler_lacks_is_warned_of_once(operator,
 
 @pytest.mark.parametrize("op_type", "BatchNormalization CumSum Gather GatherElements OneHot TopK".split())
 def test_operators_for_which_the_real_tool_has_a_workaround_are_its_own(op_type):
-    """batchnorm_, cumsum_, indices_, onehot_ and topk_workaround."""
+    """The workarounds are batchnorm_, cumsum_, indices_, onehot_ and topk_workaround."""
     assert ipu_operators.is_implemented(op_type)
 
 
@@ -73,8 +73,8 @@ def spec_of(name, shape=None):
 
 
 def test_one_warning_counts_them_all_those_in_bodies_too():
-    """Range and NonZero have static shapes in a body only, of which nobody asks how large what is in it
-    is."""
+    """Range and NonZero have static shapes only in a body, where no size of an inner value is
+    needed."""
     body = helper.make_graph(
         [
             helper.make_node("Xor", ["yes", "yes"], ["no"], name="inner"),
@@ -147,7 +147,8 @@ def convolution_net() -> onnx.ModelProto:
 
 
 def attention_net() -> onnx.ModelProto:
-    """Embedding, layer normalisation, a mask, one head, Gelu and an int64 input, as BERT has them."""
+    """Return an embedding, layer normalisation, a mask, one head, Gelu and an int64 input, as BERT
+    has them."""
     nodes = [
         helper.make_node("Gather", ["table", "ids"], ["e"]),
         helper.make_node("LayerNormalization", ["e", "gain"], ["n"]),

@@ -1,5 +1,6 @@
-"""Models in other opsets answer the same: every operator of the standard on the standard's own examples, down
-to 11, 13 and 17 and on; what has no older form is refused by name."""
+"""Tests of models in other opsets, which give the same answers. Every operator of the standard runs
+on the standard's own examples, down to 11, 13 and 17 and on. Operators without an older form are
+rejected by name."""
 
 import functools
 import warnings
@@ -20,12 +21,12 @@ from simipu.operators import OPERATORS
 
 F, F16, I64, B = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
 OLD = 11
-MOST_CASES = 4
-"""Of each operator: the standard has hundreds of Cast."""
+MAX_CASES = 4
+"""Maximum number of test cases of each operator: the standard has hundreds for Cast."""
 DATA = (
     "Add And BitShift Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub Xor"
 ).split()
-"""Whose second operand is data, and stays an input."""
+"""Operators whose second operand is data and stays an input."""
 NOT_DOWN = {
     "AffineGrid": "nothing to make it of",
     "BitwiseAnd": "nothing to make it of",
@@ -41,7 +42,7 @@ NOT_DOWN = {
     "STFT": "nothing to make it of",
     "TensorScatter": "nothing to make it of",
 }
-"""Operators of the table that opset 11 has not, and cannot make."""
+"""Operators of the table that opset 11 lacks and cannot express."""
 UNLIKE = {"test_roialign_aligned_false": "ONNX Runtime's own answer is another"}
 UNLIKE |= {"test_maxunpool_export_with_output_shape": "ONNX Runtime's own answer is another"}
 UNLIKE |= {
@@ -54,7 +55,8 @@ UNLIKE |= {"test_reduce_max_empty_set_bool": "the least truth is not that of who
 
 @functools.cache
 def examples():
-    """By operator, those of a single node whose inputs and results are tensors that numpy has."""
+    """Return by operator the examples of a single node whose inputs and results are tensors of
+    numpy's types."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         collected = collect_testcases("")
@@ -78,7 +80,8 @@ def to_array(value):
 
 
 def with_constants(case, taken):
-    """The example, with what says how (axes, sizes, shapes) as constants, and what is left to be fed."""
+    """Return the example with its parameters (axes, sizes, shapes) as constants, and the remaining
+    inputs as feeds."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     model.ir_version = 8
@@ -107,7 +110,7 @@ def convert(model, *versions):
 
 
 def try_to_run(model, fed):
-    """None where ONNX Runtime has no kernel for the example's types."""
+    """Run the model; return None if ONNX Runtime has no kernel for the example's types."""
     try:
         return run(model, fed)
     except Exception as error:
@@ -120,7 +123,7 @@ RUNTIME = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 def are_close(expected, found):
-    """Answers within a rounding or two of their type."""
+    """Return whether answers differ by no more than a rounding or two of their type."""
     return all(
         (wanted.shape, wanted.dtype) == (made.shape, made.dtype)
         and np.allclose(
@@ -140,7 +143,7 @@ def test_an_operator_answers_the_same_in_an_old_opset(operator, through):
     if operator == "ReverseSequence" and RUNTIME < (1, 24):
         pytest.skip("ONNX Runtime 1.23 leaves sequences of length 0 unwritten")
     cases = [each for each in examples().get(operator, []) if find_opset(each[0].model) > through[0]]
-    spread = cases[:: max(1, len(cases) // MOST_CASES)]
+    spread = cases[:: max(1, len(cases) // MAX_CASES)]
     arrived = 0
     for case, taken, expected in spread:
         model, fed = with_constants(case, taken)
@@ -166,7 +169,8 @@ def test_an_operator_that_has_no_older_form_is_refused_by_its_node(operator, rea
 
 
 def norm_in_a_body():
-    """A layer norm with axes behind it, in both branches of an If; the weights are outside."""
+    """Return a model with a layer norm and a ReduceSum with axes after it, in both branches of an
+    If; the weights are outside."""
     bodies = []
     for kind in ("a", "b"):
         nodes = [
@@ -251,7 +255,7 @@ def test_an_opset_that_there_is_not_is_refused():
 
 
 def test_large_weights_do_not_travel(monkeypatch):
-    """Neither way: they may be gigabytes, and a message holds two."""
+    """Weights stay in place in both directions: they may be gigabytes, and a message holds two."""
     model = linear_model(width=100_000)
     seen = []
     monkeypatch.setattr(
@@ -283,7 +287,7 @@ def test_a_model_in_float_with_halves_in_it_is_brought_to_opset_11():
     ],
 )
 def test_resizes_of_old_still_begin_at_the_first_element(op_type, opset, scales, mode, version):
-    """The converter of onnx has newer ones scale from the middles of elements."""
+    """The converter of onnx makes newer resizes scale from the centres of elements."""
     given = {"scales": [float(each) for each in scales]} if opset < 9 else {}
     node = helper.make_node(op_type, ["x"] if given else ["x", "s"], ["y"], mode=mode, **given)
     x = np.random.default_rng(0).integers(0, 99, (1, 1, 6, 5)).astype(np.float32)
@@ -300,7 +304,7 @@ def test_resizes_of_old_still_begin_at_the_first_element(op_type, opset, scales,
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, 3])
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
 def test_an_axis_and_all_behind_it_stay_one(op_type, axis, opset):
-    """The converter of onnx forgets Hardmax."""
+    """The converter of onnx does not convert Hardmax."""
     given = {} if axis is None else {"axis": axis}
     x = np.random.default_rng(0).normal(size=(2, 3, 2, 4)).astype(np.float32)
     node = helper.make_node(op_type, ["x"], ["y"], **given)

@@ -1,4 +1,4 @@
-"""The compiler's options: which values they take, by whichever way they come."""
+"""Tests of the compiler's options: which values they accept, from each source."""
 
 import dataclasses
 
@@ -76,7 +76,7 @@ enable_pipelining enable_engine_caching cache_path constant_weights subgraph_cop
 virtual_graph_mode virtual_graph_split_ratios time_limit_scheduler swap_limit_scheduler
 transitive_closure_optimization_threshold create_host_transferable_tensor_with_offset
 enable_efficient_overlap_io_topo_cons""".split()
-"""The fields of the real tool's class."""
+"""Names of the fields of the real tool's class."""
 
 
 def test_every_field_of_the_real_tool_is_there_and_two_are_ours():

@@ -1,5 +1,5 @@
-"""I/O tiles: transfers overlap with computing, in the estimate and on a paced device that enough threads
-feed."""
+"""Tests of I/O tiles: transfers overlap with computation, in the estimate and on a paced device
+that enough threads feed."""
 
 import numpy as np
 import onnx
@@ -16,13 +16,13 @@ F = TensorProto.FLOAT
 
 
 def host_bound(rows=1024, width=512):
-    """Much to transfer, little to compute."""
+    """Return a model with much to transfer and little to compute."""
     nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
     return make_model(nodes, {"x": (F, [rows, width])}, {"y": (F, [rows, width])}, {})
 
 
 def busy(width=1024, layers=12):
-    """Transfers take about as long as computing."""
+    """Return a model whose transfers take about as long as its computation."""
     names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
     nodes = [helper.make_node("MatMul", [names[i], "w"], [names[i + 1]], name=f"m{i}") for i in range(layers)]
     weight = np.eye(width, dtype=np.float32)
@@ -41,13 +41,13 @@ def test_overlap_hides_the_shorter_of_transfers_and_computing():
 
 
 def test_three_threads_keep_the_chip_busy():
-    """A batch is loaded, computed and stored, each while others have the other steps."""
+    """While one thread loads, computes or stores a batch, the others do the other steps."""
     session = open_paced(host_bound(), num_io_tiles=64)
     assert session.runs_at_once == 3
 
 
 def test_a_paced_device_computes_as_many_batches_as_it_is_fed():
-    """On the modelled clock: no wall time is measured."""
+    """The test uses the modelled clock and measures no wall time."""
     session = open_paced(host_bound(), num_io_tiles=64)
     session.runLoadPrograms()
     x = np.zeros((1024, 512), np.float32)

@@ -1,4 +1,4 @@
-"""packed_transformer: samples that lie end to end get the answers that they get alone."""
+"""Tests of packed_transformer: packed samples get the same answers as single ones."""
 
 import numpy as np
 import onnx
@@ -22,7 +22,7 @@ def convert(model, **options):
 
 
 def run(model, **feeds):
-    """What a compiled model answers, by name."""
+    """Compile and run the model and return its outputs by name."""
     options = CompilerOptions()
     options.show_compilation_progress_bar = False
     runner = runtime.Runner(Compiler.compile(model, None, options))
@@ -37,7 +37,7 @@ def sentences(lengths=LENGTHS, seed=0):
 
 
 def pad(samples, count, tokens=TOKENS):
-    """A row for each: what models take that are not packed."""
+    """Return an array with one row for each sample, as models without packing take them."""
     rows = np.zeros((count, tokens), np.int32)
     for row, sample in zip(rows, samples, strict=False):
         row[: len(sample)] = sample
@@ -45,7 +45,7 @@ def pad(samples, count, tokens=TOKENS):
 
 
 def lay(samples, batch, tokens=TOKENS):
-    """End to end."""
+    """Return the samples end to end."""
     flat = np.zeros(batch * tokens, np.int32)
     flat[: sum(map(len, samples))] = np.concatenate(samples)
     return flat.reshape(batch, tokens)
@@ -64,7 +64,8 @@ def shown(samples):
 
 
 def bert(batch, *, positions=False, pooled=False, **options):
-    """BERT, whose positions it holds or is given; with the first token's row, or the mean, as an output."""
+    """Return BERT with positions as weights or as an input. An output is the first token's row, or
+    the mean."""
     model = bert_like(batch, TOKENS, **options)
     if positions:
         give_positions(model)
@@ -74,7 +75,7 @@ def bert(batch, *, positions=False, pooled=False, **options):
 
 
 def give_positions(model):
-    """The table of positions is looked up instead of added."""
+    """Change the model to look up the table of positions instead of adding it."""
     graph = model.graph
     table = next(tensor for tensor in graph.initializer if list(tensor.dims) == [1, TOKENS, 16])
     table.dims[:] = [TOKENS, 16]
@@ -122,7 +123,7 @@ def test_packed_answers_are_those_of_samples_alone(precision, mask, positions, r
 
 
 def test_a_sample_may_be_shorter_than_a_row():
-    """Positions that the model holds are cut."""
+    """The positions in the model are cut."""
     packed = convert(bert(3), pack_args={"max_valid_num": 8, "segment_max_size": 5})
     samples = sentences([5, 2, 4, 5])
     alone = run(convert(bert(4)), ids=pad(samples, 4), mask=pad(shown(samples), 4))
@@ -149,7 +150,7 @@ def test_attention_alone_is_unpacked():
 
 
 def test_packing_pays_by_how_full_rows_are():
-    """Half full, twice as many samples: they take less than twice the time."""
+    """With rows half full, twice as many samples take less than twice the time."""
     plain = pipeline.estimate(convert(bert_like(8, 64, 2, 4, 64), precision="fp16"), TARGETS["ipu2"]).cycles
     args = {"max_valid_num": 16, "segment_max_size": 64}
     packed = convert(bert_like(8, 64, 2, 4, 64), precision="fp16", pack_args=args)
@@ -169,7 +170,7 @@ def test_two_segments_follow_one_another_in_each_sample():
 
 
 def test_a_head_is_computed_of_unpacked_tokens():
-    """The pattern of packed_bert_example, as its command line writes it."""
+    """The pattern is that of packed_bert_example, as its command line writes it."""
     net = Exporter()
     x = net.add("Gather", net.weight(19, 16), net.input("ids", [2, 8], I64))
     parts = net.linear(net.add("Tanh", x), 16, 2)
@@ -305,7 +306,8 @@ def test_lengths_of_strangers_lead_nowhere():
 
 
 def newest(batch):
-    """A layer as transformers 5 writes it: the mask is a truth, which scores are chosen by."""
+    """Return a layer as transformers 5 writes it: the mask is boolean, and Where selects the scores
+    by it."""
     net, width = Exporter(17), 16
     x = net.add("Gather", net.weight(19, width), net.input("ids", [batch, TOKENS], I64))
     x = net.add("Add", x, net.add("Gather", net.weight(TOKENS, width), net.input("at", [batch, TOKENS], I64)))

@@ -1,4 +1,4 @@
-"""Packing: samples of different lengths share runs, and nobody can tell by the answers."""
+"""Tests of packing: samples of different lengths share runs, and the answers stay the same."""
 
 import gc
 import json
@@ -9,7 +9,7 @@ import poprt
 import pytest
 from model_runtime import DataDesc, ModelRuntimeError
 from onnx import TensorProto
-from packable_models import MOST, PLACES, ROWS, row_sums_model, table_model, unpacked_sums_model
+from packable_models import MAX_SAMPLES, PLACES, ROWS, row_sums_model, table_model, unpacked_sums_model
 from poprt import Compiler, runtime
 from poprt.runtime import PackAlgorithm, PackRunnerConfig
 from poprt.runtime.pack_layout import PackLayout
@@ -49,7 +49,7 @@ def describe(name, shape, dtype=popef.DataType.S32):
 
 
 def fill(places, lengths):
-    """How many of the samples a run takes."""
+    """Place samples in order and return how many of them a run takes."""
     for count, length in enumerate(lengths):
         start = places.find(length)
         if start == NO_PLACE:
@@ -98,7 +98,7 @@ def test_first_fit_takes_at_least_as_many_samples_as_next_fit_and_never_more_run
 
 
 def add_up(arrays):
-    """A device that adds up the ids of each number in a row."""
+    """Emulate a device that sums the ids of each number of the mask in a row."""
     ids, mask = arrays["ids"], arrays["mask"]
     keys = mask + np.arange(len(mask))[:, None] * (mask.max() + 1)
     sums = np.bincount(keys.ravel(), ids.ravel())
@@ -114,7 +114,7 @@ def add_up_unpacked(arrays):
 
 @pytest.mark.parametrize("algorithm", list(PackAlgorithm))
 def test_many_requests_get_the_answers_that_they_would_get_alone(algorithm):
-    """Requests in order, the limits of a run kept, sums over a sample alone."""
+    """Requests keep their order, runs keep their limits, and sums are over one sample alone."""
     rows, room, most = 8, 64, 20
     inputs = [describe("ids", (rows, room)), describe("mask", (rows, room))]
     config = PackRunnerConfig(max_valid_num=most, dynamic_input_name="ids", algorithm=algorithm)
@@ -177,7 +177,7 @@ def test_rows_are_crossed_where_the_model_takes_samples_apart(unpacked_sums):
     runner = runtime.Runner(unpacked_sums, PackRunnerConfig(timeout_microseconds=2_000))
     waiting = []
     for index, length in enumerate([5, 7, 8, 3, 1, 8, 8, 8, 2]):
-        given = {"ids": sample(length, index)["ids"], "unpack_info": np.zeros(MOST, np.int32)}
+        given = {"ids": sample(length, index)["ids"], "unpack_info": np.zeros(MAX_SAMPLES, np.int32)}
         places = {"sums": np.zeros(1, np.float32)}
         waiting.append((given, places, runner.executeAsync(given, places)))
     for given, places, future in waiting:

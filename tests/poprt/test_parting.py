@@ -1,4 +1,5 @@
-"""Where half and float part: the first nodes, and the cause that is told of each."""
+"""Tests of where half and float results first differ: the nodes, and the cause reported for
+each."""
 
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ F = TensorProto.FLOAT
 
 @dataclass
 class Given:
-    """A side that answers with values that are given, by name."""
+    """Side of the comparison that answers with given values, by name."""
 
     model: onnx.ModelProto
     values: dict
@@ -26,7 +27,7 @@ class Given:
 
 
 def chain(*op_types):
-    """x -> t0 -> t1 -> ...; operators of two operands take the same twice."""
+    """Return the chain x -> t0 -> t1 -> ...; operators of two operands take the same one twice."""
     nodes, source = [], "x"
     for i, op_type in enumerate(op_types):
         taken = [source] * (2 if op_type in ("Add", "Div", "Mul", "Sub") else 1)
@@ -83,7 +84,8 @@ def test_a_value_that_became_0_is_blamed_where_0_makes_a_difference():
 
 
 def test_nodes_part_them_whose_own_operands_are_alike():
-    """What follows a node that parts them is its doing; where values meet again nothing is told."""
+    """Later differences belong to the node that caused them. Where the values are equal again, no
+    node is reported."""
     model = chain("Neg", "Abs", "Relu", "Exp", "Floor")
     alike, other = ONES, [3, 1, 1, 1]
     half = {"t0": alike, "t1": other, "t2": other, "t3": alike, "t4": other}
@@ -99,7 +101,7 @@ def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
 
 
 def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_that_parts(monkeypatch):
-    monkeypatch.setattr(parting, "MOST_TENSORS", 5)
+    monkeypatch.setattr(parting, "MAX_TENSORS", 5)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
@@ -110,7 +112,7 @@ def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_t
 
 def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeypatch):
     monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
-    monkeypatch.setattr(parting, "_MOST_CHUNKS", 2)
+    monkeypatch.setattr(parting, "_MAX_CHUNKS", 2)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
@@ -121,7 +123,7 @@ def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeyp
 
 def test_of_a_sample_nothing_is_looked_at_behind_the_first_that_parts(monkeypatch):
     monkeypatch.setattr(parting, "_CHUNK_BYTES", 16)
-    monkeypatch.setattr(parting, "_MOST_CHUNKS", 4)
+    monkeypatch.setattr(parting, "_MAX_CHUNKS", 4)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))

@@ -1,4 +1,4 @@
-"""The documents that list passes and options."""
+"""Tests of the documents that list passes and options."""
 
 import make_options
 import make_passes

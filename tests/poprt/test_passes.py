@@ -1,4 +1,4 @@
-"""Passes: the registry, the order, the manager, and patterns of nodes."""
+"""Tests of passes: the registry, the order, the manager, and patterns of nodes."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ F, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 @pytest.fixture
 def registry(monkeypatch):
-    """What a test registers is gone after it."""
+    """Remove the passes that a test registers after the test."""
     monkeypatch.setattr(base_pass, "_PASSES", dict(base_pass._PASSES))
 
 
@@ -227,7 +227,7 @@ def test_traversal_visits_bodies_and_says_which_graph_is_the_main_one():
 def test_a_pass_written_as_the_real_tools_users_write_them_runs(registry):
     @poprt.passes.register("replace_neg_with_abs")
     class ReplaceNegWithAbs(poprt.Pass):
-        """No argument, and a run that puts back what traversal made."""
+        """Pass without arguments whose run copies the traversed graph back into the model."""
 
         def __init__(self):
             super().__init__()
@@ -312,7 +312,7 @@ def test_decorators_say_what_passes_have_to_do_with_each_other(registry):
     @Pass.constraint_passes("before", ["constant_folding"])
     @Pass.against_passes(["float_to_fp8"])
     class Mine(Pass):
-        """One."""
+        """Pass with a type and constraints."""
 
     assert Mine.info.against == {"float_to_fp8"}
     assert Mine.info.before == {"constant_folding"}
@@ -324,7 +324,7 @@ def test_decorators_say_what_passes_have_to_do_with_each_other(registry):
 def test_a_registered_pass_can_be_overridden(registry):
     @Pass.override_register_pass("constant_folding")
     class Mine(Pass):
-        """Another."""
+        """Pass that overrides constant folding."""
 
     assert Pass.get_registered_passes()["constant_folding"] is Mine
 
@@ -352,7 +352,7 @@ def test_arguments_that_a_pass_lacks_or_does_not_take_are_named(name, arguments,
 
 def test_whoever_replaces_the_function_that_finds_passes_is_asked(monkeypatch):
     class Mine(base_pass.ImmutablePass):
-        """As ByteMLPerf has one."""
+        """Pass of the same kind as ByteMLPerf's."""
 
         name = "final_check"
 
@@ -369,7 +369,7 @@ def test_whoever_replaces_the_function_that_finds_passes_is_asked(monkeypatch):
 
 
 def test_passes_are_found_by_walking_over_the_classes_too():
-    """As ByteMLPerf does it; classes of other tests may still be there."""
+    """ByteMLPerf finds passes this way. Classes of other tests may still exist."""
 
     def walk(cls):
         found = {}
@@ -392,7 +392,7 @@ def test_a_pass_of_the_user_runs_in_the_place_of_a_default_one(registry, name):
     @Pass.override_register_pass(name)
     @Pass.property_register("type", "mine")
     class Mine(Pass):
-        """Takes no arguments, as published ones."""
+        """Pass without arguments, like published ones."""
 
         def __init__(self):
             super().__init__()
@@ -413,7 +413,7 @@ def test_a_pass_of_the_user_in_the_place_of_a_refused_one_runs_when_asked_for(re
 
     @Pass.override_register_pass(refused)
     class Mine(Pass):
-        """Another."""
+        """Pass that overrides a refused one."""
 
         def run(self, model):
             ran.append(self.name)

@@ -1,4 +1,5 @@
-"""Patterns in every form that exporters write them in, whole transformers, and what is asked for by name."""
+"""Tests of patterns in every form that exporters write, of whole transformers, and of passes
+requested by name."""
 
 import json
 import logging
@@ -44,7 +45,7 @@ def copied(model):
 
 
 def narrowed(feeds):
-    """As int64_to_int32 and float_to_half leave the inputs."""
+    """Return the feeds with the input types that int64_to_int32 and float_to_half leave."""
     return {
         name: value.astype(np.int32) if value.dtype == np.int64 else value for name, value in feeds.items()
     }
@@ -130,7 +131,7 @@ def test_norms_of_any_rank_are_found(shape):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_the_same_network_costs_the_same_in_every_opset(precision):
-    """Of opset 17 on there is an operator for what was a chain before."""
+    """From opset 17 on, one operator replaces a chain of nodes."""
     found = {
         cycles(Converter(precision=precision).convert(bert_like(tokens=32, norm=norm, opset=opset)))
         for norm, opset in ((TORCH, 13), (TORCH, 16), (TORCH, 17), ("operator", 17))
@@ -266,7 +267,7 @@ def test_layers_that_share_weights_share_what_becomes_of_them():
 
 
 def packed_mask(net):
-    """The mask of segments in the standard's operators."""
+    """Add the mask of segments, made of the standard's operators, and return its name."""
     given = net.input("mask", [2, 6], I32)
     same = net.add("Equal", net.unsqueeze(given, 1), net.unsqueeze(given, 2))
     left = net.add("Sub", net.constant(1.0), net.add("Cast", same, to=F))
@@ -274,7 +275,7 @@ def packed_mask(net):
 
 
 def masked_scores(reshaped=False, newer=False):
-    """Scores with a mask on them, as different exporters write it."""
+    """Return masked scores as different exporters write them."""
     net = Exporter()
     scores = net.input("x", [2, 3, 6, 6])
     if newer:
@@ -441,7 +442,7 @@ def test_a_mode_that_is_none_is_refused(mode):
 
 
 def test_small_inputs_become_one_and_the_model_says_which():
-    """As poprt's example host_concat_runner has them, in fewer numbers."""
+    """The inputs are those of poprt's example host_concat_runner, in smaller numbers."""
     net = Exporter(11)
     given = [
         [net.input(f"input_{width}_{i}", [16, width]) for i in range(n)] for width, n in ((1, 6), (5, 2))
@@ -505,7 +506,7 @@ FREE = (
 )
 @settings(max_examples=40)
 def test_passes_in_any_order_keep_every_output(pieces, shown, order, opset):
-    """Outputs in the middle of patterns too."""
+    """Outputs in the middle of patterns are kept too."""
     net = Exporter(opset)
     x = net.input("x", [2, 6, 8])
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Precisions below fp32: what the compiled file answers, and what is found out about overflow before it is
+"""Tests of precisions below fp32: the compiled file's answers, and the overflows found before it is
 served."""
 
 import pickle
@@ -25,7 +25,7 @@ F = TensorProto.FLOAT
 
 @pytest.fixture
 def network() -> onnx.ModelProto:
-    """Two convolutions, a pool, a matmul, in opset 13."""
+    """Return a network of two convolutions, a pool and a matmul in opset 13."""
     random = np.random.default_rng(0)
     weights = {
         "w1": random.standard_normal((32, 3, 3, 3)) / 5,
@@ -46,7 +46,7 @@ def network() -> onnx.ModelProto:
 
 
 def overflowing(factor: float) -> onnx.ModelProto:
-    """x * factor, by a node called loud; then back into range."""
+    """Return x * factor, by a node called loud, then scaled back into range."""
     nodes = [
         helper.make_node("Mul", ["x", "factor"], ["big"], name="loud"),
         helper.make_node("Mul", ["big", "back"], ["y"], name="quiet"),
@@ -216,7 +216,7 @@ def test_an_engine_option_of_half_that_there_is_not_is_refused(name, value, mess
 
 
 def test_an_exception_of_the_calibration_run_does_not_end_the_compilation():
-    """The model overflows: requests are told, the compiler warns."""
+    """The model overflows: requests receive the error, and the compiler only warns."""
     converted = Converter(precision="fp16", batch_size=2).convert(overflowing(60_000))
     options = CompilerOptions(engine_options={"debug.floatPointOpException": "true"})
     assert Compiler.compile(converted, None, options).executable.numerics.raises
@@ -266,7 +266,7 @@ def test_fp8_products_are_modelled_as_such_where_the_chip_has_them():
 
 
 def branches() -> onnx.ModelProto:
-    """(x + w) * x, or x * w by a loop of three rounds that doubles, as `flag` says."""
+    """Return (x + w) * x, or x * w by a loop of three rounds that doubles, as `flag` says."""
     grow = helper.make_graph(
         [helper.make_node("Add", ["v", "v"], ["v2"]), helper.make_node("Identity", ["go"], ["go2"])],
         "round",
@@ -315,7 +315,8 @@ def test_a_model_that_is_in_half_already_is_taken_as_it_is(network):
 
 
 def test_all_halves_of_a_model_become_floats_and_nothing_else_does():
-    """As constants are folded: weights, casts, what nodes hold or make, in bodies too."""
+    """Constants are folded in float. The pass converts weights, casts, and the values that nodes
+    hold or make, in bodies too."""
     half, whole = TensorProto.FLOAT16, TensorProto.INT64
 
     def nodes(suffix):
@@ -350,7 +351,7 @@ def test_all_halves_of_a_model_become_floats_and_nothing_else_does():
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
 def test_names_that_conversion_would_give_may_be_taken(precision):
-    """Each of them by a tensor that is something else."""
+    """A different tensor has each of these names."""
     ids, x, f16 = TensorProto.INT64, TensorProto.FLOAT, ("x/float", "w/fp8", "x/fp8", "x/fp8/half")
     nodes = [helper.make_node("Abs", ["ids"], ["ids/int64"]), helper.make_node("MatMul", ["x", "w"], ["p"])]
     names = ["p", *f16]

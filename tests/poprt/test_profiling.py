@@ -1,4 +1,5 @@
-"""The profile that `poprt --show_profile` prints of what it compiled, and how it writes its numbers."""
+"""Tests of the profile that `poprt --show_profile` prints of a compiled model, and of the format of
+its numbers."""
 
 from __future__ import annotations
 

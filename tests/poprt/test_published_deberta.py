@@ -1,4 +1,5 @@
-"""What published scripts that pack DeBERTa look for in converted models, and what the models compute."""
+"""Tests of the names that published scripts for packed DeBERTa look for in converted models, and of
+the models' answers."""
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ OPTIONS = {
     "remap_mode": "after_matmul,before_add",
     "max_tensor_size": 6291456,
 }
-"""Those of packed_deberta_example and of ByteMLPerf."""
+"""Converter options of packed_deberta_example and of ByteMLPerf."""
 BETWEEN = [
     "s:0->Reshape:Reshape->Squeeze:2->Unsqueeze:3->Cast:4->Mul:5->e:6",
     "Reshape:Reshape->Cast:7->Mul:5",
@@ -64,7 +65,8 @@ def test_the_patterns_of_packed_deberta_example_match(name):
 
 @pytest.mark.parametrize("in_bytes", [False, True])
 def test_a_used_pass_finds_the_mask_of_pairs_as_byte_ml_perf_does(in_bytes):
-    """Also where transformers casts the mask to bytes before it casts it to truths."""
+    """The mask is also found where transformers casts it to bytes before it casts it to
+    booleans."""
     model, seen = deberta_like(), []
     if in_bytes:
         place, cast = next((i, node) for i, node in enumerate(model.graph.node) if node.op_type == "Cast")
@@ -82,8 +84,8 @@ def test_a_used_pass_finds_the_mask_of_pairs_as_byte_ml_perf_does(in_bytes):
 
 
 def pack(model):
-    """Put an AttentionMask in the place of the mask of pairs, as the published script does: nodes that are
-    matched go, and what hung on them is left."""
+    """Replace the mask of pairs by an AttentionMask as the published script does: matched nodes are
+    removed, and nodes that depended on them stay."""
     nodes = model.graph.node
     between = PatternMatcher(BETWEEN).next_pattern(model.graph)
     mask = between["Reshape"].node.input[0]
@@ -135,7 +137,7 @@ def test_a_model_that_a_script_has_packed_computes_each_sample_alone():
     ids, mask = np.zeros((2, 1, 8), np.int32)
     ids[0, :3], ids[0, 3:7] = samples
     mask[0, :3], mask[0, 3:7] = 1, 2
-    # The script makes of the mask of tokens what is there or not; here it only multiplies.
+    # The script turns the mask of tokens into presence flags; here the mask only multiplies.
     name = packed.graph.output[0].name
     outputs = {name: np.zeros((1, 8, 2), np.float16)}
     Runner(Compiler.compile(Converter().convert(shown_as_truth(packed)))).execute(
@@ -147,7 +149,7 @@ def test_a_model_that_a_script_has_packed_computes_each_sample_alone():
 
 
 def shown_as_truth(model):
-    """Have the embeddings be multiplied by 1 for each token of any sample."""
+    """Change the model to multiply the embeddings by 1 for each token of any sample."""
     (cast,) = (
         node
         for node in model.graph.node

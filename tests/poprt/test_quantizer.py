@@ -1,5 +1,5 @@
-"""Calibration of 8-bit models: what is searched is found, what is adjusted is no worse, and who brings bad
-data is told."""
+"""Tests of the calibration of 8-bit models: the search finds the best values, adjusted weights are
+no worse, and invalid data is reported."""
 
 import pickle
 
@@ -30,7 +30,8 @@ WITNESSES = {"F143": ml_dtypes.float8_e4m3fnuz, "F152": ml_dtypes.float8_e5m2fnu
 
 
 def network(batch="n") -> onnx.ModelProto:
-    """Convolutions, one of groups, a Gemm of turned weights and a MatMul."""
+    """Return a network of convolutions, one with groups, a Gemm of transposed weights and a
+    MatMul."""
     random = np.random.default_rng(0)
     weights = {
         "w1": random.standard_normal((16, 3, 3, 3)) / 5,
@@ -68,7 +69,7 @@ def counted(values: np.ndarray) -> Values:
 
 
 def brute_force(values: np.ndarray, loss: str, name: str, scale: int) -> float:
-    """The loss of each value by itself, with ml_dtypes' rounding."""
+    """Compute the loss from each value by itself, with ml_dtypes' rounding."""
     original = values.astype(np.float16).astype(np.float64).ravel()
 
     def narrow(these):
@@ -149,7 +150,7 @@ def test_counts_say_what_the_values_say():
 
 
 def quarters(model) -> dict[str, tuple[int, int]]:
-    """Format and scale by the name of what is widened."""
+    """Return format and scale by the name of the widened tensor."""
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     return {
         node.input[0].removesuffix("/fp8"): (types[node.input[0]], attribute.i)
@@ -314,7 +315,7 @@ def test_a_model_that_was_not_prepared_is_refused(tmp_path):
 
 
 def inside(model) -> onnx.ModelProto:
-    """The model's nodes in a branch of an If, its weights outside."""
+    """Return the model with its nodes in a branch of an If and its weights outside."""
     graph = model.graph
     branches = {}
     for name in ("then_branch", "else_branch"):
@@ -400,7 +401,7 @@ def test_the_command_calibrates_and_compares(tmp_path, capsys):
 
 
 def test_weights_shared_with_others_are_not_adjusted(tmp_path):
-    """As an embedding that is read by index, too."""
+    """An embedding that is also read by index shares its weights, for example."""
     nodes = [
         helper.make_node("Gather", ["w", "ids"], ["g"], name="gather"),
         helper.make_node("MatMul", ["g", "turned"], ["h"], name="own"),

@@ -1,5 +1,5 @@
-"""Properties of the passes that fold, drop and fuse, on small graphs drawn at random: answers, inputs and
-outputs stay, and a second run changes nothing."""
+"""Property tests of the passes that fold, drop and fuse, on small random graphs. Answers, inputs
+and outputs stay the same, and a second run changes nothing."""
 
 import numpy as np
 import onnx
@@ -40,7 +40,8 @@ VALUES = st.sampled_from([0.0, 1.0, 2.0, 0.5, -1.0, 3.0])
 
 
 class Drawing:
-    """A graph that grows by nodes drawn one after the other, of tensors whose shapes and types are known."""
+    """Random graph under construction: nodes are drawn one after the other, and the shapes and
+    types of tensors are known."""
 
     def __init__(self, draw, outer=()):
         self.draw = draw
@@ -69,7 +70,7 @@ class Drawing:
             STEPS[self.draw(st.sampled_from(sorted(STEPS)))](self)
 
     def pick(self, kinds=(F, I32, I64)):
-        # The last are read most, so that chains come of it.
+        # Nodes mostly read the last tensors, so that chains form.
         found = [name for name, (kind, _) in self.tensors.items() if kind in kinds]
         return found[-1 - self.draw(st.integers(0, min(4, len(found) - 1)))]
 
@@ -212,7 +213,7 @@ def choose(drawing):
         inner.prefix += f"{kind}{len(drawing.nodes)}_"
         inner.grow(drawing.draw(st.integers(0, 4)))
         made = inner.add("Neg", [name], *drawing.tensors[name])
-        # What is read last need not be made last.
+        # The body's output need not be the result of its last node.
         _, shape = drawing.tensors[name]
         fitting = [each for each in inner.own if inner.tensors[each] == (F, shape)]
         made = drawing.draw(st.sampled_from(fitting))
@@ -253,7 +254,7 @@ def models(draw):
     drawing.grow(draw(st.integers(1, 14)))
     if not drawing.own:
         drawing.add("Neg", ["x"], F, SHAPE)
-    # Some in the middle are outputs too.
+    # Some tensors in the middle are outputs too.
     outputs = list(
         dict.fromkeys([drawing.own[-1], *draw(st.lists(st.sampled_from(drawing.own), max_size=2))])
     )
@@ -274,10 +275,11 @@ def answer(model, feeds):
 
 
 def compute(model, feeds):
-    """What the given model answers; one that ONNX Runtime cannot compute says nothing of passes.
+    """Return the answers of the given model. Skip a model that ONNX Runtime cannot compute: it
+    shows nothing about passes.
 
-    It drops the first of two Casts to the type that there is, with all optimisers off too, and then misses
-    what a body reads of them (1.31).
+    ONNX Runtime (1.31) drops the first of two Casts to the existing type, with all optimisers off
+    too. Then it misses the values that a body reads from them.
     """
     try:
         return answer(model, feeds)
@@ -340,6 +342,6 @@ def test_a_converted_model_answers_as_the_one_given(model, seed):
     rng = np.random.default_rng(seed)
     feeds = {"x": rng.normal(size=SHAPE).astype(np.float32), "c": np.array(bool(seed % 2))}
     for expected, found in zip(compute(model, feeds), answer(converted, feeds), strict=True):
-        # Other families of passes round elsewhere: a division becomes a multiplication.
+        # Other families of passes round at other places: a division becomes a multiplication.
         scale = max(1.0, float(np.abs(expected).max(initial=0)))
         np.testing.assert_allclose(found, expected.astype(found.dtype), rtol=0, atol=1e-5 * scale)

@@ -1,4 +1,4 @@
-"""A model that compiles is ready to serve in time: what would not be is refused when it is compiled."""
+"""Tests that a model that compiles is ready to serve in time; the compiler rejects any other."""
 
 import numpy as np
 import onnxruntime
@@ -61,7 +61,8 @@ def test_a_model_is_not_refused_for_what_it_is_compared_with(monkeypatch, caplog
 
 
 def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
-    """As of a network for music: 256 positions, in blocks of 16 channels, sums kept in half."""
+    """The kernel is from a network for music: 256 positions, in blocks of 16 channels, with sums
+    kept in half."""
     from model_runtime import ModelRunner, ModelRunnerConfig
 
     weights = {"w": np.random.default_rng(0).standard_normal((32, 48, 1, 256)).astype(np.float32) / 100}

@@ -1,5 +1,5 @@
-"""Operators written as others: all the forms that they have, beyond the one of each that the harness for
-passes knows."""
+"""Tests of operators rewritten as others, in all forms beyond the one of each that the harness for
+passes covers."""
 
 import numpy as np
 import onnx
@@ -21,7 +21,8 @@ TYPES = {np.dtype(np.float32): F, np.dtype(np.int32): I32, np.dtype(np.int64): I
 
 
 def model_of(op_type, fed, weights=None, opset=17, reads=None, **attributes):
-    """A node of arrays that are fed and weights, whose result's shape nobody says."""
+    """Return a model of one node with fed arrays and weights. The shape of its result is not
+    declared."""
     names = reads or [*fed, *(weights or {})]
     node = helper.make_node(op_type, names, ["y"], name="node", **attributes)
     model = make_model([node], {}, {}, weights or {}, opset)
@@ -80,7 +81,7 @@ def test_whole_numbers_of_an_operator_that_takes_them_later_are_computed_all_the
     with np.errstate(all="ignore"):
         quotient = np.trunc(x.astype(float) / y).astype(dtype)
         expected = quotient if op_type == "Div" else functions.get(op_type, np.add)(x, y)
-    if op_type == "Sum":  # of floats: what leaves the range is not defined
+    if op_type == "Sum":  # of floats: results out of range are undefined
         expected, keep = x.astype(int) + y, (info.min <= x.astype(int) + y) & (x.astype(int) + y <= info.max)
         np.testing.assert_array_equal(run(changed, fed)[keep], expected[keep])
         return
@@ -151,7 +152,7 @@ def test_diagonals_and_broadcasts_keep_their_equation(equation, shapes):
 
 @st.composite
 def equations(draw):
-    """Two or three operands of few labels, with a result of some of them."""
+    """Return an equation of two or three operands with few labels; the result has some of them."""
     sizes = {label: draw(st.integers(1, 3)) for label in "abcde"}
     term = st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True)
     terms = draw(st.lists(term, min_size=2, max_size=3))
@@ -268,7 +269,7 @@ def test_a_mean_of_nothing_stays():
 
 
 def test_means_in_half_do_not_overflow_on_the_way():
-    """The sum of 2,048 times 60,000 is no half; the mean is."""
+    """The sum of 2,048 times 60,000 exceeds the range of half; the mean does not."""
     node = helper.make_node("ReduceMean", ["x"], ["y"], "mean", axes=[1])
     model = make_model([node], {"x": (F, [1, 2048])}, {"y": (F, [1, 1])}, {})
     converted = Converter(precision="fp16").convert(model)
@@ -335,7 +336,7 @@ def test_whole_numbers_go_through_floats_and_come_back(op_type, weights, attribu
 
 
 def test_names_that_others_have_are_not_taken():
-    """The first names that a replacement would give are those of other tensors here."""
+    """Other tensors here have the first names that a replacement would choose."""
     nodes = [
         helper.make_node("HardSwish", ["x"], ["y"], "swish"),
         helper.make_node("Neg", ["x"], ["y/hard_swish/0"], "other"),

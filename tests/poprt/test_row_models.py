@@ -1,4 +1,4 @@
-"""Random models about rows: no row gets another answer than ONNX Runtime's, whoever it is computed with."""
+"""Random tests of rows: each row gets ONNX Runtime's answer, whichever rows share its batch."""
 
 import onnx
 import pytest

@@ -1,4 +1,4 @@
-"""poprt.runtime: the real tool's runners and configurations over model_runtime."""
+"""Tests of poprt.runtime: the real tool's runners and configurations over model_runtime."""
 
 import json
 
@@ -30,7 +30,8 @@ SHOWN = {
     "timeoutNS": 10000000,
     "validateIOParams": True,
 }
-"""As the signature of Backend shows it in graphcore.github.io/PopRT/1.5.0-en/python_api.html."""
+"""Default options in the signature of Backend, as
+graphcore.github.io/PopRT/1.5.0-en/python_api.html shows it."""
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 

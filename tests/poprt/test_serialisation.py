@@ -1,4 +1,4 @@
-"""Serialised products of whole models: in 8 bits they stay products of 8 bits."""
+"""Tests of serialised products in whole models: products of 8 bits stay so."""
 
 import numpy as np
 import pytest

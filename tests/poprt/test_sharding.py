@@ -1,5 +1,5 @@
-"""Manual sharding and pipelining: from a few named nodes to the IPU and the stage of each, and what that
-makes of time and memory."""
+"""Tests of manual sharding and pipelining: a few named nodes determine the IPU and stage of each
+node, and the time and memory."""
 
 import re
 
@@ -23,7 +23,7 @@ IPU, STAGE = "__ipu_number", "__pipeline_stage"
 
 
 def chain(layers=4, width=64):
-    """n0 to n3 in a row, of which n2 is twice as wide."""
+    """Return a chain of n0 to n3, where n2 is twice as wide."""
     names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
     weights = {f"w{i}": np.eye(width, dtype=np.float32) for i in range(layers)}
     nodes = [
@@ -33,7 +33,8 @@ def chain(layers=4, width=64):
 
 
 def diamond():
-    """a and b read x; both go into join; tail behind it, and aside reads b."""
+    """Return a graph where a and b read x, join reads both, tail follows join, and aside reads
+    b."""
     nodes = [
         helper.make_node("Neg", ["x"], ["a"], name="a"),
         helper.make_node("Abs", ["x"], ["b"], name="b"),
@@ -161,7 +162,7 @@ def test_a_stage_on_two_ipus_takes_the_time_of_both():
 
 
 def weightless(layers, width):
-    """The chain with weights of which only the shapes are there."""
+    """Return the chain with weights that have shapes but no data."""
     model = chain(layers)
     for tensor in model.graph.initializer:
         tensor.CopyFrom(TensorProto(name=tensor.name, data_type=F, dims=[width, width], data_location=1))

@@ -1,5 +1,5 @@
-"""What the limits of the commands do to models of strangers; the limits themselves in processes of their
-own."""
+"""Tests of the effect of the commands' limits on hostile models, and of the limits themselves in
+separate processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POPRT = [sys.executable, "-m", "poprt"]
 
 
 def run(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """A command's status and output."""
+    """Run a command and return its status and output."""
     return subprocess.run(
         [str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False
     )
@@ -33,7 +33,7 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 
 def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
-    """The folding of constants, a grandchild, ends with it."""
+    """The grandchild process that folds constants ends with the compilation."""
     model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
     done = run(*POPRT, "-i", model, "--export_popef", "--output_dir", tmp_path, "--time_limit", 1)
     assert done.returncode == 1
@@ -85,7 +85,7 @@ def test_a_wrong_call_stays_one() -> None:
 
 
 def test_a_crash_is_one_line(tmp_path: Path) -> None:
-    """A stand-in for C++ that a model crashes."""
+    """The signal stands for C++ code that a model crashes."""
     script = (
         "import os, sys; from poprt import cli, frontend\n"
         "frontend.OnnxFrontend.open_model = lambda *words: os.kill(os.getpid(), 11)\n"

@@ -1,4 +1,4 @@
-"""The names that published scripts import, each from where they import it, and what they do there."""
+"""Tests of the names that published scripts import, from their modules, and of their use there."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""What a model says of itself: the version of its format, and which outputs it has."""
+"""Tests of a model's own declarations: the version of its format, and its outputs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""TensorFlow models: what needs no TensorFlow, and (`make test-tensorflow`) real ones against TensorFlow."""
+"""Tests of TensorFlow models: parts that need no TensorFlow, and (`make test-tensorflow`) real
+models against TensorFlow."""
 
 import importlib.util
 import subprocess
@@ -67,7 +68,7 @@ def poprt(*arguments):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder with models, what they are fed and what TensorFlow answers."""
+    """Return a folder with models, their inputs and TensorFlow's answers."""
     folder = tmp_path_factory.mktemp("models")
     subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=200)
     return folder

@@ -1,4 +1,4 @@
-"""A model folder is written whole or not at all; what a user may have edited is kept, and has to fit."""
+"""Tests of writing a model folder: writing is atomic, and a user's edits are kept and must fit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HOSTILE = (
 
 
 def compile_named(name: str, width: int = 4, result: str = "y", **options) -> object:
-    """result = -name."""
+    """Compile the model result = -name."""
     model = make_model(
         [helper.make_node("Neg", [name], [result])],
         {name: (F, ["n", width])},
@@ -107,7 +107,7 @@ def test_the_models_name_is_its_folders(compiled, tmp_path, monkeypatch):
 
 
 def sum_model() -> onnx.ModelProto:
-    """y = x + the sum of the whole batch."""
+    """Return the model y = x + the sum of the whole batch."""
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
         helper.make_node("Add", ["x", "total"], ["y"]),
@@ -257,7 +257,7 @@ def test_the_executable_takes_its_place_last(streamed, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["executable.popef", "weights.popef"])
 def test_a_file_that_is_cut_off_anywhere_is_refused(streamed, tmp_path, name):
-    """As a server finds it that loads a folder while it is being uploaded."""
+    """A server finds such a file when it loads a folder during an upload."""
     write_triton_model(streamed, tmp_path / "m")
     config, file = as_json(read_config(tmp_path / "m/config.pbtxt")), tmp_path / "m/1" / name
 
@@ -275,7 +275,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(streamed, tmp_path, name):
 
 
 def test_weights_lie_where_they_can_be_mapped(compiled, tmp_path):
-    """Whatever comes before them in the file has whole words."""
+    """The length of everything before the weights in the file is a multiple of a word."""
     write_triton_model(compiled, tmp_path / "m")
     with popef.Reader() as reader:
         reader.parseFile(tmp_path / "m/1/executable.popef")

@@ -1,4 +1,4 @@
-"""A new version of a model is there whole or not at all, whoever looks or publishes at the same time."""
+"""Tests of publishing a version of a model: it is atomic for concurrent readers and publishers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from model_runtime.errors import ModelRuntimeError
 from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.triton_config import read_config
 from poprt.triton_model import ModelFolder, write_triton_model
-from poprt.triton_version import MOST_VERSION, publish_version
+from poprt.triton_version import MAX_VERSION, publish_version
 from sample_models import linear_model
 from simipu import CompileError
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 
 FILES = {"executable.popef", "name_map.json", "weights.popef"}
-"""Of a version whose weights are streamed."""
+"""Names of the files of a version whose weights are streamed."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def compiled():
 
 @pytest.fixture(scope="module")
 def halved():
-    """The same model in half, whose inputs and outputs have another type."""
+    """Return the same model compiled in half; its inputs and outputs have another type."""
     return Compiler.compile(Converter(batch_size=4, precision="fp16").convert(linear_model()))
 
 
@@ -50,13 +50,13 @@ def read_all(folder: Path) -> dict[str, bytes]:
 
 
 def find_versions(folder: Path) -> list[Path]:
-    """Newest first, as Triton looks for them."""
+    """Return the versions newest first, as Triton looks for them."""
     found = [entry for entry in folder.glob("*") if entry.name.isdecimal()]
     return sorted(found, key=lambda entry: -int(entry.name))
 
 
 def load(version: Path) -> None:
-    """As an instance of the backend does."""
+    """Load the version as an instance of the backend does."""
     config = MessageToDict(read_config(version.parent / "config.pbtxt"), preserving_proto_field_name=True)
     state = ModelState(config, version)
     state.validate()
@@ -69,7 +69,7 @@ def refuse(*_):
 
 @pytest.fixture(params=[True, False], ids=["renaming", "without renaming"])
 def renaming(request, monkeypatch) -> bool:
-    """Whether the file system renames."""
+    """Return whether the file system supports renaming; otherwise make renaming fail."""
     if not request.param:
         monkeypatch.setattr(os, "rename", refuse)
         monkeypatch.setattr(os, "replace", refuse)
@@ -102,7 +102,7 @@ def test_a_version_has_the_files_of_a_model_folder_that_is_written(compiled, tmp
         (["1", "5.old"], "6"),
         (["1", "12th", " 20"], "21"),
         (["1", "warmup", ".poprt-x", "v99", "x100", "\u0663"], "2"),
-        ([str(MOST_VERSION - 1)], str(MOST_VERSION)),
+        ([str(MAX_VERSION - 1)], str(MAX_VERSION)),
     ],
 )
 def test_the_next_number_is_above_all_that_triton_counts(compiled, tmp_path, names, expected):
@@ -112,10 +112,10 @@ def test_the_next_number_is_above_all_that_triton_counts(compiled, tmp_path, nam
     assert (tmp_path / "m" / expected / "executable.popef").is_file()
 
 
-@pytest.mark.parametrize("name", [str(MOST_VERSION), "9" * 100, "9" * 30 + ".old"])
+@pytest.mark.parametrize("name", [str(MAX_VERSION), "9" * 100, "9" * 30 + ".old"])
 def test_a_number_that_ends_triton_is_refused(compiled, tmp_path, name):
     (tmp_path / "m" / name).mkdir(parents=True)
-    with pytest.raises(CompileError, match=f"expected version numbers below {MOST_VERSION}, found"):
+    with pytest.raises(CompileError, match=f"expected version numbers below {MAX_VERSION}, found"):
         publish_version(compiled, tmp_path / "m")
     assert not read_all(tmp_path)
 
@@ -168,7 +168,7 @@ def test_a_version_that_would_not_be_served_is_refused(compiled, tmp_path):
 
 @pytest.mark.parametrize("where", ["1", "."])
 def test_a_name_map_of_another_name_must_be_in_the_model_folder(compiled, tmp_path, where):
-    """The next version's folder would not have it."""
+    """The folder of the next version would not contain the map."""
     folder = tmp_path / "m"
     publish_version(compiled, folder)
     (folder / where / "other.json").write_text("{}")
@@ -182,7 +182,7 @@ def test_a_name_map_of_another_name_must_be_in_the_model_folder(compiled, tmp_pa
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Start a child that does `work`; its pid."""
+    """Start a child process that does `work` and return its pid."""
     if child := os.fork():
         return child
     status = 1
@@ -197,7 +197,7 @@ def fork(work: Callable[[], None]) -> int:
 
 @pytest.mark.parametrize("locks", [True, False], ids=["locks", "without locks"])
 def test_publishers_at_once_take_different_numbers(compiled, tmp_path, renaming, locks, monkeypatch):
-    """And whoever looks meanwhile, as a server that polls does, sees whole versions only."""
+    """Readers at the same time, such as a server that polls, see whole versions only."""
     if not locks:
         monkeypatch.setattr(fcntl, "flock", refuse)
     folder, each = tmp_path / "m", 6
@@ -221,7 +221,7 @@ def test_publishers_at_once_take_different_numbers(compiled, tmp_path, renaming,
 
 
 def test_one_at_a_time_where_the_first_version_comes(compiled, halved, tmp_path):
-    """Of two models with other tensors one gets the folder, the other is refused."""
+    """Two models with different tensors compete: one gets the folder, and the other is rejected."""
     children = [
         fork(lambda model=model: publish_version(model, tmp_path / "m")) for model in (compiled, halved)
     ]
@@ -231,7 +231,8 @@ def test_one_at_a_time_where_the_first_version_comes(compiled, halved, tmp_path)
 
 
 def die_at(step: int, folder: Path) -> None:
-    """Have this process killed just before its so many-th change of something in the folder."""
+    """Kill this process just before change number `step`, counted from 0, of something in the
+    folder."""
     steps = itertools.count()
     changes = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove"}
 

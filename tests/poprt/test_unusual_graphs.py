@@ -1,5 +1,5 @@
-"""Valid models that few exporters write: they compile, load and answer as ONNX Runtime does without its
-optimisers, or as the ONNX specification says where it has no kernel."""
+"""Tests of valid models that few exporters write: they compile, load and answer as ONNX Runtime
+does without its optimisers. Where it has no kernel, the ONNX specification gives the answer."""
 
 import numpy as np
 import onnx
@@ -20,13 +20,13 @@ HALF_ERROR = 4e-3
 
 
 def expect(model, feeds):
-    """What ONNX Runtime answers without its optimisers."""
+    """Return the outputs of ONNX Runtime without its optimisers."""
     names = [value.name for value in model.graph.output]
     return dict(zip(names, unoptimised_session(model).run(names, feeds), strict=True))
 
 
 def answer(model, feeds, precision="fp32", options=None, **convert):
-    """What the compiled model answers."""
+    """Return the outputs of the compiled model."""
     converted = Converter(precision=precision, disable_progress_bar=True, **convert).convert(model)
     executable = Compiler.compile(converted, None, CompilerOptions.from_dict(options or {}))
     with ModelRunner(
@@ -112,7 +112,8 @@ def test_a_model_without_inputs_answers_each_request_once():
 
 
 def windowed(op_type, size, out, **attributes):
-    """A node over an axis of that size, with a filter where it has one."""
+    """Return a model of one node over an axis of the given size, with a filter if the operator has
+    one."""
     weights = {"w": numbers(2, 2, *attributes["kernel_shape"])} if op_type.startswith("Conv") else {}
     node = helper.make_node(op_type, ["x", *weights], ["y"], **attributes)
     return make_model([node], {"x": (F, [1, 2, size])}, {"y": (F, [1, 2, out])}, weights, opset=19)
@@ -152,7 +153,7 @@ def test_windows_are_as_many_as_onnx_runtime_finds(case, precision):
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
 def test_dilated_windows_with_auto_pad_are_padded_as_the_standard_says(auto_pad):
-    """ONNX Runtime leaves the dilations of pools out of the padding, and refuses convolutions."""
+    """ONNX Runtime ignores the dilations of pools in the padding, and rejects such convolutions."""
     size, dilation, stride = 7, 2, 2
     x = numbers(1, 2, size)
     attributes = {"kernel_shape": [2], "strides": [stride], "dilations": [dilation]}
@@ -168,7 +169,7 @@ def test_dilated_windows_with_auto_pad_are_padded_as_the_standard_says(auto_pad)
 
 
 def test_a_window_smaller_than_its_stride_needs_no_padding():
-    """ONNX Runtime refuses it for a negative one."""
+    """ONNX Runtime rejects such a window because it computes a negative padding."""
     model = windowed("MaxPool", 9, 3, auto_pad="SAME_UPPER", kernel_shape=[2], strides=[3])
     x = numbers(1, 2, 9)
     expected = np.maximum(x[:, :, 0::3], x[:, :, 1::3])
@@ -189,7 +190,8 @@ def test_windows_behind_windows_see_the_sizes_that_there_are():
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("op_type", ["GRU", "LSTM", "RNN"])
 def test_recurrent_networks_with_rows_first(op_type, precision):
-    """The same network with steps first, which ONNX Runtime has a kernel for, between transposes in numpy."""
+    """The expected answers come from the same network with steps first, between transposes in
+    numpy. ONNX Runtime has a kernel for that layout."""
     gates, rows, steps, size, hidden = {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type], 3, 4, 5, 2
     weights = {
         "w": numbers(2, gates * hidden, size, seed=1),
@@ -234,7 +236,7 @@ def test_a_pad_may_name_its_axes():
 
 
 def empty(node, out, weights=(), shape=(2, 4), axis=1):
-    """A node on a tensor `z`: no elements along an axis of the input."""
+    """Return a model with the node on a tensor `z` that has no elements along an axis."""
     ends = {"start": np.int64([1]), "end": np.int64([1]), "axes": np.int64([axis])}
     nodes = [helper.make_node("Slice", ["x", *ends], ["z"]), node]
     return make_model(nodes, {"x": (F, shape)}, {"y": (F, out)}, {**ends, **dict(weights)})
@@ -348,7 +350,7 @@ def test_a_short_fourier_transform_is_one_sided_by_default():
 
 
 def scan(opset):
-    """Running sums, of a body that says nothing of its results."""
+    """Return running sums by a body that declares no types or shapes of its results."""
     nodes = [
         helper.make_node("Add", ["state", "part"], ["sum"]),
         helper.make_node("Identity", ["sum"], ["each"]),

@@ -30,13 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, **convert) -> Path:
-    """A whole model folder, as poprt writes it."""
+    """Write a complete model folder as poprt writes it, and return it."""
     write_triton_model(Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder)
     return folder
 
 
 def wide_model() -> onnx.ModelProto:
-    """The types that the chip lacks, but a PopEF file may have."""
+    """Return a model with the types that the chip lacks but a PopEF file may have."""
     types = {"float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "uint64": TensorProto.UINT64}
     nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in types]
     inputs = {name: (kind, [4, 2]) for name, kind in types.items()}
@@ -56,7 +56,10 @@ def state_model() -> onnx.ModelProto:
 
 
 def guide_model() -> onnx.ModelProto:
-    """The model of Listing 1.1: 8 x 8 x 1 halves in, 3 and 1 halves out, tensor names of TensorFlow."""
+    """Return the model of Listing 1.1.
+
+    Its input has 8 x 8 x 1 halves, its outputs 3 and 1, and its tensors have TensorFlow's names.
+    """
     random = np.random.default_rng(0)
     nodes = [
         helper.make_node("Flatten", ["infeed_1.0"], ["flat"]),
@@ -129,7 +132,7 @@ instance_group [{ kind: KIND_CPU },{ kind: KIND_CPU }]
 
 
 def write_guide_model(repository: Path, elsewhere: Path) -> None:
-    """Listing 1.3 with nothing changed but the paths; the files lie outside the repository."""
+    """Write Listing 1.3 with only its paths changed; its files lie outside the repository."""
     elsewhere.mkdir()
     (repository / "my_fp16_model" / "1").mkdir(parents=True)
     from poprt import CompilerOptions
@@ -154,7 +157,11 @@ def edit_config(folder: Path, old: str, new: str) -> None:
 
 
 def write_broken_models(repository: Path) -> dict[str, str]:
-    """One model per way to be broken: its name, and what the server's log must say of it."""
+    """Write one model for each kind of damage.
+
+    Returns:
+        The message that the server's log must contain, by model name.
+    """
     expected = {}
 
     def broken(name: str, message: str) -> Path:
@@ -197,7 +204,7 @@ def write_broken_models(repository: Path) -> dict[str, str]:
 
 
 def write_other_hash(folder: Path) -> None:
-    """An executable of another generation, in place of the good one."""
+    """Replace the good executable by one with another package hash."""
     import dataclasses
 
     compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
@@ -213,7 +220,7 @@ def write_fp8(folder: Path) -> None:
 
 
 def write_lenient_hash(repository: Path) -> None:
-    """The same foreign executable with the check turned off."""
+    """Write a model with the same foreign executable and the check of the hash turned off."""
     folder = write_model(repository / "lenient", linear_model())
     write_other_hash(folder)
     add_parameter(folder, "check_package_hash", "False")
@@ -227,15 +234,20 @@ def add_parameter(folder: Path, name: str, value: str) -> None:
     )
 
 
+PATIENT_QUEUE = """dynamic_batching { default_queue_policy {
+    default_timeout_microseconds: 86400000000 allow_timeout_override: true } }"""
+
+
 def write_slow_model(repository: Path) -> None:
-    """80 rows a second, in calls of four."""
+    """Write a model of 80 rows a second in calls of four; its queue obeys a request's timeout."""
     slow = write_model(repository / "slow", linear_model())
     add_parameter(slow, "execute_delay_ms", "50")
     edit_config(slow, "max_batch_size: 4000", "max_batch_size: 4")
+    edit_config(slow, "dynamic_batching { }", PATIENT_QUEUE)
 
 
 def large_model() -> onnx.ModelProto:
-    """y = x * 300 / 300, whose products with large x do not fit into half."""
+    """Return the model y = x * 300 / 300, whose products with large x do not fit into half."""
     nodes = [
         helper.make_node("Mul", ["x", "factor"], ["product"]),
         helper.make_node("Div", ["product", "factor"], ["y"]),
@@ -245,8 +257,10 @@ def large_model() -> onnx.ModelProto:
 
 
 def write_incomplete_models(repository: Path) -> None:
-    """Configurations that leave things to be filled in: everything but the backend, everything, and one
-    tensor."""
+    """Write models whose configurations are incomplete.
+
+    They lack everything but the backend, everything, and one tensor.
+    """
     (write_model(repository / "backend_only", linear_model()) / "config.pbtxt").write_text(
         'backend: "poplar"\n'
     )

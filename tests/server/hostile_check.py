@@ -1,8 +1,10 @@
-"""Send hostile requests to a real server and load hostile executables: python tests/server/hostile_check.py
---count 10000.
+"""Send hostile requests to a real server and load hostile executables.
 
-Prints what every kind came to, what was wrong, and the memory of the server's processes after a third of it
-and at the end; the status is 1 when anything was wrong. The same --seed sends the same requests.
+Usage: python tests/server/hostile_check.py --count 10000.
+
+It prints the outcomes of every kind, the faults, and the memory of the server's processes after a
+third of the requests and at the end. It exits 1 if anything was wrong.
+The same --seed sends the same requests.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from hostile_runner import Report, Usage, check_models, describe_growth, measure
 
 
 def check_requests(folder: Path, count: int, seed: int) -> list[str]:
-    """What is wrong with so many requests and with the server after them."""
+    """Send `count` requests and return their faults and those of the server afterwards."""
     hostile_models.write_repository(folder / "repository")
     os.environ.update(hostile_models.ENVIRONMENT)
     third = count // 3
@@ -48,8 +50,11 @@ def check_requests(folder: Path, count: int, seed: int) -> list[str]:
 
 
 def check_loads(folder: Path, count: int, first: int) -> list[str]:
-    """What is wrong with the loads of so many damaged payloads and of every hostile graph, and with the
-    server after them."""
+    """Load `count` damaged payloads and every hostile graph.
+
+    Returns:
+        The faults of the loads, and those of the server afterwards.
+    """
     hostile_loads.write_repository(folder / "repository")
     os.environ.update(hostile_loads.ENVIRONMENT)
     third = count // 3
@@ -68,14 +73,14 @@ def check_loads(folder: Path, count: int, first: int) -> list[str]:
 
 
 def print_outcomes(report: Report) -> None:
-    """A line per protocol and kind."""
+    """Print one line per protocol and kind."""
     for (protocol, kind), counts in sorted(report.outcomes.items()):
         outcomes = ", ".join(f"{outcome} {count}" for outcome, count in counts.most_common(8))
         print(f"{protocol:5}{kind:32}{counts.total():6}  {outcomes}")
 
 
 def print_usage(before: Usage, after: Usage) -> None:
-    """A line per process, and one for the shared memory."""
+    """Print one line per process, and one for the shared memory."""
     print(f"{'process':32}{'MiB after a third':>20}{'MiB at the end':>20}{'open files':>16}")
     for name in sorted(before.resident.keys() & after.resident.keys()):
         sizes = "".join(f"{usage.resident[name] / (1 << 20):20.1f}" for usage in (before, after))
@@ -85,7 +90,7 @@ def print_usage(before: Usage, after: Usage) -> None:
 
 
 def main() -> int:
-    """1 when anything was wrong."""
+    """Run the checks and return 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000, help="how many requests")
     parser.add_argument(

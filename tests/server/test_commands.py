@@ -1,4 +1,4 @@
-"""The poplar-triton command on a real server: ready, stopped by Ctrl-C, nothing left behind."""
+"""The poplar-triton command on a real server: ready, stopped by Ctrl-C, and nothing left behind."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def run(*arguments, **options):
 
 
 def processes_of(group):
-    """Living processes of a session, by /proc; the dead that nobody has waited for yet do not count."""
+    """Return the living processes of a session from /proc; zombies do not count."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -41,7 +41,7 @@ def processes_of(group):
 
 
 def all_gone(groups):
-    """Whether no process of these sessions lives; a killed one may need a moment."""
+    """Return whether all processes of these sessions end; a killed one may need a moment."""
     deadline = time.monotonic() + 5
     while any(processes_of(int(group)) for group in groups):
         if time.monotonic() > deadline:
@@ -51,7 +51,7 @@ def all_gone(groups):
 
 
 def segments_of(command):
-    """What the server of that command has in /dev/shm: their names begin with its process id."""
+    """Return the server's segments in /dev/shm; their names begin with the command's process id."""
     return list(Path("/dev/shm").glob(f"poplar_{command.pid}_*"))
 
 
@@ -201,7 +201,7 @@ def test_doctor_finds_nothing_missing_here():
 
 
 def test_doctor_names_what_the_stub_lacks(tmp_path):
-    """An interpreter whose packages are gone: everything that is missing comes with a remedy."""
+    """An interpreter lacks packages: each missing one comes with a remedy."""
     done = run("doctor", env={**os.environ, "PYTHONNOUSERSITE": "1", "COLUMNS": "200"})
     assert "tritonserver" in done.stdout
     assert run("nonsense").returncode == 2

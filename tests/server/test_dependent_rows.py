@@ -1,5 +1,8 @@
-"""Two clients at once, one with loud rows and one with quiet ones, of a model that divides by the loudest of
-the batch: each gets its own answer, whichever way its requests come to the model."""
+"""Two clients at once of a model that divides by the loudest row of the batch.
+
+One client sends loud rows and the other quiet ones.
+Each gets its own answer, whichever way its requests reach the model.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def ask_often(server: TritonServer, model: str, rows: int, loudest: float, proto
 
 
 def ask_at_once(server: TritonServer, model: str, rows: dict[float, int]) -> list[np.ndarray]:
-    """What a client over each protocol gets for each loudness, all at once."""
+    """Return the answers to one client per protocol and loudness, which all run at once."""
     with ThreadPoolExecutor(2 * len(rows)) as pool:
         waits = [
             pool.submit(ask_often, server, model, count, loudest, protocol)

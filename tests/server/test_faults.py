@@ -1,4 +1,7 @@
-"""What clients see when processes die, values are refused, runs take too long and requests are called off."""
+"""Faults as clients see them.
+
+Processes die, values are rejected, runs take too long, and requests are cancelled.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +47,11 @@ from sample_models import gather_model, linear_model, make_model
 MODES = ["sync", "async"]
 PROTOCOLS = ["http", "grpc"]
 LONG_ROWS = 4096
-"""A request of the slow model that computes for seconds."""
+"""Rows of a request of the slow model that computes for seconds."""
 
 
 def slow_model() -> onnx.ModelProto:
-    """y = x, by way of 64 products with an identity matrix: 134 MFLOP a row."""
+    """Return the model y = x by way of 64 products with an identity matrix: 134 MFLOP a row."""
     width, depth = 1024, 64
     names = ["wide", *(f"product_{step}" for step in range(depth))]
     nodes = [helper.make_node("Mul", ["x", "ones"], ["wide"])]
@@ -63,7 +66,7 @@ def slow_model() -> onnx.ModelProto:
 
 
 def slow_at_last_model() -> onnx.ModelProto:
-    """y = 2 x at once, then one operator that takes some 20 ms a row, and the run is over."""
+    """Return the model y = 2 x, followed by one operator of some 20 ms a row, the run's last."""
     width = 512
     nodes = [
         helper.make_node("Mul", ["x", "two"], ["y"]),
@@ -85,7 +88,7 @@ TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
 def write_models(
     repository: Path, name: str, model: onnx.ModelProto, *, batch: int, instances: int = 1, **parameters: str
 ) -> None:
-    """The model in both modes: NAME_sync and NAME_async, which leaves synchronous_execution out."""
+    """Write the model in both modes; NAME_async has no synchronous_execution, unlike NAME_sync."""
     compiled = Compiler.compile(Converter(batch_size=batch).convert(model))
     for mode in MODES:
         given = {**parameters, **({"synchronous_execution": "1"} if mode == "sync" else {})}
@@ -117,28 +120,30 @@ def write_limited(repository: Path) -> None:
 
 
 def write_explicit(repository: Path) -> None:
-    """The stubs of `pair` are asleep for the most part: Triton ends when one is killed that holds a lock they
-    share with it."""
+    """Write a model `pair` whose stubs sleep most of the time.
+
+    Triton ends if a stub is killed while it holds a lock that they share with Triton.
+    """
     write_models(repository, "pair", linear_model(), batch=4, instances=2, execute_delay_ms="20")
     write_models(repository, "bystander", linear_model(), batch=4)
 
 
 EXIT_SOON = "--exit-timeout-secs=5"
-"""With a dead stub Triton always takes its whole exit timeout, 30 s where it is not given."""
+"""Short exit timeout; with a dead stub Triton always takes all of it (30 s by default)."""
 
 SERVERS = {
     "plain": (write_plain, [], {}),
     "limited": (write_limited, [], {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"1"}'}),
     "explicit": (write_explicit, ["--model-control-mode=explicit", "--load-model=*", EXIT_SOON], {}),
 }
-"""What writes a server's models, its options, and its environment."""
+"""The function that writes a server's models, its options, and its environment, by name."""
 
 
 @pytest.fixture(scope="module")
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TritonServer]:
-    """The server that `asks` names: pytest sorts the tests by it, and one runs at a time."""
+    """Start the server that `asks` names; pytest sorts the tests by it, so one runs at a time."""
     write, options, environment = SERVERS[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     write(folder / "repository")
@@ -154,7 +159,7 @@ def server(
 
 
 def asks(name: str) -> pytest.MarkDecorator:
-    """For tests of the server of that name."""
+    """Return the mark for tests of the server of that name."""
     return pytest.mark.parametrize("server", [name], indirect=True)
 
 
@@ -165,7 +170,7 @@ def client(server: TritonServer) -> Iterator[Client]:
 
 
 class Outcome(NamedTuple):
-    """What came of a request, and whether it is what the model computes."""
+    """Result of a request, and whether it equals what the model computes."""
 
     model: str
     answer: Answer
@@ -179,7 +184,7 @@ def ask_linear(client: Client, model: str, number: int) -> Outcome:
 
 
 def ask_long(server: TritonServer, protocol: str, model: str) -> Answer:
-    """Have the slow model compute for seconds, for a client of its own."""
+    """Send the slow model a request that takes seconds, from a client of its own."""
     with Client(server, protocol) as client:
         return ask_slow(client, model, 0, LONG_ROWS).answer
 
@@ -291,7 +296,7 @@ def test_a_server_whose_processes_were_killed_leaves_nothing_when_it_stops(tmp_p
         segments = set(shared_segments(server))
         os.kill(server.pid, signal.SIGINT)
         wait_until(lambda: server.poll() is not None, "the server's end")
-        # Before the block's end, which kills whatever is left.
+        # Check before the end of the block, which kills all remaining processes.
         wait_until(
             lambda: all(has_ended(p) for p in iter_processes() if p.session == server.pid),
             "the end of all processes",
@@ -305,7 +310,7 @@ def test_a_server_whose_processes_were_killed_leaves_nothing_when_it_stops(tmp_p
     "model", ["gather_sync", "gather_async", "isolated_gather_sync", "isolated_gather_async"]
 )
 def test_an_index_outside_the_table_fails_its_own_request_only(server, model):
-    """Sent together, so that runs join them."""
+    """The requests are sent together, so that runs join them."""
 
     def ask(client, number):
         index = 1000 + number if number % 5 == 0 else number % 10
@@ -336,7 +341,7 @@ def test_a_run_that_takes_too_long_gets_an_error_that_names_the_limit(server, cl
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask_long, server, protocol, model)
         wait_until_busy(computer, asked)
-        # It waits while the long one runs, and is right all the same.
+        # It waits while the long request runs, and its answer is still correct.
         assert ask_slow(client, model, 1, 1).is_right
     answer = asked.result()
     assert answer.code == "UNAVAILABLE"
@@ -392,8 +397,10 @@ def test_calling_off_half_of_many_requests_leaves_the_others_their_answers(serve
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request to the gather model and what must come of it; a bad one's `message` holds what only its own
-    error says."""
+    """Request to the gather model, with its expected result.
+
+    The `message` of a bad one holds text that only its own error contains.
+    """
 
     number: int
     ids: np.ndarray
@@ -403,7 +410,7 @@ class Case:
     reaches_the_backend: bool = False
 
     def describe_fault(self, answer: Answer) -> str | None:
-        """What is wrong with its answer."""
+        """Return what is wrong with the request's answer, or None."""
         if (answer.code, self.message in answer.message) != (self.code, True):
             return f"request {self.number}: expected {self.code} with {self.message!r}, found {answer}"
         if self.code == "OK" and answer.request_id != str(self.number):
@@ -417,7 +424,7 @@ class Case:
 
 
 def make_case(number: int) -> Case:
-    """Half of the cases are good, each of five kinds of bad ones a tenth."""
+    """Return a case: one in two is good, and each of five kinds of bad ones is one in ten."""
     random = np.random.default_rng(number)
     rows = int(random.integers(1, 10))
     ids = random.integers(0, 10, (rows, 2), np.int32)
@@ -449,8 +456,11 @@ def make_case(number: int) -> Case:
 
 
 def ask_mixed(server: TritonServer, model: str, cases: list[Case], clients: int = 16) -> list[str]:
-    """Send all cases from many clients at once, over both protocols in turn; what is wrong with the
-    answers."""
+    """Send all cases from many clients at once, over both protocols in turn.
+
+    Returns:
+        The faults of the answers.
+    """
 
     def work(index):
         with Client(server, PROTOCOLS[index % 2]) as client:
@@ -465,7 +475,7 @@ def ask_mixed(server: TritonServer, model: str, cases: list[Case], clients: int 
 
 
 LEAK_BYTES = 1000
-"""A process that grows by more with every request keeps something of it."""
+"""Limit of a process's growth per request; a process that grows faster leaks memory."""
 
 
 @asks("plain")

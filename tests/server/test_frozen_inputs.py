@@ -1,5 +1,7 @@
-"""Models with inputs whose data their PopEF files hold, with inputs that the host concatenates, and with
-packed samples, through a real tritonserver."""
+"""Models on a real tritonserver with inputs of special kinds.
+
+PopEF files hold the inputs' data, the host concatenates them, or they are packed samples.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ TOO_MANY = BATCHED.replace(
 
 
 def joined_model():
-    """y = concat(a, b, c), of which apply_host_concat_split makes one input."""
+    """Return the model y = concat(a, b, c), of which apply_host_concat_split makes one input."""
     model = make_model(
         [helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=1)],
         dict.fromkeys("abc", (TensorProto.FLOAT, [4, 1])),

@@ -1,5 +1,7 @@
-"""Names that a stranger chose are names to a real server, too: none becomes a parameter, whose script would
-be run."""
+"""A real server takes names chosen by strangers as names only.
+
+No name becomes a parameter, whose script would be run.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ ATTACK = (
     'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "FOLDER" } } '
     'input [ { name: "q'
 )
-"""Ends its block where a configuration is put together from texts."""
+"""Name that ends its block if a configuration is put together from texts."""
 
 
 def write_environment(folder: Path) -> Path:
-    """What Triton's Python backend takes for an environment; its script leaves a sign, and is returned."""
+    """Write an environment for Triton's Python backend.
+
+    Returns:
+        The file that the environment's script creates if it runs.
+    """
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "activate").write_text(f"touch {folder / 'sign'}\n")
     return folder / "sign"

@@ -1,5 +1,4 @@
-"""Requests and executables of strangers on a real server: each gets one answer, and the server is none the
-worse.
+"""Hostile requests and executables on a real server: each gets one answer, the server no harm.
 
 `make hostile` does the same ten thousand times over.
 """
@@ -13,7 +12,7 @@ from hostile_runner import check_models, describe_growth, measure, run_cases, sh
 
 
 def test_each_hostile_request_gets_one_answer_and_sound_ones_the_right_one(tmp_path, monkeypatch):
-    """Every kind over each protocol three or four times; the first third of them warms up."""
+    """Every kind is sent over each protocol three or four times; the first third warms up."""
     count, third = 400, 130
     for name, value in hostile_models.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,7 @@
-"""Models that come, go and change on a real tritonserver, its scheduler, and what operators see of it."""
+"""Models that are loaded, unloaded and changed on a real tritonserver.
+
+Its scheduler, and what operators see of it, are tested here, too.
+"""
 
 import concurrent.futures
 import contextlib
@@ -40,8 +43,10 @@ in_both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def on(kind):
-    """Run the test on that server of `SERVERS`; pytest groups the tests by it, so that one server runs at a
-    time."""
+    """Return the mark that runs a test on that server of `SERVERS`.
+
+    pytest groups the tests by it, so that one server runs at a time.
+    """
     return pytest.mark.parametrize("server", [kind], indirect=True)
 
 
@@ -60,8 +65,10 @@ def server(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def server_lives(server):
-    """A tritonserver that has crashed hangs and keeps its connections: the tests after would all wait for
-    their limits."""
+    """Check before and after each test that tritonserver has not crashed.
+
+    A crashed tritonserver hangs and keeps its connections: later tests would wait for their limits.
+    """
     assert not crashes(server)
     yield
     assert not crashes(server)
@@ -96,9 +103,14 @@ def test_requests_are_answered_or_refused_while_a_model_is_unloaded_and_loaded(s
 
 
 def occupy(server, grpc, model, *sent):
-    """Keep a model busy that takes one request at a time: two equal requests, one of which runs while the
-    other waits, then `sent`, pairs of a number and options. All their futures, once all but one wait in
-    Triton's queue."""
+    """Keep a model busy that takes one request at a time.
+
+    It gets two equal requests, one of which runs while the other waits.
+    Then it gets `sent`, pairs of a number and options.
+
+    Returns:
+        The futures of all requests, once all but one wait in Triton's queue.
+    """
 
     def pending():
         return read_metric(server.metrics_url, "nv_inference_pending_request_count", model=model)
@@ -155,7 +167,7 @@ def test_a_request_of_high_priority_overtakes(server, grpc):
 
 @on("explicit")
 def test_requests_that_wait_too_long_get_their_own_error(server, grpc):
-    """Priority 3 has a timeout of 1 us; the others may ask for one."""
+    """Priority 3 has a timeout of 1 us; requests with other priorities may ask for one."""
     sent = ((2, {"priority": 3}), (3, {"timeout": 1}), (4, {"timeout": 200_000_000}))
     first, second, by_policy, by_request, patient = occupy(server, grpc, "busy_synchronous", *sent)
     for request in (by_policy, by_request):
@@ -179,7 +191,7 @@ def test_a_request_too_many_for_the_queue_is_refused(server, grpc):
 
 
 def count(http, model, *path):
-    """A number of Triton's statistics of the model."""
+    """Return one number of Triton's statistics of the model."""
     found = http.get_inference_statistics(model)["model_stats"][0]
     for key in path:
         found = found[key]
@@ -215,7 +227,7 @@ def test_models_that_ask_both_modes_get_the_right_answers(grpc, model, added, ro
 
 
 def unregister(client, name):
-    """Whether the region could be unregistered; while its request is being released it is in use."""
+    """Unregister the region and return True, or return False while its request still uses it."""
     try:
         client.unregister_system_shared_memory(name)
     except InferenceServerException as error:
@@ -303,7 +315,7 @@ def test_the_metrics_tell_what_the_instances_did(server, grpc, mode):
 
 
 def wait_for_value(read, expected):
-    """Metrics are published once a second."""
+    """Wait until the value is as expected; metrics are published once a second."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: read() == expected, "the values are published", 20)
     assert read() == expected
@@ -435,8 +447,10 @@ UNDER_WAY = 7
 
 @dataclasses.dataclass
 class Stopped:
-    """What became of a server that got SIGINT while each slow model had requests under way over HTTP and
-    gRPC."""
+    """Outcome of a server that got SIGINT while each slow model had requests in flight.
+
+    The requests came over HTTP and gRPC.
+    """
 
     answers: dict
     late: str
@@ -469,7 +483,7 @@ def stopped(server):
             lambda: all(pending(mode) == UNDER_WAY - 1 for mode in MODES), "one request runs, the others wait"
         )
         os.kill(server.pid, signal.SIGINT)
-        # Triton takes requests over gRPC for as long as one over HTTP is under way.
+        # Triton accepts requests over gRPC as long as a request over HTTP is in flight.
         wait_until(lambda: late.append(refusal(grpc)) or late[-1], "the server refuses requests")
         answers = {
             mode: [future.result(60)["y"].flat[0] for future in futures]
@@ -487,7 +501,7 @@ def stopped(server):
 
 
 def refusal(grpc):
-    """Why a request is refused; None while requests are answered."""
+    """Return why a request is rejected, or None if it is answered."""
     try:
         infer(grpc, "pair_synchronous", {"x": make_rows(1)})
     except InferenceServerException as error:
@@ -501,7 +515,7 @@ def test_a_stopping_server_answers_what_is_under_way(stopped):
 
 @on("stopping")
 def test_a_stopping_server_refuses_what_comes_later(stopped):
-    """Models that have nothing left to do are gone already."""
+    """Models without any request left are already unloaded."""
     assert (
         "has stopped accepting new inference requests" in stopped.late
         or "no available versions" in stopped.late

@@ -1,5 +1,4 @@
-"""What clients and models can have the server's log hold: few lines, and nothing that moves a terminal's
-cursor."""
+"""Effects of clients and models on the server's log: few lines, and no control characters."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
 
 
 def ours(log: Path) -> list[str]:
-    """The lines that did not come of Triton itself; they may come in the middle of one of its own."""
+    """Return the log lines not written by Triton, even in the middle of one of Triton's."""
     lines = log.read_bytes().decode().split("\n")
     lines = [line[max(0, line.find("[poplar]")) :] for line in lines]
     return [line for line in lines if line.startswith("[poplar]") or "onnxruntime" in line.lower()]

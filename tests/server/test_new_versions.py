@@ -1,4 +1,4 @@
-"""Versions that are published while a real tritonserver serves the model, is told to load it, or polls."""
+"""Versions that are published while a real tritonserver serves the model, loads it or polls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLLING = ("--model-control-mode=poll", "--repository-poll-secs=1")
 
 
 def publish(folder: Path, factor: float) -> list[str]:
-    """A version that multiplies by the factor."""
+    """Publish a version that multiplies by the factor."""
     return publish_version(Compiler.compile(Converter(batch_size=4).convert(scale_model(factor))), folder)
 
 
@@ -30,7 +30,7 @@ def serve(folder: Path, options: tuple[str, ...]) -> TritonServer:
 
 @pytest.mark.parametrize("options", [EXPLICIT, POLLING], ids=["explicit", "polling"])
 def test_every_request_is_answered_while_versions_come_and_go(tmp_path, options):
-    """Old and new answer side by side for a moment, so that their answers mix."""
+    """Old and new version answer at the same time for a moment, so that their answers mix."""
     folder = tmp_path / "repository" / "m"
     publish(folder, 2)
     with serve(tmp_path, options) as server, httpclient.InferenceServerClient(server.http_url) as http:

@@ -1,5 +1,7 @@
-"""More requests than the server computes, over gRPC: with deadlines its answers stay in time, and without
-them nobody is refused."""
+"""More requests than the server computes, over gRPC.
+
+With deadlines its answers stay in time, and without deadlines no request is rejected.
+"""
 
 import time
 from collections import Counter
@@ -7,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import numpy as np
+import tritonclient.http as httpclient
 from triton_clients import read_metric
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
 
 REQUEST = service_pb2.ModelInferRequest(
     model_name="slow",
@@ -17,10 +21,12 @@ REQUEST = service_pb2.ModelInferRequest(
 )
 OFFERED_PER_SECOND = 320
 DEADLINE_SECONDS = 0.5
+TIMEOUT_MICROSECONDS = 1_000
+"""Timeout that a request exceeds if it waits for a call of 50 ms."""
 
 
 def read_drained(server):
-    """The requests that the metrics say were refused with a backlog."""
+    """Return the number of requests that the metrics count as rejected with a backlog."""
     return read_metric(server.metrics_url, "poplar_errors_total", model="slow", kind="drained")
 
 
@@ -29,6 +35,36 @@ def test_clients_without_deadlines_wait_and_are_never_refused(server):
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         codes = pool.map(lambda _: stub.ModelInfer.future(REQUEST).code().name, range(144))
         assert Counter(codes) == {"OK": 144}
+
+
+def test_a_request_that_waits_longer_than_its_own_timeout_is_refused_and_others_wait(server):
+    hasty = service_pb2.ModelInferRequest()
+    hasty.CopyFrom(REQUEST)
+    hasty.parameters["timeout"].int64_param = TIMEOUT_MICROSECONDS
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        calls = [stub.ModelInfer.future([REQUEST, hasty][number % 2]) for number in range(32)]
+        assert Counter(call.code().name for call in calls[::2]) == {"OK": 16}
+        assert Counter(call.code().name for call in calls[1::2])["UNAVAILABLE"] >= 4
+
+
+def test_so_is_one_over_http(server):
+    tensor = httpclient.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+    with httpclient.InferenceServerClient(server.http_url, concurrency=24) as client:
+        calls = [
+            client.async_infer("slow", [tensor], timeout=[None, TIMEOUT_MICROSECONDS][n % 2])
+            for n in range(24)
+        ]
+        for call in calls[::2]:
+            call.get_result()
+        refusals = 0
+        for call in calls[1::2]:
+            try:
+                call.get_result()
+            except InferenceServerException as error:
+                refusals += "timeout expired" in str(error)
+        assert refusals >= 1
 
 
 def test_under_overload_answers_stay_in_time_and_the_metrics_say_what_was_refused(server):
@@ -44,6 +80,11 @@ def test_under_overload_answers_stay_in_time_and_the_metrics_say_what_was_refuse
     late = Counter(codes[len(codes) // 2 :])
     assert late["OK"] >= 10, late
     assert Counter(codes)["UNAVAILABLE"] > 0
+    time.sleep(0.5)
+    with grpc.insecure_channel(server.grpc_url) as channel, ThreadPoolExecutor(48) as pool:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        codes = pool.map(lambda _: stub.ModelInfer.future(REQUEST).code().name, range(96))
+        assert Counter(codes) == {"OK": 96}  # clients in closed loops come back, and none is refused
     deadline = time.monotonic() + 10
     while not read_drained(server) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""A configuration sent with a load request, as docs/configuration.md documents it."""
+"""A configuration sent with a load request, as documented in docs/configuration.md."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def http(server):
 
 
 def documented_config():
-    """The configuration in the documentation's load request."""
+    """Return the configuration in the load request of the documentation."""
     found = re.search(rf"client\.load_model\(\"{MODEL}\", config='(.*)'\)\n", CONFIGURATION.read_text())
     return json.loads(found[1])
 

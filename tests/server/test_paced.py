@@ -1,5 +1,7 @@
-"""Paced models on a real tritonserver: no answer before its modelled time, and what the CPU was late with is
-counted."""
+"""Paced models on a real tritonserver: no answer comes before its modelled time.
+
+Lateness of the CPU is counted.
+"""
 
 import concurrent.futures
 import dataclasses
@@ -19,10 +21,9 @@ from triton_clients import infer, read_metric
 
 BATCH, WIDTH = 4, 16
 STEPS = 1000
-"""Operators one after the other: some 0.4 ms on a CPU, where 0.1 ms is modelled for a program of no
-cycles."""
+"""Number of chained operators: some 0.4 ms on a CPU, 0.1 ms modelled for a program of no cycles."""
 SLOW_CYCLES, CLOCK_HZ = 300_000_000, 1_500_000_000
-"""Of a batch of the slow chip: 0.2 s of a C600."""
+"""Cycles of a batch of the slow chip, 0.2 s on a C600, and clock rate of a C600."""
 REQUESTS = 4
 
 
@@ -36,7 +37,10 @@ def steps_model():
 
 
 def write_paced(folder, mode, cycles):
-    """A whole batch is a request, and none are joined; it takes the modelled chip so many cycles."""
+    """Write a model whose batch takes `cycles` on the modelled chip.
+
+    Each request is a whole batch, and requests are not joined.
+    """
     paced = 'parameters { key: "sim_timing" value: { string_value: "paced" } }'
     write_model(
         folder, steps_model(), set_mode(mode), paced, ("max_batch_size: 4000", f"max_batch_size: {BATCH}")
@@ -60,7 +64,7 @@ def server(tmp_path_factory):
 
 
 def ask_at_once(server, model):
-    """Seconds from before the first request to each answer, in the order of the answers."""
+    """Return the seconds from the first request to each answer, in ascending order."""
     x = np.ones((BATCH, WIDTH), np.float32)
 
     def ask(_):
@@ -75,7 +79,7 @@ def ask_at_once(server, model):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_no_answer_comes_before_the_modelled_chip_would_have_given_it(server, mode):
-    """Requests that come together are computed one after the other, each for its modelled time."""
+    """Requests that arrive together run one after another, each for its modelled time."""
     for number, seconds in enumerate(ask_at_once(server, f"slow_chip_{mode}"), start=1):
         assert seconds >= number * SLOW_CYCLES / CLOCK_HZ
 

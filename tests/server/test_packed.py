@@ -21,7 +21,7 @@ REAL_TOKENS = 32
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
-    """A small BERT and a real one: alone, end to end, and with samples side by side in rows."""
+    """Serve a small BERT and a real one: alone, end to end, and samples side by side in rows."""
     root = tmp_path_factory.mktemp("packed")
     repository = root / "models"
     args = {"max_valid_num": SAMPLES, "segment_max_size": TOKENS}
@@ -48,7 +48,7 @@ def write(folder: Path, model: onnx.ModelProto, **options) -> None:
 
 
 def place(samples, where, rows, tokens, values):
-    """What a host makes of samples: `values` of each at its row and column."""
+    """Return the samples as a host packs them: `values` of each sample at its row and column."""
     found = np.zeros((rows, tokens), np.int32)
     for number, (sample, (row, column)) in enumerate(zip(samples, where, strict=True), 1):
         flat = found[row:].reshape(-1)
@@ -71,7 +71,7 @@ def ask(server, protocol, model, feeds):
 
 
 def ends(lengths):
-    """Where samples begin that lie end to end."""
+    """Return where each sample begins if samples lie end to end."""
     return [(0, start) for start in np.cumsum([0, *lengths[:-1]])]
 
 
@@ -96,7 +96,7 @@ def test_samples_end_to_end_are_answered_as_alone(packed, protocol):
 
 
 def test_samples_side_by_side_see_nothing_of_one_another(packed):
-    """What stands behind a sample in its row changes nothing of it."""
+    """The samples after one in its row change nothing of it."""
     rng = np.random.default_rng(0)
     first, others = rng.integers(1, 19, 5), [rng.integers(1, 19, 3) for _ in range(2)]
     found = []

@@ -14,7 +14,7 @@ from triton_clients import infer
 
 LOSSES = {"searched": ("fp8", "mse"), "adjusted": ("fp8_weight", "gptq")}
 WIDTH = 300
-"""Weights of 300 x 300 stay codes when they are served."""
+"""Width of the weights, 300 x 300, that stay codes when they are served."""
 
 
 def network() -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""What clients of a real tritonserver see."""
+"""The behaviour that clients of a real tritonserver see."""
 
 import concurrent.futures
 import sys
@@ -11,12 +11,12 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from fault_clients import wait_until
 from simipu.kernels import find_kernels
-from triton_clients import read_metric
+from triton_clients import read_metric, read_metrics
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 
 def infer(client, model, inputs, outputs=None, module=httpclient, **options):
-    """Send arrays by name; the answer's arrays by name."""
+    """Send arrays by name and return the answer's arrays by name."""
     tensors = []
     for name, array in inputs.items():
         tensor = module.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
@@ -35,7 +35,7 @@ def infer(client, model, inputs, outputs=None, module=httpclient, **options):
 
 @pytest.fixture(params=["http", "grpc"])
 def ask(request, http, grpc):
-    """`infer` over one of the two protocols."""
+    """Send an inference request over one of the two protocols."""
     client, module = (http, httpclient) if request.param == "http" else (grpc, grpcclient)
     return lambda *arguments, **options: infer(client, *arguments, module=module, **options)
 
@@ -65,7 +65,7 @@ def test_every_type_comes_back_as_it_went(ask):
 
 
 def test_every_wide_type_comes_back_as_it_went(ask):
-    """poprt makes 32 bits of them, as the chip does; other files may hold them."""
+    """poprt converts the types to 32 bits, as the chip does; other files may hold them."""
     inputs = {
         "float64": np.array([[0.1, -1e300], [np.inf, 5e-324]]),
         "int64": np.array([[-(2**63), 2**63 - 1], [0, 1]]),
@@ -130,6 +130,26 @@ def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metric
 ROW = np.ones((1, 4), np.float32)
 
 
+@pytest.mark.parametrize("model", ["linear", "asynchronous"])
+def test_the_metrics_have_histograms_of_latency_and_waiting_for_prometheus(server, ask, model):
+    ask(model, {"x": ROW})
+
+    def read(name):
+        return read_metric(server.metrics_url, name, model=model)
+
+    wait_until(lambda: read("poplar_request_seconds_count"), "the request is counted")
+    for name in ("poplar_request_seconds", "poplar_request_queue_seconds"):
+        series = read_metrics(server.metrics_url)[f"{name}_bucket"]
+        buckets = {float(labels["le"]): value for labels, value in series if labels["model"] == model}
+        assert [buckets[bound] for bound in sorted(buckets)] == sorted(buckets.values())
+        assert (max(buckets), len(buckets)) == (np.inf, 14)
+        assert buckets[np.inf] == read(f"{name}_count")
+        assert buckets[0.5] > 0
+        assert 0 < read(f"{name}_sum") < 60
+    assert read("poplar_load_seconds") > 0
+    assert read_metric(server.metrics_url, "poplar_build_info") >= 2
+
+
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [
@@ -150,7 +170,7 @@ def test_a_bad_request_gets_its_own_error_and_the_model_goes_on(ask, inputs, out
 
 
 def test_neighbours_of_a_failing_request_get_their_answers(grpc):
-    """Sent together, so that the batcher joins them; index 99 is outside the table."""
+    """They are sent together, so that the batcher joins them; index 99 is outside the table."""
 
     def one(index):
         ids = np.full((1, 2), 99 if index % 5 == 0 else index % 10, np.int32)
@@ -194,7 +214,7 @@ def test_broken_models_say_why_and_the_others_serve(server, broken_models, http)
         assert message in index[name]["reason"], f"{name}: {index[name]['reason']}"
         assert message in log
         assert index[name]["reason"].isprintable(), index[name]["reason"]
-        # Python 3.10 gives every exception a place, and Triton prints it.
+        # Python 3.10 gives every exception a position, and Triton prints it.
         assert "At:" not in index[name]["reason"] or sys.version_info < (3, 11)
     assert all(index[name]["state"] == "READY" for name in index if name not in broken_models)
     assert set(server.failed_models()) == set(broken_models)

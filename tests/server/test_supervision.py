@@ -1,11 +1,14 @@
-"""`poplar-triton serve` with a real Triton: what it sees, heals, starts again and stops. Under load and
-behind proxies: tests/deploy."""
+"""`poplar-triton serve` with a real Triton: what it observes, reloads, restarts and stops.
+
+tests/deploy has the tests under load and behind proxies.
+"""
 
 from __future__ import annotations
 
 import http.client
 import itertools
 import os
+import queue
 import re
 import signal
 import time
@@ -29,7 +32,7 @@ QUICK_EXIT = "--exit-timeout-secs=3"
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """Two models, one with three instances."""
+    """Return a repository of two models, one with three instances."""
     folder = tmp_path_factory.mktemp("supervision") / "models"
     fill(LocalRepository(folder), [SEVERAL, OTHER])
     return folder
@@ -37,7 +40,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture
 def start(repository, tmp_path):
-    """A supervised server that is ready."""
+    """Return a function that starts a supervised server and waits until it is ready."""
     numbers = itertools.count()
 
     @contextmanager
@@ -51,7 +54,7 @@ def start(repository, tmp_path):
 
 
 def ask(server, model="several", **connection):
-    """One request over gRPC, whose answer is right."""
+    """Send one request over gRPC and check the answer."""
     x = np.arange(512, dtype=np.float32).reshape(1, 512)
     tensor = grpcclient.InferInput("x", x.shape, "FP32")
     tensor.set_data_from_numpy(x)
@@ -60,10 +63,27 @@ def ask(server, model="several", **connection):
     np.testing.assert_array_equal(result.as_numpy(result.get_response().outputs[0].name), 2 * x)
 
 
+@contextmanager
+def stream(server, model="several"):
+    """Make a call on an open stream and return its error."""
+    answers = queue.Queue()
+    tensor = grpcclient.InferInput("x", [1, 512], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 512), np.float32))
+    with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.start_stream(lambda result, error: answers.put(error))
+
+        def call():
+            client.async_stream_infer(model, [tensor])
+            return answers.get(timeout=30)
+
+        yield call
+        client.stop_stream()
+
+
 def read_events(server):
-    """The supervisor's own lines, without numbers of processes, instances and seconds."""
+    """Return the supervisor's own lines without times, process ids, instances and seconds."""
     lines = server.log.read_text().splitlines()
-    own = [line.removeprefix("poplar-triton: ") for line in lines if line.startswith("poplar-triton: ")]
+    own = [found[1] for line in lines if (found := re.fullmatch(r"poplar-triton: \S+Z (.*)", line))]
     return [re.sub(r" \(process \d+\)| in \d+\.\d s|(?<=several_0)_\d", "", line) for line in own]
 
 
@@ -72,6 +92,11 @@ HEALED = [DEAD, "model 'several': reloaded", "no instance is dead any more"]
 
 
 STALLED = "stalled: several_0 of model 'several' version 1 makes no progress: it is stopped; it is killed"
+
+
+def read_resident_mib(pid):
+    (line,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) / 1024
 
 
 def kill_and_heal(server, number=signal.SIGKILL, **connection):
@@ -97,18 +122,21 @@ def test_a_dead_instance_is_told_for_as_long_as_it_is_served(start):
 
 
 def test_models_whose_stubs_die_or_stall_are_healed_and_nobody_else_can_load_one(start):
-    with start("--on-dead-stub", "reload") as server:
+    with start("--on-dead-stub", "reload", "--canary-seconds", "1") as server:
         assert "restricted" in server.load("several")
+        assert not [path for path in server.find_segments() if path.stat().st_mode & 0o077]
         kill_and_heal(server)
         kill_and_heal(server, signal.SIGSTOP)
         assert server.read_metric("poplar_supervisor_reloads_total", outcome="success") == 2
+        assert read_resident_mib(server.pid) < 40
+        assert server.read_metric("poplar_supervisor_canaries_total", model="other", outcome="success") > 2
         assert server.stop(STOP_SECONDS) == 0
         assert read_events(server)[:7] == [*HEALED, STALLED, *HEALED]
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A key and a certificate of this machine's own."""
+    """Return a folder with a key and a certificate of this machine's own."""
     folder = tmp_path_factory.mktemp("certificate")
     make_certificate(folder)
     return folder
@@ -171,15 +199,22 @@ def test_with_exit_a_dead_instance_has_triton_started_again(start):
 
 
 def test_while_it_drains_it_serves_and_nothing_holds_the_stop_for_ever(start):
-    """An open connection, and a dead instance, hold Triton for its whole exit timeout."""
-    with start("--drain-seconds", "2") as server:
+    """An open connection and a dead instance hold Triton for its whole exit timeout.
+
+    Calls on an open stream are answered for longer than the drain.
+    """
+    with start("--drain-seconds", "1", "--max-drain-seconds", "20") as server:
         server.kill_stub("other")
         with closing(http.client.HTTPConnection("127.0.0.1", server.http_port)) as connection:
             connection.request("GET", "/v2/health/live")
             connection.getresponse().read()
-            os.kill(server.pid, signal.SIGTERM)
-            wait_until(lambda: "draining" in server.ask_ready()[1], "/ready tells the drain")
-            ask(server)
+            with stream(server) as call:
+                os.kill(server.pid, signal.SIGTERM)
+                wait_until(lambda: "draining" in server.ask_ready()[1], "/ready tells the drain")
+                ask(server)
+                for _ in range(30):
+                    assert call() is None
+                    time.sleep(0.1)
             assert server.wait(STOP_SECONDS) == 0
 
 

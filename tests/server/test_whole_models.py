@@ -1,5 +1,7 @@
-"""Models that are more than one graph on one chip: fused, sharded and pipelined, overlapped, with a user's
-operator: each answers through a real server."""
+"""Models of several graphs on one chip, each of which answers through a real server.
+
+They are fused, sharded and pipelined, overlapped, or have a user's operator.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def halves() -> onnx.ModelProto:
-    """The sum of two inputs, in half."""
+    """Return a model of the sum of two inputs in half precision."""
     pair = {name: (TensorProto.FLOAT16, [3]) for name in ("a", "b")}
     return make_model(
         [helper.make_node("Add", ["a", "b"], ["sum"], name="sum")],

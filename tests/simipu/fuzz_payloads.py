@@ -1,9 +1,9 @@
-"""Damage executables' payloads and load and run what comes of it: python tests/simipu/fuzz_payloads.py
---seconds 60.
+"""Damage executables' payloads, and load and run the results.
 
-Prints what the payloads came to. One that comes to anything but answers or an error of ours, or that kills
-the process, is left as payload-* in the current folder. `--first` is the number of the first; the same
-numbers make the same payloads.
+Usage: python tests/simipu/fuzz_payloads.py --seconds 60. The program prints the outcomes of the
+payloads. It leaves a payload as payload-* in the current folder if the outcome is neither answers
+nor one of our errors, or if the payload kills the process. `--first` is the number of the first
+payload; the same numbers make the same payloads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from payload_fuzzing import check_payload, iter_damaged, seed_payloads
 
 
 def main() -> int:
-    """Search for as long, or as often, as the arguments say; 1 when something was found."""
+    """Search for as long, or as often, as the arguments say; return 1 if a payload breaks a
+    promise."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1e9, help="how long to search")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="how many payloads")

@@ -1,4 +1,5 @@
-"""What an isolated child answers is checked byte by byte: garbage costs the child, and nothing of it runs."""
+"""Tests of an isolated child's answers: every byte is checked. Garbage ends the child, and no code
+in it runs."""
 
 import pickle
 import random
@@ -29,7 +30,7 @@ ARRAYS = [
 
 
 class Bomb:
-    """Makes a file where it is unpickled."""
+    """Object that makes a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -49,8 +50,8 @@ def engine():
 
 
 def send(answers):
-    """A child that gives these answers, one a question, each after so many seconds, as raw bytes if it says
-    so."""
+    """Return the program of a child process that sends one answer for each question, as raw bytes
+    if the answer is marked so."""
     return (
         "import os, time; from multiprocessing.connection import Connection\n"
         f"pipe = Connection({{}}); answers = {answers!r}\n"

@@ -1,4 +1,5 @@
-"""Operators of the chip's own compiler: what they answer, in every opset, and what is known of them."""
+"""Tests of the operators of the chip's own compiler: their answers in every opset, and their
+entries in the table."""
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ FLAT = RANDOM.normal(size=(6, 8)).astype(np.float32)
 
 
 def normed(values, groups, scale, bias, epsilon):
-    """A group norm in double, with its statistics."""
+    """Compute a group norm in double, with its statistics."""
     rows = values.astype(np.float64).reshape(len(values) * groups, -1)
     mean, variance = rows.mean(1), rows.var(1)
     inverse = 1 / np.sqrt(variance + epsilon)
@@ -131,7 +132,7 @@ def test_a_result_in_half_is_rounded_once():
 
 
 def test_the_domain_tells_operators_of_one_name_apart():
-    """The standard's GroupNormalization is taken apart, its Gelu has a kernel, its LeakyRelu too."""
+    """The standard's GroupNormalization is decomposed; its Gelu and LeakyRelu have kernels."""
     for name in ("GroupNormalization", "Gelu", "LeakyRelu"):
         ours = helper.make_node(name, ["x"], ["y"], domain=CHIP_DOMAIN)
         theirs = helper.make_node(name, ["x"], ["y"])

@@ -1,4 +1,5 @@
-"""Operators of packed samples, of codes and of caches: against numpy, and what is none of theirs."""
+"""Tests of operators of packed samples, of codes and of caches, against numpy, and of inputs that
+they reject."""
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ OPSETS = [11, 13, 17, 20]
 
 
 def unpack(data, lengths, sizes):
-    """Samples one after the other, in a loop."""
+    """Unpack samples one after the other, in a loop."""
     flat, at = data.reshape(-1, *data.shape[2:]), 0
     made = np.zeros((len(lengths), sum(sizes), *data.shape[2:]), data.dtype)
     for sample, counts in enumerate(lengths.reshape(len(lengths), -1)):
@@ -47,7 +48,7 @@ LENGTHS = [
     ([8], [8, 3, 5, 1, 0, 0]),
     ([5, 3], [[5, 1], [2, 3], [0, 0], [4, 0], [1, 1], [0, 2]]),
     ([8], [[0]] * 6),
-    # Written by strangers: too long for a segment, negative, beyond the end.
+    # Lengths of hostile requests: too long for a segment, negative, beyond the end.
     ([4], [[9], [-5], [3], [2**31 - 1], [2], [-(2**31)]]),
     ([8], [[2**31 - 1]] * 6),
 ]
@@ -142,7 +143,8 @@ def test_a_norm_counts_one_group_or_rows(groups):
 
 
 def cached(turns, *, start=0, dtype=np.float32, axis=1, max_len=3, fp8=0, first="step"):
-    """A Loop whose turns write what they are given into a cache, which is piled up."""
+    """Return a model with a Loop whose iterations write their inputs into a cache; the caches are
+    stacked."""
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     one = numpy_helper.from_array(np.array(1, np.int32), "one")
     attributes = {"max_len": max_len, "step_len": 1, "sequence_axis": axis, "fp8": fp8}
@@ -288,7 +290,7 @@ def test_what_is_none_of_theirs_is_refused_by_name(op_type, inputs, attributes, 
 
 
 def loose(op_type, inputs, attributes):
-    """A node of which nothing is said beforehand."""
+    """Return a model of one node whose result has no declared type or shape."""
     values = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in inputs.items()

@@ -1,4 +1,4 @@
-"""8-bit weights that stay codes in the computed graph."""
+"""Tests of 8-bit weights that stay codes in the computed graph."""
 
 import numpy as np
 import onnxruntime
@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 from onnxgraph import make_cast
 from sample_models import make_model
 from simipu import GraphOptions
-from simipu.codes import LEAST_BYTES, multiplies_parts
+from simipu.codes import MIN_BYTES, multiplies_parts
 from simipu.computed import Lowered, lower_model, make_graph
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import F143, F152, decode
@@ -16,7 +16,8 @@ F16 = TensorProto.FLOAT16
 
 
 def chain(quarter, scale, size=512, layers=2):
-    """x through `layers` products with 8-bit weights of [size, size], by codes of every value."""
+    """Return `layers` products of x with 8-bit weights of [size, size], whose codes have every
+    value."""
     nodes, random = [], np.random.default_rng(0)
     codes = {
         f"w{i}": random.permutation(np.arange(size * size) % 256).astype(np.uint8) for i in range(layers)
@@ -48,7 +49,7 @@ def test_answers_are_those_of_widened_weights(quarter, scale, numerics):
         lowered, values = lower_model(model, codes, numerics, keeps_codes=keeps)
         graph = make_graph(Lowered(lowered.SerializeToString(), values), GraphOptions(), "of a test")
         found.append(graph.run(["y"], {"x": x})[0])
-    most = float(np.abs(found[0]).max())  # the sums' order may differ: halves then do by their last bit
+    most = float(np.abs(found[0]).max())  # another order of sums may change the last bit of halves
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=np.spacing(np.float16(most)))
     exact = x.astype(np.float64)
     for each in codes.values():
@@ -89,7 +90,7 @@ def test_small_and_odd_weights_are_widened_when_loaded():
         model, codes = chain(F143, 0, size)
         _, values = lower_model(model, codes, None, keeps_codes=True)
         assert not [name for name in values if name.endswith("/codes")]
-    assert 64 * 64 < LEAST_BYTES < 257 * 257
+    assert 64 * 64 < MIN_BYTES < 257 * 257
 
 
 def test_weights_stay_bytes_where_products_are_computed_in_parts():

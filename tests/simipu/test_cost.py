@@ -1,5 +1,5 @@
-"""The cost model: causes sum, more work costs more, nothing is silent, and published times are met
-roughly."""
+"""Tests of the cost model: the causes sum to the total, more work costs more, every guess is
+reported, and published times are met roughly."""
 
 from __future__ import annotations
 
@@ -81,9 +81,10 @@ def test_plans_keep_to_the_tiles_and_to_the_memory_they_say_they_keep_to(
 
 
 def test_weights_stream_past_the_rows_even_where_that_is_slower() -> None:
-    """poplin charges the other way round for rearranging operands, which are larger the narrower the weights:
-    of two real products of as many multiply-adds in float, 16 rows by 4096 x 1024 weights took 8,700 cycles
-    (Poplar's report on a Mk2), 2048 rows by 2048 x 16 took 13,760 (a Bow)."""
+    """poplin charges the other way round for rearranging operands, which are larger the narrower
+    the weights are. Of two real products in float with equal multiply-adds, 16 rows by 4096 x 1024
+    weights took 8,700 cycles (Poplar's report on a Mk2). 2048 rows by 2048 x 16 took 13,760 (a
+    Bow)."""
     shapes = ((16, 4096, 1024), (2048, 2048, 16))
     few_rows, few_columns = (plan(Product(1, *shape, 4, 4, stored=True), C600) for shape in shapes)
     assert few_rows.cycles * 1.3 < few_columns.cycles
@@ -98,7 +99,7 @@ def test_weights_stream_past_the_rows_even_where_that_is_slower() -> None:
     ("channels", "kinds"), [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})]
 )
 def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, kinds: set[str]) -> None:
-    """The AMP units multiply 16 by 16 channels: groups of four would leave 15 of 16 idle."""
+    """The AMP units multiply 16 by 16 channels: groups of four would leave 15 of 16 units idle."""
     found = {}
     for groups in (512 // channels, 1):
         filters = [512, 512 // groups, 3, 3]
@@ -168,7 +169,7 @@ OPTIONS = st.fixed_dictionaries(
 
 
 def network(layers: list[str], rows: int, width: int) -> onnx.ModelProto:
-    """A chain of `layers` on [rows, width]; Add adds the input of the network."""
+    """Return a chain of `layers` on [rows, width]; Add adds the input of the network."""
     net = networks.Builder()
     start = x = net.input("x", [rows, width])
     yes, trips = net.constant(True), net.constant(3)
@@ -307,7 +308,7 @@ def test_a_scan_costs_a_step_for_each_element_of_its_sequence() -> None:
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> onnx.ModelProto:
-    """BERT-base at batch 4 and sequences of 128 in fp16, as the converter leaves it."""
+    """Return BERT-base at batch 4 and sequences of 128 in fp16, as the converter leaves it."""
     folder = tmp_path_factory.mktemp("bert")
     graph = published.Graph()
     published.bert(graph, 4, S=128)
@@ -323,7 +324,7 @@ def test_several_ipus_share_the_weights_and_pay_for_their_links(bert: onnx.Model
     )
     assert sum(ipu.weight_bytes for ipu in sharded.ipus) == pytest.approx(one.weight_bytes, rel=0.02)
     assert sharded.peak_tile_bytes < one.peak_tile_bytes
-    # What comes over a link lies row after row, no longer as who made it left it.
+    # Data from a link lie row after row, no longer in their producer's layout.
     assert sharded.cycles - sharded.by_operator()["IpuCopy"] == pytest.approx(one.cycles, rel=0.01)
     copies = sum(operator.op_type == "IpuCopy" for operator in sharded.operators)
     activations = 4 * 128 * 768 * 2 / 27.2e9 * C600.clock_hz
@@ -385,14 +386,15 @@ def test_memory_grows_with_the_batch_until_it_does_not_fit() -> None:
 def test_published_times_are_met_within_a_quarter(
     model: onnx.ModelProto, tiles: int, milliseconds: float
 ) -> None:
-    """C600, fp16 (graphcore/PopRT benchmarks); `benchmarks/validation.py` compares with all of them."""
+    """The times are of a C600 in fp16 (graphcore/PopRT benchmarks); `benchmarks/validation.py`
+    compares with all of them."""
     result = estimate(model, C600, CostOptions(num_io_tiles=tiles))
     assert result.compute_seconds * 1e3 == pytest.approx(milliseconds, rel=0.25)
 
 
 @pytest.mark.parametrize(("reduced", "elements"), [(False, 1 << 20), (True, 1)])
 def test_what_constants_make_lies_on_the_chip(reduced: bool, elements: int) -> None:
-    """The compiler computes it once; what only constants read needs no place."""
+    """The compiler computes the value once; a value that only constants read needs no memory."""
     size = helper.make_tensor("size", TensorProto.INT64, [1], [1 << 20])
     nodes = [helper.make_node("ConstantOfShape", ["size"], ["large"], name="large")]
     if reduced:
@@ -413,7 +415,8 @@ def test_a_constant_made_of_another_of_its_size_takes_its_place() -> None:
 
 
 def test_what_constants_alone_make_takes_no_time_but_for_casts_to_8_bits() -> None:
-    """The compiler computes it; fp8 weights are to stay small, and are widened in each run."""
+    """The compiler computes such values once. fp8 weights stay small in memory, and each run widens
+    them."""
     net = networks.Builder()
     x, w = net.input("x", [64, 64]), net.weight(64, 64)
     sums = net.add("Add", w, net.weight(64, 64))

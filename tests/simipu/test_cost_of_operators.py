@@ -1,4 +1,5 @@
-"""What single operators cost beside one another: every one has a formula or says that it is guessed."""
+"""Tests of the costs of single operators relative to each other: each has a formula, or is reported
+as guessed."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def test_only_what_depends_on_its_values_and_resembles_nothing_is_guessed() -> N
 
 
 def weighted(op_type: str, inputs: list[list[int]], element: int, **attributes: object) -> Estimate:
-    """Of a node whose inputs after the first are weights."""
+    """Estimate a node whose inputs after the first are weights."""
     model = one_node(op_type, inputs, element, **attributes)
     for value in list(model.graph.input)[1:]:
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -75,7 +76,7 @@ def test_an_attention_costs_its_two_products_and_the_softmax_between(rank: int) 
     ]
     assert not plain.fallback_operators
     assert plain.operators[0].work.macs == 2 * 2 * 8 * 64 * 64 * 16
-    # But for the operands' layouts, which one operator need not change.
+    # Except for the operands' layouts, which a single operator need not change.
     assert 0.5 * sum(map(cycles, parts)) < plain.cycles <= sum(map(cycles, parts))
     assert plain.cycles < masked.cycles < 1.5 * plain.cycles
 
@@ -104,7 +105,7 @@ def test_sorting_more_values_takes_more_rounds() -> None:
 def one_node_of_constants(
     op_type: str, shape: list[int], *constants: np.ndarray, opset: int = 20, **attributes: object
 ) -> onnx.ModelProto:
-    """A node whose further inputs are such constants."""
+    """Return a model of one node whose inputs after the first are the given constants."""
     x = helper.make_tensor_value_info("x0", TensorProto.FLOAT16, shape)
     tensors = [numpy_helper.from_array(value, f"x{i}") for i, value in enumerate(constants, 1)]
     outputs = ["y", "indices"] if op_type == "TopK" else ["y"]

@@ -1,4 +1,5 @@
-"""Executables survive their serialised form, refuse foreign ones, and run their programs."""
+"""Tests of executables: they survive serialisation, foreign ones are rejected, and their programs
+run."""
 
 import dataclasses
 
@@ -30,7 +31,7 @@ def compile_executable(model, batch=4, **options):
 
 
 def connect(engine, x):
-    """Feed rows of x and collect what comes out."""
+    """Feed rows of x and collect the outputs."""
     collected = {}
     engine.connect_input("h2d_x", lambda most: x[:most])
     for name in ("y", "z"):
@@ -122,7 +123,7 @@ def test_streamed_weights_must_be_loaded_first(linear):
 
 
 def loadable_engine(linear, factor):
-    """An engine of a model whose weights are streamed, and the same model's weights times `factor`."""
+    """Return an engine of a model whose weights are streamed, and the weights times `factor`."""
     executable = compile_executable(linear, constant_weights=False)
     engine = Engine(executable, Device(executable.target))
     weights = {tensor.name: factor * numpy_helper.to_array(tensor) for tensor in linear.graph.initializer}

@@ -1,4 +1,5 @@
-"""debug.floatPointOpException: a run ends where a result in half is too large or NaN, and nowhere else."""
+"""Tests of debug.floatPointOpException: a run ends only where a result in half is too large or
+NaN."""
 
 from dataclasses import replace
 
@@ -27,14 +28,14 @@ INF, NAN = np.inf, np.nan
 
 
 def one(operator, *shapes, **attributes):
-    """A graph of one operator of inputs."""
+    """Return a graph of one operator whose operands are inputs."""
     names = "xyz"[: len(shapes)]
     node = helper.make_node(operator, list(names), ["r"], **attributes)
     return half_model([node], dict(zip(names, shapes, strict=True)), "r", {})
 
 
 def filled(shape, *values):
-    """Zeros, and these first."""
+    """Return zeros with `values` at the start."""
     found = np.zeros(shape, np.float16)
     found.reshape(-1)[: len(values)] = values
     return found
@@ -97,7 +98,7 @@ ORDINARY = {
     "an infinity times 2": (one("Mul", (4,), (4,)), filled(4, -INF, INF, 1, 1), np.full(4, 2, np.float16)),
     "a number over an infinity": (one("Div", (4,), (4,)), filled(4, 1, 2), filled(4, INF, -INF, 1, 1)),
     "between two rows": (
-        # Windows that reach from one row into the next are no results: there 2 times 40,000 meet.
+        # Windows across the end of a row are no results: there 40,000 is added to 40,000.
         one("Conv", (1, 8, 6, 6), (8, 1, 1, 3), group=8),
         np.tile(np.float16([200, 0, 0, 0, 0, 200]), (1, 8, 6, 1)),
         np.full((8, 1, 1, 3), 200, np.float16),

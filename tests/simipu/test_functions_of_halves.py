@@ -1,4 +1,5 @@
-"""Operators of one half, of all 65,536, beside the nearest half to what numpy says in double."""
+"""Tests of operators of one half for all 65,536 halves, against the nearest half to numpy's result
+in double."""
 
 import math
 
@@ -13,13 +14,14 @@ from simipu.computed import ORT_VERSION
 EVERY_HALF = np.arange(65536, dtype=np.uint16).view(np.float16)
 HALF_MAX = 65504
 MAX_BESIDE = 8
-"""Results of all 65,536 that are not the nearest half, but one beside it."""
+"""Maximum number of results, of all 65,536, that are a neighbour of the nearest half."""
 MAX_ULP = 0.501
-"""The largest distance from the exact result in units of the last place: those results are nearly ties."""
+"""Maximum distance from the exact result in units of the last place: those results are nearly
+ties."""
 
 
 def each(function):
-    """A function of math for arrays; NaN where it has no value."""
+    """Return a function of math for arrays; its result is NaN where the function has no value."""
 
     def safely(x):
         try:
@@ -101,11 +103,11 @@ WHOLE = [
 ]
 """Operators that a compilation, or ONNX Runtime, could compute as several."""
 GROWING = {"Exp", "Sinh", "Cosh"}
-"""Of which an infinity is an overflow, whatever comes in."""
+"""Operators whose infinite result is an overflow, whatever the input is."""
 
 
 def ulp(values):
-    """From a half to the next."""
+    """Return the distance from each half to the next."""
     return np.spacing(np.minimum(np.abs(values), 65472).astype(np.float16)).astype(np.float64)
 
 
@@ -120,7 +122,7 @@ def test_every_half_has_the_nearest_result_or_nearly(witness, operator, attribut
     with np.errstate(all="ignore"):
         exact = function(EVERY_HALF.astype(np.float64))
         nearest = exact.astype(np.float16)
-    # What becomes of too large values, the other option says.
+    # The other option determines the result of values that are too large.
     overflows = np.isinf(nearest) & (np.isfinite(exact) | (operator in GROWING))
     lost, found = (
         compute(witness, model, numerics, EVERY_HALF) for numerics in (NAN_ON_OVERFLOW, FLOAT_PARTIALS)
@@ -130,7 +132,7 @@ def test_every_half_has_the_nearest_result_or_nearly(witness, operator, attribut
     rest = ~overflows
     np.testing.assert_array_equal(np.isnan(found[rest]), np.isnan(exact[rest]))
     np.testing.assert_array_equal(np.isnan(lost[rest]), np.isnan(exact[rest]))
-    # Other infinities stay where overflow is NaN, and are infinite or the largest half where it is not.
+    # If overflow is NaN, other infinities stay; otherwise they are infinite or the largest half.
     infinite = rest & np.isinf(exact)
     np.testing.assert_array_equal(lost[infinite], exact[infinite])
     assert (np.abs(found[infinite]) >= HALF_MAX).all()
@@ -146,7 +148,7 @@ def test_every_half_has_the_nearest_result_or_nearly(witness, operator, attribut
 @pytest.mark.parametrize(("operator", "attributes", "function"), WHOLE, ids=[case[0] for case in WHOLE])
 def test_a_compiled_function_is_rounded_once(witness, operator, attributes, function):
     shape = (TensorProto.FLOAT, ["n", 65536])
-    # CastLike is taken apart, beside which the others stay whole.
+    # CastLike is decomposed; the other operators stay whole.
     nodes = [
         helper.make_node("CastLike", ["x", "x"], ["same"]),
         helper.make_node(operator, ["same"], ["y"], **attributes),

@@ -1,5 +1,5 @@
-"""Random graphs of products and elementwise operators: what the kernels join or look up beside the emulation,
-and beside the same graph in ONNX Runtime's own nodes."""
+"""Tests on random graphs of products and elementwise operators. Nodes that the kernels join or look
+up are compared with the emulation, and with the same graph in ONNX Runtime's own nodes."""
 
 import pytest
 from half_models import (
@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from onnx import helper
 from simipu.kernels import find_kernels
 
-# Which of two zeros the larger one is, ONNX does not say: what divides is not among what chooses.
+# ONNX does not define which of two zeros is larger: a graph that divides does not select.
 ARITHMETIC = (("Add", "Sub", "Mul", "Div"), ("Add", "Sub", "Mul", "Max", "Min", "Relu", "Clip"))
 FUNCTIONS = ("Sigmoid", "Tanh", "HardSigmoid", "Gelu", "Erf", "Exp", "Sqrt", "Neg", "Softplus")
 SEEDS = st.integers(0, 2**30).map(lambda half: 2 * half)
 
 
 def parts_of(shape):
-    """Shapes that broadcast to one, fewer axes and single numbers among them."""
+    """Return a strategy for shapes that broadcast to `shape`, including fewer axes and single
+    numbers."""
     ones = st.lists(st.booleans(), min_size=len(shape), max_size=len(shape))
     return st.builds(
         lambda is_one, start: tuple(1 if one else n for n, one in zip(shape, is_one, strict=True))[start:],
@@ -35,7 +36,8 @@ def parts_of(shape):
 
 @st.composite
 def graphs(draw, functions):
-    """A product or none, then operators of what is there; all that nobody takes is put out, as one tensor."""
+    """Return an optional product, followed by operators on the existing tensors. All unread results
+    become one output tensor."""
     start = draw(st.sampled_from(["none", "MatMul", "Gemm", "Conv"]))
     seed = draw(SEEDS)
     weights, nodes, arithmetic = {}, [], draw(st.sampled_from(ARITHMETIC))

@@ -1,4 +1,5 @@
-"""Nodes that ONNX Runtime computes wrongly, or that end its process: others are computed in their place."""
+"""Tests of nodes that ONNX Runtime computes wrongly, or that end its process: other nodes replace
+them."""
 
 from itertools import product
 
@@ -20,7 +21,8 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def graph_of(nodes, inputs, weights=(), opset=17):
-    """A model of those nodes; its output is what the last one makes, of the type of the first input."""
+    """Return a model of the nodes. Its output is the result of the last node, with the type of the
+    first input."""
     infos = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in inputs.items()
@@ -33,7 +35,7 @@ def graph_of(nodes, inputs, weights=(), opset=17):
 
 
 def answer(model, feeds, **options):
-    """The only output as it is served."""
+    """Return the only output of the model as it is served."""
     lowered, weights = lower_model(model, {}, None)
     graph = make_graph(Lowered(lowered.SerializeToString(), weights), GraphOptions(**options), "of a test")
     return graph.run([model.graph.output[0].name], feeds)[0]
@@ -155,7 +157,7 @@ def divide(operator, values, divisors, *, constant=False, opset=17, **attributes
 
 
 def wrap(operator, values, divisors, fmod=0):
-    """What the table of docs/limits.md says, by Python's integers."""
+    """Compute the operator with Python's integers as the table in docs/limits.md defines it."""
     made = []
     for x, d in zip(values.tolist(), divisors.tolist(), strict=True):
         quotient = 0 if d == 0 else abs(x) // abs(d) * (1 if (x < 0) == (d < 0) else -1)
@@ -217,7 +219,7 @@ def test_a_constant_that_a_node_makes_is_one():
 
 
 def recurrent_over_nothing(operator, gates, steps, rows, *, begins):
-    """The model, what it is fed, and its right answers."""
+    """Return the model, its feeds and the right answers."""
     outputs = ["y", "h", "c"][: 3 if operator == "LSTM" else 2]
     weights = {"w": np.ones((1, gates * 3, 4), np.float32), "r": np.ones((1, gates * 3, 3), np.float32)}
     start = np.full((1, rows, 3), 0.5, np.float32)
@@ -244,7 +246,7 @@ def test_a_recurrent_network_over_nothing_ends_no_process(tmp_path):
 
 
 def cast_after(nodes, x, order, operands, weight):
-    """x, transposed, cast and multiplied; and the product."""
+    """Return a model that transposes, casts and multiplies x, and the product."""
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], name="turn", perm=order),
         *(helper.make_node(op, ["t"], ["n"]) for op in nodes),
@@ -308,5 +310,5 @@ def test_no_values_of_an_input_end_the_process(tmp_path):
     regions.append({**regions[0], "i1": ENDLESS_REGIONS})
     found = compute_in_child(cases, tmp_path)
     loaded = [name for name, answers in found.items() if len(answers) == len(cases[name][1])]
-    # The rest has no kernel, or is refused as it is loaded.
+    # The other nodes have no kernel, or the load rejects them.
     assert len(loaded) > len(cases) * 0.9

@@ -1,6 +1,6 @@
-"""Executables of strangers: small files that ask for endless time or memory, or for what is not in them. Both
-in this process and in a child, each is refused by name or ended by a limit, and the engine is as good as
-new."""
+"""Tests of hostile executables: small files that require endless time or memory, or values that
+they do not contain. In this process and in a child, each is rejected by name or ended by a limit,
+and the engine works again afterwards."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_child_refuses_the_same(load):
 
 @ISOLATED
 def test_constants_are_not_folded_without_end(load, isolated):
-    """The load ends at once; the run is ended at its limit."""
+    """The load ends at once; the run ends at its time limit."""
     engine = load(hostile.constant_chain(), isolated, limit_seconds=1.0)
     with pytest.raises(RunTimeoutError, match="limit of 1 s"):
         engine.compute(5, ONES)
@@ -125,7 +125,7 @@ def test_memory_of_a_load_is_limited(load, isolated):
 
 
 def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
-    """The arena is given up by the last of them only: the others may not have taken theirs yet."""
+    """Only the last of the loads returns the arena: the others may not have taken theirs yet."""
     registered = []
     monkeypatch.setattr(arenas, "_register_arena", registered.append)
     with arenas.ARENAS.of(5):
@@ -147,7 +147,7 @@ def test_time_of_a_load_is_limited(load, isolated):
 
 
 def test_a_stuck_load_costs_the_child(load, monkeypatch):
-    """What ONNX Runtime does not end itself ends with its process."""
+    """If ONNX Runtime does not end the load itself, it ends with the child process."""
     start = IsolatedGraph._start
 
     def start_and_stop(graph):
@@ -162,7 +162,7 @@ def test_a_stuck_load_costs_the_child(load, monkeypatch):
 
 @ISOLATED
 def test_a_weight_of_another_shape_is_refused(load, isolated):
-    """ONNX Runtime would read beyond its end."""
+    """ONNX Runtime would read beyond the end of the weight."""
     stub = hostile.elsewhere("w", "device", [1 << 20, 4])
     nodes = [helper.make_node("MatMul", ["w", "x"], ["c"]), *hostile.added("c")]
     constant = Constant("w", np.dtype(np.float32), (1, 4), np.ones(4, np.float32).tobytes())
@@ -184,7 +184,7 @@ def test_a_paced_run_has_the_same_limit(load, isolated, cycles):
 
 
 def test_the_onnx_reference_has_limits_too(load):
-    """It runs in a child: nothing in this process could end it."""
+    """The reference runs in a child process: nothing in this process could end it."""
     model = hostile.endless_loop()
     body = model.graph.node[0].attribute[0].g
     body.node.insert(1, helper.make_node("Cast", ["v"], ["narrow"], to=TensorProto.BFLOAT16))

@@ -1,4 +1,5 @@
-"""Indices that are out of range, against numpy: with the index check "clamp" the nearest element is read."""
+"""Tests of out-of-range indices, against numpy: with the index check "clamp" the nearest element is
+read."""
 
 import itertools
 
@@ -21,7 +22,7 @@ EXTREMES = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 def inside(index, size):
-    """The place that an index means, the nearest one where there is none."""
+    """Return the position that an index means, or the nearest one if it is out of range."""
     clamped = min(max(int(index), -size), size - 1)
     return clamped + size if clamped < 0 else clamped
 
@@ -52,7 +53,7 @@ def gather_nd(data, indices, batch_dims):
 
 
 def draw(shape, dtype=np.int32, seed=0):
-    """Indices of which most are out of range, the extremes of 32 bits among them."""
+    """Return indices that are mostly out of range, including the extremes of 32 bits."""
     random = np.random.default_rng(seed)
     drawn = random.integers(-9, 9, shape)
     drawn.flat[:2] = EXTREMES[: drawn.size]
@@ -73,14 +74,14 @@ CASES = {
 
 
 def reading(op_type, attributes, shape, out_shape, *, opset=17, kind=I32, table=TABLE):
-    """A node that reads a constant table by indices that are an input."""
+    """Return a model whose node reads a constant table by indices that are an input."""
     nodes = [helper.make_node(op_type, ["table", "wide"], ["y"], **attributes)]
     nodes.insert(0, helper.make_node("Cast", ["i"], ["wide"], to=I64))
     return make_model(nodes, {"i": (kind, shape)}, {"y": (F, out_shape)}, {"table": table}, opset)
 
 
 def compute(model, feeds, index_check="clamp", batching_dim=NO_BATCHING_DIM, **converter):
-    """The outputs of a model that is compiled and run."""
+    """Compile and run the model and return its outputs."""
     compiled = Compiler.compile(Converter(**converter).convert(model))
     config = ModelRunnerConfig(index_check=index_check, num_threads=1, batching_dim=batching_dim)
     with ModelRunner(compiled.getPopefModel(), config) as runner:
@@ -175,7 +176,7 @@ def test_bodies_of_if_and_loop_are_clamped():
 
 
 def test_tables_whose_size_is_known_at_run_time_only_are_clamped():
-    """Rows are independent: their number is open, and the table is computed of them."""
+    """Rows are independent: their number is not fixed, and the table is computed from them."""
     nodes = [
         helper.make_node("Mul", ["x", "two"], ["table"]),
         helper.make_node("Cast", ["i"], ["wide"], to=I64),

@@ -1,4 +1,5 @@
-"""Infinities in half: what stays one, rows that are masked everywhere, exponentials that do not overflow."""
+"""Tests of infinities in half: values that stay infinite, rows that are masked everywhere, and
+exponentials that do not overflow."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def test_infinities_stay_where_too_large_values_become_the_largest_half(witness)
 @every_witness
 @pytest.mark.parametrize("numerics", [FLOAT_PARTIALS, HALF_PARTIALS])
 def test_a_row_that_is_masked_everywhere_is_nan_as_in_float(witness, numerics):
-    """What exporters write of scaled_dot_product_attention: NaN becomes 0."""
+    """Exporters write scaled_dot_product_attention this way: NaN becomes 0."""
     nodes = [
         helper.make_node("Add", ["x", "mask"], ["scores"]),
         helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),

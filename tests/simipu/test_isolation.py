@@ -1,8 +1,11 @@
-"""A graph in a child process computes what one in this process does, and its death is an error of one run."""
+"""Tests of a graph in a child process: its results equal those in this process, and its death is an
+error of one run."""
 
+import operator
 import os
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +15,14 @@ from simipu import (
     DeviceLostError,
     Engine,
     GraphOptions,
+    LoadError,
     RunError,
     RunTimeoutError,
     isolation,
     progress,
 )
+from simipu.memory import offer_to_oom_killer
+from simipu.sandbox import find_missing
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ def child(engine):
 
 
 def kill_in_a_run(engine, death):
-    """Have the child die after it was looked at and before it answers."""
+    """Kill the child process after it was checked and before it answers."""
     graph = engine._mains[5].graph
     ask = graph._ask
 
@@ -86,7 +92,7 @@ def test_a_dead_child_costs_one_run(make_engine, death):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """What takes seconds takes less."""
+    """Shorten the waits of seconds to fractions of a second."""
     monkeypatch.setattr(isolation, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(isolation, "_SEND_SECONDS", 0.1)
     monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
@@ -102,8 +108,34 @@ def test_a_stopped_child_is_replaced_long_before_the_limit(impatient, make_engin
     assert not os.path.exists(f"/proc/{before}")
 
 
+@pytest.fixture
+def idle(impatient, monkeypatch):
+    """Treat any pause as a long one, and return the seconds of such a pause."""
+    monkeypatch.setattr(isolation, "STALL_SECONDS", 0.1)
+    return 0.15
+
+
+def test_a_child_that_is_stopped_between_runs_costs_none(idle, make_engine):
+    engine = make_engine()
+    before = child(engine)
+    os.kill(before, signal.SIGSTOP)
+    time.sleep(idle)
+    assert engine.run(5) == 3
+    assert not os.path.exists(f"/proc/{before}")
+
+
+def test_a_child_that_goes_on_soon_is_kept(idle, make_engine, monkeypatch):
+    engine = make_engine()
+    before = child(engine)
+    os.kill(before, signal.SIGSTOP)
+    time.sleep(idle)
+    monkeypatch.setattr(isolation.time, "sleep", lambda _: os.kill(before, signal.SIGCONT))
+    assert engine.run(5) == 3
+    assert child(engine) == before
+
+
 def test_a_stopped_child_that_takes_no_question_is_replaced(impatient, make_engine):
-    """Arrays that no pipe holds would wait for ever."""
+    """Arrays larger than the pipe's buffer would otherwise wait for ever."""
     engine = make_engine()
     os.kill(child(engine), signal.SIGSTOP)
     with pytest.raises(DeviceLostError, match=r"took nothing for 0\.1 s and was ended; a new one"):
@@ -156,3 +188,41 @@ def test_unloading_ends_the_child(make_engine):
     while os.path.exists(f"/proc/{before}") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not os.path.exists(f"/proc/{before}")
+
+
+def test_the_kernel_ends_the_child_first_when_memory_runs_out(make_engine):
+    engine = make_engine()
+    with open(f"/proc/{child(engine)}/oom_score_adj") as file:
+        assert int(file.read()) == 1000
+
+
+def test_a_process_that_is_gone_is_not_offered_to_the_oom_killer():
+    offer_to_oom_killer(1 << 30)
+
+
+def test_the_child_is_confined(make_engine):
+    if find_missing():
+        pytest.skip("this system confines nothing")
+    engine = make_engine()
+    with open(f"/proc/{child(engine)}/status") as file:
+        status = file.read()
+    assert "Seccomp:\t2\n" in status
+    assert "NoNewPrivs:\t1\n" in status
+    engine.run(5)
+
+
+def test_a_child_reads_what_it_tries_to_load_and_nothing_else(tmp_path):
+    if find_missing():
+        pytest.skip("this system confines nothing")
+    for folder in ("model", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("text")
+    limits = GraphOptions(num_threads=1, ready_seconds=60.0)
+
+    def load(folder):
+        work = partial(operator.methodcaller("read_text"), tmp_path / folder / "file")
+        isolation.try_in_child(isolation.Trial(work, 0, (str(tmp_path / "model"),)), limits, "model 'm'")
+
+    load("model")
+    with pytest.raises(LoadError, match="died"):
+        load("other")

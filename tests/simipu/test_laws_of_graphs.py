@@ -1,4 +1,4 @@
-"""Laws of random graphs, and of graphs that say the same in other words."""
+"""Tests of the cost laws of random graphs, and of equivalent graphs in other forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def network(
     weights: Mapping[str, np.ndarray],
     element: int = TensorProto.FLOAT16,
 ) -> onnx.ModelProto:
-    """The nodes in order, of which the last makes the output."""
+    """Return a model of the nodes in order; the last one makes the output."""
     dtype = helper.tensor_dtype_to_np_dtype(element)
     graph = helper.make_graph(
         nodes,
@@ -45,8 +45,8 @@ def network(
 
 
 def chain(steps: Sequence[str], widths: Sequence[int], batch: int, element: int) -> onnx.ModelProto:
-    """Operators one after the other on a picture of 8 by 8 positions; products make as many channels as
-    `widths` says."""
+    """Return a chain of operators on a picture of 8 by 8 positions; products make as many channels
+    as `widths` says."""
     nodes, weights, name, width = [], dict[str, np.ndarray](), "x", widths[0]
     for i, (step, wide) in enumerate(zip(steps, widths, strict=True)):
         made, more, attributes = f"{step}_{i}", [name], {}
@@ -88,8 +88,8 @@ def test_random_chains_keep_the_laws(data: st.DataObject, length: int, batch: in
     assert sum(half.by_operator().values()) == half.cycles
     assert sum(half.by_memory().values()) == half.peak_tile_bytes
     assert not half.fallback_operators
-    # An operand that goes to more than seven tiles is rearranged first, a step that poplin's planner does not
-    # count: where that is so for the smaller of two products only, it costs more than so small a difference.
+    # An operand for more than seven tiles is rearranged first, and poplin's planner does not count
+    # this step. If only the smaller of two products has it, it costs more than the difference.
     step = steps.count("MatMul") * half.calibration.step_cycles(C600)
     for other in (
         found(element=TensorProto.FLOAT),

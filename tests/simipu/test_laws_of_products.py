@@ -1,7 +1,8 @@
-"""Laws of planned products: more to multiply, fewer tiles or less memory never make one faster.
+"""Tests of the laws of planned products: more to multiply, fewer tiles or less memory never make
+one faster.
 
-How groups and blocks of channels divide among tiles leaves small exceptions, for which each law has a bound;
-almost all products keep it exactly.
+How groups and blocks of channels divide among tiles leaves small exceptions, for which each law has
+a bound. Almost all products obey it exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def cycles(product: Product, target: Target = C600, proportion: float = 0.6, **o
 
 @lru_cache
 def products() -> Sequence[Product]:
-    """Matmuls and convolutions of all sizes whose copies are no matter of memory."""
+    """Return matmuls and convolutions of all sizes whose copies memory does not limit."""
     chosen, found = random.Random(17), []
     while len(found) < 200:
         rows, k, n = (chosen.choice(SIZES) for _ in range(3))
@@ -61,7 +62,8 @@ def products() -> Sequence[Product]:
 
 
 def check(smaller_over_larger: Iterable[float], bound: float, exact: float) -> None:
-    """That no ratio exceeds 1 by more than `bound`, and a share of at least `exact` does not at all."""
+    """Check that no ratio exceeds 1 by more than `bound`, and that at least the share `exact` does
+    not exceed 1 at all."""
     ratios = list(smaller_over_larger)
     assert max(ratios) <= 1 + bound
     assert sum(ratio <= 1 for ratio in ratios) >= exact * len(ratios)
@@ -70,9 +72,9 @@ def check(smaller_over_larger: Iterable[float], bound: float, exact: float) -> N
 @pytest.mark.parametrize("dimension", ["groups", "rows", "k", "n"])
 @pytest.mark.parametrize("grow", [lambda size: size + 1, lambda size: 2 * size], ids=["one more", "twice"])
 def test_more_to_multiply_never_takes_less(dimension: str, grow: Callable[[int], int]) -> None:
-    """Exceptions: a dot product reads rows that do not begin at 64 bits twice, and one channel more may make
-    them; groups divide among tiles with remainders; what the planner charges for rearranging is spread over
-    the tiles that a plan happens to use."""
+    """There are three exceptions. A dot product reads rows that do not begin at 64 bits twice, and
+    one more channel may cause them. Groups divide among tiles with remainders. The planner's charge
+    for rearranging is spread over the tiles that a plan happens to use."""
     check(
         (
             cycles(product) / cycles(replace(product, **{dimension: grow(getattr(product, dimension))}))
@@ -105,13 +107,13 @@ def test_more_available_memory_never_costs_time() -> None:
     ids=["half partials", "half"],
 )
 def test_narrower_types_never_take_longer(faster: Change, slower: Change, bound: float) -> None:
-    """Exceptions: a dot product of few halves, whose sums have to be narrowed."""
+    """A dot product of few halves is an exception: its sums have to be narrowed."""
     check((cycles(faster(each)) / cycles(slower(each)) for each in products()), bound=bound, exact=0.95)
 
 
 def test_fp8_is_faster_where_its_units_are_full() -> None:
-    """Its blocks have 32 input channels and its vertex dearer loops: products of fewer channels or rows gain
-    nothing."""
+    """Blocks of fp8 have 32 input channels, and the loops of its vertex cost more: products of
+    fewer channels or rows gain nothing."""
     full = [
         product
         for product in products()
@@ -136,7 +138,7 @@ def test_swapped_activations_take_as_long(groups: int, rows: int, k: int, n: int
 
 
 def matmul(left: Sequence[int], right: Sequence[int], known: str, op_type: str = "MatMul") -> onnx.ModelProto:
-    """A product of `x` and `y`, of which those in `known` are weights."""
+    """Return a model of the product of `x` and `y`; the operands in `known` are weights."""
     shapes = {"x": left, "y": right}
     node = helper.make_node(op_type, ["x", "y"], ["z"], name="product")
     given_inputs = [
@@ -164,7 +166,7 @@ def test_a_matmul_takes_as_long_whichever_side_the_weights_are_on(rows: int, k: 
 
 
 def test_batches_of_one_side_are_its_rows() -> None:
-    """As PopART reshapes them: the weights of a product are not repeated for each sample."""
+    """PopART reshapes them this way: the weights of a product are not repeated for each sample."""
     flat = estimate(matmul([64 * 12, 96], [96, 200], "y"), C600).cycles
     assert estimate(matmul([64, 12, 96], [96, 200], "y"), C600).cycles == flat
     columns = estimate(matmul([200, 96], [12, 96, 64], "x"), C600).cycles
@@ -177,8 +179,8 @@ def test_batches_of_one_side_are_its_rows() -> None:
 def test_a_convolution_of_one_position_is_a_product(
     batch: int, channels: int, filters: int, side: int
 ) -> None:
-    """Within 10 %: of a matmul with weights poplin's planner prefers that the weights stream, of a
-    convolution it does not."""
+    """The times agree within 10 %: poplin's planner prefers streamed weights for a matmul with
+    weights, but not for a convolution."""
     rows = batch * side * side
     product = estimate(matmul([rows, channels], [channels, filters], "y"), C600).cycles
     free = Product(1, rows, channels, filters)

@@ -1,4 +1,5 @@
-"""What lies on a tile: tensors, copies, code, I/O tiles; and the published profiles and verdicts."""
+"""Tests of the memory of a tile: tensors, copies, code, I/O tiles; and the published profiles and
+verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SIZE = 1000
 
 
 def alive(net: networks.Builder, output: str) -> list[int]:
-    """Bytes alive while each node of a network runs, of tensors that it computes."""
+    """Return the bytes of a network's computed tensors that are alive while each node runs."""
     graph = net.model(output).graph
     liveness = Liveness(graph, graph_values(graph), [0] * len(graph.node))
     found = [liveness.during(i, node) for i, node in enumerate(graph.node)]
@@ -154,7 +155,7 @@ def test_every_program_has_a_stack_and_the_exchange_with_its_host() -> None:
 
 @pytest.mark.parametrize("tiles", [32, 128])
 def test_the_next_inputs_and_the_last_outputs_have_to_fit_into_the_io_tiles(tiles: int) -> None:
-    """As inputs, 24 MB are 750 kB on each of 32 tiles."""
+    """The inputs of 24 MB take 750 kB on each of 32 tiles."""
     net, x = start(12_000_000)
     model = net.model(net.add("ReduceSum", x, net.integers(0)))
     found = estimate(model, C600, CostOptions(num_io_tiles=tiles))
@@ -167,7 +168,7 @@ def test_the_next_inputs_and_the_last_outputs_have_to_fit_into_the_io_tiles(tile
 
 
 def test_each_ipu_has_its_own_streams_on_its_io_tiles() -> None:
-    """The first reads 2,944 halves, the last gives one back."""
+    """The first IPU reads 2,944 halves, and the last returns one."""
     net = networks.Builder()
     net.ipu = 0
     x = net.add("Relu", net.input("x", [2944]))
@@ -215,7 +216,7 @@ def test_what_lies_where_it_is_taken_is_copied_only_for_others_or_by_parts() -> 
 
 
 def test_scores_of_attention_stay_whole_from_product_to_product() -> None:
-    """3 tiles have a head of 384 x 384 scores; the softmax between is in place."""
+    """A head of 384 x 384 scores lies on 3 tiles; the softmax between the products is in place."""
     net = networks.Builder()
     query, key, value = (net.input(name, [40, 12, 384, 64]) for name in ("q", "k", "v"))
     scores = net.add("MatMul", query, net.add("Transpose", key, perm=[0, 1, 3, 2]))
@@ -227,7 +228,8 @@ def test_scores_of_attention_stay_whole_from_product_to_product() -> None:
 
 
 def test_a_cast_takes_the_place_of_what_it_was_made_of() -> None:
-    """Of 4,096 x 1,024 halves, which are 6 kB of a tile, only quarters are left while they are multiplied."""
+    """The 4,096 x 1,024 halves take 6 kB of a tile; only the quarters remain while they are
+    multiplied."""
 
     def live(keeps: bool) -> int:
         net = networks.Builder()
@@ -242,12 +244,13 @@ def test_a_cast_takes_the_place_of_what_it_was_made_of() -> None:
 
 
 def product(rows: int, k: int, n: int) -> int:
-    """Bytes of a tile that one product with weights copies."""
+    """Return the bytes of a tile that one product with weights copies."""
     return estimate(networks.matmul(rows, k, n), C600).operators[0].work.temporary_bytes
 
 
 def test_weights_that_one_tile_takes_alone_wait_there() -> None:
-    """One row and 1,472 columns of 16 weights: each tile has a column of its own."""
+    """The product has one row and 1,472 columns of 16 weights: each tile has a column of its
+    own."""
     weights = 16 * 2
     assert product(1, 16, 1472 * 16) < 16 * weights
 
@@ -266,8 +269,8 @@ SHARES: Sequence[tuple[str, str, float]] = (
     ("EfficientNet-EdgeTPU-L", "control code", 0.15),
     ("EfficientNet-EdgeTPU-L", "internal exchange code", 0.1),
 )
-"""How far the model may be off a published profile. Left out is the code of the dense layer, 3 kB: its
-exchange is 1.1 kB too much, since the real plan has fewer partial sums."""
+"""Maximum relative error of the model against a published profile. The code of the dense layer, 3
+kB, is left out: its exchange is 1.1 kB too much, since the real plan has fewer partial sums."""
 
 
 def test_the_categories_of_published_profiles_come_out() -> None:
@@ -295,7 +298,7 @@ RIGHT = (
     "bert-large 128 4, 0.6",
     "roformer 356",
 )
-"""Of the published verdicts those next to a change; docs/ipu-performance.md, section 8, names the misses."""
+"""Published verdicts next to a change; docs/ipu-performance.md, section 8, names the misses."""
 
 
 def test_what_ran_on_a_chip_is_said_to_fit_and_what_did_not_is_not() -> None:

@@ -1,4 +1,4 @@
-"""Half precision and fp8 as the chip has them, against an emulation in plain numpy
+"""Tests of half precision and fp8 as the chip computes them, against an emulation in plain numpy
 (tests/support/half_emulation.py)."""
 
 import ml_dtypes
@@ -29,7 +29,7 @@ ML_DTYPES = {F143: ml_dtypes.float8_e4m3fnuz, F152: ml_dtypes.float8_e5m2fnuz}
 
 
 def half_chain(*operators: str) -> onnx.ModelProto:
-    """x (op) w0 (op) w1 ... of 8 by 8."""
+    """Return the model x (op) w0 (op) w1 ... of 8 by 8."""
     names = ["x", *(f"t{i}" for i in range(len(operators)))]
     nodes = [helper.make_node(op, [names[i], f"w{i}"], [names[i + 1]]) for i, op in enumerate(operators)]
     random = np.random.default_rng(1)
@@ -38,10 +38,11 @@ def half_chain(*operators: str) -> onnx.ModelProto:
 
 
 def check(model: onnx.ModelProto, numerics: Numerics, *inputs: np.ndarray) -> None:
-    """At most 1 ulp of half from the emulation, but for one element in a thousand.
+    """Check that results differ from the emulation by at most 1 ulp of half, except for one element
+    in a thousand.
 
-    Where sums are kept in half, a small result may have passed through larger sums: then it is an ulp of the
-    usual result.
+    Where sums are kept in half, a small result may have passed through larger sums: then it is an
+    ulp of the usual result.
     """
     found = run(lower(model, numerics), *inputs)
     expected = emulate(model, numerics, *inputs)
@@ -161,7 +162,7 @@ def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attri
     ],
 )
 def test_a_transposed_convolution_rounds_its_sums_as_the_partials_say(field, filters, attributes, numerics):
-    """With float partials it is ONNX Runtime's own."""
+    """With float partials the convolution is ONNX Runtime's own."""
     weights = {"w": halves(filters, 2), "b": halves(filters[1] * attributes.get("group", 1), 3)}
     node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
     check(half_model([node], {"x": ["n", *field[1:]]}, "y", weights), numerics, halves(field, 1))
@@ -200,7 +201,7 @@ def test_a_convolution_pads_itself_as_onnx_says(mode):
 
 
 def test_half_partials_lose_what_float_partials_keep():
-    """2048 + 1 is 2048 in half, as often as one tries."""
+    """In half, 2048 + 1 is 2048, however often 1 is added."""
     k = 512
     model = half_model(
         [helper.make_node("MatMul", ["a", "b"], ["y"])],
@@ -312,8 +313,8 @@ OPERATORS = (
     seed=st.integers(0, 2**31),
 )
 def test_random_networks_agree_with_the_emulation_node_by_node(operators, numerics, seed):
-    """Each node is fed what the lowered graph itself computed before it, so that one ulp does not grow on the
-    way."""
+    """Each node's inputs are those that the lowered graph itself computed, so that one ulp does not
+    grow on the way."""
     random = np.random.default_rng(seed)
     x = halves((48, 48), seed)
     for operator in operators:
@@ -398,7 +399,8 @@ def test_fast_keeps_the_operands_of_8_bit_products_in_float():
 
 @pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16])
 def test_an_operator_that_onnx_runtime_lacks_is_computed_by_its_body(element: int) -> None:
-    """IpuCopy, which stands in placed graphs between the IPUs; here inside a branch as well."""
+    """The operator is IpuCopy, which placed graphs have between the IPUs; here it is in a branch as
+    well."""
     made = helper.make_tensor_value_info("copied", element, [4])
     branch = helper.make_graph([helper.make_node("IpuCopy", ["y"], ["copied"])], "branch", [], [made])
     nodes = [
@@ -417,7 +419,7 @@ def test_an_operator_that_onnx_runtime_lacks_is_computed_by_its_body(element: in
 
 @pytest.mark.parametrize(("reduction", "expected"), [("add", 0), ("none", -2047)])
 def test_a_scatter_that_adds_is_rounded_and_one_that_only_moves_is_not(reduction: str, expected: int) -> None:
-    """2048 + 1 is 2048 in half."""
+    """In half, 2048 + 1 is 2048."""
     nodes = [
         helper.make_node("ScatterElements", ["x", "at", "one"], ["y"], reduction=reduction),
         helper.make_node("Sub", ["y", "most"], ["z"]),
@@ -439,7 +441,7 @@ def test_infinities_pass_through_what_only_moves_values() -> None:
 
 
 def turned() -> onnx.GraphProto:
-    """A body that transposes what it carries."""
+    """Return a body that transposes its loop-carried value."""
     types = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "h": TensorProto.FLOAT16}
     inputs = [helper.make_tensor_value_info(n, t, [2, 2] if n == "h" else []) for n, t in types.items()]
     outputs = [

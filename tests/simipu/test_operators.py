@@ -1,4 +1,4 @@
-"""The table of operators: what is not in it, and where its numbers are from."""
+"""Tests of the table of operators: operators that it lacks, and the sources of its numbers."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_of_an_operator_newer_than_the_table_the_safe_things_are_said() -> None:
-    """The whole batch is computed, a guess is made and named, results are rounded, and nothing is mapped."""
+    """The whole batch is computed, a guessed cost is reported by name, results are rounded, and no
+    weight is mapped."""
     operator = find_operator("FromTheFuture")
     assert operator.rows is None
     assert operator.whole_batch == "no rule for this operator"
@@ -33,7 +34,8 @@ def test_every_section_that_the_code_cites_is_in_the_document() -> None:
 
 
 def test_no_float_is_faster_than_a_half_but_where_poplibs_says_so() -> None:
-    """Divisions and inverses of halves go through float, four at a time (section 4 of the document)."""
+    """Divisions and inverses of halves go through float, four at a time (section 4 of the
+    document)."""
     slower = set()
     for name, operator in OPERATORS.items():
         if isinstance(operator.cost, Elementwise):

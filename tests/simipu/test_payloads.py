@@ -1,5 +1,5 @@
-"""Damaged payloads of executables: run, or refused with an error of ours, in time, and never giving what they
-do not say."""
+"""Tests of damaged payloads of executables: each runs or is rejected with one of our errors, in
+time, and never returns values that it does not contain."""
 
 from __future__ import annotations
 

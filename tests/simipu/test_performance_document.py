@@ -1,5 +1,5 @@
-"""The numbers of docs/ipu-performance.md are the model's: chips, vertices' loops, what was fitted, and what
-the arithmetic of its worked examples makes."""
+"""Tests that the numbers of docs/ipu-performance.md are the model's: chips, vertices' loops, fitted
+numbers, and the arithmetic of its worked examples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPERATIONS = {
 
 
 def tables_of(section: int) -> list[list[list[str]]]:
-    """The cells of a section's tables, without the line below the titles."""
+    """Return the cells of a section's tables, without the line below the titles."""
     text = DOCUMENT.read_text().partition(f"\n## {section}. ")[2].partition("\n## ")[0]
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
     rows = [
@@ -71,7 +71,7 @@ CHIPS = {
     "receiving from other tiles, bytes a cycle": "exchange_bytes_per_cycle",
     "tiles that share a bus": "tiles_per_exchange_bus",
 }
-"""The field of a chip's description, by the line of section 1."""
+"""Field of a chip's description for each line of section 1."""
 
 
 def test_the_chips_are_those_of_the_document() -> None:
@@ -132,11 +132,13 @@ LOOPS = {
     "shrink": "Shrink",
     "leaky relu, elu and their kin": "Celu Elu LeakyRelu PRelu Selu ThresholdedRelu",
 }
-"""Operators by what section 4 calls their loops. Those whose kin the model takes them for are not listed."""
+"""Operators by the name of their loop in section 4. Operators that the model treats as a related
+one are not listed."""
 
 
 def loops_of_document() -> dict[str, list[list[float]]]:
-    """Cycles, or the two ends of a range, and elements of each loop of section 4: for halves, and floats."""
+    """Return the cycles, or the two ends of a range, and the elements of each loop of section 4,
+    for halves and floats."""
     found = {}
     for names, *columns in tables_of(4)[0][1:]:
         names, columns = (
@@ -194,7 +196,8 @@ def test_what_is_fitted_or_assumed_is_said_in_the_document() -> None:
 
 
 def iter_examples() -> Iterator[Any]:
-    """The node of each line of the tables of worked examples, and what the document says of it."""
+    """Yield the node of each line of the tables of worked examples, with the document's statements
+    about it."""
     for names, *lines in tables_of(11):
         for line in lines:
             node = line[0].split("`")[1]
@@ -202,7 +205,7 @@ def iter_examples() -> Iterator[Any]:
 
 
 def calculate(text: str) -> float:
-    """The value of a sum of products."""
+    """Return the value of a sum of products."""
 
     def value(node: ast.expr) -> float:
         if isinstance(node, ast.BinOp):
@@ -214,7 +217,8 @@ def calculate(text: str) -> float:
 
 
 def work_of(text: str) -> Work:
-    """What the model says of `Type(f16[2,3], weight i64[1]=[5], ..., attribute=value, ..., option=value)`."""
+    """Return the model's work for `Type(f16[2,3], weight i64[1]=[5], ..., attribute=value, ...,
+    option=value)`."""
     op_type, _, arguments = text.removesuffix(")").partition("(")
     told = {
         keyword.arg: ast.literal_eval(keyword.value)

@@ -1,4 +1,5 @@
-"""Which processes make no progress: in a /proc of files with a clock that is moved, and of real processes."""
+"""Tests of which processes make no progress: in a simulated /proc with a clock that is moved, and
+with real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from simipu.progress import LOOK_SECONDS, PROC, ProgressWatch, read_stat
 
 
 class Play:
-    """A watch of process 7."""
+    """Watch of process 7 in a simulated /proc with a simulated clock."""
 
     def __init__(self, folder):
         self.proc = PlayedProc(folder)
@@ -23,13 +24,13 @@ class Play:
         self.watch = ProgressWatch(folder, lambda: self.time.now_ns / 1e9)
 
     def look(self, state, **status):
-        """What is found after the next look."""
+        """Return the result of the next look."""
         self.proc.say(7, state, **status)
         self.time.sleep(LOOK_SECONDS)
         return self.watch.find_stalled([7]).get(7)
 
     def find_stall_seconds(self, state, **status):
-        """How long it takes until the process counts as stalled; None for never."""
+        """Return the seconds until the process counts as stalled; None for never."""
         for count in range(50):
             if self.look(state, **status):
                 return round(count * LOOK_SECONDS, 1)
@@ -78,7 +79,7 @@ def test_after_a_pause_of_the_whole_machine_nothing_is_stalled_at_once(play):
 
 @pytest.mark.parametrize("place", ["get_signal", "do_freezer_trap"])
 def test_a_frozen_control_group_is_seen(play, place):
-    """Its processes are said to sleep."""
+    """The kernel reports its processes as sleeping."""
     play.look("S")
     play.proc.wait_in(7, "futex_do_wait")
     assert play.find_stall_seconds("S") is None

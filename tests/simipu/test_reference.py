@@ -1,5 +1,6 @@
-"""Graphs of which ONNX Runtime lacks a kernel: the onnx reference implementation computes the operator in
-question only, and none of which it is known that it ignores attributes or computes something else."""
+"""Tests of graphs for which ONNX Runtime lacks a kernel. The onnx reference implementation computes
+only the operator in question, and no operator that it is known to compute wrongly or whose
+attributes it ignores."""
 
 import ast
 import functools
@@ -31,19 +32,20 @@ HARMLESS = {
     ("SequenceEmpty", "dtype"),
     ("TopK", "sorted"),
 }
-"""Read under another name, or of no influence on answers: what is not asked to be sorted may be."""
+"""Attributes that are read under another name, or do not influence answers: unsorted results may be
+sorted."""
 
 
 @functools.cache
 def names_in(cls):
-    """Names and attributes that a class reads."""
+    """Return the names and attributes that a class reads."""
     nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls)))))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
 def names_of(cls):
-    """Those that the classes of an operator read."""
+    """Return the names that the classes of an operator read."""
     return set().union(*(names_in(each) for each in cls.__mro__ if each not in OpRun.__mro__))
 
 
@@ -79,7 +81,7 @@ NO_KERNEL = [
     helper.make_node("ReduceSum", ["natural"], ["sum"]),
     helper.make_node("Cast", ["sum"], ["total"], to=F),
 ]
-"""ONNX Runtime has no kernel for ReduceSum of uint32."""
+"""Nodes with a ReduceSum of uint32, for which ONNX Runtime has no kernel."""
 
 
 @pytest.mark.parametrize(

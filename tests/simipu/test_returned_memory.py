@@ -1,11 +1,12 @@
-"""What was allocated and freed is the machine's again."""
+"""Tests that freed memory returns to the machine."""
 
 import os
 
 from simipu.memory import return_memory
 
 PIECE, PIECES = 100_000, 1000
-"""Below the size from which an allocation has a mapping of its own."""
+"""Size and number of pieces. The size is below that from which an allocation has its own
+mapping."""
 
 
 def read_resident_bytes():
@@ -15,7 +16,7 @@ def read_resident_bytes():
 
 def test_memory_that_was_freed_is_given_back():
     pieces = [os.urandom(PIECE) for _ in range(PIECES)]
-    last = pieces[::100]  # so that what is freed does not lie at the end
+    last = pieces[::100]  # so that the freed memory is not at the end
     del pieces
     before = read_resident_bytes()
     return_memory()

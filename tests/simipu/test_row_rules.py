@@ -1,5 +1,5 @@
-"""Rows among operands of other ranks, constants that meet rows, and rows along other axes than the first: the
-answers of ONNX Runtime for a whole batch are those for its parts."""
+"""Tests of rows among operands of other ranks, of constants combined with rows, and of rows along
+other axes than the first. ONNX Runtime's answers for a whole batch equal those for its parts."""
 
 import numpy as np
 import onnx
@@ -100,8 +100,8 @@ DEPENDENT = {
 
 
 def read(text):
-    """The model of a text, opset 17, whose weights without values get some: those called "same" have the same
-    for every row."""
+    """Return the model of a text in opset 17. Weights without values get random ones; those called
+    "same" have the same for every row."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> rows {text}')
     random = np.random.default_rng(0)
     for value in model.graph.value_info:

@@ -1,4 +1,4 @@
-"""Row independence: what is proven is true on real numbers, and what mixes rows is never proven."""
+"""Tests of row independence: proofs hold on real numbers, and no proof exists where rows mix."""
 
 import numpy as np
 import onnx
@@ -360,7 +360,7 @@ def test_proven_rows_equal_those_of_the_whole_batch(name):
 
 
 def check(model, shape, axis=0, out=0):
-    """Any rows of the rewritten graph are those of the whole batch."""
+    """Check that any rows of the rewritten graph equal those of the whole batch."""
     rewritten = make_row_independent(model, BATCH, axis)
     onnx.checker.check_model(rewritten)
     x = random(*shape)
@@ -578,7 +578,8 @@ def test_what_mixes_rows_is_not_proven_and_named(name):
 
 
 def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
-    """As recurrent networks are exported that are called step by step: x [batch, 2], state [1, batch, 3]."""
+    """Recurrent networks that are called step by step are exported this way: x [batch, 2], state
+    [1, batch, 3]."""
     nodes = [
         node("Unsqueeze", "x zero", "steps"),
         node("RNN", "steps w r - - state", "- next", hidden_size=3),

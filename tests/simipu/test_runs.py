@@ -1,4 +1,5 @@
-"""Runs of several batches: replicas, device iterations, modelled time, mapped constants."""
+"""Tests of runs of several batches: replicas, device iterations, modelled time, mapped
+constants."""
 
 import dataclasses
 import functools
@@ -58,7 +59,8 @@ def test_a_hostile_number_of_iterations_costs_nothing():
 
 
 def make_paced_engine(seconds, **overlap):
-    """An engine whose batch of 4 rows takes the chip so long, and the host's transfers a third of it."""
+    """Return an engine whose batch of 4 rows takes the chip `seconds`, and the host's transfers a
+    third of that."""
     engine, x, _ = make_engine(4, paced=True)
     engine.x = x
     engine.device.target = dataclasses.replace(
@@ -79,7 +81,7 @@ def fake_time(monkeypatch):
 
 
 def slow_down(engine, fake_time, *cpu_ms):
-    """Have the CPU take so long for each batch."""
+    """Make the CPU take the given milliseconds for each batch."""
     graph = engine._mains[5].graph
     compute, delays = graph.run, iter(cpu_ms)
     graph.run = lambda *arguments: fake_time.sleep(next(delays) / 1e3) or compute(*arguments)
@@ -101,8 +103,8 @@ def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fak
 
 @pytest.mark.parametrize("way", ["run", "compute"])
 def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, way):
-    """However late the CPU noticed it: three batches that were there at first take three times their modelled
-    time."""
+    """This holds however late the CPU notices the end. Three batches that are there at first take
+    three times their modelled time."""
     engine = make_paced_engine(0.01)
     batch_ns = round(engine._mains[5].find_timing([]).interval * 1e9)
     slow_down(engine, fake_time, 1, 20, 1)
@@ -118,8 +120,8 @@ def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, w
 @pytest.mark.parametrize("way", ["run", "compute"])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_batches_overlap_on_io_tiles_and_in_pipelines(fake_time, way, stages):
-    """Each is loaded, computed and stored in three steps, but one ends an interval after the one before: as
-    long as the slowest of all stages takes."""
+    """Each batch is loaded, computed and stored in three steps. It ends one interval after the
+    batch before: the time of the slowest stage."""
     cycles = compile_linear().cycles(5)
     engine = make_paced_engine(0.01, overlapped=True, interval_cycles=cycles // stages if stages > 1 else 0)
     timing = engine._mains[5].find_timing([])
@@ -157,7 +159,7 @@ def test_a_paced_engine_takes_its_modelled_time():
 
 
 def test_pacing_includes_the_host():
-    """The host prepares a batch in 100 us at the least, however small the program is."""
+    """The host takes at least 100 us to prepare a batch, however small the program is."""
     engine, _, _ = make_engine(4, paced=True)
     engine.run(5)
     began = time.monotonic()
@@ -307,7 +309,7 @@ def test_errands_are_done_in_order_and_before_the_end():
 
 
 def test_constants_are_views_of_the_file(tmp_path):
-    """Reading maps them: no copy of the weights, however large."""
+    """Reading maps the constants: the weights are not copied, however large they are."""
     executable = compile_linear(512)
     assert {constant.name for constant in executable.constants} == {"w"}
     path = tmp_path / "payload"
@@ -334,12 +336,13 @@ def test_a_constant_beyond_the_end_is_refused():
 
 
 def test_weights_are_not_copied_without_prepacking():
-    """ONNX Runtime computes with the arrays it is given: a change of the memory changes its answers."""
+    """ONNX Runtime computes with the arrays it receives: a change of the memory changes its
+    answers."""
     from simipu.computed import GraphOptions
     from simipu.isolation import open_graph
 
     executable = compile_linear(512)
-    # As a file's arrays are: of a little-endian type, which numpy does not take for its own.
+    # Arrays from a file have a little-endian type, which numpy does not take for its own.
     weights = {constant.name: constant.array().astype("<f4") for constant in executable.constants}
     graph = open_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False), None)
     x = np.ones((1, 512), np.float32)
@@ -365,7 +368,8 @@ def weight_of_file(name, *shape):
 
 
 def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_model_stays_as_it_is():
-    """Others' ONNX Runtime rewrites, or looks for among its own: a body's, above all."""
+    """ONNX Runtime rewrites the weights that other nodes read, or looks for them among its own,
+    especially those of a body."""
     from simipu.computed import lower_model
 
     inner = helper.make_graph(
@@ -402,7 +406,7 @@ def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_mo
         ir_version=8,
     )
     before = model.SerializeToString(deterministic=True)
-    # As a file's arrays are: numpy does not take their type for its own, though it is the same.
+    # Arrays from a file have a type that numpy does not take for its own, though it is the same.
     float32 = np.dtype(np.float32).newbyteorder("<")
     values = {name: np.full((2, 2), i, float32) for i, name in enumerate(("alone", "both", "captured"))}
     lowered, mapped = lower_model(model, values, None)

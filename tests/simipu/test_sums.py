@@ -1,5 +1,5 @@
-"""The order of sums in half, to the bit: the emulation (tests/support/half_emulation.py) and the witnesses of
-tests/support/half_models.py."""
+"""Tests of the order of sums in half, to the bit: the emulation (tests/support/half_emulation.py)
+and the witnesses of tests/support/half_models.py."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,8 @@ SIZES = st.one_of(st.integers(1, 4), st.integers(1, 70))
 
 
 def add_up(left, right):
-    """The float products of rows and columns, added one channel after the other from zero."""
+    """Return the float products of rows and columns, added one channel after the other from
+    zero."""
     total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
     for k in range(left.shape[-1]):
         total += left[..., k, None] * right[..., k, :][..., None, :]
@@ -36,7 +37,8 @@ def add_up(left, right):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_onnx_runtime_adds_up_one_channel_after_the_other(threads):
-    """What the lowering stands on, for two or more rows and columns: no document promises it."""
+    """The lowering depends on this order for two or more rows and columns, and no document promises
+    it."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "aby"]
     graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "g", values[:2], values[2:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -103,7 +105,7 @@ def test_a_gemm_scales_its_sums_and_adds_in_float(witness, sizes, transposed, sc
 
 @st.composite
 def convolutions(draw):
-    """A Conv of x and w, and perhaps b, with the shapes of both."""
+    """Return a Conv of x and w, and perhaps b, with the shapes of x and w."""
     rank = draw(st.integers(1, 3))
     groups = draw(st.sampled_from([1, 1, 2, 3, 8]))
     channels = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 20, 40]))
@@ -139,7 +141,7 @@ def test_a_convolution_has_one_order(witness, case, num_special, numerics, seed)
 
 @st.composite
 def transposed_convolutions(draw):
-    """A ConvTranspose likewise; what says how large its result is, is one of four."""
+    """Return a ConvTranspose likewise. One of four ways determines the size of its result."""
     rank = draw(st.integers(1, 3))
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     channels, outputs = draw(st.sampled_from([1, 2, 3, 5, 16, 20])), draw(st.integers(1, 4))
@@ -148,7 +150,7 @@ def transposed_convolutions(draw):
         for most in ((9, 5, 4)[rank - 1], (40, 5, 3)[rank - 1], 3, 2)
     )
     way = draw(st.sampled_from(["pads", "output_shape", "auto_pad", "valid"]))
-    # What output_padding means with SAME, ONNX's own shape inference and ONNX Runtime do not agree about.
+    # ONNX's own shape inference and ONNX Runtime disagree about output_padding with SAME.
     more = [0 if way == "auto_pad" else draw(st.integers(0, each - 1)) for each in strides]
     whole = [
         (size - 1) * step + (taps - 1) * dilation + 1 + add
@@ -200,7 +202,7 @@ def test_a_transposed_convolution_has_one_order(witness, case, num_special, nume
     seed=SEEDS,
 )
 def test_products_of_8_bits_have_one_order(witness, case, is_matmul, sizes, quarter, numerics, seed):
-    """With codes of all kinds, NaN included; blocks are of 32 channels."""
+    """The codes are of all kinds, NaN included; blocks have 32 channels."""
     node, field, filters = case
     if is_matmul:
         rows, k, columns = sizes
@@ -224,9 +226,9 @@ LOST, KEPT = (4096, 1, 1, -4096), (1, 1, 4096, -4096)
         (helper.make_node("MatMul", ["x", "w"], ["y"]), ((1, 4), (4, 1))),
         (helper.make_node("Gemm", ["x", "w"], ["y"], transB=1), ((1, 4), (1, 4))),
         (helper.make_node("Conv", ["x", "w"], ["y"]), ((1, 4, 1), (1, 4, 1))),
-        # Kernel rows that are channels: all channels of one, then of the next.
+        # Kernel rows count as channels: all channels of one row come first, then those of the next.
         (helper.make_node("Conv", ["x", "w"], ["y"]), ((1, 1, 4, 1), (1, 1, 4, 1))),
-        # Kernel positions of a row, of groups with few channels.
+        # Groups with few channels sum the kernel positions of a row.
         (helper.make_node("Conv", ["x", "w"], ["y"], group=2), ((1, 2, 4), (2, 1, 4))),
     ],
 )

@@ -1,4 +1,5 @@
-"""Activations that are looked up: how many tables a graph may have, and what has none."""
+"""Tests of activations that are looked up: the number of tables in a graph, and operators without
+one."""
 
 import numpy as np
 import onnxruntime
@@ -6,11 +7,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.numerics.tables import MOST_TABLES, _tabulate
+from simipu.numerics.tables import MAX_TABLES, _tabulate
 
 
 def branches(count: int):
-    """y<i> = sigmoid(x * c<i>), each of a constant of its own."""
+    """Return a model of y<i> = sigmoid(x * c<i>), each with its own constant."""
     nodes, constants, outputs = [], [], []
     for i in range(count):
         constants.append(numpy_helper.from_array(np.float16(1 + i / 64), f"c{i}"))
@@ -40,8 +41,8 @@ def run(model, kernels: KernelUse, x: np.ndarray) -> list[np.ndarray]:
 @pytest.mark.skipif(not find_kernels().are_there, reason="there are no kernels")
 def test_a_graph_of_many_functions_has_so_many_tables_and_no_more():
     assert tables_of(branches(3)) == 3
-    model = branches(MOST_TABLES + 5)
-    assert tables_of(model) == MOST_TABLES
+    model = branches(MAX_TABLES + 5)
+    assert tables_of(model) == MAX_TABLES
     x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float16)
     both = (run(model, kernels, x) for kernels in (KernelUse.FUSED, KernelUse.NONE))
     for found, expected in zip(*both, strict=True):

@@ -49,12 +49,12 @@ class Browser:
         self._call("POST", f"{self._session}/url", {"url": address})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a function of this body returns in the page."""
+        """Run a function with this body in the page and return its result."""
         body = {"script": script, "args": list(arguments)}
         return self._call("POST", f"{self._session}/execute/sync", body)
 
     def wait_for(self, script: str, *arguments: object) -> Any:
-        """What it returns as soon as that is true."""
+        """Wait until the function's result is true, and return it."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not (found := self.run(script, *arguments)):
             if time.monotonic() > deadline:
@@ -92,16 +92,16 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", {"features": features})
 
     def command(self, name: str, parameters: dict[str, Any]) -> Any:
-        """A command of the DevTools protocol."""
+        """Send a command of the DevTools protocol."""
         return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def read_console(self) -> list[str]:
-        """What the pages have said on the console since the last call."""
+        """Return the console messages of the pages since the last call."""
         entries = self._call("POST", f"{self._session}/se/log", {"type": "browser"})
         return [f"{entry['level']}: {entry['message']}" for entry in entries]
 
     def read_requests(self) -> list[str]:
-        """What the pages have asked for since the last call."""
+        """Return the URLs that the pages have requested since the last call."""
         entries = self._call("POST", f"{self._session}/se/log", {"type": "performance"})
         events = [json.loads(entry["message"])["message"] for entry in entries]
         return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
@@ -135,7 +135,8 @@ class Browser:
 
 @contextmanager
 def open_browser(programs: Path, scratch: Path) -> Iterator[Browser]:
-    """`chromium`, driven by the `chromedriver` beside it in the folder `programs`; both end with it."""
+    """Run `chromium`, driven by the `chromedriver` beside it in the folder `programs`; both end
+    with the block."""
     output = scratch / "driver.log"
     with output.open("wb") as log:
         child = subprocess.Popen(

@@ -33,7 +33,7 @@ class StructNode:
         return [word & MASK for word in self.data] + [0] * len(self.pointers)
 
     def children(self) -> Iterator[tuple[int, Node]]:
-        """Nodes that are pointed at, each with the word that its pointer takes."""
+        """Return the nodes pointed at, each with the word of its pointer."""
         return ((len(self.data) + i, node) for i, node in enumerate(self.pointers) if node is not None)
 
 
@@ -100,20 +100,22 @@ Node = StructNode | IntsNode | PointersNode | StructsNode
 
 
 def text_node(text: str) -> IntsNode:
-    """A text: bytes and a NUL."""
+    """Return a text: bytes and a NUL."""
     return IntsNode(2, [*text.encode(), 0])
 
 
 def frame(segments: list[list[int]]) -> bytes:
-    """The message that these segments make."""
+    """Return the message that consists of these segments."""
     table = struct.pack(f"<{1 + len(segments)}I", len(segments) - 1, *map(len, segments))
     words = [word for segment in segments for word in segment]
     return table + bytes(-len(table) % 8) + struct.pack(f"<{len(words)}Q", *words)
 
 
 def lay_out(root: Node, random: Random, num_segments: int, seen: Counter[str]) -> bytes:
-    """The message of `root`, its nodes in random order in random segments; `seen` counts the kinds of
-    pointers."""
+    """Return the message of `root`, with its nodes in random order in random segments.
+
+    `seen` counts the kinds of pointers.
+    """
     layout = _Layout(random, num_segments, seen)
     nodes = _reachable(root)
     random.shuffle(nodes)
@@ -123,7 +125,7 @@ def lay_out(root: Node, random: Random, num_segments: int, seen: Counter[str]) -
         segment, start = places[id(node)]
         for word, child in node.children():
             layout.point(segment, start + word, child, places[id(child)])
-    # To the reference library a segment without words is none, even for what takes no words.
+    # The reference library ignores a segment without words, even for a target without words.
     return frame([segment or [0] for segment in layout.segments])
 
 

@@ -28,7 +28,7 @@ SCHEMA = Path(__file__).parents[1] / "popef" / "popef.capnp"
 ROOTS = ("BlobHeader", "Executable", "Metadata", "TensorDataInfo", "FeedDataInfo", "OpaqueBlob")
 """The structures that are messages of their own."""
 STRUCTURE_OF_BLOB = ("Executable", "Metadata", "TensorDataInfo", "FeedDataInfo", "OpaqueBlob")
-"""By the blob type's ordinal."""
+"""Names of the structures, by the blob type's ordinal."""
 
 Plain = dict[str, Any]
 
@@ -45,7 +45,7 @@ class FieldShape:
 
     @property
     def default(self) -> Any:
-        """What a field that is not there reads as."""
+        """Value that an absent field reads as."""
         return {"text": "", "bool": False, "struct": self.struct and self.struct.default}.get(
             self.kind, [] if "list" in self.kind else 0
         )
@@ -62,13 +62,13 @@ class StructShape:
 
     @property
     def default(self) -> Plain:
-        """What null reads as."""
+        """Value that null reads as."""
         return {field.name: field.default for field in self.fields}
 
 
 BITS = {"bool": 1, "enum": 16, "int64": 64, "uint64": 64}
 INFERRED = ("programs", "programsMap", "deviceIterations")
-"""Fields that FORMAT.md tells readers to ignore where they do not decode."""
+"""Fields that readers must ignore if they do not decode, by FORMAT.md."""
 PROGRAMS = st.integers(0, (1 << 32) - 1)
 
 
@@ -83,15 +83,15 @@ class Reference:
         self.shapes = {name: _shape(getattr(self._schema, name).schema) for name in ROOTS}
 
     def write(self, name: str, values: Plain, first_segment_words: int = 1024) -> bytes:
-        """The message the reference library makes of some values; in many segments when the first one is
-        small."""
+        """Return the reference library's message of some values, in many segments if the first one
+        is small."""
         message = getattr(self._schema, name).new_message(
             num_first_segment_words=first_segment_words, **values
         )
         return bytes(message.to_bytes())
 
     def read(self, name: str, message: bytes) -> Plain:
-        """All that the reference library reads; raises KjException or ValueError."""
+        """Return all that the reference library reads; raises KjException or ValueError."""
         with getattr(self._schema, name).from_bytes(message) as reader:
             return _walk(reader, self.shapes[name])
 
@@ -131,7 +131,7 @@ def _value(reader: Any, field: FieldShape) -> Any:
 
 
 def _inferred(reader: Any, field: FieldShape) -> Any:
-    """As `_value`, but the default where FORMAT.md says to ignore the field."""
+    """Return `_value`, but the default if FORMAT.md says to ignore the field."""
     try:
         value = _value(reader, field)
     except (capnp.KjException, ValueError):
@@ -173,12 +173,12 @@ MORE = {"more0": True, "more1": (1 << 64) - 1, "more2": "future", "more3": ["a",
 
 
 def with_more(values: Plain) -> Plain:
-    """The values with the new fields of LONGER set in every structure."""
+    """Return the values with the new fields of LONGER set in every structure."""
     return {name: _in_structs(value, with_more) for name, value in values.items()} | MORE
 
 
 def only(values: Plain, shape: StructShape | None) -> Plain:
-    """The values without the fields that `shape` lacks."""
+    """Return the values without the fields that `shape` lacks."""
     assert shape is not None
     return {
         field.name: _in_structs(values[field.name], partial(only, shape=field.struct))
@@ -193,7 +193,7 @@ def _in_structs(value: Any, change: Callable[[Plain], Plain]) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """What popef read, as plain data."""
+    """Convert what popef read to plain data."""
     if isinstance(value, Record):
         return {field.name: to_plain(getattr(value, field.name)) for field in value.SCHEMA.fields}
     if isinstance(value, Names):
@@ -204,7 +204,7 @@ def to_plain(value: Any) -> Any:
 
 
 def to_record(name: str, values: Plain) -> Record:
-    """Plain data as popef's structure of that name."""
+    """Return plain data as popef's structure of that name."""
     record = RECORDS[name]()
     for field in record.SCHEMA.fields:
         value = values[field.name]
@@ -222,7 +222,8 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 def plain_values(shape: StructShape, bits: int = 64) -> st.SearchStrategy[Plain]:
-    """Values of a structure whose lists hold integers of at most `bits` bits."""
+    """Return a strategy for values of a structure, whose lists hold integers of at most `bits`
+    bits."""
     return st.fixed_dictionaries({field.name: _field_values(field, bits) for field in shape.fields})
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """The files of a key and a certificate of 127.0.0.1 and localhost that signs itself, in PEM."""
+    """Write a key and its self-signed certificate for 127.0.0.1 and localhost, in PEM, and return
+    the files."""
     folder.mkdir(parents=True, exist_ok=True)
     key, certificate = folder / "key", folder / "certificate"
     subprocess.run(

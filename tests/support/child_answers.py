@@ -18,16 +18,17 @@ from simipu.errors import SimIpuError
 
 Array = npt.NDArray[Any]
 Case = tuple[onnx.ModelProto, Sequence[Mapping[str, Array]]]
-"""A model in float, and what it is fed in each run."""
+"""A model in float, and the inputs of each run."""
 Answer = list[Array] | str
 """The outputs of a run, or its error."""
 LIMIT_SECONDS = 60.0
 MEMORY_BYTES, ADDRESS_BYTES = 1 << 30, 8 << 30
-"""What the graph, and the child, may take."""
+"""Memory limits of the graph, and of the child."""
 
 
 def compute_in_child(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Answer]]:
-    """The answer of each run by the name of the case; one of a model that cannot be loaded.
+    """Return the answer of each run by the name of the case; one answer for a model that cannot be
+    loaded.
 
     Raises AssertionError with the name of the case that ended the child.
     """

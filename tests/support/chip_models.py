@@ -1,4 +1,4 @@
-"""Models of one operator of the chip's own compiler, and what they answer."""
+"""Models of one operator of the chip's own compiler, and their answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def build(
     opset: int = 13,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A model of one operator; inputs are arrays by name, and so are weights."""
+    """Return a model of one operator; inputs and weights are arrays by name."""
     given = {name: np.asarray(value) for name, value in inputs.items()}
     held = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()]
     names = [*given, *dict(weights)]
@@ -39,7 +39,7 @@ def build(
 
 
 def run(model: onnx.ModelProto, numerics: Numerics | None = None, **feeds: Any) -> Any:
-    """What is served: ONNX Runtime with its optimisers."""
+    """Run the model as it is served: with ONNX Runtime and its optimisers."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     lowered = lower(model, numerics).SerializeToString()

@@ -1,4 +1,4 @@
-"""Models of one node, and what the cost model says of them."""
+"""Models of one node, and the cost model's estimates for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ C600 = TARGETS["ipu21"]
 def one_node(
     op_type: str, shapes: list[list[int]], element: int = TensorProto.FLOAT16, **attributes: Any
 ) -> onnx.ModelProto:
-    """A node named `node`, whose inputs have those shapes, with inferred shapes."""
+    """Return a model of one node named `node` with inputs of those shapes, and with inferred
+    shapes."""
     inputs = [helper.make_tensor_value_info(f"x{i}", element, shape) for i, shape in enumerate(shapes)]
     node = helper.make_node(op_type, [value.name for value in inputs], ["y"], name="node", **attributes)
     graph = helper.make_graph([node], "graph", inputs, [onnx.ValueInfoProto(name="y")])
@@ -26,5 +27,5 @@ def one_node(
 
 
 def cycles(model: onnx.ModelProto, target: Target = C600, **options: Any) -> int:
-    """The modelled cycles of a run."""
+    """Return the modelled cycles of a run."""
     return estimate(model, target, CostOptions(**options)).cycles

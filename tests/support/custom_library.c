@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_AXES = 8 };
+enum { MAX_AXES = 8 };
 
 struct entry {
     struct ort_operator told;
@@ -68,12 +68,12 @@ static struct ort_status *compute(void *made, struct ort_context *context) {
     struct ort_value *output;
     struct ort_shape *shape;
     size_t rank, count = 1;
-    int64_t sizes[MOST_AXES];
+    int64_t sizes[MAX_AXES];
     void *x, *y;
     api->get_input(context, 0, &input);
     api->get_shape(input, &shape);
     api->get_rank(shape, &rank);
-    if (rank < 1 || rank > MOST_AXES)
+    if (rank < 1 || rank > MAX_AXES)
         return api->create_status(ORT_INVALID_ARGUMENT, "expected 1 to 8 axes");
     api->get_sizes(shape, sizes, rank);
     api->release_shape(shape);

@@ -1,4 +1,5 @@
-"""What `deploy/` and the Dockerfile say, for tests: read as YAML, the chart rendered by helm."""
+"""Content of `deploy/` and the Dockerfile, for tests: read as YAML, with the chart rendered by
+helm."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 from commands.serving.condition import Condition
-from triton_poplar.statistics import ERRORS, METRICS
+from triton_poplar.statistics import BUILD_INFO, ERRORS, HISTOGRAMS, LOAD, METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -29,14 +30,29 @@ TRITON_METRICS = frozenset(
     nv_pinned_memory_pool_used_bytes
     """.split()
 )
-"""Those of Triton's page, seen with 2.51."""
-BACKEND_METRICS = frozenset(metric.name for metric in (*METRICS, ERRORS))
+"""Metrics of Triton's page, as seen with 2.51."""
+PROXY_METRICS = frozenset(
+    """
+    envoy_cluster_outlier_detection_ejections_active envoy_cluster_upstream_cx_none_healthy
+    envoy_cluster_upstream_rq_pending_active envoy_cluster_upstream_rq_pending_overflow
+    envoy_cluster_upstream_rq_retry envoy_cluster_upstream_rq_retry_overflow envoy_http_downstream_rq_total
+    haproxy_backend_connection_errors_total haproxy_backend_current_queue
+    haproxy_backend_queue_time_average_seconds haproxy_backend_retry_warnings_total
+    haproxy_frontend_http_requests_total
+    """.split()
+)
+"""Metrics of HAProxy's and Envoy's pages in use; tests/deploy/test_proxy_limits.py finds each."""
+BACKEND_METRICS = frozenset(
+    [metric.name for metric in (*METRICS, ERRORS)]
+    + [name for metric in HISTOGRAMS for name in metric.series_names()]
+    + [LOAD[0], BUILD_INFO[0]]
+)
 
 Document = dict[str, Any]
 
 
 def supervisor_metrics() -> frozenset[str]:
-    """Those of the health port."""
+    """Return the names of the metrics of the health port."""
     return frozenset(
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in Condition().collect()
@@ -44,27 +60,30 @@ def supervisor_metrics() -> frozenset[str]:
 
 
 def find_metrics(expression: str) -> set[str]:
-    """The names of series in a PromQL expression: words that are no function, keyword or label."""
+    """Return the names of series in a PromQL expression: words that are no function, keyword or
+    label."""
     bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring) \([^)]*\)|\"[^\"]*\"", " ", expression)
     words = re.findall(r"(?<![\w.])[a-zA-Z_:][\w:]*(?!\w|\s*\()", bare)
     return set(words) - {"and", "or", "unless", "bool", "offset", "by", "without"}
 
 
 def read_documents(text: str) -> list[Document]:
-    """The documents of a YAML stream that are not empty."""
+    """Return the documents of a YAML stream that are not empty."""
     return [document for document in yaml.safe_load_all(text) if document]
 
 
 def render(helm: Path, *options: str, chart: Path = CHART) -> list[Document]:
-    """The chart's objects, of the release `test` in the namespace `serving`; CalledProcessError where helm
-    refuses."""
+    """Render the chart's objects for the release `test` in the namespace `serving`.
+
+    Raises CalledProcessError if helm rejects the options.
+    """
     command = [str(helm), "template", "test", str(chart), "--namespace", "serving", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HELM_SECONDS)
     return read_documents(done.stdout)
 
 
 def find_one(documents: Sequence[Document], kind: str, name: str = "") -> Document:
-    """The only object of a kind, or that of its name."""
+    """Return the only object of a kind, or the one with that name."""
     (found,) = (
         document
         for document in documents
@@ -74,7 +93,7 @@ def find_one(documents: Sequence[Document], kind: str, name: str = "") -> Docume
 
 
 def iter_leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all values; a mapping without entries is one, too."""
+    """Yield the paths of all values; a mapping without entries counts as a value."""
     for name, value in values.items():
         if isinstance(value, dict) and value:
             yield from iter_leaves(value, (*path, name))
@@ -83,6 +102,6 @@ def iter_leaves(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterat
 
 
 def find_option(arguments: Sequence[str], name: str) -> str:
-    """The one value of an option that is written `--name=value`."""
+    """Return the one value of an option that is written `--name=value`."""
     (value,) = (word.partition("=")[2] for word in arguments if word.partition("=")[0] == name)
     return value

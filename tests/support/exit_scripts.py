@@ -68,8 +68,8 @@ def endless_request(session):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What follows the imports, and how it ends: its status, all that it prints, and the last line on stderr,
-    the only one that may follow a traceback."""
+    """Code after the imports, and its expected end: its status, its whole output, and the last line
+    on stderr, the only one that may follow a traceback."""
 
     source: str
     status: int = 0
@@ -79,7 +79,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a script ended: the status as subprocess says it."""
+    """End of a script: the status as subprocess returns it."""
 
     status: int
     seconds: float
@@ -87,7 +87,7 @@ class Ended:
     stderr: str
 
     def find_fault(self, script: Script) -> str | None:
-        """What is not as it must be; None if nothing."""
+        """Return how the result differs from what the script expects; None if it does not."""
         if self.status == -signal.SIGKILL:
             return f"hung, and was killed after {self.seconds:.1f} s; stderr: {self.stderr}"
         last = self.stderr.strip().splitlines()[-1:] or [""]
@@ -287,7 +287,7 @@ SCRIPTS = {
 
 
 def run_script(script: Script, files: Sequence[str], python: str = sys.executable) -> Ended:
-    """Run a script in an interpreter of its own."""
+    """Run a script in a separate interpreter."""
     began = time.monotonic()
     command = [python, "-c", IMPORTS + BEGINNING + script.source, *files]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -331,7 +331,7 @@ def _read(file: IO[str]) -> str:
 
 
 def _fork_each(lines: IO[str]) -> str | None:
-    """Fork for each line and report; in a fork, what to run."""
+    """Fork for each line and report; in a fork, return the code to run."""
     for line in lines:
         source: str
         source, *files = json.loads(line)

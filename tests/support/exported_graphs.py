@@ -33,7 +33,7 @@ class Exporter:
         return name
 
     def add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """A node; its output."""
+        """Add a node and return its output."""
         name = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, domain=domain, **attributes))
         return name
@@ -56,7 +56,7 @@ class Exporter:
         return self.constant(values, np.int64)
 
     def axes(self, op_type: str, source: str, axes: Sequence[int], since: int = 13, **attributes: Any) -> str:
-        """An operator whose axes are an attribute, or an input from an opset on."""
+        """Add an operator whose axes are an attribute, or an input since opset `since`."""
         if self.opset < since:
             return self.add(op_type, source, axes=list(axes), **attributes)
         return self.add(op_type, source, self.integers(*axes), **attributes)
@@ -75,9 +75,12 @@ class Exporter:
         return self.add("Add", self.weight(given), product) if bias else product
 
     def layer_norm(self, source: str, width: int, form: str = TORCH, axes: Sequence[int] = (-1,)) -> str:
-        """The form: torch's (two Subs: `twice`; a Cast between: `cast`; x * x: `mul`; no scale and bias:
-        `bare`; 1 / deviation: `inverse`, `quotient`; powers of 0.5 and -0.5: `root`, `power`; weights of more
-        axes: `wide`), JAX's (`jax`), TensorFlow's, or the operator of opset 17."""
+        """Add a layer norm in one of the exported forms.
+
+        `form` is torch's (two Subs: `twice`; a Cast between: `cast`; x * x: `mul`; no scale and
+        bias: `bare`; 1 / deviation: `inverse`, `quotient`; powers of 0.5 and -0.5: `root`, `power`;
+        weights of more axes: `wide`), JAX's (`jax`), TensorFlow's, or the operator of opset 17.
+        """
         if form == "operator":
             weights = self.weight(width), self.weight(width)
             return self.add("LayerNormalization", source, *weights, axis=-1, epsilon=1e-5)
@@ -110,7 +113,8 @@ class Exporter:
         return self.add("Add", self.add("Mul", normed, self.weight(*shape)), self.weight(*shape))
 
     def group_norm(self, source: str, shape: Sequence[int], groups: int, *, weights: bool = True) -> str:
-        """As torch writes it: an instance norm of the groups, then scale and bias of channels."""
+        """Add a group norm as torch writes it: an instance norm of the groups, then scale and bias
+        of channels."""
         apart = self.add("Reshape", source, self.integers(0, groups, -1))
         plain = self.constant(np.ones(groups)), self.constant(np.zeros(groups))
         normed = self.add("InstanceNormalization", apart, *plain, epsilon=1e-5)
@@ -132,8 +136,8 @@ class Exporter:
         return self.mean(square, axes)
 
     def tanh_gelu(self, source: str, form: str = "pow", end: str = "first") -> str:
-        """x^3 by `pow`, or by `mul`, or x taken out of the sum (`out`); the half `first`, `last` or at the
-        `sum`."""
+        """Add a GELU by tanh: x^3 by `pow`, or by `mul`, or x taken out of the sum (`out`); the
+        half `first`, `last` or at the `sum`."""
         if form == "out":
             cube = self.add("Mul", self.add("Mul", source, self.constant(0.044715)), source)
             inner = self.add("Add", self.constant(1.0), cube)
@@ -146,7 +150,7 @@ class Exporter:
         return self._halve(source, self.add("Tanh", inner), end)
 
     def erf_gelu(self, source: str, form: str = "div", end: str = "last") -> str:
-        """x over the root of 2, or times its inverse (`mul`)."""
+        """Add a GELU by erf of x over the root of 2, or times its inverse (`mul`)."""
         if form == "div":
             inner = self.add("Div", source, self.constant(2**0.5))
         else:
@@ -162,17 +166,18 @@ class Exporter:
         return self.add("Mul", source, self.add("Mul", added, half))
 
     def heads(self, source: str, shape: Sequence[int], *, key: bool = False) -> str:
-        """[batch, tokens, width] as [batch, heads, tokens, size], of keys the last two exchanged."""
+        """Reshape [batch, tokens, width] to [batch, heads, tokens, size]; for keys the last two are
+        exchanged."""
         split = self.add("Reshape", source, self.integers(*shape))
         return self.add("Transpose", split, perm=[0, 2, 3, 1] if key else [0, 2, 1, 3])
 
     def half_turn(self, source: str, size: int) -> str:
-        """rotate_half of LLaMA and its kin."""
+        """Add rotate_half of LLaMA and similar models."""
         first, last = self.slice(source, 3, 0, size // 2), self.slice(source, 3, size // 2)
         return self.add("Concat", self.add("Neg", last), first, axis=-1)
 
     def interleaved_turn(self, source: str, shape: Sequence[int]) -> str:
-        """RoFormer's: neighbours are turned."""
+        """Add RoFormer's rotation, which rotates neighbours."""
         odd, even = self.slice(source, 3, 1, step=2), self.slice(source, 3, 0, step=2)
         stacked = [self.unsqueeze(self.add("Neg", odd), 4), self.unsqueeze(even, 4)]
         return self.add("Reshape", self.add("Concat", *stacked, axis=4), self.integers(*shape))
@@ -186,7 +191,7 @@ class Exporter:
     def mask(
         self, name: str, batch: Any, tokens: int, lowest: float = -1e4, *, reshaped: bool = False
     ) -> str:
-        """(1 - mask) times a large negative number, [batch, 1, 1, tokens]."""
+        """Add (1 - mask) times a large negative number, [batch, 1, 1, tokens]."""
         given = self.input(name, [batch, tokens], I64)
         if reshaped:
             wide = self.add("Reshape", given, self.integers(-1, 1, 1, tokens))
@@ -223,7 +228,7 @@ class Exporter:
         return self.linear(joined, width, width)
 
     def model(self, outputs: dict[str, Sequence[Any]], element: int | None = None) -> onnx.ModelProto:
-        """The finished model; outputs by name, with their shapes."""
+        """Return the finished model; `outputs` are names with shapes."""
         made = [
             helper.make_tensor_value_info(name, element or self.element, shape)
             for name, shape in outputs.items()
@@ -246,7 +251,8 @@ def bert_like(
     norm: str = TORCH,
     rotary: str = "",
 ) -> onnx.ModelProto:
-    """Embedding, norms, attention with a mask, GELU: the encoder of BERT or, with rotary, of RoFormer."""
+    """Return the encoder of BERT or, with rotary, of RoFormer: embedding, norms, attention with a
+    mask, GELU."""
     net, width, rows = Exporter(opset), heads * size, batch if isinstance(batch, int) else -1
     ids = net.input("ids", [batch, tokens], I64)
     x = net.add("Gather", net.weight(19, width), ids)
@@ -261,7 +267,7 @@ def bert_like(
 
 
 def deberta_like(batch: int = 2, tokens: int = 8, heads: int = 2, size: int = 8) -> onnx.ModelProto:
-    """The masked softmax of DeBERTa, as torch exports it."""
+    """Return a model with the masked softmax of DeBERTa, as torch exports it."""
     net, width = Exporter(13), heads * size
     x, given = net.input("x", [batch, tokens, width]), net.input("mask", [batch, tokens], I64)
     shape = [batch, tokens, heads, size]
@@ -310,7 +316,7 @@ def _deberta_layer(net: Exporter, x: str, pairs: str, sizes: Sequence[int]) -> s
 
 
 def _deberta_convolution(net: Exporter, given: str, x: str, mask: str, shown: str, shape: list[int]) -> str:
-    """The convolution over tokens beside the first layer."""
+    """Add the convolution over tokens beside the first layer."""
     width = shape[2]
     found = net.add("Transpose", given, perm=[0, 2, 1])
     found = net.add("Conv", found, net.weight(width, width, 3), net.weight(width), pads=[1, 1])

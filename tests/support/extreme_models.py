@@ -55,13 +55,13 @@ class Extreme:
 
     @property
     def name(self) -> str:
-        """What a failure is called."""
+        """Name of the case in a failure."""
         others = [each if each is None else each.shape for each in self.inputs if not isinstance(each, str)]
         dtype = np.dtype(self.dtype)
         return f"{self.operator} {self.opset}: input {self.place}, {dtype}, {dict(self.attributes)}, {others}"
 
     def make(self) -> tuple[onnx.ModelProto, list[dict[str, Array]]]:
-        """The model, and what it is fed in each run."""
+        """Return the model and the inputs of each run."""
         given = {f"i{i}": each for i, each in enumerate(self.inputs) if isinstance(each, np.ndarray)}
         names = ["" if each is None else f"i{i}" for i, each in enumerate(self.inputs)]
         place = f"i{self.place}"

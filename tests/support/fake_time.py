@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 class FakeTime:
-    """Takes the place of the module `time` in what is tested."""
+    """Replacement of the module `time` in the tested code."""
 
     def __init__(self) -> None:
         self.now_ns = 0
 
     def perf_counter_ns(self) -> int:
-        """The time that has been slept, in ns."""
+        """Return the total time slept, in ns."""
         return self.now_ns
 
     def sleep(self, seconds: float) -> None:

@@ -1,5 +1,4 @@
-"""Clients that keep what came of each request, and the processes and shared memory of the server that they
-ask.
+"""Clients that record the outcome of each request, and the server's processes and shared memory.
 
 Nothing here judges an answer: tests do.
 """
@@ -28,8 +27,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 Array = npt.NDArray[Any]
 
 PATIENCE_SECONDS = 60
-"""How long anything may take that must happen: far more than it does, for machines with other things to
-do."""
+"""Timeout of anything that must happen: far more than it takes, for machines with other work."""
 
 HTTP_CODES = {"400": "INVALID_ARGUMENT", "404": "NOT_FOUND", "500": "INTERNAL", "503": "UNAVAILABLE"}
 """Triton's HTTP statuses as the gRPC codes of the same errors."""
@@ -37,7 +35,8 @@ HTTP_CODES = {"400": "INVALID_ARGUMENT", "404": "NOT_FOUND", "500": "INTERNAL", 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one request: outputs by name with code OK, or a gRPC code and the server's message."""
+    """Outcome of one request: outputs by name with code OK, or a gRPC code and the server's
+    message."""
 
     code: str
     message: str
@@ -46,7 +45,7 @@ class Answer:
 
 
 class Client:
-    """Asks over "http" or "grpc", as a context manager, in the thread that made it.
+    """Client over "http" or "grpc": a context manager, used in the thread that made it.
 
     Every call ends, after `deadline_seconds` at most.
     """
@@ -68,7 +67,7 @@ class Client:
     def ask(
         self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str] = (), request_id: str = ""
     ) -> Answer:
-        """Send one request and wait for what comes of it."""
+        """Send one request and wait for its outcome."""
         tensors = [self._tensor(name, array) for name, array in inputs.items()]
         wanted = [self._module.InferRequestedOutput(name) for name in outputs] or None
         try:
@@ -90,13 +89,13 @@ class Client:
 
 
 def read_error(error: InferenceServerException) -> Answer:
-    """The answer that a client's exception stands for."""
+    """Return the answer that a client's exception represents."""
     status = (error.status() or "").removeprefix("StatusCode.")
     return Answer(HTTP_CODES.get(status, status), error.message() or "", {})
 
 
 def read_result(result: httpclient.InferResult | grpcclient.InferResult) -> Answer:
-    """The answer in a client's result."""
+    """Return the answer in a client's result."""
     response = result.get_response()
     if isinstance(result, httpclient.InferResult):
         names, request_id = [output["name"] for output in response["outputs"]], response.get("id", "")
@@ -106,10 +105,10 @@ def read_result(result: httpclient.InferResult | grpcclient.InferResult) -> Answ
 
 
 class Load:
-    """Clients that ask without a pause while the block lasts.
+    """Clients that send requests without a pause while the block lasts.
 
-    `ask(client, number)` sends one request and returns what came of it, for a number that no other request
-    has; `outcomes` holds the returned values in the order in which they came. On exit every client has ended
+    `ask(client, number)` sends one request and returns its outcome, for a number that no other
+    request has. `outcomes` holds the returned values in their order. On exit every client has ended
     its last call.
     """
 
@@ -171,7 +170,7 @@ class Load:
 
 
 def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Return when `holds()` is true; AssertionError naming `what` when it was not in time."""
+    """Wait until `holds()` is true; raises AssertionError that names `what` on a timeout."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -193,7 +192,7 @@ class Process:
 
 
 def iter_processes() -> Iterator[Process]:
-    """All processes of the machine."""
+    """Yield all processes of the machine."""
     for folder in Path("/proc").glob("[0-9]*"):
         process = find_process(int(folder.name))
         if process is not None:
@@ -201,7 +200,7 @@ def iter_processes() -> Iterator[Process]:
 
 
 def find_process(pid: int) -> Process | None:
-    """The process of that id; None when it is gone."""
+    """Return the process with that id; None if it is gone."""
     try:
         # The name, in parentheses, may hold spaces and parentheses itself.
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -214,18 +213,18 @@ def find_process(pid: int) -> Process | None:
 
 
 def children(pid: int) -> list[Process]:
-    """The processes whose parent is `pid`, zombies too."""
+    """Return the processes whose parent is `pid`, including zombies."""
     return [process for process in iter_processes() if process.parent == pid]
 
 
 def find_stub(server: TritonServer, instance: str) -> Process:
-    """The stub process of the model instance of that name."""
+    """Return the stub process of the model instance of that name."""
     return next(process for process in children(server.pid) if instance in process.command_line)
 
 
 def find_engine(stub: Process, killed: Collection[int] = ()) -> Process:
-    """The child in which an isolated engine computes, waiting until there is one that is not among those
-    killed."""
+    """Wait for the child process of an isolated engine that is not among those killed, and return
+    it."""
 
     def living() -> list[Process]:
         return [child for child in children(stub.pid) if child.pid not in killed and child.state != "Z"]
@@ -247,12 +246,12 @@ def wait_until_busy(process: Process, asked: Future[Any]) -> None:
 
 
 def kill(process: Process) -> None:
-    """kill -9."""
+    """Kill the process with SIGKILL."""
     os.kill(process.pid, signal.SIGKILL)
 
 
 def has_ended(process: Process) -> bool:
-    """Whether a process runs no more; a zombie does not, once the last of its threads is gone."""
+    """Return whether a process has ended; a zombie has, once the last of its threads is gone."""
     now = find_process(process.pid)
     if now is None:
         return True
@@ -262,13 +261,13 @@ def has_ended(process: Process) -> bool:
 
 
 def resident_bytes(pid: int) -> int:
-    """VmRSS."""
+    """Return the process's VmRSS in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
 def shared_segments(server: TritonServer) -> dict[str, int]:
-    """The size in bytes of each of the server's segments in /dev/shm."""
+    """Return the size in bytes of each of the server's segments in /dev/shm."""
     maps = Path(f"/proc/{server.pid}/maps").read_text().splitlines()
     paths = {Path(line.split()[5]) for line in maps if "/dev/shm/" in line}
     return {path.name: path.stat().st_size for path in paths if path.exists()}

@@ -1,4 +1,4 @@
-"""What a forked child answers, within a bound of time."""
+"""Answers of a forked child, within a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ LIMIT_SECONDS = 20.0
 
 
 def ask_fork(question: Callable[[], Any]) -> Any:
-    """What `question` returns in a fork of this process; AssertionError when it raises or does not end."""
+    """Return the result of `question` in a fork of this process; AssertionError if it raises or
+    does not end."""
     ours, theirs = multiprocessing.Pipe()
     pid = os.fork()
     if not pid:

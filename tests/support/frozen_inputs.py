@@ -15,7 +15,7 @@ import popef
 
 
 def scale_model(batch: int = 4, scales: tuple[int, ...] = (3,)) -> onnx.ModelProto:
-    """y = x * scale + x, of x [batch, 3]; the scale is an input."""
+    """Return y = x * scale + x, of x [batch, 3]; the scale is an input."""
     rows = (TensorProto.FLOAT, [batch, 3])
     return make_model(
         [helper.make_node("Mul", ["x", "scale"], ["p"]), helper.make_node("Add", ["p", "x"], ["y"])],
@@ -26,7 +26,7 @@ def scale_model(batch: int = 4, scales: tuple[int, ...] = (3,)) -> onnx.ModelPro
 
 
 def write_data(path: Path, arrays: Mapping[str, Any]) -> Path:
-    """A PopEF file of these tensors' data."""
+    """Write a PopEF file of these tensors' data."""
     with popef.Writer(path) as writer:
         for name, array in arrays.items():
             info = popef.TensorInfo(shape=array.shape, dataType=popef.numpyDTypeToPopefType(array.dtype))

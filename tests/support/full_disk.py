@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_disk(most_bytes: int) -> Iterator[None]:
-    """Files that grow beyond this are refused."""
+    """Reject the growth of files beyond `most_bytes`, while the block lasts."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
     try:

@@ -1,9 +1,8 @@
-"""The chip's half and fp8 arithmetic once more, in plain numpy loops: what the lowered graphs and the kernels
-are compared with.
+"""Second implementation of the chip's half and fp8 arithmetic, in plain numpy loops.
 
-Nothing of `simipu` is used here. Types of 8 bits are those of ml_dtypes. Where sums are kept in half the
-order of additions is the definition's, to the bit: loops go over channels and kernel positions, numpy over
-results.
+The lowered graphs and the kernels are compared with it. It uses nothing of `simipu`. Types of 8
+bits are those of ml_dtypes. Where sums are kept in half, the order of additions is the
+definition's, to the bit: loops go over channels and kernel positions, numpy over results.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ Array = npt.NDArray[Any]
 
 
 def to_half(values: Array, nan_on_overflow: bool = False) -> Array:
-    """Halves of floats: nearest even; the largest half, or NaN, where that is too small. Infinities stay."""
+    """Round floats to the nearest even half; larger ones become the largest half, or NaN.
+    Infinities stay."""
     values = np.asarray(values, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if nan_on_overflow:
@@ -58,7 +58,8 @@ def to_half(values: Array, nan_on_overflow: bool = False) -> Array:
 
 
 def multiply(left: Array, right: Array, block: int, nan_on_overflow: bool = False) -> Array:
-    """left @ right, rounded to half after each `block` of products; 0: once at the end."""
+    """Return left @ right, rounded to half after each `block` of products; 0 means once at the
+    end."""
     if not block:
         return to_half(left.astype(np.float64) @ right.astype(np.float64), nan_on_overflow)
     left, right = left.astype(np.float32), right.astype(np.float32)
@@ -73,8 +74,10 @@ def multiply(left: Array, right: Array, block: int, nan_on_overflow: bool = Fals
 def _add_up(
     shape: tuple[int, ...], terms: Iterable[tuple[tuple[Array, Array], bool]], nan_on_overflow: bool
 ) -> Array:
-    """The sum of the products of pairs, in float, one after the other from zero; at the end of a block its
-    sum goes to the total, a half."""
+    """Sum the products of pairs, in float, one after the other from zero.
+
+    At the end of a block its sum is added to the total, which is a half.
+    """
     total, partial, product = np.zeros(shape, np.float16), *np.zeros((2, *shape), np.float32)
     with np.errstate(all="ignore"):
         for (left, right), ends_block in terms:
@@ -97,11 +100,11 @@ def convolve(
     groups: int,
     nan_on_overflow: bool = False,
 ) -> Array:
-    """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels
-    of a position, as halves; with block 0 not at all, as doubles.
+    """Convolve (n, c, ...) with (o, c / groups, ...).
 
-    Of few channels a block has up to 4 kernel rows, a power of two. Groups of up to 4 channels: after each 4
-    positions of a row.
+    Sums are rounded to halves after each block of channels of a position. With block 0 they are
+    doubles and not rounded. For few channels a block has up to 4 kernel rows, a power of two. For
+    groups of up to 4 channels, sums are rounded after each 4 positions of a row.
     """
     padded = np.pad(_widen(field, block), [(0, 0), (0, 0), *zip(before, after, strict=True)])
     kernel, channels, outputs = filters.shape[2:], filters.shape[1], len(filters) // groups
@@ -139,7 +142,7 @@ def convolve(
 def _blocks(
     channels: int, kernel: Sequence[int], block: int, groups: int
 ) -> Iterator[list[tuple[int, tuple[int, ...]]]]:
-    """The channels and positions of each block, in the order of the sum."""
+    """Yield the channels and positions of each block, in the order of the sum."""
     at_once, axis = 1, 0
     if groups > 1 and channels <= 4:
         at_once, axis = 4, len(kernel) - 1
@@ -156,7 +159,7 @@ def _blocks(
 
 
 def to_quarter(values: Array, data_type: int, scale: int, nan_on_overflow: bool = False) -> Array:
-    """fp8 values at a scale, as floats: ml_dtypes' rounding, saturated."""
+    """Return fp8 values at a scale, as floats: ml_dtypes' rounding, saturated."""
     kind = QUARTERS[data_type]
     find_limits: Any = ml_dtypes.finfo  # is not annotated
     most = float(find_limits(kind).max)
@@ -172,7 +175,7 @@ def to_quarter(values: Array, data_type: int, scale: int, nan_on_overflow: bool 
 def run_graph(
     model: onnx.ModelProto, feeds: dict[str, Array], half_partials: bool, nan_on_overflow: bool = False
 ) -> list[Array]:
-    """The outputs of a graph in the chip's types, node by node."""
+    """Compute the outputs of a graph in the chip's types, node by node."""
     values = dict(feeds) | {tensor.name: _initial(tensor) for tensor in model.graph.initializer}
     narrow = {t.name for t in model.graph.initializer if t.data_type in QUARTERS}
     from_quarters: set[str] = set()
@@ -232,8 +235,11 @@ def _gemm(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on
 
 
 def _widen(values: npt.ArrayLike, block: int) -> Array:
-    """For the arithmetic around a product: to floats, where the order of sums is defined; to doubles where it
-    is not, and the nearest float is the answer."""
+    """Widen values for the arithmetic around a product.
+
+    The result is float if the order of sums is defined. Otherwise it is double, and the nearest
+    float is the answer.
+    """
     wide: Array = np.asarray(values).astype(np.float32 if block else np.float64)
     return wide
 
@@ -259,7 +265,7 @@ def _conv(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on
 def _conv_transpose(
     inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool
 ) -> Array:
-    """The convolution of a field with zeros between its positions, with the filters turned round."""
+    """Convolve a field that has zeros between its positions with the flipped filters."""
     field, filters, *bias = inputs
     rank, groups = field.ndim - 2, attributes.get("group", 1)
     strides, dilations = (attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
@@ -294,8 +300,8 @@ def _conv_transpose(
 def _find_transposed_result(
     field: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]
 ) -> tuple[list[int], list[int]]:
-    """Positions that are cut off before each axis of a transposed convolution, and those that stay; as the
-    standard says."""
+    """Return the positions cut off before each axis of a transposed convolution, and those that
+    stay, by the standard."""
     rank, mode = len(field), attributes.get("auto_pad", b"NOTSET")
     one, none = [1] * rank, [0] * rank
     cut, sizes = [], []
@@ -326,7 +332,7 @@ def _add_bias(total: Array, bias: Sequence[Array], block: int) -> Array:
 
 
 def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto) -> list[Array]:
-    """Any other operator, in floats, by the onnx reference."""
+    """Compute any other operator, in floats, by the onnx reference."""
     wide = [value.astype(np.float32) if value.dtype == np.float16 else value for value in inputs]
     names = [f"x{i}" for i in range(len(wide))]
     single = onnx.NodeProto()

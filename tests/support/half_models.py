@@ -34,7 +34,8 @@ def half_model(
     weights: Mapping[str, Array],
     shape: Sequence[int | str] | None = None,
 ) -> onnx.ModelProto:
-    """A graph in half: `inputs` and `output` are names with shapes, `weights` arrays by name."""
+    """Return a graph in half: `inputs` and `output` are names with shapes, `weights` arrays by
+    name."""
     infos = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in inputs.items()
     ]
@@ -51,7 +52,7 @@ def quarter_model(
     quarter: QuarterFormat = F143,
     scales: tuple[int, int] = (-1, -2),
 ) -> onnx.ModelProto:
-    """A product of 8-bit operands: x is cast, the weights are there as codes."""
+    """Return a product of 8-bit operands: x is cast, and the weights are codes."""
     nodes = [
         helper.make_node("Cast", ["x"], ["x8"], to=quarter.data_type, scale=scales[0]),
         helper.make_node("Cast", ["x8"], ["a"], to=TensorProto.FLOAT16, scale=scales[0]),
@@ -66,7 +67,7 @@ def quarter_model(
 
 
 def run(model: onnx.ModelProto, *inputs: Array, threads: int = 0) -> Array:
-    """The only output, by ONNX Runtime."""
+    """Return the only output, computed by ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
@@ -81,7 +82,7 @@ def run(model: onnx.ModelProto, *inputs: Array, threads: int = 0) -> Array:
 
 
 WITNESSES = ("nodes", "kernels", "kernels apart")
-"""What computes a graph in half besides the emulation."""
+"""Ways to compute a graph in half other than the emulation."""
 _USES = {"nodes": KernelUse.NONE, "kernels": KernelUse.FUSED, "kernels apart": KernelUse.APART}
 
 every_witness = pytest.mark.parametrize(
@@ -100,12 +101,12 @@ every_witness = pytest.mark.parametrize(
 
 
 def compute(witness: str, model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array:
-    """The only output, by one of WITNESSES."""
+    """Return the only output, computed by one of WITNESSES."""
     return run(lower(model, numerics, kernels=_USES[witness]), *inputs)
 
 
 def emulate(model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array:
-    """The only output, by the emulation in numpy."""
+    """Return the only output, computed by the emulation in numpy."""
     feeds = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
     with np.errstate(all="ignore"):
         (found,) = emulation.run_graph(model, feeds, numerics.half_partials, numerics.nan_on_overflow)
@@ -113,7 +114,7 @@ def emulate(model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array
 
 
 def halves(shape: int | Sequence[int], seed: int, size: float = 1.0) -> Array:
-    """Normally distributed."""
+    """Return normally distributed halves."""
     return (size * np.random.default_rng(seed).standard_normal(shape)).astype(np.float16)
 
 
@@ -123,11 +124,12 @@ _LOUD_CHANNELS = np.array([1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0], bool)
 def wild_halves(
     shape: Sequence[int], seed: int, num_special: int = 0, axis: int = -1, channels: int = 0
 ) -> Array:
-    """Of all magnitudes; or, of odd seeds, along an axis of so many channels of each group, 0 or 4096 in some
-    of the channels and 1 or 3 in the others, with a sign.
+    """Return halves of all magnitudes, or, for odd seeds, halves that show the order of a sum.
 
-    Then products are 2**24 beside 1 to 9: of 1 nothing is left, of 2 all, and where the large ones cancel
-    each other every other order of a sum of floats shows in the half. `num_special` are of the special ones.
+    The latter are, along an axis with `channels` channels in each group, 0 or 4096 in some of the
+    channels and 1 or 3 in the others, with a sign. Products are then 2**24 beside 1 to 9: of 1
+    nothing is left, of 2 all. Where the large ones cancel, every other order of a sum of floats
+    shows in the half. `num_special` of the values are special ones.
     """
     random = np.random.default_rng(seed)
     if seed % 2:
@@ -146,7 +148,7 @@ def wild_halves(
 
 
 def check_bits(found: Array, expected: Array) -> None:
-    """Equal in every bit, a NaN's sign and payload aside."""
+    """Assert that values are equal in every bit, except for a NaN's sign and payload."""
     assert found.dtype == expected.dtype == np.float16
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     there = ~np.isnan(expected)
@@ -154,6 +156,6 @@ def check_bits(found: Array, expected: Array) -> None:
 
 
 def check_values(found: Array, expected: Array) -> None:
-    """The same, but that both zeros are one."""
+    """Assert that the values are equal, except that both zeros are one."""
     assert found.dtype == expected.dtype == np.float16
     np.testing.assert_array_equal(found, expected)

@@ -1,8 +1,9 @@
-"""Graphs that small files may hold and nobody wants to compute, and executables of them."""
+"""Graphs of small files that need too many resources, and executables of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
 def make_model(
     nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = (), **fields: Any
 ) -> onnx.ModelProto:
-    """A model from x to y, four floats each."""
+    """Return a model from x to y, four floats each."""
     graph = helper.make_graph(nodes, "hostile", [X], [Y], list(tensors))
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     return helper.make_model(graph, opset_imports=imports, ir_version=8, **fields)
@@ -30,7 +31,7 @@ def make_executable(
     cycles: int = 1000,
     shape: tuple[int, ...] = (4,),
 ) -> SimulatedExecutable:
-    """An executable whose only program computes `model`."""
+    """Return an executable whose only program computes `model`."""
     graph = model if isinstance(model, bytes) else model.SerializeToString()
     streams = (
         Stream("h2d_x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float32), shape),
@@ -41,12 +42,12 @@ def make_executable(
 
 
 def whole(values: Sequence[int] | int, name: str) -> TensorProto:
-    """An int64 tensor."""
+    """Return an int64 tensor."""
     return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
 def added(name: str) -> list[onnx.NodeProto]:
-    """y = x + the largest of a tensor."""
+    """Return nodes for y = x + the largest of a tensor."""
     return [
         helper.make_node("ReduceMax", [name], ["most"], keepdims=0),
         helper.make_node("Add", ["x", "most"], ["y"]),
@@ -54,7 +55,7 @@ def added(name: str) -> list[onnx.NodeProto]:
 
 
 def function_bomb(depth: int = 40) -> onnx.ModelProto:
-    """Each function calls the next twice."""
+    """Return a model with functions that each call the next twice."""
     functions = []
     for i in range(depth):
         op_type, domain = (f"f{i + 1}", "own") if i + 1 < depth else ("Relu", "")
@@ -68,7 +69,7 @@ def function_bomb(depth: int = 40) -> onnx.ModelProto:
 
 
 def constant_chain(count: int = 400, size: int = 3000) -> onnx.ModelProto:
-    """Products of constants, for the loader to fold."""
+    """Return a model of products of constants, for the loader to fold."""
     value = numpy_helper.from_array(np.array([0.001], np.float32))
     nodes = [helper.make_node("ConstantOfShape", ["s"], ["c0"], value=value)]
     nodes += [helper.make_node("MatMul", [f"c{i}", f"c{i}"], [f"c{i + 1}"]) for i in range(count)]
@@ -76,14 +77,14 @@ def constant_chain(count: int = 400, size: int = 3000) -> onnx.ModelProto:
 
 
 def large_constant(elements: int = 1 << 40) -> onnx.ModelProto:
-    """A tensor that is larger than any memory, of a few bytes of file."""
+    """Return a model with a tensor that is larger than any memory, from a few bytes of file."""
     return make_model(
         [helper.make_node("ConstantOfShape", ["s"], ["c"]), *added("c")], [whole([elements], "s")]
     )
 
 
 def hidden_large_tensor(elements: int = 1 << 34) -> onnx.ModelProto:
-    """The same, of a size that is known at run time only."""
+    """Return a model with a tensor larger than any memory, whose size is known at run time only."""
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["zero"]),
         helper.make_node("Cast", ["zero"], ["whole"], to=TensorProto.INT64),
@@ -94,7 +95,7 @@ def hidden_large_tensor(elements: int = 1 << 34) -> onnx.ModelProto:
 
 
 def endless_loop(trips: int = 1 << 62) -> onnx.ModelProto:
-    """A loop of x + x."""
+    """Return a model with a loop of x + x."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v", "w")]
     on = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("on", "still")]
     nodes = [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Add", ["v", "v"], ["w"])]
@@ -105,7 +106,7 @@ def endless_loop(trips: int = 1 << 62) -> onnx.ModelProto:
 
 
 def dear_product(size: int = 1 << 15) -> onnx.ModelProto:
-    """One convolution that takes days, of tensors that fit into memory."""
+    """Return a model of one convolution that takes days, of tensors that fit into memory."""
     nodes = [
         helper.make_node("Expand", ["x4", "large"], ["image"]),
         helper.make_node("ConstantOfShape", ["kernel"], ["w"]),
@@ -121,14 +122,32 @@ def dear_product(size: int = 1 << 15) -> onnx.ModelProto:
 
 
 def concat_bomb(count: int = 40) -> onnx.ModelProto:
-    """A shape that doubles and doubles; shape inference keeps each of its numbers as an object."""
+    """Return a model with a shape that doubles `count` times; shape inference keeps each number as
+    an object."""
     nodes = [helper.make_node("Concat", [f"s{i}", f"s{i}"], [f"s{i + 1}"], axis=0) for i in range(count)]
     nodes += [helper.make_node("Cast", [f"s{count}"], ["f"], to=TensorProto.FLOAT)]
     return make_model(nodes + added("f"), [whole([1, 1], "s0")])
 
 
+def endless_inference(count: int = 4_000) -> onnx.ModelProto:
+    """Return loops that follow one another: their shapes are inferred again and again, for a
+    minute, in little memory."""
+    floats = partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=None)
+    flag = partial(helper.make_tensor_value_info, elem_type=TensorProto.BOOL, shape=[])
+    nodes = []
+    for i in range(count):
+        number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+        inside = [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Relu", ["v"], ["w"])]
+        body = helper.make_graph(
+            inside, "body", [number, flag("on"), floats("v")], [flag("still"), floats("w")]
+        )
+        nodes.append(helper.make_node("Loop", ["n", "go", f"t{i}" if i else "x"], [f"t{i + 1}"], body=body))
+    nodes.append(helper.make_node("Relu", [f"t{count}"], ["y"]))
+    return make_model(nodes, [whole(2, "n"), numpy_helper.from_array(np.array(True), "go")])
+
+
 def elsewhere(name: str, location: str, dims: Sequence[int] = (4,)) -> TensorProto:
-    """A float tensor whose data are in a file."""
+    """Return a float tensor whose data are in a file."""
     tensor = TensorProto(
         name=name, data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL
     )
@@ -137,7 +156,7 @@ def elsewhere(name: str, location: str, dims: Sequence[int] = (4,)) -> TensorPro
 
 
 def outside_constant(location: str) -> onnx.ModelProto:
-    """A Constant whose value lies in a file."""
+    """Return a model with a Constant whose value is in a file."""
     nodes = [
         helper.make_node("Constant", [], ["c"], value=elsewhere("", location)),
         helper.make_node("Add", ["x", "c"], ["y"]),
@@ -146,7 +165,7 @@ def outside_constant(location: str) -> onnx.ModelProto:
 
 
 def outside_of_branch(location: str) -> onnx.ModelProto:
-    """An initializer of an If's branch that lies in a file."""
+    """Return a model with an initializer of an If's branch that is in a file."""
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
     nodes = [helper.make_node("Add", ["x", "c"], ["o"])]
     branch = helper.make_graph(nodes, "branch", [], [out], [elsewhere("c", location)])
@@ -155,7 +174,7 @@ def outside_of_branch(location: str) -> onnx.ModelProto:
 
 
 def outside_of_sparse(location: str) -> onnx.ModelProto:
-    """A sparse constant whose values lie in a file."""
+    """Return a model with a sparse constant whose values are in a file."""
     sparse = onnx.SparseTensorProto(values=elsewhere("", location), indices=whole([0, 1, 2, 3], ""), dims=[4])
     nodes = [
         helper.make_node("Constant", [], ["c"], sparse_value=sparse),
@@ -165,7 +184,7 @@ def outside_of_sparse(location: str) -> onnx.ModelProto:
 
 
 def nested_graphs(depth: int = 30) -> onnx.ModelProto:
-    """An If in an If, and so on."""
+    """Return a model with an If in an If, and so on."""
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
     nodes = [helper.make_node("Identity", ["x"], ["o"])]
     for _ in range(depth):
@@ -186,7 +205,8 @@ def nested_graphs(depth: int = 30) -> onnx.ModelProto:
 
 
 def kernel_node() -> onnx.ModelProto:
-    """A node of the kernels' own domain, as only a load makes them; inside of a branch."""
+    """Return a model with a node of the kernels' own domain inside a branch; only a load makes such
+    nodes."""
     node = helper.make_node("Chain", ["x"], ["y"], domain="simipu", nan_on_overflow=0)
     body = helper.make_graph([node], "branch", [], [Y])
     branch = helper.make_node("If", ["yes"], ["y"], then_branch=body, else_branch=body)
@@ -196,7 +216,7 @@ def kernel_node() -> onnx.ModelProto:
 
 
 def odd_equation(equation: str, *, hidden: bool = False) -> onnx.ModelProto:
-    """An Einsum of two vectors; if `hidden`, its equation says that it is a number."""
+    """Return an Einsum of two vectors; if `hidden`, the type of its equation is INT."""
     node = helper.make_node("Einsum", ["x", "x"], ["c"], equation=equation)
     if hidden:
         node.attribute[0].type = onnx.AttributeProto.INT
@@ -204,7 +224,7 @@ def odd_equation(equation: str, *, hidden: bool = False) -> onnx.ModelProto:
 
 
 def string_doublings(count: int = 30) -> onnx.ModelProto:
-    """A string that doubles and doubles."""
+    """Return a model with a string that doubles `count` times."""
     nodes = [helper.make_node("Cast", ["x"], ["s0"], to=TensorProto.STRING)]
     nodes += [helper.make_node("StringConcat", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(count)]
     nodes += [helper.make_node("Cast", [f"s{count}"], ["y"], to=TensorProto.FLOAT)]
@@ -212,7 +232,7 @@ def string_doublings(count: int = 30) -> onnx.ModelProto:
 
 
 def in_branch(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = ()) -> onnx.ModelProto:
-    """Nodes that make "o" of "x", inside of both branches of an If."""
+    """Return a model with nodes that make "o" of "x", inside both branches of an If."""
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
     branch = helper.make_graph(list(nodes), "branch", [], [out], list(tensors))
     node = helper.make_node("If", ["go"], ["y"], then_branch=branch, else_branch=branch)
@@ -220,26 +240,26 @@ def in_branch(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = 
 
 
 def constant_strings() -> onnx.ModelProto:
-    """Strings that a branch holds."""
+    """Return a model with strings in a branch."""
     text = helper.make_node("Constant", [], ["s"], value_strings=["a"] * 4)
     return in_branch([text, helper.make_node("Cast", ["s"], ["o"], to=TensorProto.FLOAT)])
 
 
 def string_weight() -> onnx.ModelProto:
-    """Strings among the initializers of a branch."""
+    """Return a model with strings among the initializers of a branch."""
     strings = numpy_helper.from_array(np.array(["1"] * 4, object), "s")
     return in_branch([helper.make_node("Cast", ["s"], ["o"], to=TensorProto.FLOAT)], [strings])
 
 
 def declared_sequence() -> onnx.ModelProto:
-    """A tensor that is declared to be a sequence."""
+    """Return a model with a tensor that is declared as a sequence."""
     model = make_model([helper.make_node("Relu", ["x"], ["y"])])
     model.graph.value_info.append(helper.make_tensor_sequence_value_info("z", TensorProto.FLOAT, None))
     return model
 
 
 def sequence() -> onnx.ModelProto:
-    """x in a sequence, and out of it."""
+    """Return a model that puts x into a sequence, and takes it out."""
     nodes = [
         helper.make_node("SequenceConstruct", ["x", "x"], ["q"]),
         helper.make_node("SequenceAt", ["q", "one"], ["o"]),
@@ -248,7 +268,7 @@ def sequence() -> onnx.ModelProto:
 
 
 def optional() -> onnx.ModelProto:
-    """x in an optional value, and out of it."""
+    """Return a model that puts x into an optional value, and takes it out."""
     nodes = [
         helper.make_node("Optional", ["x"], ["q"]),
         helper.make_node("OptionalGetElement", ["q"], ["o"]),
@@ -257,7 +277,7 @@ def optional() -> onnx.ModelProto:
 
 
 def label_strings() -> onnx.ModelProto:
-    """Strings of ai.onnx.ml's making."""
+    """Return a model with strings made by ai.onnx.ml."""
     made = helper.make_node(
         "LabelEncoder", ["x"], ["s"], domain="ai.onnx.ml", keys_floats=[1.0], values_strings=["1"]
     )

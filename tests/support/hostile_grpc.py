@@ -1,4 +1,4 @@
-"""Hostile calls over gRPC, as bytes: every kind that `KINDS` lists, and what may come of it."""
+"""Hostile calls over gRPC, as bytes: every kind in `KINDS`, with the allowed outcomes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import tritonclient.grpc.service_pb2 as pb
 from hostile_models import (
     GATHERING,
     LINEAR,
+    MAX_ROWS,
     MODELS,
-    MOST_ROWS,
     NAMES,
     REGION,
     REGION_BYTES,
@@ -31,11 +31,11 @@ GZIP = grpc.Compression.Gzip
 
 @dataclass(frozen=True, slots=True)
 class GrpcCase:
-    """A call: its messages, each to be answered once where `answers` does not say otherwise, and what the
-    answers must say.
+    """A call: its messages and the expected answers.
 
-    `rows` is what an answered request must hold of `model`; `deadline_seconds` is the client's (None: the
-    runner's own), and it calls the request off so long after it is sent.
+    Each message must be answered once, unless `answers` says otherwise. `rows` is what an answered
+    request must hold of `model`. `deadline_seconds` is the client's (None: the runner's own). The
+    client cancels the request `called_off_seconds` after sending it.
     """
 
     messages: tuple[bytes, ...]
@@ -59,13 +59,13 @@ CONTENTS = tuple(field.name for field in pb.InferTensorContents.DESCRIPTOR.field
 
 
 def kind(make: Kind) -> Kind:
-    """Register what makes a kind, under its own name."""
+    """Register the maker of a kind, under its own name."""
     KINDS[make.__name__] = make
     return make
 
 
 def draft(model: Served, rows: Array) -> pb.ModelInferRequest:
-    """A sound request."""
+    """Return a valid request."""
     request = pb.ModelInferRequest(model_name=model.name, raw_input_contents=[rows.tobytes()])
     request.inputs.add(name=model.input, datatype=model.datatype, shape=rows.shape)
     request.outputs.add(name=model.output)
@@ -73,7 +73,7 @@ def draft(model: Served, rows: Array) -> pb.ModelInferRequest:
 
 
 def make_draft(random: Random) -> tuple[Served, pb.ModelInferRequest]:
-    """A sound request to any model."""
+    """Return a valid request to a random model."""
     model = random.choice(MODELS)
     return model, draft(model, model.make_rows(random))
 
@@ -83,7 +83,7 @@ def ask(request: pb.ModelInferRequest, wanted: Wanted = Wanted.REFUSED) -> GrpcC
 
 
 def edited(random: Random, **changes: object) -> GrpcCase:
-    """A request whose one input has such fields; None leaves a field out."""
+    """Return a request whose one input has these fields; None leaves a field out."""
     _, request = make_draft(random)
     for name, value in changes.items():
         request.inputs[0].ClearField(name)
@@ -95,7 +95,7 @@ def edited(random: Random, **changes: object) -> GrpcCase:
 
 
 def make_sound(random: Random, model: Served | None = None) -> GrpcCase:
-    """What must be answered, and rightly."""
+    """Return a case that must get the right answer."""
     model = model or random.choice(MODELS)
     rows = model.make_rows(random)
     return replace(ask(draft(model, rows), Wanted.ANSWERED), model=model, rows=rows)
@@ -176,7 +176,7 @@ def wrong_size(random: Random) -> GrpcCase:
 @kind
 def too_many_rows(random: Random) -> GrpcCase:
     model = random.choice(MODELS)
-    return ask(draft(model, model.make_rows(random, MOST_ROWS + random.randint(1, 500))))
+    return ask(draft(model, model.make_rows(random, MAX_ROWS + random.randint(1, 500))))
 
 
 @kind
@@ -189,7 +189,7 @@ def data_shorter_or_longer(random: Random) -> GrpcCase:
 
 @kind
 def too_many_or_too_few_data(random: Random) -> GrpcCase:
-    """Triton leaves what is too many alone."""
+    """Return a request with too many or too few data; Triton ignores excess data."""
     _, request = make_draft(random)
     if random.random() < 0.5:
         request.raw_input_contents.extend([b"x"] * random.choice([1, 1000]))
@@ -207,7 +207,7 @@ def raw_and_typed(random: Random) -> GrpcCase:
 
 @kind
 def typed(random: Random) -> GrpcCase:
-    """Sound."""
+    """Return a valid request with typed values in place of raw ones."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     request = draft(model, rows)
@@ -219,7 +219,7 @@ def typed(random: Random) -> GrpcCase:
 
 @kind
 def typed_wrongly(random: Random) -> GrpcCase:
-    """Of another number, or in the field of another type."""
+    """Return a request with data of a wrong count, or in the field of another type."""
     model, request = make_draft(random)
     del request.raw_input_contents[:]
     own = "int_contents" if model.takes_indices else "fp32_contents"
@@ -251,7 +251,7 @@ def hostile_name_of_model(random: Random) -> GrpcCase:
 
 @kind
 def hostile_id(random: Random) -> GrpcCase:
-    """Sound otherwise: the name comes back with the answer."""
+    """Return a valid request with a hostile id, which comes back with the answer."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     request = draft(model, rows)
@@ -268,7 +268,8 @@ def not_utf8(random: Random) -> GrpcCase:
 
 @kind
 def odd_parameters(random: Random) -> GrpcCase:
-    """Sequences, priorities and timeouts of models that have none of them."""
+    """Return a request with sequences, priorities and timeouts for models that have none of
+    them."""
     _, request = make_draft(random)
     name = random.choice(
         ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "custom", "", "triton_x"]
@@ -304,7 +305,8 @@ def unknown_output(random: Random) -> GrpcCase:
 
 @kind
 def outputs_twice_or_not_at_all(random: Random) -> GrpcCase:
-    """Triton takes the ones and gives all for the others."""
+    """Return a request with duplicate outputs, which Triton accepts, or none, for which it returns
+    all."""
     model, request = make_draft(random)
     del request.outputs[random.choice([0, 1]) :]
     for _ in range(random.choice([0, 1, 300])):
@@ -323,7 +325,8 @@ def classification(random: Random) -> GrpcCase:
 
 @kind
 def shared_memory(random: Random) -> GrpcCase:
-    """Regions that do not exist, or places beyond the end of the one that does."""
+    """Return a request for regions that do not exist, or places beyond the end of the one that
+    does."""
     model, request = make_draft(random)
     if is_input := random.random() < 0.5:
         del request.raw_input_contents[:]
@@ -370,7 +373,7 @@ def bad_indices(random: Random) -> GrpcCase:
 
 @kind
 def not_finite_values(random: Random) -> GrpcCase:
-    """Sound: they are values of the type."""
+    """Return a valid request with values that are not finite, but of the type."""
     model = random.choice(LINEAR)
     rows = model.make_rows(random)
     rows[random.randrange(len(rows)), :] = random.choice([np.nan, np.inf, -np.inf, 3.4e38, 1e-45])
@@ -379,13 +382,13 @@ def not_finite_values(random: Random) -> GrpcCase:
 
 @kind
 def compressed(random: Random) -> GrpcCase:
-    """Sound."""
+    """Return a valid request that is compressed."""
     return replace(make_sound(random), compression=random.choice([GZIP, grpc.Compression.Deflate]))
 
 
 @kind
 def large_requests(random: Random) -> GrpcCase:
-    """Of a megabyte, which shrinks to little when it is compressed."""
+    """Return a request of a megabyte, which compresses to very little."""
     _, request = make_draft(random)
     request.raw_input_contents[0] = bytes(1 << 20)
     return replace(ask(request), compression=random.choice([GZIP, grpc.Compression.NoCompression]))
@@ -416,7 +419,7 @@ def mutated_fields(random: Random) -> GrpcCase:
 
 @kind
 def streams(random: Random) -> GrpcCase:
-    """Sound and unsound messages, each of which gets one answer."""
+    """Return valid and invalid messages, each of which gets one answer."""
     cases = [
         random.choice([make_sound, wrong_rank, bad_indices, unknown_model, unknown_input])(random)
         for _ in range(5)
@@ -427,7 +430,8 @@ def streams(random: Random) -> GrpcCase:
 
 @kind
 def streams_that_are_not_messages(random: Random) -> GrpcCase:
-    """Triton ends the stream at the first of them, and says nothing."""
+    """Return a stream of bytes that are no messages; Triton ends it at the first of them, without
+    an answer."""
     return GrpcCase((b"\xff" * random.randint(1, 99),), Wanted.EITHER, method="ModelStreamInfer", answers=0)
 
 
@@ -441,7 +445,7 @@ def unknown_methods(random: Random) -> GrpcCase:
 
 @kind
 def deadlines_that_pass(random: Random) -> GrpcCase:
-    """While the request waits in the backend."""
+    """Return a request whose deadline passes while it waits in the backend."""
     model = random.choice(SLOW)
     return replace(
         ask(draft(model, model.make_rows(random))), deadline_seconds=random.choice([0.005, 0.01, 0.02])
@@ -450,7 +454,7 @@ def deadlines_that_pass(random: Random) -> GrpcCase:
 
 @kind
 def called_off(random: Random) -> GrpcCase:
-    """While the request waits in the backend."""
+    """Return a request that is cancelled while it waits in the backend."""
     model = random.choice(SLOW)
     return replace(
         ask(draft(model, model.make_rows(random))), called_off_seconds=random.choice([0.005, 0.01, 0.02])
@@ -459,7 +463,7 @@ def called_off(random: Random) -> GrpcCase:
 
 @kind
 def control_calls(random: Random) -> GrpcCase:
-    """What is not a request of a model, with messages that it does not expect."""
+    """Return a call that is no inference, with a message that it does not expect."""
     name = random.choice([*NAMES, random.choice(MODELS).name])
     method, message = random.choice(
         [

@@ -1,6 +1,7 @@
-"""Hostile requests over HTTP, as bytes: every kind that `KINDS` lists, and what may come of it.
+"""Hostile requests over HTTP, as bytes: every kind in `KINDS`, with the allowed outcomes.
 
-What ends Triton 2.51 itself, whatever the backend, is left out: see `hostile_models.JSON_SHAPES`.
+Requests that end Triton 2.51 itself, with any backend, are left out: see
+`hostile_models.JSON_SHAPES`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from hostile_models import (
     GATHERING,
     JSON_SHAPES,
     LINEAR,
+    MAX_ROWS,
     MODELS,
-    MOST_ROWS,
     NAMES,
     REGION,
     REGION_BYTES,
@@ -35,7 +36,7 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(make: Kind) -> Kind:
-    """Register what makes a kind, under its own name."""
+    """Register the maker of a kind, under its own name."""
     KINDS[make.__name__] = make
     return make
 
@@ -127,7 +128,7 @@ def odd_sizes(random: Random) -> HttpCase:
 @kind
 def too_many_rows(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    return ask(model, draft(model, model.make_rows(random, MOST_ROWS + random.randint(1, 500))))
+    return ask(model, draft(model, model.make_rows(random, MAX_ROWS + random.randint(1, 500))))
 
 
 @kind
@@ -157,7 +158,7 @@ def binary_size_that_lies(random: Random) -> HttpCase:
 
 @kind
 def json_and_binary(random: Random) -> HttpCase:
-    """Triton takes one of them."""
+    """Return a request with data in JSON and in binary; Triton takes one of them."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     return replace(
@@ -167,7 +168,7 @@ def json_and_binary(random: Random) -> HttpCase:
 
 @kind
 def nested_data(random: Random) -> HttpCase:
-    """Lists in lists are sound where they have the shape."""
+    """Return a request with lists in lists, which are valid if they have the shape."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     body = draft(model, rows)
@@ -224,7 +225,8 @@ def duplicate_keys(random: Random) -> HttpCase:
 
 @kind
 def odd_numbers(random: Random) -> HttpCase:
-    """A value that the type does not hold; some parsers take some."""
+    """Return a request with a value that the type does not hold; some parsers accept some of
+    them."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     body = encode({**draft(model, rows)}).replace(
@@ -270,7 +272,7 @@ def hostile_name_of_model(random: Random) -> HttpCase:
 
 @kind
 def hostile_id(random: Random) -> HttpCase:
-    """Sound otherwise: the name comes back with the answer."""
+    """Return a valid request with a hostile id, which comes back with the answer."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     case = ask(model, {**draft(model, rows), "id": random.choice(NAMES)})
@@ -289,7 +291,8 @@ def not_utf8(random: Random) -> HttpCase:
 
 @kind
 def odd_parameters(random: Random) -> HttpCase:
-    """Sequences, priorities and timeouts of models that have none of them."""
+    """Return a request with sequences, priorities and timeouts for models that have none of
+    them."""
     model = random.choice(MODELS)
     name = random.choice(
         [
@@ -334,7 +337,8 @@ def odd_outputs(random: Random) -> HttpCase:
 
 @kind
 def outputs_twice_or_not_at_all(random: Random) -> HttpCase:
-    """Triton takes the ones and gives all for the others."""
+    """Return a request with duplicate outputs, which Triton accepts, or none, for which it returns
+    all."""
     model = random.choice(MODELS)
     outputs = random.choice([[{"name": model.output}] * 2, [{"name": model.output}] * 300, [], None])
     return replace(
@@ -422,7 +426,7 @@ def bad_indices(random: Random) -> HttpCase:
 
 @kind
 def not_finite_values(random: Random) -> HttpCase:
-    """Sound: they are values of the type."""
+    """Return a valid request with values that are not finite, but of the type."""
     model = random.choice(LINEAR)
     rows = model.make_rows(random)
     rows[random.randrange(len(rows)), :] = random.choice([np.nan, np.inf, -np.inf, 3.4e38, 1e-45])
@@ -431,7 +435,7 @@ def not_finite_values(random: Random) -> HttpCase:
 
 @kind
 def compressed(random: Random) -> HttpCase:
-    """Sound."""
+    """Return a valid request that is compressed."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     codecs: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
@@ -447,7 +451,7 @@ def damaged_compression(random: Random) -> HttpCase:
     pressed = bytearray(gzip.compress(text))
     for _ in range(random.choice((1, 3, 10))):
         pressed[random.randrange(len(pressed))] ^= random.randrange(1, 256)
-    # Small ones: Triton 2.51 keeps what it has unpacked of a request that it refuses.
+    # Small ones: Triton 2.51 keeps the decompressed bytes of a request that it rejects.
     body = random.choice([bytes(pressed), bytes(pressed[:20]), b"", text, gzip.compress(b"{" * 2000)])
     headers = {"Content-Encoding": random.choice(["gzip", "deflate", "br", "gzip, gzip", ""])}
     return replace(ask(model, body, headers), wanted=Wanted.EITHER)
@@ -455,7 +459,7 @@ def damaged_compression(random: Random) -> HttpCase:
 
 @kind
 def pipelined(random: Random) -> HttpCase:
-    """Sound and unsound requests in one write."""
+    """Return valid and invalid requests in one write."""
     count = random.randint(2, 5)
     cases = [
         random.choice([make_sound, wrong_rank, bad_indices, unknown_input])(random) for _ in range(count)
@@ -490,7 +494,7 @@ def wrong_method(random: Random) -> HttpCase:
 
 @kind
 def malformed_http(random: Random) -> HttpCase:
-    """At most one answer."""
+    """Return malformed HTTP, which gets at most one answer."""
     sound = make_sound(random).data
     data = random.choice(
         [
@@ -519,7 +523,7 @@ def malformed_http(random: Random) -> HttpCase:
 
 @kind
 def control_calls(random: Random) -> HttpCase:
-    """What is not a request of a model, with bodies that it does not expect."""
+    """Return a call that is no inference, with a body that it does not expect."""
     model = random.choice(MODELS).name
     name = "".join(f"%{byte:02x}" for byte in random.choice(NAMES)[:200].encode()) or "%20"
     paths = (

@@ -34,7 +34,7 @@ SOUND = Served("sound", "x", "FP32", 4, "z")
 NAME = "hostile"
 OPTIONS = ["--model-control-mode=explicit", f"--load-model={SOUND.name}", QUICKLY]
 ENVIRONMENT = {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2"}'}
-"""Some graphs never end: their runs are ended after so many seconds."""
+"""Environment that limits runs in time, because some graphs never end."""
 PATIENCE_SECONDS = 120
 SENTINEL = np.arange(4, dtype=np.float32)[None]
 
@@ -57,11 +57,11 @@ MODES = {
     "asynchronous": {"synchronous_execution": "0"},
     "isolated": {"synchronous_execution": "1", "sim_isolation": "process"},
 }
-"""The parameters of a model, by what they make of it."""
+"""Parameters of a model, by the mode that they set."""
 
 
 def write_repository(repository: Path) -> None:
-    """The sound model."""
+    """Write the valid model."""
     compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
     write_triton_model(compiled, repository / SOUND.name)
 
@@ -85,7 +85,7 @@ class _Payload:
 
 
 def write_damaged(folder: Path, number: int) -> None:
-    """The model folder of a damaged payload; all else is of the executable that it was."""
+    """Write the model folder of a damaged payload; the rest comes from its original executable."""
     compiled, payload = damage(number)
     write_triton_model(compiled, folder)
     broken: Any = _Payload(compiled.executable, payload)
@@ -96,7 +96,7 @@ def write_damaged(folder: Path, number: int) -> None:
 
 
 def write_graph(folder: Path, name: str, number: int) -> None:
-    """The model folder of one of `GRAPHS`."""
+    """Write the model folder of one of `GRAPHS`."""
     (folder / "1").mkdir(parents=True)
     write_executable(folder / "1" / "executable.popef", hostile.make_executable(GRAPHS[name]()))
     tensors = [
@@ -142,7 +142,7 @@ def load_all(server: TritonServer, damaged: range, graphs: list[str]) -> Report:
 
 
 def load_once(client: httpclient.InferenceServerClient) -> tuple[str, str]:
-    """What came of the model: an outcome, and the reason where it is not an answer."""
+    """Load and query the model; return the outcome, and the reason if it is not an answer."""
     try:
         client.load_model(NAME)
     except InferenceServerException as error:
@@ -158,14 +158,17 @@ def load_once(client: httpclient.InferenceServerClient) -> tuple[str, str]:
 
 
 def find_fault(text: str) -> str | None:
-    """What is wrong with a reason that the server gave. Triton ends those of loads with a line's end."""
+    """Return what is wrong with a reason that the server gave.
+
+    Triton appends a newline to the reasons of loads.
+    """
     if not text.strip().isprintable():
         return "a reason that is not one printable line"
     return next((f"a defect ({words})" for words in DEFECTS if words in text), None)
 
 
 def check_sound(client: httpclient.InferenceServerClient) -> list[str]:
-    """What is wrong with the model beside them."""
+    """Return what is wrong with the valid model beside them."""
     tensor = httpclient.InferInput(SOUND.input, SENTINEL.shape, SOUND.datatype)
     tensor.set_data_from_numpy(SENTINEL)
     try:
@@ -182,7 +185,7 @@ def _state(client: httpclient.InferenceServerClient) -> str:
 
 
 def _iter_inputs(config: dict[str, Any]) -> Iterator[httpclient.InferInput]:
-    """Ones, in one row."""
+    """Yield inputs of ones, in one row."""
     rows = [1] if config.get("max_batch_size") else []
     for tensor in config["input"]:
         shape = [*rows, *(int(size) for size in tensor["dims"])]

@@ -1,4 +1,5 @@
-"""The models that strangers ask: what writes them, what a sound request holds and what its answer must be."""
+"""The models that hostile requests go to: their files, their valid requests and the right
+answers."""
 
 from __future__ import annotations
 
@@ -19,20 +20,23 @@ from sample_models import gather_model, linear_model
 Array = npt.NDArray[Any]
 
 TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
-MOST_ROWS = 64
+MAX_ROWS = 64
 """max_batch_size of all models: a request of more rows than that is small."""
 DELAY_MS = 100
-"""How long the models that hold their requests up do so. Triton 2.51 (24.10) ends when a call over gRPC is
-called off, or its deadline passes, in the moment in which it is answered, whatever the backend (24.12 mends
-it): theirs end long before that."""
+"""Delay of the models that hold up their requests.
+
+Triton 2.51 (24.10) ends if a call over gRPC is cancelled, or its deadline passes, at the moment in
+which it is answered, with any backend (24.12 fixes it). The clients' deadlines end long before
+that.
+"""
 OPTIONS = [QUICKLY, "--log-error=false", "--log-warning=false"]
-"""Of the server. Triton logs some refused requests, with names as they came."""
+"""Options of the server. Triton logs some rejected requests, with names as they came."""
 
 
 REGION, REGION_BYTES = "hostile_region", 256
 """Shared memory that the server knows of; no request here may read or write beyond it."""
 
-SIZES = (0, -1, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 2**40, MOST_ROWS + 1)
+SIZES = (0, -1, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 2**40, MAX_ROWS + 1)
 JSON_SHAPES = (
     [0, 4],
     [-1, 4],
@@ -45,8 +49,8 @@ JSON_SHAPES = (
     [3, 3],
     [0, 0],
 )
-"""Of data in JSON. Triton 2.51 makes room for such data after their shape alone: one of 2^40, which fits into
-its integers but into no memory, ends it, whatever the backend."""
+"""Shapes of data in JSON. Triton 2.51 allocates such data by their shape alone: a shape of 2^40
+fits into its integers but into no memory, and ends it, with any backend."""
 TYPES = (
     "BOOL",
     "UINT8",
@@ -90,7 +94,7 @@ NAMES = (
 
 
 class Wanted(Enum):
-    """What must come of a case."""
+    """Required outcome of a case."""
 
     REFUSED = "refused"
     ANSWERED = "answered rightly"
@@ -98,9 +102,11 @@ class Wanted(Enum):
 
 
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Of the server: where glibc begins, and stays with this. Otherwise it raises the size from which on memory
-is given back at once, and what hundreds of kilobytes leave between smaller pieces looks like a leak of some 6
-KB a request."""
+"""Environment of the server: a fixed threshold at glibc's initial value.
+
+Otherwise glibc raises the size above which memory is returned at once. Blocks of hundreds of
+kilobytes between smaller ones then look like a leak of some 6 KB a request.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +128,12 @@ class Served:
         return self.datatype == "INT32"
 
     def make_rows(self, random: Random, rows: int | None = None) -> Array:
-        """An input that the model computes."""
+        """Return an input that the model computes."""
         numbers = [random.randrange(10) for _ in range((rows or random.randint(1, 5)) * self.width)]
         return np.array(numbers, self.dtype).reshape(-1, self.width)
 
     def compute(self, rows: Array) -> Array:
-        """The answer that `rows` must get, in `output`."""
+        """Return the answer that `rows` must get, in `output`."""
         return TABLE[rows] if self.takes_indices else 2 * rows
 
 
@@ -146,7 +152,7 @@ MODELS = (*GATHERING, *LINEAR)
 
 
 def write_repository(repository: Path) -> None:
-    """All models, of every mode."""
+    """Write all models, of every mode."""
     _write(repository, gather_model(), (*GATHERING,))
     _write(repository, linear_model(), (*LINEAR, *SLOW))
 
@@ -169,4 +175,4 @@ def _write(repository: Path, model: onnx.ModelProto, models: tuple[Served, ...])
         config.write_text(
             f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n"
         )
-        exchange(config, "max_batch_size: 8000", f"max_batch_size: {MOST_ROWS}")
+        exchange(config, "max_batch_size: 8000", f"max_batch_size: {MAX_ROWS}")

@@ -1,7 +1,9 @@
-"""Sends hostile requests to a real server, sound ones between them, and judges what comes back.
+"""Runner that sends hostile requests to a real server, valid ones between them, and judges the
+answers.
 
-A case is wrong when it gets none or several answers, is answered where it must be refused or answered
-wrongly, or when the answer speaks of a defect of the backend. The same seed and number make the same case.
+A case is wrong if it gets no answer or several. It is also wrong if it is answered although it must
+be rejected, if the answer is wrong, or if the answer reports a defect of the backend. The same seed
+and number make the same case.
 """
 
 from __future__ import annotations
@@ -35,28 +37,28 @@ from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wa
 from http_cases import HttpCase, write_request
 
 ANSWER_SECONDS = 60.0
-"""How long one answer may take: far more than it does, for machines with other things to do."""
+"""Timeout of one answer: far more than it takes, for machines with other work."""
 CLIENTS = 4
-"""Of each protocol."""
+"""Number of clients of each protocol."""
 SOUND_EVERY = 4
-"""So many hostile requests before each sound one."""
+"""Number of hostile requests before each valid one."""
 LEAK_BYTES = 1000
 """A process that grows by more with every request keeps something of it."""
 SLACK_BYTES = 16 << 20
-"""What the server's allocator may keep besides, of bodies of a megabyte."""
+"""Additional bytes that the server's allocator may keep, of bodies of a megabyte."""
 DEFECTS = ("poplar backend:", "is not healthy", "Traceback")
-"""What an answer says when something other than the request is at fault."""
+"""Words in an answer that show a fault of something other than the request."""
 SERVICE = "/inference.GRPCInferenceService/"
 SENTINEL = write_request("/v2/health/live", method="GET")
 
 
 class WrongAnswerError(Exception):
-    """What is wrong with what came of a case."""
+    """A case with a wrong outcome; the message describes it."""
 
 
 @dataclass
 class Report:
-    """What came of the cases: by protocol and kind how often each status, and what was wrong."""
+    """Outcomes of the cases: the count of each status by protocol and kind, and the faults."""
 
     outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -70,7 +72,7 @@ class Report:
         self.faults += other.faults
 
     def count(self, protocol: str) -> int:
-        """The cases that went over one protocol, the sound ones too."""
+        """Return the number of cases that went over one protocol, including the valid ones."""
         return sum(counts.total() for (found, _), counts in self.outcomes.items() if found == protocol)
 
 
@@ -98,7 +100,7 @@ class HttpClient:
             self._socket = None
 
     def send(self, case: HttpCase) -> str:
-        """The statuses that came; WrongAnswerError."""
+        """Send a case and return the statuses received; raises WrongAnswerError."""
         try:
             return self._close_after(case) if case.closes else self._keep(case)
         except TimeoutError:
@@ -149,7 +151,7 @@ class HttpClient:
         return str(answer.status) if count else "closed"
 
     def _read(self) -> tuple[http.client.HTTPResponse, bytes]:
-        """Triton sends the body of an error to HEAD, too."""
+        """Read an answer; Triton sends the body of an error to HEAD, too."""
         answer = http.client.HTTPResponse(self._buffer)  # type: ignore[arg-type]
         answer.begin()
         return answer, answer.read()
@@ -173,7 +175,7 @@ def judge_http(case: HttpCase, answer: http.client.HTTPResponse, body: bytes) ->
 
 
 def _read_outputs(body: bytes, length: str | None) -> dict[str, Array]:
-    """The outputs of an answer, in JSON or after it."""
+    """Return the outputs of an answer, in JSON or after it."""
     place = len(body) if length is None else int(length)
     found = {}
     for output in json.loads(body[:place])["outputs"]:
@@ -191,7 +193,7 @@ class GrpcClient:
     """Sends messages as bytes."""
 
     def __init__(self, server: TritonServer) -> None:
-        # A channel of its own: those of one address and the same options share a connection.
+        # A separate channel: channels with the same address and options share a connection.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         self._channel = grpc.insecure_channel(server.grpc_url, options)
 
@@ -199,7 +201,7 @@ class GrpcClient:
         self._channel.close()
 
     def send(self, case: GrpcCase) -> str:
-        """The code that came; WrongAnswerError."""
+        """Send a case and return the code received; raises WrongAnswerError."""
         deadline = case.deadline_seconds or ANSWER_SECONDS
         code, text, answers = "OK", "", []
         try:
@@ -314,7 +316,8 @@ def _send(client: Any, protocol: str, kind: str, make: Any, seed: str, report: R
 
 
 def check_models(server: TritonServer) -> list[str]:
-    """What is wrong with the models now: each must be ready and answer rightly over both protocols."""
+    """Return the faults of the models now: each must be ready and answer correctly over both
+    protocols."""
     report = Report()
     for protocol, (make_client, module) in PROTOCOLS.items():
         client = make_client(server)
@@ -327,8 +330,8 @@ def check_models(server: TritonServer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the server's processes hold: bytes of memory and open files of each, and its segments of /dev/shm
-    in bytes."""
+    """Resources of the server's processes: bytes of memory and open files of each, and bytes of its
+    segments of /dev/shm."""
 
     resident: dict[str, int]
     files: dict[str, int]
@@ -336,7 +339,7 @@ class Usage:
 
 
 def measure(server: TritonServer) -> Usage:
-    """What the server, its stubs and their children hold now."""
+    """Return the present usage of the server, its stubs and their children."""
     names = _name_processes(server)
     resident = {name: resident_bytes(pid) for pid, name in names.items()}
     files = {name: len(os.listdir(f"/proc/{pid}/fd")) for pid, name in names.items()}
@@ -344,7 +347,8 @@ def measure(server: TritonServer) -> Usage:
 
 
 def _name_processes(server: TritonServer) -> dict[int, str]:
-    """By id: the server, a stub by its instance, and a stub's child by its parent's."""
+    """Return names by process id: the server, a stub by its instance, and a stub's child by its
+    parent's."""
     living = {
         process.pid: process
         for process in iter_processes()
@@ -359,7 +363,7 @@ def _name_processes(server: TritonServer) -> dict[int, str]:
 
 
 def describe_growth(before: Usage, after: Usage, requests: int) -> list[str]:
-    """How processes, memory, files and shared memory are not what they were so many requests before."""
+    """Return how processes, memory, files and shared memory have changed over so many requests."""
     found = []
     if before.resident.keys() != after.resident.keys():
         found.append(f"the processes were {sorted(before.resident)}, are {sorted(after.resident)}")

@@ -1,5 +1,5 @@
-"""Hostile calls of TensorFlow Serving's gRPC, as bytes: every kind that `KINDS` lists, what may come of it,
-and what sends them.
+"""Hostile calls of TensorFlow Serving's gRPC, as bytes: every kind in `KINDS`, the allowed
+outcomes, and the sender.
 
 The models are those of hostile_models. The same seed and number make the same case.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -23,7 +24,6 @@ from hostile_runner import (
     ANSWER_SECONDS,
     CLIENTS,
     LEAK_BYTES,
-    SLACK_BYTES,
     SOUND_EVERY,
     Report,
     WrongAnswerError,
@@ -32,10 +32,12 @@ from message_mutations import mutate_message
 from tfserving_clients import METADATA, PREDICT, STATUS, Client, make_request, make_spec, read_outputs
 from tfserving_server import TfServing
 
+BLOCK_SLACK_BYTES = 1 << 20
+"""Growth between two usages that is no leak."""
 DEFECTS = ("poplar-triton:", "poplar backend:", "Traceback", "Exception calling", "metadata size")
-"""What an answer says when something other than the request is at fault."""
+"""Words in an answer that show a fault of something other than the request."""
 COMPUTED = "could not compute the request"
-"""What a model says of values that it does not take."""
+"""Words of a model that rejects values."""
 NUMBERS = (0, 1, -1, 7, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 DTYPES = (0, 1, 2, 3, 7, 8, 9, 10, 14, 19, 20, 101, -1, 2**31 - 1, -(2**31))
 LISTS = (
@@ -60,7 +62,7 @@ METHODS = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A call, and what the answer must say: `rows` is what an answered request must hold of `model`."""
+    """A call and its expected answer: `rows` is what an answered request must hold of `model`."""
 
     message: bytes
     wanted: Wanted = Wanted.REFUSED
@@ -77,13 +79,13 @@ KINDS: dict[str, Kind] = {}
 
 
 def kind(make: Kind) -> Kind:
-    """Register what makes a kind, under its own name."""
+    """Register the maker of a kind, under its own name."""
     KINDS[make.__name__] = make
     return make
 
 
 def draft(random: Random, models: tuple[Served, ...] = MODELS) -> tuple[Served, messages.PredictRequest]:
-    """A sound request."""
+    """Return a valid request."""
     model = random.choice(models)
     return model, make_request(model.name, {model.input: model.make_rows(random)})
 
@@ -93,7 +95,7 @@ def ask(request: Any, wanted: Wanted = Wanted.REFUSED, method: str = PREDICT) ->
 
 
 def make_sound(random: Random) -> Case:
-    """What must be answered, and rightly: as content, or as typed values."""
+    """Return a case that must get the right answer, with data as content or as typed values."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     request = make_request(model.name, {model.input: rows}, random.choice([(), (model.output,)]))
@@ -236,7 +238,8 @@ def contents_of_other_lengths(random: Random) -> Case:
 
 @kind
 def typed_values_of_other_lengths(random: Random) -> Case:
-    """Fewer than the shape has are right: the last one counts for the rest."""
+    """Return a request with another number of values; fewer than the shape has are valid: the last
+    one is repeated."""
     model, request = draft(random)
     tensor = request.inputs[model.input]
     count = len(tensor.tensor_content) // 4 + random.choice([1, 100, 100_000])
@@ -261,7 +264,7 @@ def damaged_values(random: Random) -> Case:
 
 @kind
 def one_value_for_many(random: Random) -> Case:
-    """Some bytes that say they are many rows: more than the model takes."""
+    """Return a few bytes that claim to be many rows: more than the model accepts."""
     model, request = draft(random)
     tensor = request.inputs[model.input]
     tensor.tensor_content = b""
@@ -299,7 +302,7 @@ def impatient(random: Random) -> Case:
 
 @kind
 def compressed(random: Random) -> Case:
-    """Some kilobytes that become megabytes."""
+    """Return some kilobytes that decompress to megabytes."""
     model, request = draft(random)
     request.inputs[model.input].tensor_content = bytes(random.choice([1 << 20, 8 << 20]))
     return replace(ask(request), compression=grpc.Compression.Gzip)
@@ -338,7 +341,7 @@ def _send(client: Client, name: str, make: Kind, seed: str, report: Report) -> N
 
 
 def send(client: Client, case: Case) -> str:
-    """The code that came; WrongAnswerError."""
+    """Send a case and return the code received; raises WrongAnswerError."""
     call = client.channel.unary_unary(case.method).future(
         case.message, timeout=case.deadline_seconds or ANSWER_SECONDS, compression=case.compression
     )
@@ -376,7 +379,7 @@ def _judge(case: Case, code: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a server's processes hold: their ids, bytes of memory, open files and threads."""
+    """Resources of a server's processes: their ids, bytes of memory, open files and threads."""
 
     processes: list[int]
     resident: int
@@ -385,21 +388,26 @@ class Usage:
 
 
 def measure(server: TfServing) -> Usage:
-    """What they hold now."""
+    """Return the present usage of the server's processes."""
     processes = _family(server.pid)
     files = sum(len(os.listdir(f"/proc/{process}/fd")) for process in processes)
     threads = sum(len(os.listdir(f"/proc/{process}/task")) for process in processes)
     return Usage(processes, read_resident_bytes(server.pid), files, threads)
 
 
-def describe_growth(before: Usage, after: Usage, requests: int) -> list[str]:
-    """How they are not what they were so many requests before."""
+def describe_growth(usages: Sequence[Usage], requests: int) -> list[str]:
+    """Return how the processes have changed over usages that are `requests` requests apart.
+
+    The memory that an allocator keeps varies by megabytes. A leak grows between all of the usages,
+    so the smallest growth counts.
+    """
     found = []
+    before, after = usages[0], usages[-1]
     if before.processes != after.processes:
         found.append(f"the processes were {before.processes}, are {after.processes}")
-    grown = after.resident - before.resident
-    if grown > SLACK_BYTES + LEAK_BYTES * requests:
-        found.append(f"they have grown by {grown} bytes in {requests} requests")
+    growths = [later.resident - earlier.resident for earlier, later in pairwise(usages)]
+    if min(growths) > BLOCK_SLACK_BYTES + LEAK_BYTES * requests:
+        found.append(f"they grew by {growths} bytes, each time in {requests} requests")
     for what, was, now in (
         ("open files", before.files, after.files),
         ("threads", before.threads, after.threads),

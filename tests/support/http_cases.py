@@ -1,4 +1,4 @@
-"""Requests over HTTP as bytes, whole or with single things wrong, and what may come of them."""
+"""Requests over HTTP as bytes, valid or with single faults, and their allowed outcomes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hostile_models import MODELS, Array, Served, Wanted
 
 @dataclass(frozen=True, slots=True)
 class HttpCase:
-    """Bytes for one connection, how many answers they must get, and what those must say.
+    """Bytes for one connection, the number of answers they must get, and the content of those.
 
-    `rows` is what an answered request must hold of `model`. After `closes` we write no more: then fewer
-    answers may come.
+    `rows` is what an answered request must hold of `model`. If `closes`, the client sends no more
+    afterwards, and fewer answers may come.
     """
 
     data: bytes
@@ -33,7 +33,8 @@ Body = dict[str, Any]
 def write_request(
     path: str | bytes, body: bytes = b"", headers: Mapping[str, object] | None = None, method: str = "POST"
 ) -> bytes:
-    """One request as it travels; `headers` come after, and may repeat, the length of the body."""
+    """Return the bytes of one request; `headers` come after, and may repeat, the length of the
+    body."""
     target = path.encode() if isinstance(path, str) else path
     lines = {"Host": "x", "Content-Length": len(body), **(headers or {})}
     head = b"".join(f"{name}: {value}\r\n".encode() for name, value in lines.items())
@@ -41,7 +42,7 @@ def write_request(
 
 
 def draft(model: Served, rows: Array) -> Body:
-    """The JSON of a sound request."""
+    """Return the JSON of a valid request."""
     tensor = {
         "name": model.input,
         "shape": list(rows.shape),
@@ -58,21 +59,21 @@ def encode(body: object) -> bytes:
 def ask(
     model: Served, body: object, headers: Mapping[str, object] | None = None, version: str = ""
 ) -> HttpCase:
-    """The request of a body, JSON or bytes, which is to be refused."""
+    """Return the request with this body, JSON or bytes, which must be rejected."""
     return HttpCase(
         write_request(f"/v2/models/{model.name}{version}/infer", encode(body), headers), model=model
     )
 
 
 def make_sound(random: Random, model: Served | None = None) -> HttpCase:
-    """What must be answered, and rightly."""
+    """Return a case that must get the right answer."""
     model = model or random.choice(MODELS)
     rows = model.make_rows(random)
     return replace(ask(model, draft(model, rows)), wanted=Wanted.ANSWERED, rows=rows)
 
 
 def edited(random: Random, **changes: object) -> HttpCase:
-    """A request whose one input has such fields; None leaves a field out."""
+    """Return a request whose one input has these fields; None leaves a field out."""
     model = random.choice(MODELS)
     body = draft(model, model.make_rows(random))
     tensor = {**body["inputs"][0], **changes}
@@ -83,7 +84,7 @@ def edited(random: Random, **changes: object) -> HttpCase:
 def binary(
     model: Served, rows: Array, after: bytes, size: object, *, length: object = None, **fields: object
 ) -> HttpCase:
-    """A request whose data come `after` the JSON."""
+    """Return a request whose data come `after` the JSON."""
     tensor = {"name": model.input, "shape": list(rows.shape), "datatype": model.datatype, **fields}
     outputs = [{"name": model.output, "parameters": {"binary_data": True}}]
     head = encode({"inputs": [{**tensor, "parameters": {"binary_data_size": size}}], "outputs": outputs})

@@ -22,7 +22,7 @@ SANITIZERS = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recove
 
 @cache
 def find_reason() -> str:
-    """Why nothing can be built here; "" when it can."""
+    """Return the reason why nothing can be built here; "" if it can."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "nothing.c"
         source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
@@ -34,7 +34,7 @@ def find_reason() -> str:
 
 
 def build_fuzzer(folder: Path) -> Path:
-    """The driver with all sets of instructions, made in `folder`."""
+    """Build the driver with all sets of instructions in `folder`."""
     # Not the unit `dispatch`, which the driver includes.
     objects = build.compile_units(folder, build.SETS, SANITIZERS)
     command = [*build.find_compiler(), *build.FLAGS, "-D_GNU_SOURCE", *SANITIZERS]
@@ -45,7 +45,7 @@ def build_fuzzer(folder: Path) -> Path:
 
 
 def build_library(folder: Path) -> Path:
-    """The library, as it is installed but for the sanitizers."""
+    """Build the library as installed, except for the sanitizers."""
     made = folder / "libsimipu.so"
     objects = build.compile_units(folder, build.UNITS, SANITIZERS)
     build.link(objects, made, SANITIZERS)
@@ -83,7 +83,7 @@ def run_operators(library: Path) -> int:
 
 
 def main() -> int:
-    """The status of the first that fails."""
+    """Run the fuzzer and the operators; return the status of the first that fails."""
     with tempfile.TemporaryDirectory() as folder:
         fuzzer = build_fuzzer(Path(folder))
         status = subprocess.run([fuzzer, sys.argv[1]], check=False).returncode

@@ -20,11 +20,11 @@ TABLE_ROWS = 5000
 """Enough for 15 pages of weights, which are not copied: a request reads them from the mapped file."""
 
 FACTORS = {"synchronous": 2, "asynchronous": 3}
-"""Of the plain models."""
+"""Factors of the plain models."""
 
 
 def scale_model(factor: float) -> onnx.ModelProto:
-    """y = factor * x: an answer tells which weights it came from."""
+    """Return y = factor * x, so that an answer identifies the weights it came from."""
     return make_model(
         [helper.make_node("Mul", ["x", "factor"], ["y"])],
         {"x": (TensorProto.FLOAT, ["batch", WIDTH])},
@@ -34,12 +34,12 @@ def scale_model(factor: float) -> onnx.ModelProto:
 
 
 def make_rows(number: float, rows: int = 1) -> npt.NDArray[np.float32]:
-    """An input of scale_model."""
+    """Return an input of scale_model."""
     return np.full((rows, WIDTH), number, np.float32)
 
 
 def lookup_model() -> onnx.ModelProto:
-    """rows = table[ids] * factor."""
+    """Return rows = table[ids] * factor."""
     return make_model(
         [
             helper.make_node("Gather", ["table", "ids"], ["row"]),
@@ -67,6 +67,8 @@ model_warmup [
 """
 WARM_UP_REQUESTS = 5
 
+BATCHING = "dynamic_batching { }"
+"""Text that is written for a model whose rows are independent."""
 QUEUE = """dynamic_batching {
     priority_levels: 3
     default_priority_level: 2
@@ -128,7 +130,10 @@ def write_model(
     *changes: str | tuple[str, str],
     options: CompilerOptions | None = None,
 ) -> Path:
-    """A model folder; `changes` are texts to add to its config.pbtxt, or pairs of texts to exchange in it."""
+    """Write a model folder.
+
+    `changes` are texts to add to its config.pbtxt, or pairs of texts to exchange in it.
+    """
     write_triton_model(Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder)
     config = folder / "config.pbtxt"
     for change in changes:
@@ -145,7 +150,10 @@ def exchange(file: Path, old: str, new: str) -> None:
 
 
 def set_mode(mode: str) -> tuple[str, str]:
-    """What is written is synchronous; asynchronous is what comes of a configuration that says nothing."""
+    """Return the change of a configuration that sets the mode.
+
+    The compiler writes synchronous models; a configuration without the option is asynchronous.
+    """
     return (SYNCHRONOUS, SYNCHRONOUS) if mode == "synchronous" else (SYNCHRONOUS, "")
 
 
@@ -159,7 +167,7 @@ def write_explicit(repository: Path) -> list[str]:
         write_model(repository / f"warm_{mode}", scale_model(2), set_mode(mode), WARM_UP)
         write_model(repository / f"reloaded_{mode}", scale_model(2), set_mode(mode))
         busy = write_model(repository / f"busy_{mode}", scale_model(2), set_mode(mode), DELAY, ONE_BY_ONE)
-        exchange(busy / "config.pbtxt", "dynamic_batching { }", QUEUE)
+        exchange(busy / "config.pbtxt", BATCHING, QUEUE)
         write_model(
             repository / f"cached_{mode}", scale_model(2), set_mode(mode), "response_cache { enable: true }"
         )
@@ -182,8 +190,10 @@ def write_explicit(repository: Path) -> list[str]:
 
 
 def write_polled(repository: Path) -> list[str]:
-    """The machine fits the executables. A failed reload keeps Triton 24.10 from ending before its exit
-    timeout."""
+    """Write a repository to poll, for a machine that fits the executables.
+
+    A failed reload keeps Triton 24.10 from ending before its exit timeout.
+    """
     for mode in MODES:
         write_model(repository / f"executable_{mode}", scale_model(2), set_mode(mode))
     write_model(repository / "configuration", scale_model(2))
@@ -217,4 +227,4 @@ SERVERS = {
     "other machine": write_other_machine,
     "no machine": write_no_machine,
 }
-"""By name, what writes a server's repository and returns its options."""
+"""Functions that write a server's repository and return its options, by name."""

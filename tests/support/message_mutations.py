@@ -1,5 +1,5 @@
-"""Damage to protobuf messages that knows what they are: fields lost, doubled, moved and set to what nobody
-expects."""
+"""Damage to protobuf messages by structure: fields lost, doubled, moved and set to unexpected
+values."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _iter_messages(message: Message) -> Iterator[Message]:
 
 
 def _is_repeated(field: Any) -> bool:
-    """Protobuf 6 has a property for what earlier ones have a label for."""
+    """Return whether a field is repeated; protobuf 6 has a property for it, earlier versions a
+    label."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED)
 
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -18,9 +22,15 @@ import grpc
 
 NAME = "triton"
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
+HAPROXY_CHECK = "/grpc.health.v1.Health/Check"
+"""Path that HAProxy requests on each port of requests, over HTTP too."""
 _HEADER_BYTES, _LONGEST_MESSAGE = 12, 4096
 _TYPE_A, _CLASS_IN, _SECONDS = 1, 1, 1
 _NO_ERROR, _NO_SUCH_NAME = 0x8180, 0x8183
+_CODES = {
+    HTTPStatus.INTERNAL_SERVER_ERROR: grpc.StatusCode.INTERNAL,
+    HTTPStatus.SERVICE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
 
 
 class NameServer:
@@ -69,7 +79,12 @@ class NameServer:
 
 
 class EchoServer:
-    """A server and its health port, as a context manager. `asked` has the HTTP paths that came to it."""
+    """A server and its health port, as a context manager. `asked` has the HTTP paths that came to it, and
+    `num_calls` counts gRPC calls.
+
+    Answers take `seconds`, and are errors where there is a `failure`: a status of HTTP, or its like of gRPC.
+    `num_most` is the most that it had at once of each protocol since it was last set.
+    """
 
     def __init__(self, address: str, http_port: int, grpc_port: int, health_port: int) -> None:
         self.address, self.http_port, self.grpc_port, self.health_port = (
@@ -79,10 +94,16 @@ class EchoServer:
             health_port,
         )
         self.is_ready = True
+        self.seconds = 0.0
+        self.failure: HTTPStatus | None = None
         self.asked: list[str] = []
+        self.num_calls = 0
+        self.num_most: Counter[str] = Counter()
+        self._num_now: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._http = _listen(address, http_port, self._answer)
         self._health = _listen(address, health_port, lambda _: (200 if self.is_ready else 503, b""))
-        self._grpc = grpc.server(ThreadPoolExecutor(8), handlers=[_Calls(address.encode())])
+        self._grpc = grpc.server(ThreadPoolExecutor(64), handlers=[_Calls(self._call)])
         assert self._grpc.add_insecure_port(f"{address}:{grpc_port}") == grpc_port
 
     def __enter__(self) -> EchoServer:
@@ -100,25 +121,47 @@ class EchoServer:
         self._grpc.stop(None).wait()
 
     def _answer(self, path: str) -> tuple[int, bytes]:
+        if path == HAPROXY_CHECK:
+            return HTTPStatus.NOT_FOUND, b""
         self.asked.append(path)
-        return 200, self.address.encode()
+        with self._work("http"):
+            return self.failure or HTTPStatus.OK, self.address.encode()
+
+    def _call(self, context: grpc.ServicerContext) -> bytes:
+        self.num_calls += 1
+        with self._work("grpc"):
+            if self.failure:
+                context.abort(_CODES[self.failure], "as told")
+            return self.address.encode()
+
+    @contextmanager
+    def _work(self, protocol: str) -> Iterator[None]:
+        with self._lock:
+            self._num_now[protocol] += 1
+            self.num_most[protocol] = max(self.num_most[protocol], self._num_now[protocol])
+        try:
+            time.sleep(self.seconds)
+            yield
+        finally:
+            with self._lock:
+                self._num_now[protocol] -= 1
 
 
 class _Calls(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    def __init__(self, answer: bytes) -> None:
+    def __init__(self, answer: Callable[[grpc.ServicerContext], bytes]) -> None:
         self._answer = answer
 
     def service(self, handler_call_details: Any) -> Any:
-        """Every method is one that answers."""
-        return grpc.unary_unary_rpc_method_handler(lambda request, context: self._answer)
+        """Return a handler that answers, for every method."""
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: self._answer(context))
 
 
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 64
+    request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A proxy that hangs up is nothing to tell of."""
+        """Ignore errors, because a proxy may disconnect."""
 
 
 def _listen(address: str, port: int, answer: Callable[[str], tuple[int, bytes]]) -> _Listener:

@@ -9,7 +9,7 @@ import onnxruntime
 
 
 def unoptimised_session(model: onnx.ModelProto | bytes | Path) -> onnxruntime.InferenceSession:
-    """A session that computes the graph of a model as it is written."""
+    """Return a session that computes the graph of a model as written."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -7,12 +7,15 @@ import onnx
 from onnx import TensorProto, helper
 from sample_models import make_model
 
-ROWS, PLACES, MOST = 3, 8, 6
+ROWS, PLACES, MAX_SAMPLES = 3, 8, 6
 
 
 def row_sums_model(dtype: int = TensorProto.INT32) -> onnx.ModelProto:
-    """sums [rows, places]: at each place the sum of the ids of the sample that the mask has there; the same
-    ids doubled."""
+    """Return a model with the outputs sums and doubled, both [rows, places].
+
+    sums has, at each place, the sum of the ids of the sample that the mask has there; doubled has
+    the ids twice.
+    """
     shape = [ROWS, PLACES]
     nodes = [
         helper.make_node("Unsqueeze", ["mask", "last"], ["down"]),
@@ -34,8 +37,10 @@ def row_sums_model(dtype: int = TensorProto.INT32) -> onnx.ModelProto:
 
 
 def unpacked_sums_model() -> onnx.ModelProto:
-    """sums [samples, 1]: of the ids of each sample, whose lengths unpack_info has, added up from the first
-    on."""
+    """Return a model of sums [samples, 1]: the sum of the ids of each sample.
+
+    unpack_info has the lengths of the samples, which are added up from the first on.
+    """
     nodes = [
         helper.make_node("CumSum", ["unpack_info", "zero"], ["ends"]),
         helper.make_node("Sub", ["ends", "unpack_info"], ["starts"]),
@@ -50,8 +55,8 @@ def unpacked_sums_model() -> onnx.ModelProto:
     ]
     return make_model(
         nodes,
-        {"ids": (TensorProto.INT32, [ROWS, PLACES]), "unpack_info": (TensorProto.INT32, [MOST, 1])},
-        {"sums": (TensorProto.FLOAT, [MOST, 1])},
+        {"ids": (TensorProto.INT32, [ROWS, PLACES]), "unpack_info": (TensorProto.INT32, [MAX_SAMPLES, 1])},
+        {"sums": (TensorProto.FLOAT, [MAX_SAMPLES, 1])},
         {
             "zero": np.array(0),
             "flat": np.array([-1, 1]),
@@ -61,7 +66,7 @@ def unpacked_sums_model() -> onnx.ModelProto:
 
 
 def table_model() -> onnx.ModelProto:
-    """found [rows, places] = table[ids] * mask; ids beyond 9 are refused."""
+    """Return found [rows, places] = table[ids] * mask; ids beyond 9 are rejected."""
     shape = [ROWS, PLACES]
     return make_model(
         [

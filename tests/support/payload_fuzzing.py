@@ -1,4 +1,5 @@
-"""What every payload of an executable must come to: answers, or an error of ours, within the limits."""
+"""Required outcome of every payload of an executable: answers, or an error of ours, within the
+limits."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from simipu import Device, Direction, Engine, GraphOptions, Program, SimIpuError
 from simipu import executable_pb2 as pb
 
 OPTIONS = GraphOptions(num_threads=1, limit_seconds=1.0, ready_seconds=5.0, memory_bytes=256 << 20)
-_MOST_FED_BYTES = 1 << 20
+_MAX_FED_BYTES = 1 << 20
 
 
 @cache
 def seed_executables() -> tuple[Compiled, ...]:
-    """Sound executables of several kinds: floats and halves, constants and streamed weights, loops, branches,
-    convolutions."""
+    """Return valid executables of several kinds: floats and halves, constants and streamed weights,
+    loops, branches, convolutions."""
     models = [linear_model(), gather_model(), hostile.endless_loop(3), _branches(), _convolution()]
     found = []
     for model in models:
@@ -46,7 +47,7 @@ def seed_executables() -> tuple[Compiled, ...]:
 
 @cache
 def seed_payloads() -> tuple[bytes, ...]:
-    """Their payloads."""
+    """Return the payloads of `seed_executables`."""
     return tuple(compiled.executable.serialize() for compiled in seed_executables())
 
 
@@ -135,7 +136,7 @@ def check_payload(payload: bytes, *, isolated: bool = False) -> str:
 def _feed(program: Program, stream: Stream) -> Callable[[int], npt.NDArray[Any]]:
     def read(_most: int) -> npt.NDArray[Any]:
         shape = (1, *(stream.row_shape if program.kind == 1 and program.batch_size else stream.shape))
-        if np.prod([max(1, size) for size in shape], dtype=float) * stream.dtype.itemsize > _MOST_FED_BYTES:
+        if np.prod([max(1, size) for size in shape], dtype=float) * stream.dtype.itemsize > _MAX_FED_BYTES:
             raise SimIpuError("nobody sends that much")
         return np.ones(shape, stream.dtype)
 
@@ -153,13 +154,13 @@ def _drain(program: Program, stream: Stream) -> Callable[[npt.NDArray[Any]], Non
 
 
 def iter_damaged(first: int, count: int) -> Iterator[bytes]:
-    """So many damaged payloads, the same for the same numbers."""
+    """Yield that many damaged payloads, the same for the same numbers."""
     for number in range(first, first + count):
         yield damage(number)[1]
 
 
 def damage(number: int) -> tuple[Compiled, bytes]:
-    """The damaged payload of a number, and what it was made of."""
+    """Return the damaged payload of a number, and the compiled model it was made from."""
     random = Random(number)
     payload = random.choice(seed_payloads())
     return seed_executables()[seed_payloads().index(payload)], mutate_payload(payload, random)

@@ -1,4 +1,5 @@
-"""Processes of a server that are played: each says and does what its test has planned, and none is begun."""
+"""Fake processes of a server: each reports and does what its test has planned, and none is
+started."""
 
 from __future__ import annotations
 
@@ -10,28 +11,28 @@ from typing import Any
 
 from commands.tfserving.worker import Report
 
+FIRST_PID = 7
 Plan = Callable[["PlayedProcess", Connection], None]
 
 
 class PlayedProcess:
-    """What multiprocessing would give. `plan` is what it does when it is begun; a `deaf` one does not end
-    when it is asked to."""
+    """Fake of multiprocessing's process. `plan` is its action on start; a `deaf` one ignores
+    requests to end."""
 
-    pid = 7
-
-    def __init__(self, plan: Plan, connection: Connection) -> None:
+    def __init__(self, plan: Plan, connection: Connection, pid: int) -> None:
+        self.pid = pid
         self.exitcode: int | None = None
         self.deaf = False
         self.asked = self.killed = False
         self._plan = plan
-        # One of its own, as a process has: whoever begins it closes the other.
+        # A separate end, as a process has: the code that starts it closes the other.
         self._connection = Connection(os.dup(connection.fileno()), readable=False)
 
     def start(self) -> None:
         self.follow(self._plan)
 
     def follow(self, plan: Plan) -> None:
-        """Do what is planned."""
+        """Execute the plan."""
         plan(self, self._connection)
 
     def is_alive(self) -> bool:
@@ -50,7 +51,7 @@ class PlayedProcess:
         assert self.exitcode is not None or seconds is not None
 
     def end(self, status: int) -> None:
-        """It has ended, unless it had before."""
+        """End the process, unless it has ended already."""
         if self.exitcode is None:
             self.exitcode = status
             self._connection.close()
@@ -72,17 +73,17 @@ class PlayedContext:
 
     def Process(self, target: Any, args: tuple[Any, ...], name: str) -> PlayedProcess:
         plan = self._plans.pop(0) if len(self._plans) > 1 else self._plans[0]
-        self.begun.append(PlayedProcess(plan, args[-1]))
+        self.begun.append(PlayedProcess(plan, args[-1], FIRST_PID + len(self.begun)))
         return self.begun[-1]
 
 
 def serve(_: PlayedProcess, connection: Connection) -> None:
-    """It serves all models."""
+    """Play a process that serves all models."""
     connection.send(Report())
 
 
 def say(*problems: str, error: str = "", status: int | None = None) -> Plan:
-    """It says this, and ends with the status, if any."""
+    """Return a plan that reports this, and ends with the status, if any."""
 
     def act(process: PlayedProcess, connection: Connection) -> None:
         connection.send(Report(error, problems))
@@ -93,15 +94,15 @@ def say(*problems: str, error: str = "", status: int | None = None) -> Plan:
 
 
 def end(status: int) -> Plan:
-    """It ends without a word."""
+    """Return a plan that ends without a report."""
     return lambda process, _: process.end(status)
 
 
 def be_deaf(process: PlayedProcess, connection: Connection) -> None:
-    """It serves, and does not end when it is asked to."""
+    """Play a process that serves, and ignores requests to end."""
     process.deaf = True
     serve(process, connection)
 
 
 def be_silent(_: PlayedProcess, __: Connection) -> None:
-    """It neither serves nor ends."""
+    """Play a process that neither serves nor ends."""

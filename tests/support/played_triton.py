@@ -16,7 +16,7 @@ UNKNOWN = "Request for unknown model: 'm' is not found"
 
 
 class Refused(Exception):
-    """What a call is refused with."""
+    """Error that a call is rejected with."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -24,9 +24,12 @@ class Refused(Exception):
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Answers with its inputs, under their names. What `plan` has for a method is called for its answer
-    instead. `asked` has the calls that came, `ended` the methods of those that are over; those that `wait`
-    go on once it is `released`."""
+    """Fake server that answers with its inputs, under their names.
+
+    A function in `plan` for a method is called for its answer instead. `asked` has the received
+    calls, `ended` the methods of those that are over. Calls that `wait` go on once it is
+    `released`.
+    """
 
     def __init__(self) -> None:
         self.versions = [1, 2]

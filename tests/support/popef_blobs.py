@@ -1,4 +1,4 @@
-"""Small PopEF files, most of them sound, for the tests of what reads and writes them."""
+"""Small PopEF files, most of them valid, for the tests of readers and writers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from popef.types import BlobHeader, Executable
 
 
 def info(shape: tuple[int, ...] = (2, 3), data_type: popef.DataType = popef.DataType.F32) -> popef.TensorInfo:
-    """Of a small tensor."""
+    """Return the info of a small tensor."""
     return popef.TensorInfo(shape=shape, dataType=data_type)
 
 
 def write_whole(target: str | os.PathLike[str] | BinaryIO, metadata: popef.Metadata | None = None) -> None:
-    """One blob of each kind; the tensor is 0..5."""
+    """Write one blob of each kind; the tensor is 0..5."""
     with popef.Writer(target) as writer:
         writer.writeMetadata(metadata or popef.Metadata(executable="e", anchors=[popef.Anchor(name="w")]))
         with writer.createExecutable("e") as blob:
@@ -39,14 +39,14 @@ def write_whole(target: str | os.PathLike[str] | BinaryIO, metadata: popef.Metad
 
 
 def parse_lazily(data: bytes) -> popef.Reader:
-    """A reader of some bytes, of which it has seen headers and structures only."""
+    """Return a reader that has read headers and structures of some bytes only."""
     reader = popef.Reader()
     reader.parseStream(io.BytesIO(data))
     return reader
 
 
 def parse(data: bytes) -> popef.Reader:
-    """A reader of some bytes that has been asked for everything it can say of them."""
+    """Return a reader that has read everything in some bytes."""
     reader = parse_lazily(data)
     for executable in reader.executables():
         executable.executable()
@@ -61,14 +61,14 @@ def parse(data: bytes) -> popef.Reader:
 
 
 def whole() -> bytes:
-    """What `write_whole` writes."""
+    """Return the bytes that `write_whole` writes."""
     sink = io.BytesIO()
     write_whole(sink)
     return sink.getvalue()
 
 
 def raw_executable(payload: bytes, uncompressed: int) -> bytes:
-    """An executable blob with a payload that may be anything."""
+    """Return an executable blob with any payload."""
     body = encode(Executable(name="e", uncompressedSize=uncompressed))
     return (
         encode(BlobHeader(type=BlobType.POPLAR_EXECUTABLE, size=48 + len(body) + len(payload)))
@@ -78,7 +78,7 @@ def raw_executable(payload: bytes, uncompressed: int) -> bytes:
 
 
 def build(*paths: Path, name: str | None = None) -> popef.Model:
-    """The model in some files."""
+    """Return the model in some files."""
     reader = popef.Reader()
     for path in paths:
         reader.parseFile(path)
@@ -96,11 +96,11 @@ class Pipe(io.BytesIO):
 
 
 def message(*words: int) -> bytes:
-    """A message of one segment; the first word is the root pointer."""
+    """Return a message of one segment; the first word is the root pointer."""
     return struct.pack("<II", 0, len(words)) + struct.pack(f"<{len(words)}Q", *words)
 
 
 def metadata_blob(words: Sequence[int]) -> bytes:
-    """A metadata blob whose structure has these words."""
+    """Return a metadata blob whose structure has these words."""
     body = message(*words)
     return encode(BlobHeader(type=BlobType.METADATA, size=48 + len(body))) + body

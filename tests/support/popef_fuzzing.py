@@ -1,4 +1,4 @@
-"""What must hold of popef whatever bytes it is given, and files to begin the search with."""
+"""Properties of popef for any bytes, and files to begin the search with."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SECONDS = 2.0
 
 
 def check(data: bytes) -> None:
-    """Read `data` in every way; raises AssertionError for a broken promise, and lets out what is no
-    PopefError."""
+    """Read `data` in every way; raises AssertionError for a broken promise, and any error that is
+    no PopefError."""
     began = time.process_time()
     with popef.Reader(LIMITS) as reader:
         try:
@@ -58,7 +58,7 @@ def _check_refused(data: bytes, error: popef.PopefError) -> None:
 
 
 def _verify(data: bytes) -> list[Finding]:
-    """The findings on bytes, which are given the path that they need."""
+    """Return the findings on bytes, which are given the path that they need."""
     file = os.memfd_create("popef")
     try:
         os.write(file, data)
@@ -91,7 +91,7 @@ def _check_read(data: bytes, reader: popef.Reader) -> None:
 
 
 def _check_like_the_general_decoder(blob: Blob) -> None:
-    """Blobs recognised by their template are what they are without it."""
+    """Check that blobs recognised by their template are equal to those of the general decoder."""
     general = read_blob(blob.source, blob.index, blob.start, blob.source.read(blob.start, HEAD_BYTES), LIMITS)
     for name in ("type", "version", "structure", "structure_start", "payload_start", "end"):
         assert getattr(general, name) == getattr(blob, name), name
@@ -122,14 +122,14 @@ def _or_none(read: Callable[[], bytes | memoryview]) -> bytes | memoryview | Non
 
 
 def _check_written_again(reader: popef.Reader) -> None:
-    """What was read and written again is read as equal."""
+    """Check that blobs that are read and written again are read as equal."""
     sink = io.BytesIO()
     try:
         with popef.Writer(sink) as writer:
             for blob in reader.blobs():
                 _write(writer, blob)
     except popef.PopefError:
-        return  # two executables of one name, or an element type whose size nobody knows
+        return  # two executables of one name, or an element type of unknown size
     if not sink.getvalue():
         return
     with popef.Reader() as again:
@@ -175,8 +175,8 @@ CODE = b"IPU code " * 30
 
 
 def seed_files() -> Iterator[bytes]:
-    """Valid files: every type of blob, every codec, the layouts of popef's writer, of the reference and of
-    the builder."""
+    """Return valid files: every type of blob, every codec, the layouts of popef's writer, of the
+    reference and of the builder."""
     yield written_by_popef(EXAMPLE)
     for seed in range(10):
         yield b"".join(written_by_others(blob, seed + i) for i, blob in enumerate(EXAMPLE))

@@ -19,7 +19,7 @@ PlainBlob = tuple[int, Plain, bytes]
 
 @st.composite
 def blobs(draw: st.DrawFn) -> PlainBlob:
-    """One blob whose payload is what its structure says."""
+    """Draw one blob whose payload fits its structure."""
     kind = draw(st.integers(0, 4))
     shape = PLAIN.shapes[STRUCTURE_OF_BLOB[kind]]
     if kind == 1:
@@ -46,7 +46,7 @@ ITEM_BYTES = (1, 1, 2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 1, 1)
 
 
 def tensor_bytes(info: Plain) -> int:
-    """Bytes of one tensor."""
+    """Return the bytes of one tensor."""
     size = ITEM_BYTES[info["dataType"]]
     for dimension in info["shape"]:
         size *= dimension
@@ -62,7 +62,7 @@ FILES = st.lists(
 
 
 def written_by_popef(file: list[PlainBlob]) -> bytes:
-    """The bytes of popef's writer."""
+    """Return the bytes of popef's writer."""
     sink = io.BytesIO()
     with popef.Writer(sink) as writer:
         for kind, values, payload in file:
@@ -82,7 +82,7 @@ def written_by_popef(file: list[PlainBlob]) -> bytes:
 
 
 def written_by_others(blob: PlainBlob, seed: int) -> bytes:
-    """A blob whose header and structure are the reference's or the builder's."""
+    """Return a blob whose header and structure come from the reference or the builder."""
     kind, values, payload = blob
 
     def message(name: str, values: Plain) -> bytes:
@@ -100,7 +100,7 @@ def written_by_others(blob: PlainBlob, seed: int) -> bytes:
 
 
 def split_by_reference(data: bytes) -> list[PlainBlob]:
-    """The blobs of a file, found by hopping from header to header with the reference library alone."""
+    """Return the blobs of a file, found from header to header with the reference library alone."""
     file, start = [], 0
     while start < len(data):
         header, structure = _first_message("BlobHeader", data, start)

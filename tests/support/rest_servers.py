@@ -1,4 +1,4 @@
-"""The REST application on a port of its own, in front of models that say what they are told."""
+"""The REST application on a separate port, in front of fake models with given answers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from aiohttp import web
+from commands.tfserving.connections import ConnectionLimit
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.metrics import Counters, make_memory
 from commands.tfserving.models import (
@@ -30,6 +31,7 @@ from commands.tfserving.models import (
     VersionStatus,
 )
 from commands.tfserving.rest import Limits, make_application, make_runner
+from commands.tfserving.rest_bodies import BodyLimits
 from commands.tfserving.settings import Settings
 
 FLOATS = Signature(
@@ -41,7 +43,7 @@ SEVERAL = Signature(
     {name: TensorSpec(np.dtype(np.int32), (-1, 2)) for name in NAMES},
 )
 SECONDS = 30
-LIMITS = Limits(body_bytes=10_000, all_bodies_bytes=15_000, body_seconds=0.5, calls=3)
+LIMITS = Limits(BodyLimits(body_bytes=10_000, all_bytes=15_000, seconds=0.5, unfinished=12), calls=3)
 PREDICT = "/v1/models/half:predict"
 POST = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n".encode()
 ROW = b'{"instances": [1.0]}'
@@ -103,7 +105,7 @@ class FakeModels:
 
 
 def make_models() -> FakeModels:
-    """Two versions of one, one with several inputs, and one with an odd name."""
+    """Return two versions of one model, a model with several inputs, and one with an odd name."""
     return FakeModels(
         {
             "half": [FakeServable("half", 7, FLOATS), FakeServable("half", 3, FLOATS)],
@@ -116,7 +118,7 @@ def make_models() -> FakeModels:
 
 @dataclass
 class Answer:
-    """What came back."""
+    """Answer to a request."""
 
     status: int
     headers: Mapping[str, str]
@@ -139,10 +141,7 @@ class RestServer:
 
     runner: web.AppRunner
     counters: Counters
-
-    @property
-    def port(self) -> int:
-        return int(self.runner.addresses[0][1])
+    port: int
 
     @property
     def num_connections(self) -> int:
@@ -170,7 +169,7 @@ class RestServer:
         return self.ask("POST", path, gzip.compress(body), {"Content-Encoding": "gzip"})
 
     def count(self, line: str) -> float:
-        """A series of the metrics."""
+        """Return the value of a series of the metrics, 0 if there is none."""
         for found in self.counters.write_page().decode().splitlines():
             name, _, value = found.rpartition(" ")
             if name == line:
@@ -179,10 +178,16 @@ class RestServer:
 
 
 @contextmanager
-def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> Iterator[RestServer]:
-    """A server of `models`; `settings` are fields of Settings."""
+def serve(
+    models: FakeModels,
+    limits: Limits | None = None,
+    connections: ConnectionLimit | None = None,
+    **settings: Any,
+) -> Iterator[RestServer]:
+    """Run a server of `models`; `settings` are fields of Settings."""
+    connections = connections or ConnectionLimit(1000, 0)
     ready = threading.Event()
-    runners: list[web.AppRunner] = []
+    running: list[RestServer] = []
     names = list(models.versions)
     counters = Counters(make_memory(multiprocessing.get_context("spawn"), names, 1), names, 1)
     stop: list[Any] = []
@@ -191,20 +196,22 @@ def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> 
         application = make_application(models, Settings(sources=(), **settings), counters, limits=limits)
         runner = make_runner(application, count_malformed=counters.count_malformed)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        runners.append(runner)
-        end = asyncio.Event()
+        assert runner.server is not None
         loop = asyncio.get_running_loop()
+        server = await loop.create_server(connections.wrap(runner.server), "127.0.0.1", 0)
+        running.append(RestServer(runner, counters, server.sockets[0].getsockname()[1]))
+        end = asyncio.Event()
         stop.append(lambda: loop.call_soon_threadsafe(end.set))
         ready.set()
         await end.wait()
+        server.close()
         await runner.cleanup()
 
     thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     thread.start()
     assert ready.wait(SECONDS)
     try:
-        yield RestServer(runners[0], counters)
+        yield running[0]
     finally:
         stop[0]()
         thread.join(SECONDS)
@@ -234,7 +241,7 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true."""
+    """Wait for a condition; return whether it comes true."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         if condition():

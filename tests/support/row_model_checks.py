@@ -30,18 +30,22 @@ from simipu import CompileError
 Array = npt.NDArray[Any]
 
 BOUND, HALF_BOUND = 1e-4, 2.0**-6
-"""How far answers may lie apart, of 1 or the largest; in half, a row's and its own in the whole batch."""
+"""Tolerance of answers, relative to 1 or the largest; in half, between a row's result and its own
+in the whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a model: equal, whole (rows depend on each other, as they do), refused (rows do not, but
-    no rule says so), uncompiled, or wrong."""
+    """Outcome of a model.
+
+    It is equal, whole (rows depend on each other, and the rules say so), refused (rows are
+    independent, but no rule says so), uncompiled, or wrong.
+    """
 
     kind: str
     reason: str = ""
     is_found: bool = True
-    """Whether the dry run finds a wrong one."""
+    """True if the dry run finds a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,13 @@ class Case:
         return mixed
 
     def run(self, session: Session, feeds: Mapping[str, Array]) -> list[Array]:
-        """Return what a session makes of rows, along the first axis."""
+        """Return a session's results for rows, along the first axis."""
         found = session.run({name: np.moveaxis(value, self.axis, 0) for name, value in feeds.items()})
         return [found[name] for name in self.names]
 
 
 def check(seed: int, precision: str = "fp32") -> Outcome:
-    """Return what becomes of the model of a seed.
+    """Return the outcome of the model of a seed.
 
     In half its rows are compared with those of its own batch.
     """
@@ -211,7 +215,7 @@ def _check_whole(case: Case, compiled: Executable, session: Session) -> Outcome:
     reason = compiled.rows.dependence or ""
     if _draws(case.model):
         return Outcome("whole", reason)
-    # Where rows depend on each other, a batch is what lies along the first axis, if all tensors have it.
+    # If rows depend on each other, the batch is the first axis, if all tensors have it.
     is_stacked = bool(session.batch_size)
     found = session.run({name: value if is_stacked else value[None] for name, value in case.rows.items()})
     results = [found[name] if is_stacked else found[name][0] for name in case.names]

@@ -1,8 +1,9 @@
-"""Random models about rows: the batch size is a size of every other axis, too, so that a rule that takes one
-for the other is found. Each model is made of its seed alone.
+"""Random models about rows: every other axis may have the batch size too, so that a rule that
+confuses them is found.
 
-A model grows by steps, one operator or a few each. A step takes tensors that are there; where it does not fit
-them, nothing is added. Shapes are ONNX's own inference.
+Each model depends on its seed alone. A model grows by steps of one operator or a few each. A step
+takes tensors that exist; if it does not fit them, nothing is added. Shapes are ONNX's own
+inference.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ IR_VERSION = 10
 
 
 class Unfit(Exception):
-    """The step does not fit the tensors that are there."""
+    """The step does not fit the existing tensors."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The steps by which random models about rows grow: see `row_models`.
 
-A step takes tensors that are there, and raises Unfit where it does not fit them.
+A step takes existing tensors, and raises Unfit if it does not fit them.
 """
 
 from __future__ import annotations
@@ -321,7 +321,7 @@ def pick_along(model: RowModel) -> object:
 
 @step
 def pick_by_rows(model: RowModel) -> object:
-    """A table, whose entries rows name."""
+    """Add a table with a lookup of the entries that rows name."""
     name = model.pick()
     found = model.add("ArgMax", name, axis=find_axis(model, name), keepdims=0, kind=TensorProto.INT64)
     table = model.weight(8, *[model.size() for _ in range(int(model.random.integers(0, 3)))])
@@ -460,7 +460,7 @@ def quantised_product(model: RowModel) -> object:
 
 @step
 def size_of_an_axis(model: RowModel) -> object:
-    """A size in the arithmetic: that of the batch depends on how many rows there are."""
+    """Multiply by the size of an axis; that of the batch depends on the number of rows."""
     name = model.pick()
     sizes = model.add("Shape", name, kind=TensorProto.INT64)
     index = model.constant(np.array(find_axis(model, name), np.int64))

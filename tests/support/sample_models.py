@@ -1,4 +1,4 @@
-"""Tiny ONNX models from which tests compile, and PopEF files for what poprt does not compile."""
+"""Tiny ONNX models that tests compile, and PopEF files with content that poprt does not compile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = Mapping[str, tuple[int, Sequence[Any]]]
 def make_model(
     nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, weights: Mapping[str, Any], opset: int = 17
 ) -> onnx.ModelProto:
-    """An ONNX model; inputs and outputs map names to (element type, shape)."""
+    """Return an ONNX model; inputs and outputs map names to (element type, shape)."""
     graph = helper.make_graph(
         nodes,
         "test",
@@ -43,18 +43,19 @@ TYPES = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
 }
-"""Those of tensors that TensorFlow, Triton and PopEF all have, but 64 bits, by their names in numpy."""
+"""Element types by numpy name that TensorFlow, Triton and PopEF all have, except those of 64
+bits."""
 
 
 def types_model() -> onnx.ModelProto:
-    """Inputs of all TYPES, each of which comes back as it went in."""
+    """Return a model with inputs of all TYPES, each of which is returned unchanged."""
     nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in TYPES]
     inputs = {name: (kind, ["n", 2]) for name, kind in TYPES.items()}
     return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
 
 
 def linear_model(width: int = 4, seed: int = 0) -> onnx.ModelProto:
-    """y = relu(x @ w + b), x of shape [batch, width]; z = x * 2."""
+    """Return y = relu(x @ w + b), x of shape [batch, width]; z = x * 2."""
     random = np.random.default_rng(seed)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"], name="multiply"),
@@ -77,8 +78,8 @@ def linear_model(width: int = 4, seed: int = 0) -> onnx.ModelProto:
 
 
 def gather_model() -> onnx.ModelProto:
-    """Rows of a table of 10 by 3, which counts up from 0, by pairs of indices; others than 0 to 9 are
-    refused."""
+    """Return rows of a table of 10 by 3, which counts up from 0, by pairs of indices; others than 0
+    to 9 are rejected."""
     return make_model(
         [helper.make_node("Gather", ["table", "ids"], ["rows"])],
         {"ids": (TensorProto.INT64, ["n", 2])},
@@ -88,8 +89,10 @@ def gather_model() -> onnx.ModelProto:
 
 
 def loudness_model() -> onnx.ModelProto:
-    """y = x over the loudest value of the whole batch: a row's answer depends on its neighbours, as in audio
-    front ends."""
+    """Return y = x over the loudest value of the whole batch.
+
+    A row's answer depends on its neighbours, as in audio front ends.
+    """
     return make_model(
         [
             helper.make_node("Abs", ["x"], ["size"]),
@@ -105,8 +108,10 @@ def loudness_model() -> onnx.ModelProto:
 
 
 def steps_model(steps: int = 5) -> onnx.ModelProto:
-    """A time-major LSTM with zeros for its state: x [steps, batch, 2] to y [steps, batch, 3] and last [batch,
-    3]."""
+    """Return a time-major LSTM with zeros for its state.
+
+    It maps x [steps, batch, 2] to y [steps, batch, 3] and last [batch, 3].
+    """
     random = np.random.default_rng(0)
     nodes = [
         helper.make_node("LSTM", ["x", "w", "r", "", "", "state", "state"], ["all", "end"], hidden_size=3),
@@ -133,7 +138,7 @@ def steps_model(steps: int = 5) -> onnx.ModelProto:
 
 
 def loop_model() -> onnx.ModelProto:
-    """Turns a loop as often as its input says, and counts."""
+    """Return a model that runs a loop as often as its input says, and counts."""
     int64 = TensorProto.INT64
     body = helper.make_graph(
         [
@@ -160,7 +165,8 @@ def loop_model() -> onnx.ModelProto:
 
 
 def write_handmade(path: Path, model: onnx.ModelProto) -> None:
-    """A PopEF file whose main program is `model` as it is: any operator, any type, every shape fixed."""
+    """Write a PopEF file whose main program is `model` unchanged: any operator, any type, every
+    shape fixed."""
     streams = tuple(
         Stream(value.name, value.name, direction, *_type_and_shape(value))
         for direction, values in (
@@ -174,7 +180,7 @@ def write_handmade(path: Path, model: onnx.ModelProto) -> None:
 
 
 def write_executable(path: Path, executable: SimulatedExecutable) -> None:
-    """A PopEF file of an executable of one program, as it is."""
+    """Write a PopEF file of an executable of one program, unchanged."""
     (program,) = executable.programs
     kinds = {
         Direction.HOST_TO_DEVICE: popef.TensorType.INPUT,

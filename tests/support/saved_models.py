@@ -22,13 +22,13 @@ _PATIENCE_SECONDS = 60
 
 
 def ask(loaded: Any, **inputs: Any) -> dict[str, npt.NDArray[Any]]:
-    """What a SavedModel answers by its signature."""
+    """Return the answer of a SavedModel by its signature."""
     answer = loaded.signatures["serving_default"](**inputs)
     return {name: value.numpy() for name, value in answer.items()}
 
 
 def run_fresh(code: str, *arguments: object, status: int = 0, **environment: str) -> str:
-    """What another Python prints that runs `code`; on stderr, where it is to fail."""
+    """Run `code` in another Python and return its output, or its stderr if it must fail."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, **environment},
@@ -42,7 +42,7 @@ def run_fresh(code: str, *arguments: object, status: int = 0, **environment: str
 
 
 def list_children(pid: int | str = "self") -> list[int]:
-    """The processes of engines that a process has."""
+    """Return the ids of a process's engine child processes."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text(encoding="ascii").split():
@@ -53,7 +53,7 @@ def list_children(pid: int | str = "self") -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there, and more than its status."""
+    """Return whether a process exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -62,7 +62,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for what comes some time."""
+    """Wait for a condition that will hold at some time."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < deadline

@@ -17,8 +17,10 @@ CODES = {8: 2, 16: 3, 32: 4, 64: 5}
 def scatter(
     shape: StructShape, values: Plain, seed: int, bits: int = 64, seen: Counter[str] | None = None
 ) -> bytes:
-    """A message of some values in a form that `seed` chooses, its integers `bits` wide; `seen` counts what
-    occurs in it."""
+    """Return a message of some values in a form that `seed` chooses, with integers of `bits` bits.
+
+    `seen` counts what occurs in it.
+    """
     seen = Counter() if seen is None else seen
     random = Random(seed)
     root = _Grower(random, bits, seen).struct(shape, values)
@@ -99,5 +101,5 @@ class _Grower:
 
 
 def _used(slots: list[Any]) -> int:
-    """Slots up to the last one that holds something."""
+    """Return the number of slots up to the last one that holds something."""
     return max((i + 1 for i, slot in enumerate(slots) if slot), default=0)

@@ -1,4 +1,4 @@
-"""PopEF files as another SDK writes them: of what poprt compiled, with other metadata."""
+"""PopEF files in the form of another SDK: poprt's executables with other metadata."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import popef
 
 
 def open_file(path: Path) -> popef.Model:
-    """The one model of a file."""
+    """Return the one model of a file."""
     reader = popef.Reader()
     reader.parseFile(path)
     return popef.ModelBuilder(reader).createModel()

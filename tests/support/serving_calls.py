@@ -1,4 +1,4 @@
-"""Requests as their clients see them, played: what a test says is given up is."""
+"""Fake requests as seen from their clients: the test decides which are cancelled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 class PlayedCall:
-    """A call (see commands.tfserving.models.Call) of a client that goes when it is told to; `num_waits` is
-    how often its thread has waited."""
+    """A call (see commands.tfserving.models.Call) whose client the test disconnects; `num_waits`
+    counts its thread's waits."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.num_waits = 0

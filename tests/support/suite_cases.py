@@ -1,4 +1,4 @@
-"""The cases of ONNX's backend test-suite, as arrays: what a model is given, and what it has to answer."""
+"""The cases of ONNX's backend test-suite, as arrays: inputs and expected outputs of each model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted")
-"""Those whose models are a part of the package; the others are fetched from the network."""
+"""Kinds of cases whose models are part of the package; the others are fetched from the network."""
 EXPANDED = "_expanded"
 """Ends the name of a case whose model has the body of a function in place of its operator."""
 
 DataSet = tuple[list[Any], list[Any]]
-"""Inputs and expected outputs, in the order of the graph: arrays, or what stands for sequences."""
+"""Inputs and expected outputs, in the order of the graph: arrays, or values that represent
+sequences."""
 
 
 @dataclass(frozen=True, slots=True)

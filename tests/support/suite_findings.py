@@ -1,6 +1,7 @@
-"""What is known of cases of ONNX's backend test-suite that differ, and why others are refused.
+"""Known differences in cases of ONNX's backend test-suite, and the reasons why others are rejected.
 
-A case that differs without being listed here is an error of the project's. One that is listed may pass.
+A case that differs without being listed here is an error of the project's. One that is listed may
+pass.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def classify_refusal(message: str) -> str:
 
 
 def find_unnamed(results: Iterable[tuple[str, str, Outcome]]) -> list[str]:
-    """Return what is wrong: cases that differ for no known reason, fail or crash, with what was found.
+    """Return the faults: cases that differ for no known reason, fail or crash, with their outcomes.
 
     `results` has names, precisions and outcomes.
     """

@@ -1,5 +1,8 @@
-"""Takes a case of ONNX's backend test-suite through Converter, Compiler and ModelRunner, and says what became
-of it. Cases run in a worker process: one that crashes or takes too long ends alone."""
+"""Runner that takes a case of ONNX's backend test-suite through Converter, Compiler and
+ModelRunner.
+
+Cases run in a worker process: one that crashes or takes too long ends alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from simipu import CompileError
 from suite_cases import Case, DataSet
 
 MAX_SECONDS = 60.0
-"""For one case."""
+"""Time limit of one case."""
 _HALF = 2e-2
 """Error of half that is allowed, of the larger of 1 and the expected value: some roundings in a row."""
 _QUOTED = re.compile(r"'([^']*)'")
@@ -35,7 +38,7 @@ Array = npt.NDArray[Any]
 
 
 class Status(str, Enum):
-    """What became of a case."""
+    """Outcome of a case."""
 
     PASSED = "passed"
     REFUSED = "refused"
@@ -49,8 +52,11 @@ class Status(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The status of a case, and what was found; `fixed` are the inputs that had to become constants, `error`
-    the largest error of a case that differs, of the largest expected value."""
+    """Status of a case and its details.
+
+    `fixed` are the inputs that had to become constants. `error` is the largest error of a case that
+    differs, relative to the largest expected value.
+    """
 
     status: Status
     found: str = ""
@@ -59,9 +65,9 @@ class Outcome:
 
 
 def run_case(case: Case, precision: str) -> Outcome:
-    """Convert, compile and run a case in this process, and compare.
+    """Convert, compile and run a case in this process, and compare its outputs.
 
-    An input whose value decides a shape is made a constant, as the compiler's message asks for.
+    An input whose value determines a shape is made a constant, as the compiler's message requests.
     """
     model, sets = case.read()
     names = [value.name for value in model.graph.input]
@@ -129,9 +135,9 @@ def _find_open_shapes(model: onnx.ModelProto, given: Sequence[Any]) -> dict[str,
 
 
 def compare(found: Array, expected: Any, case: Case, precision: str) -> str:
-    """Return how an output differs from what the suite expects, or nothing.
+    """Return how an output differs from the suite's, or "" if it does not.
 
-    A model in half is compared as one in half, whatever the suite allows.
+    A model in half is compared with half's tolerance, regardless of the suite's.
     """
     wanted = np.asarray(expected)
     if found.shape != wanted.shape:
@@ -153,7 +159,8 @@ def compare(found: Array, expected: Any, case: Case, precision: str) -> str:
 
 
 def find_error(found: Array, expected: Array) -> float:
-    """Return the largest error, of the largest expected value; infinity where there is none to be told."""
+    """Return the largest error, relative to the largest expected value; infinity if it is
+    undefined."""
     if found.shape != expected.shape or expected.dtype.kind in "OUS" or not expected.size:
         return float("inf")
     with np.errstate(all="ignore"):
@@ -179,7 +186,7 @@ class Worker:
         self._end()
 
     def run(self) -> Iterator[tuple[Case, Outcome]]:
-        """Yield every case with what became of it."""
+        """Yield every case with its outcome."""
         for number, case in enumerate(self._cases):
             yield case, self._run(number)
 

@@ -1,5 +1,5 @@
-"""TensorFlow's TensorProto, made at run time out of its public field numbers: protobuf's own word on what is
-on the wire."""
+"""TensorFlow's TensorProto, made at run time from its public field numbers, as protobuf itself
+encodes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = {
     "DT_UINT64": ("uint64_val", 17, "uint64"),
     "DT_STRING": ("string_val", 8, "bytes"),
 }
-"""Where a type's values are: the field's name, number and type."""
+"""Field of a type's values: its name, number and type."""
 NUMBERS = {
     "DT_FLOAT": 1,
     "DT_DOUBLE": 2,
@@ -41,7 +41,10 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 
 def make_tensor_proto(*, packed: bool) -> Any:
-    """The class of the message; its lists are written packed, as TensorFlow's are, or one value at a time."""
+    """Return the class of the message.
+
+    Its lists are written packed, as TensorFlow's are, or one value at a time.
+    """
     package = "packed" if packed else "unpacked"
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     shape = file.message_type.add(name="Shape")

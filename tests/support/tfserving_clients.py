@@ -30,11 +30,13 @@ _ANSWERS: dict[str, Any] = {
 
 
 class Client:
-    """Asks the server at `url`, as a context manager; with `credentials` over TLS. Its version is that of the
-    last answer."""
+    """Client of the server at `url`, a context manager; with `credentials` over TLS.
+
+    Its version is that of the last answer.
+    """
 
     def __init__(self, url: str, credentials: grpc.ChannelCredentials | None = None) -> None:
-        # A channel of its own: those of one address and the same options share a connection.
+        # A separate channel: channels with the same address and options share a connection.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         if credentials is None:
             self.channel = grpc.insecure_channel(url, options)
@@ -59,17 +61,18 @@ class Client:
         seconds: float = PATIENCE_SECONDS,
         **choice: Any,
     ) -> dict[str, Array]:
-        """The outputs by name; grpc.RpcError. `choice` is `version` or `version_label`."""
+        """Return the outputs by name; raises grpc.RpcError. `choice` is `version` or
+        `version_label`."""
         answer = self._ask(PREDICT, make_request(model, inputs, outputs, **choice), seconds)
         self.version = answer.model_spec.version.value
         return read_outputs(answer)
 
     def send(self, model: str, inputs: Mapping[str, Array], seconds: float = PATIENCE_SECONDS) -> Any:
-        """A future of a PredictResponse, to be cancelled."""
+        """Return a future of a PredictResponse, to be cancelled."""
         return self._call(PREDICT).future(make_request(model, inputs), timeout=seconds)
 
     def read_status(self, model: str, **choice: Any) -> list[tuple[int, int, str]]:
-        """Version, state and error of each; grpc.RpcError."""
+        """Return version, state and error of each version; raises grpc.RpcError."""
         request = messages.GetModelStatusRequest(model_spec=make_spec(model, **choice))
         answer = self._ask(STATUS, request, PATIENCE_SECONDS)
         return [(each.version, each.state, each.status.error_message) for each in answer.model_version_status]
@@ -85,7 +88,7 @@ class Client:
 
 @contextmanager
 def refused(code: str, *words: str) -> Iterator[None]:
-    """A block that a grpc.RpcError of this code, with these words in its text, must end."""
+    """Check that the block ends with a grpc.RpcError of this code, with these words in its text."""
     with pytest.raises(grpc.RpcError) as raised:
         yield
     text = raised.value.details()
@@ -94,7 +97,7 @@ def refused(code: str, *words: str) -> Iterator[None]:
 
 
 def make_spec(model: str, version: int | None = None, version_label: str | None = None) -> messages.ModelSpec:
-    """Which model is asked."""
+    """Return the specification of the requested model."""
     spec = messages.ModelSpec(name=model)
     if version is not None:
         spec.version.value = version
@@ -106,7 +109,7 @@ def make_spec(model: str, version: int | None = None, version_label: str | None 
 def make_request(
     model: str, inputs: Mapping[str, Array], outputs: Sequence[str] = (), **choice: Any
 ) -> messages.PredictRequest:
-    """A sound request, its inputs as tensor_content."""
+    """Return a valid request, with its inputs as tensor_content."""
     request = messages.PredictRequest(model_spec=make_spec(model, **choice), output_filter=outputs)
     for name, array in inputs.items():
         tensor = request.inputs[name]
@@ -121,7 +124,7 @@ def make_request(
 
 
 def read_outputs(answer: messages.PredictResponse) -> dict[str, Array]:
-    """The arrays of an answer by name."""
+    """Return the arrays of an answer by name."""
     found = {}
     for name, tensor in answer.outputs.items():
         dtype, shape = wire.read_dtype(name, tensor), wire.read_shape(name, tensor)

@@ -30,7 +30,7 @@ def infer(client: Any, model: str, inputs: dict[str, Array], **options: Any) -> 
     """Send arrays by name over HTTP or gRPC; the answer's arrays by name."""
     module = httpclient if isinstance(client, httpclient.InferenceServerClient) else grpcclient
     if module is grpcclient:
-        # Over HTTP the client has a time limit of its own.
+        # Over HTTP the client has a separate timeout.
         options = {"client_timeout": PATIENCE_SECONDS, **options}
     return _arrays(client.infer(model, _tensors(module, inputs), **options))
 
@@ -53,10 +53,11 @@ def send(
 
 @contextmanager
 def traffic(grpc_url: str, model: str, clients: int = 3) -> Iterator[list[list[Any]]]:
-    """Clients that send numbered rows to a scale_model one request after the other, until the block is left.
+    """Run clients that send numbered rows to a scale_model one request after the other, until the
+    block ends.
 
-    Yields a growing list per client of what became of its requests: the factor of the right answer, REFUSED
-    when the model is not there, or a text saying what was wrong.
+    Yields a growing list of outcomes per client: the factor of the right answer, REFUSED if the
+    model is not there, or a text that describes the fault.
     """
     stop = threading.Event()
     outcomes: list[list[Any]] = [[] for _ in range(clients)]
@@ -79,17 +80,17 @@ def traffic(grpc_url: str, model: str, clients: int = 3) -> Iterator[list[list[A
 
 
 def wait_for_all(outcomes: list[list[Any]], wanted: Any) -> None:
-    """Until the last outcome of every client of `traffic` is `wanted`."""
+    """Wait until the last outcome of every client of `traffic` is `wanted`."""
     wait_until(lambda: all(mine and mine[-1] == wanted for mine in outcomes), f"{wanted!r} at every client")
 
 
 def phases(outcomes: list[Any]) -> list[Any]:
-    """A client's outcomes with repetitions left out."""
+    """Return a client's outcomes without repetitions."""
     return [outcome for outcome, _ in itertools.groupby(outcomes)]
 
 
 def read_metrics(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """The Prometheus page: by name, the labels and value of each series."""
+    """Return the Prometheus page: the labels and value of each series, by name."""
     with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         text = answer.read().decode()
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -99,7 +100,7 @@ def read_metrics(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def read_metric(url: str, name: str, **labels: str) -> float:
-    """The sum of the series of that name with these labels among theirs; 0 if there are none."""
+    """Return the sum of the series of that name whose labels include these; 0 if there are none."""
     series = read_metrics(url).get(name, [])
     return sum(value for found, value in series if labels.items() <= found.items())
 

@@ -1,4 +1,4 @@
-"""Requests handed over to the session thread: each answered once, in order, with what waits bounded."""
+"""Requests to the session thread: each is answered once and in order, and the queue is bounded."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from triton_poplar.request import Request
 
 
 class Answers:
-    """Collects requests as they are answered."""
+    """Collector of answered requests."""
 
     def __init__(self):
         self.requests = []
@@ -90,7 +90,7 @@ def test_an_incomplete_batch_is_flushed_after_the_timeout(make_instance):
 
 
 def test_what_waits_is_bounded(make_instance):
-    """With nobody to run them, the rows of one run wait in the queue; the next call blocks."""
+    """While no run ends, the rows of one run wait in the queue, and the next call blocks."""
     instance, answers = make_instance(timeout_ns=0)
     gate = threading.Event()
     compute = instance.session._engine._mains[5].compute
@@ -194,7 +194,7 @@ def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path, is_asyn
         instance.submit([request(instance, 4)])
         answers.wait(1)
     else:
-        # Without anybody to answer to, as synchronous instances are.
+        # It has no callback for answers, as synchronous instances have none.
         instance._respond = None
         instance.execute([request(instance, 3), request(instance, 1)])
     assert instance.get_graph("batch size", "rows") is not None
@@ -209,7 +209,7 @@ def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path, is_asyn
     values = {event["name"]: event["args"]["linear_0"] for event in events if event["ph"] == "C"}
     assert values["linear batch size (rows)"] == 4
     assert values["linear execution (ms)"] == pytest.approx(instance.statistics.execution_ns / 1e6)
-    # Calls to `submit` overlap: a thread's slices do not.
+    # Calls to `submit` overlap; the slices of one thread do not.
     calls = [event["args"] for event in events if event["name"] == "execute"]
     assert calls == ([] if is_asynchronous else [{"requests": 2, "rows": 4}])
 
@@ -220,7 +220,7 @@ def test_without_tracing_there_are_no_graphs(make_instance):
 
 
 def slow_down(instance, seconds):
-    """Have the CPU take so much longer for each batch."""
+    """Make the CPU take so many seconds longer for each batch."""
     graph = instance.session._engine._mains[5].graph
     compute = graph.run
     graph.run = lambda *arguments: time.sleep(seconds) or compute(*arguments)
@@ -239,7 +239,10 @@ def test_runs_of_a_cpu_slower_than_the_modelled_chip_are_counted(make_instance, 
 
 
 def test_a_paced_pipeline_takes_as_many_batches_as_it_works_on(make_instance, linear, tmp_path):
-    """Five, each of which takes a second, and the chip has room for the next after a fifth of it."""
+    """It works on five batches, each of which takes a second.
+
+    The chip has room for the next batch after a fifth of that.
+    """
     compiled = Compiler.compile(Converter(batch_size=4).convert(linear))
     target = compiled.executable.target
     slow = {"cycles": target.clock_hz, "interval_cycles": target.clock_hz // 5}
@@ -257,7 +260,7 @@ def test_a_paced_pipeline_takes_as_many_batches_as_it_works_on(make_instance, li
 
 
 def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):
-    """A full batch at once; an incomplete one when it has waited for more rows from then on."""
+    """A full batch starts at once; an incomplete one first waits for more rows, from then on."""
     instance, answers = make_instance(sim_timing="paced", timeout_ns=50_000_000)
     batch_ns, clock = round(instance.session.modelled_seconds * 1e9), instance.session._engine._clock
     free_at_ns = time.perf_counter_ns() + 200_000_000
@@ -298,7 +301,7 @@ def test_whatever_goes_wrong_in_handing_over_is_answered(make_instance):
         assert raised.value.code == "INTERNAL"
     instance._delay_seconds = 0
     instance.enqueue_request = None
-    for _ in range(10):  # what failed has left its place
+    for _ in range(10):  # failed requests have left their places
         instance.submit([request(instance, 4)])
     assert len(answers.wait(12)) == 12
     del instance.enqueue_request

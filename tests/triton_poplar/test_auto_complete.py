@@ -1,4 +1,4 @@
-"""What a configuration lacks is filled in from the PopEF file; what it has stays."""
+"""Missing parts of a configuration come from the PopEF file; its own parts stay."""
 
 import sys
 
@@ -102,7 +102,7 @@ def test_bad_files_are_named(folder):
 
 
 def test_completing_loads_no_native_runtime(folder):
-    """The process in which Triton completes configurations hangs the server when it dies."""
+    """If the process in which Triton completes configurations dies, the server hangs."""
     import subprocess
 
     code = (

@@ -1,4 +1,4 @@
-"""The backend's options: where they come from, which values they take, what they do to a model."""
+"""The backend's options: their sources, their values, and their effect on a model."""
 
 import subprocess
 import sys
@@ -86,7 +86,7 @@ def test_an_option_that_nothing_knows_is_a_warning(caplog):
 
 @pytest.fixture
 def open_instance(linear, compile_popef, tmp_path):
-    """An instance of the linear model under the backend's options."""
+    """Yield a function that opens an instance of the linear model with options of the backend."""
     compile_popef(linear, name="linear/1/executable.popef")
     opened = []
 
@@ -133,7 +133,10 @@ def test_a_machine_that_does_not_fit_is_a_load_error(open_instance, option, reas
 
 
 def write_real(folder, replicas):
-    """A file as an SDK writes it: machine code, TensorFlow's names, replicas of a batch of 4 halves."""
+    """Write a file as an SDK writes it.
+
+    It has machine code, TensorFlow's names, and replicas of a batch of 4 halves.
+    """
 
     def anchor(name, kind, width):
         shape = (replicas, 4, width) if replicas else (4, width)
@@ -162,7 +165,7 @@ def write_real(folder, replicas):
     (folder / "name_map.json").write_text('{"infeed_1.0": "x", "outfeed_2.0": "y", "outfeed_2.1": "z"}')
 
 
-# A file that counts no replica has one.
+# A file without a number of replicas has one replica.
 @pytest.mark.parametrize("replicas", [2, 0])
 def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas):
     folder = tmp_path / "real" / "1"

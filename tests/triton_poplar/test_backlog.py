@@ -1,5 +1,7 @@
-"""The drain of a backlog, with played requests: a queue in front of one instance, and a clock that computing
-moves."""
+"""The drain of a backlog, with simulated requests.
+
+A queue stands in front of one instance, and computing moves the clock.
+"""
 
 from collections import Counter, deque
 
@@ -21,7 +23,7 @@ class Clock:
 
 
 class Played:
-    """A request of a client that is gone `patience` seconds after it was sent."""
+    """Request of a client that leaves `patience` seconds after it was sent."""
 
     def __init__(self, sent, patience=float("inf"), client="a"):
         self.sent = sent
@@ -30,8 +32,10 @@ class Played:
 
 
 class Server:
-    """A queue that hands over what waits, up to `most` requests at once; the instance works as the backend
-    does."""
+    """Queue that hands over waiting requests, up to `most` at once.
+
+    Its instance works as the backend does.
+    """
 
     def __init__(self, backlog, clock, most=BATCH):
         self.backlog, self.clock, self.most = backlog, clock, most
@@ -105,7 +109,7 @@ def test_goodput_under_overload_stays_near_capacity(server, factor, patience, go
 
 
 def test_without_a_drain_goodput_is_lost(server):
-    """What the rule is for: the played queue shows what the real one does."""
+    """The rule prevents this loss, which the simulated queue shows as the real one does."""
     server.backlog.judge = lambda *_: None
     server.serve(offer(3 * CAPACITY, 60, patience=2.0), 60)
     assert server.outcomes["a", "answered"] <= 0.1 * 60 * CAPACITY
@@ -128,7 +132,7 @@ def test_clients_without_deadlines_are_never_refused(server):
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5, 0), (0.9, 0), (0.97, 0.01)])
 def test_a_client_that_gives_up_at_once_has_no_requests_of_others_refused(server, share, refused):
-    """Though it offers most of three times the capacity."""
+    """That client offers most of a load of three times the capacity."""
     load = 3 * CAPACITY
     arrivals = offer(share * load, 30, patience=0.02, client="hasty")
     arrivals += offer((1 - share) * load, 30, client="patient")
@@ -139,7 +143,7 @@ def test_a_client_that_gives_up_at_once_has_no_requests_of_others_refused(server
 
 
 def test_a_client_with_less_than_half_of_the_runs_has_nothing_of_others_refused(server):
-    """Weighed by its share of what is computed, not by how often it cancels."""
+    """A client counts by its share of what is computed, not by how often it cancels."""
     arrivals = offer(0.4 * CAPACITY, 30, patience=0.15, client="hasty")
     arrivals += offer(0.8 * CAPACITY, 30, client="patient")
     server.serve(arrivals, 60)
@@ -147,7 +151,7 @@ def test_a_client_with_less_than_half_of_the_runs_has_nothing_of_others_refused(
 
 
 def test_drains_that_do_not_help_become_rare(server, clock):
-    """All but one of each run are given up in the middle of the run, always."""
+    """All but one request of each run are always cancelled in the middle of the run."""
     refused_at = []
     while clock.now < 120:
         start = clock.now
@@ -193,12 +197,35 @@ def test_requests_that_come_together_after_nothing_waited_end_the_drain(server, 
 
 
 def test_a_call_that_came_while_refusals_were_sent_does_not_end_the_drain(server, clock):
-    """Triton hands over what waits after the last of them."""
+    """Triton hands over the waiting requests after the last refusal."""
     server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
     server.call([Played(0)] * 1000)
     clock.now += 0.4
     server.call([Played(clock.now)] * 300)
     assert server.outcomes == {("a", "refused"): 1300}
+
+
+def test_a_long_call_that_takes_long_to_be_handed_over_does_not_end_the_drain(server, clock):
+    """The call waits; only the number of its requests takes the time."""
+    server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
+    clock.now += 0.1
+    server.call([Played(clock.now)] * 1500)
+    assert server.outcomes == {("a", "refused"): 1500}
+
+
+@pytest.mark.parametrize("patience", [0.5, 2.0])
+def test_clients_in_closed_loops_after_an_overload_are_not_refused(server, clock, patience):
+    server.serve(offer(3 * CAPACITY, 20, patience=patience), 20)
+    refused = server.backlog.is_draining
+    clock.now += 2 * MAX_DRAIN_SECONDS  # clients come back
+    answered = 0
+    server.waiting.extend(Played(clock.now, client="patient") for _ in range(64))
+    while answered < 640:
+        server.call([server.waiting.popleft() for _ in range(min(BATCH, len(server.waiting)))])
+        done = server.outcomes["patient", "answered"]
+        server.waiting.extend(Played(clock.now, client="patient") for _ in range(done - answered))
+        answered = done
+    assert server.outcomes["patient", "refused"] == 0, refused
 
 
 def test_a_drain_has_an_end_though_the_queue_has_none(server, clock):
@@ -210,7 +237,7 @@ def test_a_drain_has_an_end_though_the_queue_has_none(server, clock):
 
 
 def test_requests_are_asked_for_rarely(server, clock):
-    """200 full calls within a tenth of a second."""
+    """There are 200 full calls within a tenth of a second."""
     for _ in range(200):
         server.backlog.watch([Played(0)] * 64, server.is_cancelled)
         clock.now += 0.0005 - ASK_SECONDS * server.asked / 1e9

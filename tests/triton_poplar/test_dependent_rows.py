@@ -1,4 +1,4 @@
-"""Rows of different requests share a run only where they are proven to be independent."""
+"""Rows of different requests share a run only if they are proven to be independent."""
 
 import logging
 import threading
@@ -132,7 +132,7 @@ def test_of_a_file_that_says_nothing_nothing_is_taken_for_proven(linear, compile
 
 
 def write_with_note(source, tmp_path, payload):
-    """The version folder of a model with another note on its rows, or none."""
+    """Return the version folder of a model with this note on its rows; None removes the note."""
     target = tmp_path / "model" / "1" / "executable.popef"
     target.parent.mkdir(parents=True)
     with popef.Reader() as reader, popef.Writer(target) as writer:
@@ -201,7 +201,7 @@ def test_rows_along_the_second_axis_are_served_in_any_number(steps):
 
 
 def test_triton_may_batch_them_along_the_first(steps):
-    """With a max_batch_size of one's own dims are a row's, and Triton puts rows before them."""
+    """With a user's max_batch_size, dims are those of a row, and Triton puts rows before them."""
     entries = {"input": [("x", [5, 2])], "output": [("y", [5, 3]), ("last", [3])]}
     config = {
         kind: [{"name": name, "data_type": "TYPE_FP32", "dims": dims} for name, dims in tensors]

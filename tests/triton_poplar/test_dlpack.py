@@ -1,4 +1,4 @@
-"""Capsules carry every type and shape, and let go of the array when their consumer is done."""
+"""Capsules carry every type and shape, and release the array when their consumer is done."""
 
 import gc
 import weakref
@@ -9,7 +9,7 @@ from triton_poplar import dlpack
 
 
 class Producer:
-    """What numpy asks of a DLPack producer."""
+    """The interface that numpy expects of a DLPack producer."""
 
     def __init__(self, array):
         self.array = array

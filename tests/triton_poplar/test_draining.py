@@ -1,4 +1,4 @@
-"""Instances and the backend's model.py under overload: what they refuse, skip, split and count."""
+"""Instances and the backend's model.py under overload: what they reject, skip, split and count."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ BATCH = 4
 
 
 class Client:
-    """Of one request: gone before its run, or when it is over."""
+    """Client of one request, who leaves before its run or when it is over."""
 
     def __init__(self, gone=False, goes=False):
         self.gone, self.goes = gone, goes
@@ -54,7 +54,7 @@ def instance(linear, compile_popef, tmp_path, monkeypatch):
 
 
 def execute(instance, clients):
-    """The requests of a call, answered; clients leave when it is computed."""
+    """Answer a call with one request per client; clients leave when the run is computed."""
     run = instance.session.run
 
     def leave(*arguments):
@@ -112,7 +112,7 @@ def test_cancelled_requests_of_a_full_call_are_not_computed_and_the_others_are(i
             request.outputs()
     assert instance.statistics.rows == BATCH
     assert instance.statistics.errors == {"cancelled": BATCH}
-    waste_a_run(instance)  # that nobody wants a call at all starts nothing
+    waste_a_run(instance)  # a call that every client cancelled starts nothing
     execute(instance, [Client()])
     execute(instance, [Client(gone=True) for _ in range(2 * BATCH)])
     assert instance.statistics.errors["drained"] == 0
@@ -143,7 +143,7 @@ class Sender:
 
 
 class Sent:
-    """One request of Triton's."""
+    """One request as Triton sends it."""
 
     def __init__(self):
         self.sender = Sender()
@@ -153,6 +153,9 @@ class Sent:
 
     def requested_output_names(self):
         return ["z"]
+
+    def timeout(self):
+        return 0
 
     def get_response_sender(self):
         return self.sender

@@ -1,4 +1,4 @@
-"""The backend's own lines: rare, named, and without what moves a terminal's cursor."""
+"""The backend's own log lines: rare, named, and without control characters of a terminal."""
 
 import logging
 import subprocess

@@ -1,4 +1,7 @@
-"""`is_ready` of the backend's model.py, as Triton's stub calls it: beside `execute`, from another thread."""
+"""`is_ready` of the backend's model.py, called as Triton's stub does.
+
+The stub calls it beside `execute`, from another thread.
+"""
 
 import importlib.util
 import json
@@ -21,7 +24,7 @@ class TritonModelException(Exception):
 
 
 class NoMetrics:
-    """Of a server that has none."""
+    """Metric class of a server whose metrics are off."""
 
     COUNTER = GAUGE = 0
 
@@ -74,7 +77,7 @@ def load_model(linear, compile_popef, tmp_path, monkeypatch):
 @pytest.mark.parametrize("synchronous", ["0", "1"])
 def test_an_instance_is_ready_from_its_load_until_its_end(load_model, synchronous):
     model = load_model(synchronous_execution=synchronous)
-    assert model.is_ready() is True  # Triton takes nothing but a bool
+    assert model.is_ready() is True  # Triton accepts only a bool
     model.finalize()
     assert model.is_ready() is False
 

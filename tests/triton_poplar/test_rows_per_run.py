@@ -1,5 +1,7 @@
-"""A run has place for the compiled batch, times the replicas, times the device iterations: configurations say
-so, requests of any size fit."""
+"""A run holds the compiled batch times the replicas times the device iterations.
+
+Configurations say so, and requests of any size fit.
+"""
 
 import numpy as np
 import pytest
@@ -17,7 +19,10 @@ BATCH = 4
 
 @pytest.fixture
 def make_folder(linear, compile_popef, tmp_path):
-    """The version folder of the linear model, of so many replicas and device iterations."""
+    """Return a function that makes the linear model's version folder.
+
+    Its arguments are the numbers of replicas and of device iterations.
+    """
 
     def make(replicas, iterations):
         replicate(compile_popef(linear, name="linear/1/executable.popef", batch=BATCH), replicas, iterations)
@@ -27,7 +32,7 @@ def make_folder(linear, compile_popef, tmp_path):
 
 
 def config(max_batch_size, *batch):
-    """A whole configuration; `batch` stands before the row in dims."""
+    """Return a complete configuration; `batch` stands before the row in dims."""
     shapes = {"input": {"x": 4}, "output": {"y": 3, "z": 4}}
     entries = {
         kind: [
@@ -67,7 +72,7 @@ def test_dims_that_hold_another_batch_are_refused_with_the_total(make_folder, re
 @MACHINES
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_max_batch_size_may_be_less_or_more_than_the_total(make_folder, replicas, iterations, total, more):
-    """Requests of more rows than a run has place for are split."""
+    """Requests with more rows than a run holds are split."""
     state = ModelState(config(total + more), make_folder(replicas, iterations))
     state.validate()
     assert not state.holds_batch

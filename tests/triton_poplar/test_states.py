@@ -1,4 +1,7 @@
-"""Models, requests and instances without Triton: what agrees is served, what does not is refused by name."""
+"""Models, requests and instances without Triton: those that agree are served.
+
+All others are rejected by name.
+"""
 
 import json
 import os
@@ -26,7 +29,7 @@ def entry(name, dims, data_type="TYPE_FP32"):
 
 
 def make_config(**changes):
-    """What Triton hands over for the linear model."""
+    """Return the configuration that Triton passes for the linear model."""
     parameters = changes.pop("parameters", {})
     return {
         "name": "linear",
@@ -40,7 +43,7 @@ def make_config(**changes):
 
 @pytest.fixture
 def folder(linear, compile_popef, tmp_path):
-    """A version folder with the linear model."""
+    """Return a version folder with the linear model."""
     compile_popef(linear, name="linear/1/executable.popef")
     return tmp_path / "linear" / "1"
 
@@ -75,7 +78,7 @@ def test_bad_requests_fail_alone(sizes):
 
 @pytest.fixture(autouse=True)
 def _shared_instance(request, folder):
-    """hypothesis wants no function-scoped fixtures: hand the instance over on the function."""
+    """Pass the instance on the test function; hypothesis rejects function-scoped fixtures."""
     if request.function is test_bad_requests_fail_alone:
         request.function.instance = ModelInstanceState(ModelState(make_config(), folder), "linear_0")
 
@@ -303,7 +306,7 @@ def test_damaged_files_are_refused_by_name(folder):
 
 @pytest.fixture
 def two_models(folder, compile_popef):
-    """One file with two executables, called as poprt calls them."""
+    """Write one file with two executables and return the names that poprt gives them."""
     other = compile_popef(linear_model(width=4, seed=1), name="other.popef")
     path = folder / "executable.popef"
     path.write_bytes(path.read_bytes() + other.read_bytes())
@@ -329,7 +332,7 @@ def test_one_of_several_executables_is_chosen_by_the_parameter_or_the_models_nam
 
 
 def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
-    """Executable, metadata and each weight in a file of its own."""
+    """Executable, metadata and each weight may lie in a file of their own."""
     path = compile_popef(linear, name="apart/executable.popef", options={"constant_weights": False})
     with popef.Reader() as reader:
         reader.parseFile(path)
@@ -388,7 +391,7 @@ def test_a_wait_for_tests_lasts_a_day_at_most(folder):
 
 @pytest.mark.parametrize("handed", [[], ["handed over"]])
 def test_a_wait_for_tests_comes_once_for_each_call_and_instance(folder, monkeypatch, handed):
-    """In the calling thread, before any of the call's requests."""
+    """The calling thread waits before it takes any of the call's requests."""
     waits = []
     parameters = {"execute_delay_ms": "1500", "creation_delay_sec": "3"}
     state = ModelState(make_config(parameters=parameters), folder)
@@ -451,7 +454,7 @@ def test_the_documentation_holds_the_tables_of_parameters_and_metrics():
     ],
 )
 def test_parameters_reach_the_session(folder, parameter, value, read, default, expected):
-    """The memory that is free changes from look to look."""
+    """The amount of free memory changes from one measurement to the next."""
     for parameters, wanted in (({}, default), ({parameter: value}, expected)):
         session = open_session(ModelState(make_config(parameters=parameters), folder))
         is_near = wanted != expected and not isinstance(wanted, str)

@@ -1,6 +1,10 @@
-"""What the metrics say of the sums that an instance keeps."""
+"""The metrics that are made of the sums that an instance keeps."""
 
-from triton_poplar.statistics import ERRORS, METRICS, Statistics
+import numpy as np
+import pytest
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.parameters import parse_parameters
+from triton_poplar.statistics import DEFAULT_BUCKETS, ERRORS, METRICS, Histogram, Statistics
 
 
 def test_metrics_are_sums_in_seconds_rows_and_runs():
@@ -34,6 +38,38 @@ def test_an_instance_that_has_done_nothing_counts_nothing():
 
 
 def test_what_can_fall_is_a_gauge_and_all_else_a_counter():
-    """Prometheus takes the rate of names that end so."""
+    """Prometheus takes the rate of metrics whose names end in `_total`."""
     assert {metric.name for metric in METRICS if not metric.is_counter} == {"poplar_queue_rows"}
     assert all(metric.name.endswith("_total") == metric.is_counter for metric in (*METRICS, ERRORS))
+
+
+def test_a_duration_is_in_every_bucket_from_its_own_on_and_a_bound_belongs_to_its_bucket():
+    bounds = (0.001, 0.5, 1.0)
+    durations_ns = [0, 1_000_000, 1_000_001, 500_000_000, 999_999_999, 1_000_000_001, 5_000_000_000]
+    histogram = Histogram(bounds)
+    for each in durations_ns:
+        histogram.add(each)
+    seconds = np.array(durations_ns) / 1e9
+    expected = {f"{bound:g}": int((seconds <= bound).sum()) for bound in bounds} | {"+Inf": 7}
+    assert dict(histogram.iter_buckets()) == expected
+    assert histogram.sum_ns == sum(durations_ns)
+
+
+def test_larger_buckets_are_published_first():
+    """A page that is read at the same time then has no bucket larger than a longer one."""
+    assert [le for le, _ in Histogram((0.5, 1.0)).iter_buckets()] == ["+Inf", "1", "0.5"]
+
+
+def parse_buckets(text):
+    return parse_parameters({"parameters": {"latency_buckets": {"string_value": text}}}).latency_buckets
+
+
+def test_buckets_are_a_parameter():
+    assert parse_buckets("0.01, 0.1,2") == (0.01, 0.1, 2.0)
+    assert parse_parameters({}).latency_buckets == DEFAULT_BUCKETS
+
+
+@pytest.mark.parametrize("text", ["", "1,1", "2,1", "0,1", "-1,1", "a", "1,nan", "nan", "inf", "1," * 51])
+def test_buckets_that_prometheus_could_not_read_are_refused(text):
+    with pytest.raises(ModelConfigError, match="latency_buckets: expected 1 to 50 ascending numbers"):
+        parse_buckets(text)

@@ -1,5 +1,5 @@
-"""The example models of the repository at work: real files, sentences and pictures, answered by the
-server."""
+"""Demonstrations of the repository's example models: the server answers real files, sentences and
+pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Case", "Example", "examples"]
 
 
 def examples(repository: Path) -> list[Example]:
-    """The demonstrations whose model folders are in a repository."""
+    """Return the demonstrations whose model folders are in a repository."""
     found: list[Example] = []
     for kind in (Magika, SentenceSimilarity, DocumentOrientation, TextRecognition):
         if (repository / kind.model).is_dir():

@@ -30,7 +30,7 @@ TEXT = (
 
 
 def page() -> Image.Image:
-    """A page of printed text, upright."""
+    """Draw a page of printed text, upright."""
     image = Image.new("RGB", (480, 480), "white")
     draw = ImageDraw.Draw(image)
     font = ImageFont.load_default(32)
@@ -40,10 +40,10 @@ def page() -> Image.Image:
 
 
 def prepare(image: Image.Image) -> Array:
-    """A picture as the model takes it: float32 [3, 224, 224]."""
+    """Convert a picture into the model's input: float32 [3, 224, 224]."""
     scale = SHORT_SIDE / min(image.size)
-    # Pillow's Lanczos filter averages where the package's cv2.INTER_LANCZOS4 samples; the model does not
-    # mind.
+    # Pillow's Lanczos filter averages where the package's cv2.INTER_LANCZOS4 samples. The model's
+    # answers stay the same.
     small = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
     left, top = (small.width - CROP) // 2, (small.height - CROP) // 2
     pixels = np.asarray(small.convert("RGB"), np.float32)[top : top + CROP, left : left + CROP, ::-1]
@@ -51,7 +51,7 @@ def prepare(image: Image.Image) -> Array:
 
 
 class DocumentOrientation:
-    """The same page, turned by each quarter."""
+    """Demonstration with one page, rotated by each quarter turn."""
 
     model = "document_orientation"
     half_tolerance = HALF_TOLERANCE
@@ -60,15 +60,15 @@ class DocumentOrientation:
         self._labels = read_lines(directory / "labels.txt")
 
     def cases(self) -> list[Case]:
-        """A request for each quarter."""
+        """Return a request for each quarter turn."""
         return [_case(angle) for angle in (0, 90, 180, 270)]
 
     def decide(self, outputs: Tensors) -> list[str]:
-        """The angle of each page, in degrees."""
+        """Return the angle of each page, in degrees."""
         return [self._labels[index] for index in outputs["scores"].argmax(axis=-1)]
 
     def describe(self, outputs: Tensors, _case: Case) -> list[str]:
-        """The angle and how certain it is."""
+        """Describe the angle of each page and its score."""
         best = outputs["scores"].max(axis=-1)
         words = {"0": "upright"}
         answers = [words.get(label, f"rotated {label}°") for label in self.decide(outputs)]
@@ -76,7 +76,7 @@ class DocumentOrientation:
 
 
 def _case(angle: int) -> Case:
-    # Image.rotate turns anticlockwise, the model's labels count clockwise.
+    # Image.rotate turns anticlockwise, but the model's labels count clockwise.
     turned = page().rotate(-angle, expand=True)
     title = f"a page rotated {angle}°"
     return Case(title, {"image": prepare(turned)[None]}, (title,))

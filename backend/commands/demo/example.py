@@ -1,4 +1,4 @@
-"""What every demonstration of a model offers, and nothing about any one of them."""
+"""Interface of every demonstration of a model, independent of any one model."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request: a batch for each input, by its name in `config.pbtxt`, in the original ONNX model's
-    dtype."""
+    """One request: a batch for each input, by its name in `config.pbtxt`, in the original ONNX
+    model's dtype."""
 
     title: str
     inputs: Tensors
@@ -28,7 +28,7 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """How many rows each input has; one for each subject."""
+        """Number of rows of each input; one for each subject."""
         return len(self.subjects)
 
 
@@ -37,32 +37,33 @@ class Example(Protocol):
 
     @property
     def model(self) -> str:
-        """The model's name in the repository."""
+        """Name of the model in the repository."""
 
     @property
     def half_tolerance(self) -> float:
-        """How far an output in half may be from ONNX Runtime's in float, of its largest value; the answers
-        must be the same."""
+        """Maximum difference of a half-precision output from ONNX Runtime's float output, relative
+        to its largest value. The answers must be the same."""
 
     def cases(self) -> list[Case]:
-        """The requests to send; the same in every call."""
+        """Return the requests to send; they are the same in every call."""
 
     def decide(self, outputs: Tensors, /) -> list[str]:
-        """The answer to each row without its confidence: what may not differ between two ways to compute
-        it."""
+        """Return the answer to each row without its confidence. Two ways to compute it must agree
+        on this."""
 
     def describe(self, outputs: Tensors, case: Case, /) -> list[str]:
-        """The answers in words, outputs by their names in `config.pbtxt`."""
+        """Describe the answers in words; `outputs` have their names in `config.pbtxt`."""
 
 
 def together(cases: list[Case]) -> Case:
-    """All rows of some cases in one request."""
+    """Join all rows of some cases into one request."""
     names = cases[0].inputs
     inputs = {name: np.concatenate([case.inputs[name] for case in cases]) for name in names}
     return Case("all together", inputs, tuple(subject for case in cases for subject in case.subjects))
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file; only line feeds end them, for a line may be any other single character."""
+    """Return the lines of a text file. Only a line feed ends a line, because a line may be any
+    other single character."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return file.read().removesuffix("\n").split("\n")

@@ -24,7 +24,7 @@ PADDING = 256
 
 
 def features(content: bytes) -> Array:
-    """The start and the end of a file as the model sees them: int32 [2048]."""
+    """Return the start and the end of a file as the model's input: int32 [2048]."""
     start = content[:BLOCK_BYTES].lstrip()[:EDGE_BYTES]
     end = content[-BLOCK_BYTES:].rstrip()[-EDGE_BYTES:]
     row = np.full(2 * EDGE_BYTES, PADDING, np.int32)
@@ -34,7 +34,7 @@ def features(content: bytes) -> Array:
 
 
 class Magika:
-    """Files found on any machine that runs this, and files made on the spot."""
+    """Demonstration with files found on every machine that runs it, and files made on the spot."""
 
     model = "magika"
     half_tolerance = HALF_TOLERANCE
@@ -44,15 +44,15 @@ class Magika:
         self._labels = read_lines(directory / "labels.txt")
 
     def cases(self) -> list[Case]:
-        """A request for each file."""
+        """Return a request for each file."""
         return [_case(title, content) for title, content in self._files().items()]
 
     def decide(self, outputs: Tensors) -> list[str]:
-        """The kind of each file."""
+        """Return the content type of each file."""
         return [self._labels[index] for index in outputs["scores"].argmax(axis=-1)]
 
     def describe(self, outputs: Tensors, _case: Case) -> list[str]:
-        """The kind and how certain it is."""
+        """Describe the content type of each file and its score."""
         best = outputs["scores"].max(axis=-1)
         return [f"{label} ({score:.2f})" for label, score in zip(self.decide(outputs), best, strict=True)]
 

@@ -1,6 +1,8 @@
-"""The demonstrations against a running server: every case over HTTP and gRPC, compared with ONNX Runtime.
+"""Demonstrations against a running server: every case over HTTP and gRPC, compared with ONNX
+Runtime.
 
-The reference runs the original ONNX file, untouched by the compiler, on the inputs as they were prepared.
+The reference runs the original ONNX file, which the compiler has not changed, on the same prepared
+inputs.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from .example import HALF_TOLERANCE, Array, Case, Example, Tensors, together
 
 # Single precision: only the order of additions differs from ONNX Runtime's own.
 FP32_TOLERANCE = 1e-4
-# Requests timed per case and protocol, after one that is not.
+# Number of timed requests per case and protocol, after one that is not timed.
 TIMED = 3
-# Answers shown of a case with many rows.
+# Maximum number of answers that are shown of a case with many rows.
 SHOWN = 6
 
 IpuSeconds = Callable[[str, int], float]
@@ -42,7 +44,8 @@ Send = Callable[[Case], Tensors]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a running server says about one model, and how to ask it."""
+    """Tensors that a running server declares for one model, and the clients that send requests to
+    it."""
 
     model: str
     inputs: dict[str, str]
@@ -56,11 +59,11 @@ class Server:
         return "FP16" in self.outputs.values()
 
     def ask_http(self, case: Case) -> Tensors:
-        """The answer over HTTP."""
+        """Return the answer over HTTP."""
         return self._ask(self.http, httpclient, case)
 
     def ask_grpc(self, case: Case) -> Tensors:
-        """The answer over gRPC."""
+        """Return the answer over gRPC."""
         return self._ask(self.grpc, grpcclient, case)
 
     def _ask(self, client: Any, protocol: Any, case: Case) -> Tensors:
@@ -75,13 +78,13 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The original model under ONNX Runtime, by the friendly names."""
+    """Original model under ONNX Runtime, by the friendly names."""
 
     session: Any
     names: dict[str, str]
 
     def run(self, case: Case) -> Tensors:
-        """The reference's answer."""
+        """Return the reference's answer."""
         outputs = [output.name for output in self.session.get_outputs() if output.name in self.names]
         onnx_names = {friendly: name for name, friendly in self.names.items()}
         arrays = self.session.run(outputs, {onnx_names[name]: array for name, array in case.inputs.items()})
@@ -90,7 +93,7 @@ class Reference:
 
 @dataclass(slots=True)
 class Verdict:
-    """What comparing a model's outputs with the reference has found so far."""
+    """Result of comparing a model's outputs with the reference so far."""
 
     relative: float
     scaled_from_one: bool
@@ -99,21 +102,21 @@ class Verdict:
     failures: list[str] | None = None
 
     def fail(self, text: str) -> None:
-        """Note what is not as the reference has it."""
+        """Record a difference from the reference."""
         self.failures = [*(self.failures or []), text]
 
     def tolerance(self, reference: Array) -> float:
-        """The largest error allowed, for an output whose reference is this."""
+        """Return the largest error allowed for an output with this reference."""
         size = float(np.abs(reference).max(initial=0))
         return self.relative * (max(1.0, size) if self.scaled_from_one else size)
 
     def compare(self, where: str, name: str, got: Array | None, reference: Array) -> bool:
-        """Whether an output is close enough; otherwise a failure is noted."""
+        """Return whether an output is close enough. Otherwise record a failure."""
         if got is None or got.shape != reference.shape:
             shape = "nothing" if got is None else list(got.shape)
             self.fail(f"{where}, output {name}: expected shape {list(reference.shape)}, got {shape}")
             return False
-        # NaN in the answer must not pass: it compares false with everything.
+        # A NaN in the answer must fail, although every comparison with NaN is false.
         error = float(np.abs(got.astype(np.float64) - reference).max(initial=0))
         allowed = self.tolerance(reference)
         if not (error <= self.worst or math.isnan(self.worst)):
@@ -125,7 +128,7 @@ class Verdict:
 
 
 def verdict_for(half: bool, half_tolerance: float = HALF_TOLERANCE) -> Verdict:
-    """An empty verdict with the tolerance of a precision."""
+    """Return an empty verdict with the tolerance of a precision."""
     return Verdict(half_tolerance, False) if half else Verdict(FP32_TOLERANCE, True)
 
 
@@ -138,8 +141,8 @@ def run(
     ipu_seconds: IpuSeconds,
     cache: Path | None = None,
 ) -> bool:
-    """Show every example model of a repository at work; True when every output equals ONNX Runtime's within
-    tolerance.
+    """Run every example model of a repository. Return True if every output equals ONNX Runtime's
+    within tolerance.
 
     `ipu_seconds(model, rows)` is the modelled time of the chip for a request.
     """
@@ -163,7 +166,7 @@ def run(
 
 
 def load_reference(model: str, repository: Path, cache: Path) -> Reference:
-    """The original of a model; fetched when the cache lacks it."""
+    """Load the original of a model, and fetch it first if it is not in the cache."""
     (recipe,) = recipes.read_recipes(repository, [model])
     names = json.loads((recipe.directory / "1" / "name_map.json").read_text(encoding="utf-8"))
     options = ort.SessionOptions()
@@ -174,7 +177,7 @@ def load_reference(model: str, repository: Path, cache: Path) -> Reference:
 
 
 def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
-    """The model's tensors as the server declares them."""
+    """Return the model's tensors as the server declares them."""
     metadata = http.get_model_metadata(model)
     kinds = [
         {tensor["name"]: tensor["datatype"] for tensor in metadata[key]} for key in ("inputs", "outputs")
@@ -185,7 +188,7 @@ def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
 def show(
     example: Example, server: Server, reference: Reference, console: Console, ipu_seconds: IpuSeconds
 ) -> bool:
-    """One model's table and its verdict; False when anything differs or fails."""
+    """Print one model's table and its verdict. Return False if anything differs or fails."""
     table = Table(title=cell(example.model), title_justify="left")
     table.add_column("case")
     table.add_column("answer")
@@ -242,7 +245,7 @@ def _iter_rows(
 
 
 def timed(ask: Send, case: Case) -> tuple[Tensors, float]:
-    """The first answer, and the median seconds of the requests after it."""
+    """Return the first answer, and the median duration in seconds of the requests after it."""
     outputs = ask(case)
     durations = []
     for _ in range(TIMED):
@@ -255,14 +258,14 @@ def timed(ask: Send, case: Case) -> tuple[Tensors, float]:
 def compare_decisions(
     example: Example, outputs: Tensors, expected: Tensors, verdict: Verdict, where: str
 ) -> None:
-    """Note a failure when the answers in words differ."""
+    """Record a failure if the answers in words differ."""
     got, wanted = example.decide(outputs), example.decide(expected)
     if got != wanted:
         verdict.fail(f"{where}: answers {got}, ONNX Runtime answers {wanted}")
 
 
 def report(model: str, verdict: Verdict, console: Console) -> bool:
-    """The verdict in words, every failure with it."""
+    """Print the verdict in words, with every failure, and return whether all outputs are equal."""
     equal = not verdict.failures
     kind = "max(1, largest value)" if verdict.scaled_from_one else "the largest value"
     text = (

@@ -26,7 +26,8 @@ GROUPS = {
 
 
 class SentenceSimilarity:
-    """Groups of sentences, some of which say the same in other words."""
+    """Demonstration with groups of sentences, some of which have the same meaning in other
+    words."""
 
     model = "sentence_similarity"
     half_tolerance = HALF_TOLERANCE
@@ -35,11 +36,11 @@ class SentenceSimilarity:
         self._word_piece = WordPiece(read_lines(directory / "vocab.txt"))
 
     def cases(self) -> list[Case]:
-        """A request for each group of sentences."""
+        """Return a request for each group of sentences."""
         return [Case(title, self.inputs(sentences), sentences) for title, sentences in GROUPS.items()]
 
     def inputs(self, sentences: tuple[str, ...]) -> dict[str, Array]:
-        """The model's inputs for some sentences: int64 [sentences, 64] each."""
+        """Return the model's inputs for some sentences: int64 [sentences, 64] each."""
         ids = np.zeros((len(sentences), LENGTH), np.int64)
         mask = np.zeros_like(ids)
         for row, sentence in enumerate(sentences):
@@ -49,11 +50,12 @@ class SentenceSimilarity:
         return {"input_ids": ids, "attention_mask": mask}
 
     def decide(self, _outputs: Tensors) -> list[str]:
-        """Nothing: an embedding has no discrete answer, its numbers are compared instead."""
+        """Return an empty list: an embedding has no discrete answer, so its numbers are compared
+        instead."""
         return []
 
     def describe(self, outputs: Tensors, case: Case) -> list[str]:
-        """How near each two sentences of the group are."""
+        """Describe the similarity of each two sentences of the group."""
         near = cosines(outputs["embedding"])
         texts = case.subjects
         return [
@@ -62,7 +64,7 @@ class SentenceSimilarity:
 
 
 def cosines(embedding: Array) -> Array:
-    """The cosine between each two rows."""
+    """Return the cosine between each two rows."""
     unit = embedding.astype(np.float64)
     unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
     return np.asarray(unit @ unit.T)

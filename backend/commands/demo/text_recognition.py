@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .example import Array, Case, Tensors, read_lines
 
-# The picture the model is compiled for, see recipe.json; config.yaml of the package names the same shape.
+# Shape of the picture for which the model is compiled (recipe.json, and the package's config.yaml).
 HEIGHT = 48
 WIDTH = 320
 BLANK = 0
@@ -22,7 +22,7 @@ LINES = ("Hello, Triton!", "Poplar on a CPU", "1234567890", "PopEF: 20% faster?"
 
 
 def line(text: str) -> Image.Image:
-    """A line of printed text, black on white, with a margin."""
+    """Draw a line of printed text, black on white, with a margin."""
     font = ImageFont.load_default(40)
     left, top, right, bottom = font.getbbox(text)
     margin = 10
@@ -33,7 +33,7 @@ def line(text: str) -> Image.Image:
 
 
 def prepare(image: Image.Image) -> Array:
-    """A picture of a line as the model takes it: float32 [3, 48, 320]."""
+    """Convert a picture of a line into the model's input: float32 [3, 48, 320]."""
     width = min(WIDTH, math.ceil(HEIGHT * image.width / image.height))
     resized = image.convert("RGB").resize((width, HEIGHT), Image.Resampling.BILINEAR)
     pixels = np.asarray(resized, np.float32)[:, :, ::-1].transpose(2, 0, 1)
@@ -43,34 +43,36 @@ def prepare(image: Image.Image) -> Array:
 
 
 class TextRecognition:
-    """Lines set in the typeface that Pillow brings."""
+    """Demonstration with lines set in the typeface that Pillow includes."""
 
     model = "text_recognition"
-    # Sums in half move the probability of a doubtful character by up to a sixth; the text stays the same.
+    # Sums in half precision change the probability of an uncertain character by up to a sixth. The
+    # text stays the same.
     half_tolerance = 0.25
 
     def __init__(self, directory: Path) -> None:
         self._characters = read_lines(directory / "characters.txt")
 
     def cases(self) -> list[Case]:
-        """A request for each line."""
+        """Return a request for each line."""
         return [
             Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES
         ]
 
     def decide(self, outputs: Tensors) -> list[str]:
-        """The text of each picture."""
-        # The model reads the margins of the picture as spaces, now and then.
+        """Return the text of each picture."""
+        # The model sometimes reads the margins of the picture as spaces.
         paths = map(_collapse, outputs["characters"])
         return ["".join(self._characters[index] for index in path).strip() for path in paths]
 
     def describe(self, outputs: Tensors, _case: Case) -> list[str]:
-        """The text that was read."""
+        """Describe the text that was read."""
         return [f'reads "{text}"' for text in self.decide(outputs)]
 
 
 def _collapse(scores: Array) -> list[int]:
-    """The best path of connectionist temporal classification: repeats are one character, blanks none."""
+    """Return the best path of connectionist temporal classification (CTC): repeats count as one
+    character, and blanks are dropped."""
     best = scores.argmax(axis=-1)
     first = np.append(True, best[1:] != best[:-1])
     return [int(index) for index in best[first & (best != BLANK)]]

@@ -1,5 +1,5 @@
-"""Text to word pieces as BERT's uncased models take them: the algorithm of google-research/bert's
-tokenization.py."""
+"""Conversion of text to word pieces for BERT's uncased models: the algorithm of
+google-research/bert's tokenization.py."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ IDEOGRAPHS = (
 
 
 class WordPiece:
-    """A vocabulary and the rules to cut text with it; safe to share between threads."""
+    """Vocabulary and the rules to split text with it; safe to share between threads."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
         self._ids = {piece: number for number, piece in enumerate(vocabulary)}
 
     def encode(self, text: str, length: int) -> list[int]:
-        """`[CLS] pieces [SEP]` as numbers; pieces beyond `length` are dropped, nothing is padded."""
+        """Return `[CLS] pieces [SEP]` as numbers. Pieces beyond `length` are dropped; there is no
+        padding."""
         pieces = [piece for word in iter_words(text) for piece in self._cut(word)]
         return [self._ids[piece] for piece in ("[CLS]", *pieces[: length - 2], "[SEP]")]
 
     def _cut(self, word: str) -> list[str]:
-        """The longest piece known that starts the word, then the longest that goes on, and so forth."""
+        """Split a word into the longest known piece that starts it, then the longest piece that
+        continues it, and so on."""
         pieces: list[str] = []
         start = 0
         while start < len(word) <= LONGEST_WORD:
@@ -49,7 +51,7 @@ class WordPiece:
 
 
 def iter_words(text: str) -> Iterator[str]:
-    """Words and single punctuation characters, in lower case and without accents."""
+    """Yield words and single punctuation characters, in lower case and without accents."""
     plain = unicodedata.normalize("NFD", _clean(text).lower())
     word = ""
     for character in plain:

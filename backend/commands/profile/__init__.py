@@ -1,2 +1,2 @@
-"""What a model would take on the chip, asked before there is one: opening it, the cost model's answer under
-many settings, and how that is shown."""
+"""Estimates of a model's cost on the chip, without a chip: opening the model, the cost model's
+results under many settings, and their display."""

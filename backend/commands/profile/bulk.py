@@ -1,7 +1,8 @@
-"""Profiles many models under many settings: a child process for each task, as many at once as there are
-cores.
+"""Profiling of many models under many settings: a child process for each task, as many at once as
+there are cores.
 
-A model may take its child with it, or longer than the limit: then its row says so, and the work goes on.
+A model may crash its child process or exceed the time limit. Then its row says so, and the work
+continues.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from popef.console import print_line
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _LOOK_SECONDS = 1.0
-"""Between two looks at the clock."""
+"""Time between two looks at the clock."""
 
 
 def run(options: argparse.Namespace, points: Sequence[Settings]) -> int:
-    """Profile as asked into the table --output. 0 when each case has a row, whatever it says."""
+    """Profile into the table --output. Return 0 when each case has a row, whatever it says."""
     tasks = make_tasks(
         find_models(options.model), points, dict(options.input_shape), options.shard or Shard()
     )
@@ -61,7 +62,8 @@ def run(options: argparse.Namespace, points: Sequence[Settings]) -> int:
 def work_off(
     tasks: Iterable[Task], limits: Limits, guard: Guard
 ) -> Generator[tuple[Case, Result], None, None]:
-    """The cases with their results as they become known. All children end with it."""
+    """Yield the cases with their results as they become known. All child processes end with this
+    generator."""
     left = deque(tasks)
     working: list[Worker] = []
     try:
@@ -82,7 +84,8 @@ def work_off(
 
 
 def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratch: Path) -> Limits:
-    """Such that all at once take no more memory than there is: a limit that is given makes fewer of them."""
+    """Return limits under which all child processes together fit into memory. A given memory limit
+    reduces their number."""
     usable, wanted = usable_memory_bytes(), jobs or usable_cores()
     if memory_mib is None:
         return Limits(seconds, usable // wanted, wanted, scratch)
@@ -94,7 +97,8 @@ def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratc
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, or what its container is allowed of them where that is less."""
+    """Return the number of cores that this process may use, or that its container allows if that is
+    less."""
     cores = len(os.sched_getaffinity(0))
     with suppress(OSError, ValueError):
         quota, period = _QUOTA.read_text().split()

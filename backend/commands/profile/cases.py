@@ -1,6 +1,7 @@
-"""What a bulk run has to profile: models, each under settings, and which of it is a shard's.
+"""Cases of a bulk run: models, each under settings, and the part of them that belongs to a shard.
 
-Cases that share a converted graph are one task: to convert takes ten times as long as to plan.
+Cases that share a converted graph are one task, because converting takes ten times as long as
+planning.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ _SUFFIXES = (".onnx", ".popef")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row of the table to come."""
+    """A future row of the table."""
 
     model: Path
     digest: str
-    """SHA-256 of the model's file; "" where it cannot be read."""
+    """SHA-256 of the model's file; "" if it cannot be read."""
     settings: Settings
     input_shape: Mapping[str, Sequence[int]]
 
     @property
     def key(self) -> str:
-        """Stands for all that `describe` says."""
+        """Key that identifies everything that `describe` returns."""
         return hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
-        """What is known before it is profiled, for JSON: the model, what is asked for, and of which version
-        of this program."""
+        """Return, for JSON, what is known before profiling: the model, the settings, and the
+        version of this program."""
         settings = {**asdict(self.settings), "input_shape": dict(self.input_shape)}
         return {
             "model": str(self.model),
@@ -55,17 +56,18 @@ Task = tuple[Case, ...]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `count` parts of the work, by number from 0: every so many-th task, so that large models spread
-    over the parts."""
+    """One of `count` parts of the work, by number from 0. It has every `count`-th task, so that
+    large models are spread over the parts."""
 
     number: int = 0
     count: int = 1
 
 
 def find_models(paths: Iterable[Path]) -> list[Path]:
-    """The files given, and of folders those below them that end in .onnx or .popef, sorted; each once.
+    """Return the given files and, for folders, the files below them that end in .onnx or .popef,
+    sorted and each once.
 
-    Raises CommandError for a path that is not there, and a folder that has none.
+    Raises CommandError for a path that does not exist, and for a folder without such files.
     """
     found: dict[Path, None] = {}
     for path in paths:
@@ -92,7 +94,8 @@ def make_tasks(
     input_shape: Mapping[str, Sequence[int]],
     shard: Shard,
 ) -> list[Task]:
-    """Each model under each of the points, in their order, as far as it is the shard's."""
+    """Return each model under each of the points, in their order, as far as they belong to the
+    shard."""
     groups = [tuple(sharing) for _, sharing in itertools.groupby(points, lambda point: point.graph)]
     digests = _Digests()
     wanted = itertools.islice(itertools.product(models, groups), shard.number, None, shard.count)
@@ -103,11 +106,11 @@ def make_tasks(
 
 
 class _Digests(dict[Path, str]):
-    """Of the files that are asked for, each read once."""
+    """Digests of the files that are looked up, each read once."""
 
     def __missing__(self, model: Path) -> str:
         try:
             self[model] = sha256(model)
-        except OSError:  # its rows will say why
+        except OSError:  # its rows will have the reason
             self[model] = ""
         return self[model]

@@ -1,4 +1,4 @@
-"""The arguments of `poplar-triton profile`, and what it does with them."""
+"""Arguments of `poplar-triton profile`, and the work that it does with them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from commands.profile.compare import compare_as_json, print_comparison
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.report import BATCH_SIZES, Content, make_report, require_plotly
 from commands.profile.source import open_source
-from commands.profile.suggest import BUDGET_SECONDS, MOST_TRIED, Advice, print_advice, try_changes
+from commands.profile.suggest import BUDGET_SECONDS, MAX_TRIED, Advice, print_advice, try_changes
 from commands.profile.sweep import print_sweep
 from commands.profile.trace import make_trace
 from popef.arguments import Parser, count, positive, proportion
@@ -47,9 +47,9 @@ _OPTIONS = (
     "enable_pipelining",
     "replication_factor",
 )
-"""Of the compiler, by their names in CostOptions."""
+"""Options of the compiler, by their names in CostOptions."""
 _FLAGS = frozenset({"use_128bit_conv_unit_load", "enable_pipelining"})
-"""Those that have no value: they are there or not."""
+"""Options without a value, which are set or not."""
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
@@ -58,10 +58,10 @@ EXAMPLES = (
     "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
 )
 _CONVERTER_STEPS = len(STEPS) + 1
-"""Steps that the converter and the profiler announce for a point, at the most."""
+"""Maximum number of steps that the converter and the profiler report for a point."""
 
 _FUSED = "fused_attention"
-"""A pass that has an option of its own."""
+"""Pass that has an option of its own."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 
@@ -174,14 +174,14 @@ def _add_bulk_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Profile as asked, one model in a process of its own, or many."""
+    """Run the command: profile one model in this process, or many models in child processes."""
     points = _points(options)
     if options.output is None:
         _refuse(options, ("jobs", "shard", "retry_failed"), "needs --output")
         if len(options.model) > 1:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
         if options.compare is not None and not os.path.lexists(options.compare):
-            _change(points[0], options)  # a wrong call is known before any work
+            _change(points[0], options)  # raise a usage error before any work
         return supervised(_run_one)(options)
     _refuse(
         options,
@@ -198,7 +198,8 @@ def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None
 
 
 def _run_one(options: argparse.Namespace) -> int:
-    """Profile as asked and print. Raises CompileError, LoadError, PopefError or OSError for bad input."""
+    """Profile one model and print the result. Raises CompileError, LoadError, PopefError or OSError
+    for bad input."""
     if options.html:
         require_plotly()
     points = _points(options)
@@ -222,7 +223,7 @@ def _run_one(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without warnings: what is tried has those of what was asked for, again each time."""
+    """Suppress warnings: each attempt would repeat those of the requested settings."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -232,17 +233,17 @@ def _quietly() -> Iterator[None]:
 
 
 def _count_points(options: argparse.Namespace, num_points: int) -> int:
-    """At the most, for the bar."""
+    """Return the maximum number of profiles, for the progress bar."""
     num_points += bool(options.compare)
     num_points += len(BATCH_SIZES) if options.html else 0
-    return num_points + (MOST_TRIED if options.html or options.suggest else 0)
+    return num_points + (MAX_TRIED if options.html or options.suggest else 0)
 
 
 def _profile_batches(
     options: argparse.Namespace, profiler: Profiler, point: Settings, deadline: float
 ) -> list[Profile]:
-    """Of the report's batch sizes, those that the model can have and that there is time for: half of it is
-    for what else is tried."""
+    """Profile the report's batch sizes that the model can have, until half of the time budget is
+    spent. The other half is for further changes to try."""
     sizes = dict(options.sweep).get("batch_size", BATCH_SIZES) if options.html else ()
     found = []
     for size in sizes:
@@ -255,7 +256,8 @@ def _profile_batches(
 def _profile_other(
     options: argparse.Namespace, profiler: Profiler, point: Settings, on_step: Callable[[str], None]
 ) -> Profile | None:
-    """What --compare asks for: the same model under other settings, or another model under the same."""
+    """Profile what --compare names: the same model under other settings, or another model under the
+    same settings."""
     if options.compare is None:
         return None
     if os.path.lexists(options.compare):
@@ -265,7 +267,8 @@ def _profile_other(
 
 
 def _change(point: Settings, options: argparse.Namespace) -> Settings:
-    """The point with the settings that --compare names, each read as the option of that name.
+    """Return the point with the settings that --compare names, each read as the option of that
+    name.
 
     Ends the process with status 2 and a line on stderr for what is neither a model nor settings.
     """
@@ -318,7 +321,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _points(options: argparse.Namespace) -> list[Settings]:
-    """The settings asked for, and their combinations with those of --sweep."""
+    """Return the requested settings and their combinations with those of --sweep."""
     changed = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
     base = Settings(
         options.target, options.batch_size, options.precision, changed, _converter_options(options)
@@ -337,7 +340,7 @@ def _points(options: argparse.Namespace) -> list[Settings]:
 
 
 def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The further arguments of the Converter that are asked for."""
+    """Return the further arguments of the Converter that are requested."""
     found = read_pass_options(options)
     if options.fused_attention:
         passes = found.get("used_passes", [])
@@ -346,7 +349,7 @@ def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
-    """A point of the report's batch sizes; None where the model cannot have that size."""
+    """Profile one of the report's batch sizes. Return None if the model cannot have that size."""
     try:
         return profiler.profile(settings)
     except CompileError:

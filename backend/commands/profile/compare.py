@@ -1,4 +1,5 @@
-"""Two profiles side by side: figures, operator types, and the nodes that have the same name in both."""
+"""Comparison of two profiles: figures, operator types, and the nodes that have the same name in
+both."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from poprt.profiling.table import add_row, describe_seconds, describe_subject, m
 from poprt.terminal import cell
 from rich.console import Console
 
-MOST_NODES = 500
-"""Of those that differ, in a report."""
+MAX_NODES = 500
+"""Maximum number of differing nodes in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Cycles of a node, or of an operator type's nodes, in both; None where one has no such thing."""
+    """Cycles of a node, or of an operator type's nodes, in both profiles; None if a profile has no
+    such node."""
 
     name: str
     op_type: str
@@ -27,20 +29,21 @@ class Difference:
 
     @property
     def change(self) -> int:
-        """Cycles more in the second."""
+        """Number of additional cycles in the second profile."""
         return (self.second or 0) - (self.first or 0)
 
 
 def compare_types(first: Profile, second: Profile) -> list[Difference]:
-    """Operator types of either, the largest difference first."""
+    """Return the operator types of either profile, the largest difference first."""
     ours, theirs = first.estimate.by_operator(), second.estimate.by_operator()
     names = [*ours, *(name for name in theirs if name not in ours)]
     found = [Difference(name, name, ours.get(name), theirs.get(name)) for name in names]
     return sorted(found, key=lambda each: -abs(each.change))
 
 
-def compare_nodes(first: Profile, second: Profile, most: int = MOST_NODES) -> list[Difference]:
-    """Nodes of either that differ, the largest difference first; a name that several have stands for them."""
+def compare_nodes(first: Profile, second: Profile, most: int = MAX_NODES) -> list[Difference]:
+    """Return the nodes of either profile that differ, the largest difference first. Nodes with the
+    same name count together."""
     sides = []
     for profile in (first, second):
         cycles: Counter[tuple[str, str]] = Counter()
@@ -54,13 +57,14 @@ def compare_nodes(first: Profile, second: Profile, most: int = MOST_NODES) -> li
 
 
 def compare_as_json(first: Profile, second: Profile) -> dict[str, Any]:
-    """The second profile, and cycles of operator types in both, for `--json --compare`."""
+    """Return the second profile, and the cycles of operator types in both, for `--json
+    --compare`."""
     types = {each.op_type: [each.first, each.second] for each in compare_types(first, second)}
     return {"with": second.as_json(), "by_operator": types}
 
 
 def describe_sides(first: Profile, second: Profile) -> tuple[str, str]:
-    """What each is of, with the options that they do not have in common."""
+    """Describe the subject of each profile, with the options in which they differ."""
     ours, theirs = asdict(first.estimate.options), asdict(second.estimate.options)
     names = [name for name in ours if ours[name] != theirs[name] and name != "partials_type"]
     told = []
@@ -70,7 +74,8 @@ def describe_sides(first: Profile, second: Profile) -> tuple[str, str]:
 
 
 def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, float]]:
-    """What each is called, its text in both, and the second's ratio to the first."""
+    """Return the name of each figure, its text in both profiles, and the ratio of the second to the
+    first."""
     rows: list[tuple[str, str, str, float]] = []
     one, two = first.estimate, second.estimate
     parts = [each.latency_parts.name() for each in (first, second)]
@@ -93,7 +98,7 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
 
 
 def print_comparison(first: Profile, second: Profile, console: Console) -> None:
-    """Figures and operator types of both."""
+    """Print figures and operator types of both profiles."""
     for side, told in zip("AB", describe_sides(first, second), strict=True):
         console.print(cell(f"{side}: {told}"))
     table = make_table("A and B, modelled", "A|", "B|", "B / A|")

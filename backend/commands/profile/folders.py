@@ -1,4 +1,4 @@
-"""The file that is meant by a folder: of a model in a Triton repository, or one that just holds a model."""
+"""The model file in a folder, which is a model of a Triton repository or just holds a model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from simipu import CompileError
 from popef.text import escape
 
 _NAMES = ("executable.popef", "model.onnx")
-"""What Triton's models and exporters are called: where they are, nothing else in the folder is looked at."""
+"""File names that Triton's models and exporters use. If one exists, no other file of the folder is
+considered."""
 _SUFFIXES = (".popef", ".onnx")
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def find_model_file(path: Path) -> Path:
-    """The path itself if it is no folder; of a Triton model's folder the executable of its newest version,
-    as its config.pbtxt has it; else executable.popef or model.onnx in the folder, or the only other one.
+    """Return the model's file at a path: the path itself if it is no folder.
 
-    Raises CompileError naming what is there where it is none or not one.
+    In a Triton model's folder it is the executable of the newest version, as config.pbtxt names it.
+    In another folder it is executable.popef or model.onnx, or else the only model file. Raises
+    CompileError if there is none or more than one; the message names the files there.
     """
     if not path.is_dir():
         return path
@@ -35,7 +37,7 @@ def find_model_file(path: Path) -> Path:
         if len(files) == 1:
             return files[0]
         if files:
-            named = ", ".join(each.name for each in files[:_MOST_NAMED])
+            named = ", ".join(each.name for each in files[:_MAX_NAMED])
             raise CompileError(
                 escape(f"folder {path} must hold exactly one model, found {named}; name the file")
             )
@@ -49,14 +51,15 @@ def find_model_file(path: Path) -> Path:
 
 
 def _find_newest_version(path: Path) -> Path | None:
-    """Of the folders that Triton takes for versions: those named by a number."""
+    """Return the newest of the folders that Triton takes for versions, which are those named by a
+    number."""
     versions = [each for each in path.iterdir() if each.name.isdecimal() and each.is_dir()]
     return max(versions, key=lambda each: int(each.name), default=None)
 
 
 def _find_configured(path: Path, places: list[Path]) -> Path | None:
-    """What `executable_path` of config.pbtxt names: the first of them, in the version's folder or the
-    model's."""
+    """Return the first file that `executable_path` of config.pbtxt names, in the version's folder
+    or the model's."""
     file = path / "config.pbtxt"
     if not file.is_file():
         return None

@@ -1,8 +1,7 @@
-"""The table of a bulk run: NAME.jsonl, which grows by a line a case and says where a run that was ended goes
-on, and NAME.csv, which is made of it.
+"""The table of a bulk run: the journal NAME.jsonl and the table NAME.csv that is made of it.
 
-When all cases are there both are written anew in the order of the cases, so that they are the same however
-the work was done.
+NAME.jsonl grows by one line per case, so that an interrupted run can continue. After the last case
+both are rewritten in the order of the cases. So they are the same however the work was done.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from popef.text import escape
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a case: a profile, as `profile --json` has it, or the reason why there is none."""
+    """Result of a case: a profile in the form of `profile --json`, or the reason why there is
+    none."""
 
     profile: Mapping[str, Any] | None
     error: str | None
@@ -47,13 +47,15 @@ _COLUMNS = (
     "fits",
     "partials_type",
 )
-"""Of the CSV file, between the model and the error; the names are those of `profile --json`."""
+"""Columns of the CSV file between the model and the error; the names are those of `profile
+--json`."""
 _SUFFIXES = (".csv", ".jsonl")
 _ADVICE = "give another --output, or remove the file to begin anew"
 
 
 class Journal:
-    """Rows by the keys of their cases, each on the disk when it is known. Made by `open_journal`."""
+    """Rows by the keys of their cases, each written to disk as soon as it is known. Made by
+    `open_journal`."""
 
     def __init__(self, stream: BinaryIO, name: Path) -> None:
         self.files = Path(f"{name}.jsonl"), Path(f"{name}.csv")
@@ -71,12 +73,13 @@ class Journal:
         self._places[key] = start, len(line), result.error is not None
 
     def has(self, case: Case, *, retrying: bool) -> bool:
-        """Whether the case needs not be done: its row is there, and not an error to try again."""
+        """Return whether the case is done: the journal has its row, and the row is not an error to
+        retry."""
         place = self._places.get(case.key)
         return place is not None and not (retrying and place[2])
 
     def require_only(self, cases: Iterable[Case]) -> None:
-        """Raise CommandError where there are rows of other cases, which would be lost."""
+        """Raise CommandError if there are rows of other cases, which would be lost."""
         if foreign := self._places.keys() - {case.key for case in cases}:
             row = self._get(min(foreign))
             raise CommandError(
@@ -86,8 +89,8 @@ class Journal:
             )
 
     def finish(self, cases: Iterable[Case]) -> int:
-        """Write both files whole, in the order of the cases, which all have their rows; how many are
-        errors."""
+        """Write both files completely, in the order of the cases, which all have their rows. Return
+        the number of errors."""
         keys = [case.key for case in cases]
         with Staging() as staging:
             lines = staging.open(self.files[0])
@@ -108,8 +111,8 @@ class Journal:
         return row
 
     def _read(self) -> None:
-        """Take the rows that are there; a last line that is not whole was being written when a run was
-        ended."""
+        """Read the existing rows. An incomplete last line was being written when a run was
+        interrupted."""
         start = 0
         for number, line in enumerate(self._stream, 1):
             if not line.endswith(b"\n"):
@@ -132,9 +135,9 @@ class Journal:
 
 @contextmanager
 def open_journal(output: Path) -> Iterator[Journal]:
-    """The journal NAME.jsonl of the output NAME, NAME.csv or NAME.jsonl, which no other process has open.
+    """Open and lock the journal NAME.jsonl of the output NAME, NAME.csv or NAME.jsonl.
 
-    Raises CommandError where another one has, and for a file that is no journal.
+    Raises CommandError if another process has it open, and for a file that is not a journal.
     """
     name = output.with_suffix("") if output.suffix in _SUFFIXES else output
     file = Path(f"{name}.jsonl")
@@ -155,7 +158,7 @@ def open_journal(output: Path) -> Iterator[Journal]:
 
 
 def _cells(row: Mapping[str, Any]) -> list[object]:
-    """A line of the table: of a case that failed what was asked for."""
+    """Return a line of the table. The line of a failed case has the requested settings."""
     values = row["profile"] or row["settings"]
     return [row["model"], *(values.get(column) for column in _COLUMNS), row["error"]]
 

@@ -1,4 +1,4 @@
-"""What a source takes under settings that are asked for: target, batch size, precision, options."""
+"""Profiles of a source under requested settings: target, batch size, precision, options."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from commands.profile.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is asked for; None is what the source says."""
+    """Requested settings; None means the source's own."""
 
     target: str | None = None
     batch_size: int | None = None
     precision: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """CostOptions by name, where they differ from the source's."""
+    """Options of CostOptions by name, where they differ from the source's."""
     converter: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the Converter by name, where they differ from its defaults."""
 
     @property
     def graph(self) -> tuple[int | None, str | None, str]:
-        """Settings that are equal in this share a converted graph."""
+        """Part of the settings that determines the converted graph."""
         return self.batch_size, self.precision, repr(sorted(self.converter.items()))
 
 
@@ -41,8 +41,8 @@ class Profiler:
         self._converted: tuple[tuple[int | None, str, str], onnx.ModelProto] | None = None
 
     def profile(self, settings: Settings) -> Profile:
-        """What the source takes under `settings`. Raises CompileError naming what cannot be compiled, and
-        why."""
+        """Estimate what the model of the source costs under `settings`. Raises CompileError naming
+        what cannot be compiled, and why."""
         target = TARGETS[settings.target or self.source.target]
         options = replace(self.source.options, **settings.options)
         if not 0 <= options.num_io_tiles < target.tiles_per_ipu:
@@ -56,8 +56,8 @@ class Profiler:
         return make_profile(self.source.name, precision, model, target, options, settings.batch_size)
 
     def convert(self, settings: Settings) -> onnx.ModelProto:
-        """The static graph of these settings, kept for the next ones that share it. Raises CompileError as
-        `profile`."""
+        """Return the static graph of these settings, kept for the next settings that share it.
+        Raises CompileError like `profile`."""
         precision = settings.precision or self.source.precision
         key = (settings.batch_size, precision, settings.graph[-1])
         if self._converted is None or self._converted[0] != key:

@@ -1,8 +1,8 @@
-"""A profile as a page: one HTML file with everything in it, which asks for nothing from outside.
+"""A profile as a page: one HTML file with everything in it, which loads nothing from elsewhere.
 
-What it shows is a JSON document in it, which `page/page.js` draws with the JavaScript out of
-plotly's wheel. All text of a model is in that document, and nothing takes it for markup: it is put in as
-text, and the page's policy lets no script run but its own.
+It shows a JSON document in it, which `page/page.js` draws with the JavaScript of plotly's wheel.
+All text of a model is in that document and is never parsed as markup: it is inserted as text, and
+the page's policy allows only its own scripts.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from commands.profile.suggest import Advice, Suggestion
 from popef.text import escape as escape_control
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
-_MOST_NODES_BYTES = 4 << 20
-"""Of the nodes in the document: with plotly the file stays below 10 MB, whatever the graph."""
-_MOST_NAME = 160
-_MOST_TEXT = 1000
+_MAX_NODES_BYTES = 4 << 20
+"""Maximum size of the nodes in the document. With plotly the file stays below 10 MB for every
+graph."""
+_MAX_NAME = 160
+_MAX_TEXT = 1000
 _MODELLED = (
     "Everything here is modelled; no chip ran. Products and convolutions are planned over the tiles after "
     "Graphcore's published estimators, other operators cost their elements spread over the tiles, "
@@ -49,20 +50,20 @@ _MODELLED = (
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a page shows."""
+    """Content of a page."""
 
     profile: Profile
     batches: Sequence[Profile] = ()
-    """Of other batch sizes."""
+    """Profiles of other batch sizes."""
     sweep: Sequence[Profile] = ()
-    """Further points, which are plotted in the place of `batches` where they have several sizes."""
+    """Further points, which are plotted instead of `batches` if they have several sizes."""
     advice: Advice | None = None
     other: Profile | None = None
-    """What it is compared with."""
+    """Profile to compare with."""
 
 
 def require_plotly() -> None:
-    """Raise CompileError where the charts cannot be made."""
+    """Raise CompileError if the charts cannot be made."""
     if importlib.util.find_spec("plotly") is None:
         raise CompileError(
             "--html needs plotly, which is not installed; get it with: pip install 'poplar-triton[report]'"
@@ -70,7 +71,7 @@ def require_plotly() -> None:
 
 
 def make_report(content: Content) -> str:
-    """The page, which refers to nothing outside it."""
+    """Return the HTML page, which refers to no other resource."""
     scripts = [_read("plotly", "package_data", "plotly.min.js"), _page("page.js")]
     policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return Template(_page("page.html")).substitute(
@@ -84,7 +85,7 @@ def make_report(content: Content) -> str:
 
 
 def describe_page(content: Content) -> dict[str, Any]:
-    """The document that the page draws."""
+    """Return the document that the page draws."""
     profile, result = content.profile, content.profile.estimate
     plotted = _choose_plotted(content)
     parts, latency = describe_sum(profile)
@@ -96,7 +97,7 @@ def describe_page(content: Content) -> dict[str, Any]:
         "latency_text": latency,
         "figures": _figures(profile),
         "error": describe_error(profile),
-        "warnings": [escape_control(each, _MOST_TEXT) for each in describe_warnings(profile)],
+        "warnings": [escape_control(each, _MAX_TEXT) for each in describe_warnings(profile)],
         "modelled": _MODELLED,
         "options": [[name, str(value)] for name, value in asdict(result.options).items()],
         "cycles": result.cycles,
@@ -143,7 +144,8 @@ def _figures(profile: Profile) -> list[list[str]]:
 
 
 def _memory(profile: Profile) -> dict[str, Any]:
-    """Of the fullest tile in bytes: by what it holds at its peak, and while each node runs."""
+    """Return the memory of the fullest tile in bytes: what it holds at its peak by cause, and its
+    use while each node runs."""
     result = profile.estimate
     staying = [ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)]
     return {
@@ -166,10 +168,11 @@ def _most_live(result: Estimate, ipu: int) -> int:
 
 
 def _nodes(profile: Profile) -> dict[str, Any]:
-    """Columns of the nodes that take time, in order; the dearest of them where all would be too many."""
+    """Return columns of the nodes that take time, in order, or of the most expensive ones if there
+    are too many."""
     steps = profile.steps
     count = len(steps)
-    while len(json.dumps(found := _columns(steps, profile))) > _MOST_NODES_BYTES:
+    while len(json.dumps(found := _columns(steps, profile))) > _MAX_NODES_BYTES:
         count = count * 3 // 4
         kept = {id(each) for each in profile.dearest(count)}
         steps = [each for each in profile.steps if id(each) in kept]
@@ -198,7 +201,7 @@ def _columns(steps: Sequence[OperatorCost], profile: Profile) -> dict[str, Any]:
 
 
 class _Words:
-    """Texts, each once, and by number: a graph has few types and plans."""
+    """Numbered texts, each stored once; a graph has few types and plans."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         found: dict[str, int] = {}
@@ -247,7 +250,7 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
     if other is None:
         return None
     return {
-        "subjects": [escape_control(each, _MOST_TEXT) for each in describe_sides(profile, other)],
+        "subjects": [escape_control(each, _MAX_TEXT) for each in describe_sides(profile, other)],
         "figures": [
             [name, before, after, f"{ratio:.3f}"]
             for name, before, after, ratio in list_figures(profile, other)
@@ -262,12 +265,14 @@ def _side_by_side(each: Difference) -> list[str | int | None]:
 
 
 def _cut(text: str) -> str:
-    """A name as it can be shown: no control characters, and not without end."""
-    return escape_control(text, _MOST_NAME)
+    """Return a name in a form that can be shown: without control characters and at most `_MAX_NAME`
+    long."""
+    return escape_control(text, _MAX_NAME)
 
 
 def _encode(document: dict[str, Any]) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    """Return JSON that can stand in a script element: nothing in it ends the element or starts a
+    comment."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

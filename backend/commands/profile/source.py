@@ -1,5 +1,5 @@
-"""What can be profiled: an ONNX file, whose weights may be missing, and a PopEF file that this project
-compiled."""
+"""Models that can be profiled: an ONNX file, whose weights may be missing, and a PopEF file that
+this project compiled."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ from commands.profile.folders import find_model_file
 from commands.profile.weightless import strip_weights
 
 _BATCH = -1
-"""As the first size that is given for an input: the batch size, whichever is asked for."""
+"""Marker for the batch size as the first size that is given for an input."""
 
 
 class Source(Protocol):
-    """A model that can be brought to a batch size and a precision."""
+    """Model that can be converted to a batch size and a precision."""
 
     name: str
     target: str
-    """The target that it is for unless another is asked for."""
+    """Default target of the model."""
     precision: str
     options: CostOptions
 
     def convert(
         self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
     ) -> onnx.ModelProto:
-        """The static graph that the chip would run, of a Converter with these further arguments. Raises
-        CompileError where there is none of that size or precision."""
+        """Return the static graph that the chip would run, converted with these further arguments
+        of the Converter. Raises CompileError if there is none of that size or precision."""
         ...
 
 
 def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
-    """The model in a file, or in a folder (`find_model_file`): PopEF by the suffix .popef, else ONNX.
+    """Open the model in a file, or in a folder (`find_model_file`): PopEF by the suffix .popef,
+    else ONNX.
 
     Raises CompileError, LoadError or PopefError naming what is wrong with it.
     """
@@ -69,7 +70,7 @@ def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = No
 
 @dataclass(slots=True)
 class OnnxSource:
-    """An ONNX model; of its weights only the shapes matter."""
+    """ONNX model; only the shapes of its weights matter."""
 
     path: Path
     input_shape: dict[str, Sequence[int]]
@@ -96,8 +97,8 @@ class OnnxSource:
     def convert(
         self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
     ) -> onnx.ModelProto:
-        """The converter's result, large weights left without data. Raises CompileError as the converter
-        does."""
+        """Return the converter's result, with large weights left without data. Raises CompileError
+        like the converter."""
         shapes = {
             name: [batch_size, *shape[1:]] if batch_size and list(shape[:1]) == [_BATCH] else shape
             for name, shape in self.input_shape.items()
@@ -112,7 +113,7 @@ class OnnxSource:
         return made.convert(self._model, on_step)
 
     def take_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Have those of `shapes` that are of its inputs."""
+        """Use those of `shapes` that belong to the model's inputs."""
         names = {value.name for value in find_inputs(self._model.graph)}
         self.input_shape = {name: shape for name, shape in shapes.items() if name in names}
 
@@ -128,8 +129,8 @@ class OnnxSource:
 
 @dataclass(slots=True)
 class PopefSource:
-    """A PopEF file: the graph of its main program, with the target and the options that the executable
-    records."""
+    """PopEF file: the graph of its main program, with the target and the options that the
+    executable records."""
 
     path: Path
     name: str = field(init=False)
@@ -156,7 +157,8 @@ class PopefSource:
     def convert(
         self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
     ) -> onnx.ModelProto:
-        """The main program's graph; of another batch size where its rows are independent."""
+        """Return the main program's graph. Another batch size is possible if the rows are
+        independent."""
         on_step("read graph")
         if converter:
             raise CompileError(f"{self.path} is converted already; {', '.join(converter)} is for ONNX models")
@@ -175,15 +177,19 @@ class PopefSource:
 
 
 def _undo_rows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph that was compiled: what computes the number of rows, so that there may be any, is constant
-    again, and one constant where several nodes got one of their own."""
+    """Restore the graph that was compiled.
+
+    Nodes that compute the number of rows, to allow any number, become constants again. Copies of
+    one constant for several nodes become one constant again.
+    """
     if any(node.op_type == "Shape" for node in iter_nodes(model.graph)):
         model = get_pass("constant_folding")(model)
     return get_pass("remove_duplicated_initializer")(model)
 
 
 def _popef_name(path: Path) -> str:
-    """The model's name: in a Triton model repository the file is MODEL/VERSION/executable.popef."""
+    """Return the model's name. In a Triton model repository the file is
+    MODEL/VERSION/executable.popef."""
     version = path.resolve().parent
     is_in_repository = path.stem == "executable" and version.name.isdigit()
     return (version.parent.name if is_in_repository else "") or path.stem

@@ -1,5 +1,8 @@
-"""What would make a model fit, or faster: options that the cost model has tried on it, one at a time, and
-then the two that save most together where none does alone."""
+"""Suggestions that make a model fit, or faster.
+
+The cost model tries options on the model, one at a time. If none alone is enough, it tries the two
+together that save most.
+"""
 
 from __future__ import annotations
 
@@ -18,42 +21,42 @@ from simipu import CompileError
 from commands.profile.profiler import Profiler, Settings
 
 BUDGET_SECONDS = 20.0
-"""For all that is tried; what would begin later is not."""
-MOST_SHOWN = 8
-MOST_TRIED = 32
-"""An upper bound of the profiles that are made, for a progress bar."""
+"""Time limit for all attempts; no attempt begins after it."""
+MAX_SHOWN = 8
+MAX_TRIED = 32
+"""Maximum number of profiles that are made, for a progress bar."""
 _PROPORTIONS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
-"""Of tile memory for products: PopART's users go from 0.1 to 1."""
+"""Proportions of tile memory for products to try: PopART's users go from 0.1 to 1."""
 _IO_TILES = (0, 32, 64)
 _NEXT_PRECISION = {"fp32": ("fp16",), "fp16": ("fp8", "fp8_weight")}
 _PASSES = ("fused_attention", "attention_padding", "pre_scale", "matmul_rotary_embedding")
-"""Of the converter, which a user lists for a transformer."""
+"""Passes of the converter that a user lists for a transformer."""
 _VALUED = ("--available_memory_proportion", "--num_io_tiles", "--batch_size", "--precision")
 _INEXACT = ("--precision", "--partials_type")
-_LEAST_GAIN = 0.02
-"""Less is within what any figure is off."""
+_MIN_GAIN = 0.02
+"""Minimum effect of a change; less is within the error of the estimates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A change that was tried, and what it does to the figures."""
+    """Change that was tried, and its effect on the figures."""
 
     change: str
-    """As the command's options have it."""
+    """Text of the change, written like the command's options."""
     settings: Settings
     profile: Profile
     latency_ratio: float
-    """To that without the change, as all ratios."""
+    """Ratio to the latency without the change; all ratios are relative to that."""
     throughput_ratio: float
     memory_ratio: float
 
     @property
     def changes_results(self) -> bool:
-        """Whether the model computes something else with it, whose accuracy is to be looked at."""
+        """Whether the change alters the model's results, so that their accuracy must be checked."""
         return any(name in self.change for name in _INEXACT)
 
     def as_json(self) -> dict[str, Any]:
-        """Its figures by the names of `--json`."""
+        """Return the figures by the names of `--json`."""
         result = self.profile.estimate
         return {
             "change": self.change,
@@ -70,34 +73,34 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What came of trying."""
+    """Results of all attempts."""
 
     goal: str
-    """fit, of a model that does not; else faster."""
+    """Goal of the advice: "fit" for a model that does not fit, else "faster"."""
     suggestions: Sequence[Suggestion]
-    """With an effect, best first."""
+    """Changes with an effect, best first."""
     num_tried: int
     num_left: int
-    """For which there was no time."""
+    """Number of changes for which there was no time."""
 
     @property
     def title(self) -> str:
-        """Over the list."""
+        """Heading of the list."""
         return "To make it fit, try" if self.goal == "fit" else "To make it faster, try"
 
     def describe(self) -> str:
-        """What was tried, and whether anything helps."""
+        """Describe what was tried, and whether anything helps."""
         tried = f"{self.num_tried} changes of one option were tried on this model"
         if self.num_left:
             tried += f", {self.num_left} more were not for want of time"
         if not self.suggestions:
-            return f"{tried}; none has an effect of {_LEAST_GAIN:.0%} or more."
+            return f"{tried}; none has an effect of {_MIN_GAIN:.0%} or more."
         if self.goal == "fit" and not any(each.profile.estimate.fits for each in self.suggestions):
             return f"{tried}; none makes it fit, these come nearest."
         return f"{tried}; these have an effect. They may be combined: profile again with them."
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json --suggest`."""
+        """Return the advice for `--json --suggest`."""
         return {
             "goal": self.goal,
             "tried": self.num_tried,
@@ -113,7 +116,8 @@ def try_changes(
     seconds: float = BUDGET_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Advice:
-    """Profile the model of `base` under other settings, for so long at the most, and keep what helps."""
+    """Profile the model of `base` under other settings within the time limit, and keep what
+    helps."""
     goal = "faster" if base.estimate.fits else "fit"
     deadline = clock() + seconds
     found: list[Suggestion] = []
@@ -128,11 +132,11 @@ def try_changes(
     if goal == "fit" and not any(each.profile.estimate.fits for each in found) and clock() < deadline:
         found += _try_together(profiler, settings, found, base)
     kept = sorted(filter(_HELPS[goal], found), key=_ORDER[goal])
-    return Advice(goal, _drop_worse(kept)[:MOST_SHOWN], num_tried, num_left)
+    return Advice(goal, _drop_worse(kept)[:MAX_SHOWN], num_tried, num_left)
 
 
 def print_advice(advice: Advice, console: Console) -> None:
-    """A row for each change that helps, with what was tried."""
+    """Print a row for each change that helps, and what was tried."""
     console.print(cell(f"{advice.title}: {advice.describe()}"))
     if not advice.suggestions:
         return
@@ -152,7 +156,8 @@ def print_advice(advice: Advice, console: Console) -> None:
 
 
 def _iter_changes(settings: Settings, base: Profile) -> Iterator[tuple[str, Settings]]:
-    """Those that keep the converted graph first: they cost no conversion."""
+    """Yield the changes to try. Those that keep the converted graph come first, because they cost
+    no conversion."""
     for name, value in _iter_options(base):
         shown = f"--{name}" if value is True else f"--{name} {value}"
         yield shown, replace(settings, options={**settings.options, name: value})
@@ -185,14 +190,15 @@ def _iter_options(base: Profile) -> Iterator[tuple[str, Any]]:
 
 
 def _batch_sizes(base: Profile) -> list[int]:
-    """A smaller batch needs less memory, a larger one has more throughput."""
+    """Return the batch sizes to try: smaller ones need less memory, larger ones have more
+    throughput."""
     size = base.batch_size
     found = {1, size // 4, size // 2} if not base.estimate.fits else {size // 2, 2 * size, 4 * size}
     return sorted(found - {0, size}, reverse=True)
 
 
 def _try(profiler: Profiler, change: str, settings: Settings, base: Profile) -> Suggestion | None:
-    """None where the model cannot have it."""
+    """Return what a change does, or None if the model cannot have it."""
     try:
         profile = profiler.profile(settings)
     except CompileError:
@@ -211,7 +217,8 @@ def _try(profiler: Profiler, change: str, settings: Settings, base: Profile) -> 
 def _try_together(
     profiler: Profiler, settings: Settings, found: Sequence[Suggestion], base: Profile
 ) -> list[Suggestion]:
-    """The option that saves most of the memory with the batch size or the precision that does."""
+    """Try the option that saves most memory together with the batch size or the precision that
+    saves most."""
     by_memory = sorted(found, key=lambda each: each.memory_ratio)
     same_graph = [each for each in by_memory if each.settings.graph == settings.graph]
     others = [each for each in by_memory if each.settings.graph != settings.graph]
@@ -223,7 +230,7 @@ def _try_together(
 
 
 def _drop_worse(found: Sequence[Suggestion]) -> list[Suggestion]:
-    """Of the values of one option only the best, which come first."""
+    """Keep only the best value of each option; the best come first."""
     best: dict[str, Suggestion] = {}
     for each in found:
         option, _, _ = each.change.rpartition(" ")
@@ -232,12 +239,12 @@ def _drop_worse(found: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def _is_faster(each: Suggestion) -> bool:
-    gains = each.throughput_ratio >= 1 + _LEAST_GAIN or each.latency_ratio <= 1 - _LEAST_GAIN
+    gains = each.throughput_ratio >= 1 + _MIN_GAIN or each.latency_ratio <= 1 - _MIN_GAIN
     return each.profile.estimate.fits and gains
 
 
 def _fits_better(each: Suggestion) -> bool:
-    return each.profile.estimate.fits or each.memory_ratio <= 1 - _LEAST_GAIN
+    return each.profile.estimate.fits or each.memory_ratio <= 1 - _MIN_GAIN
 
 
 _HELPS: Mapping[str, Callable[[Suggestion], bool]] = {"faster": _is_faster, "fit": _fits_better}

@@ -1,4 +1,4 @@
-"""The profiles of a sweep as one table."""
+"""Table of the profiles of a sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
-    """A row for each profile."""
+    """Print a row for each profile."""
     table = make_table(
         "model, modelled",
         "target",

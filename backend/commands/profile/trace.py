@@ -1,5 +1,5 @@
-"""A profile as a Chrome trace, which Perfetto opens: the supersteps in order, one row each for compute,
-exchange and sync."""
+"""A profile as a Chrome trace, which Perfetto opens: the supersteps in order, with a row for each
+of compute, exchange and sync."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from poprt.profiling.profile import Profile
 from simipu.cost import OperatorCost
 
 ROWS = {"sync": 1, "exchange": 2, "compute": 3}
-"""The phases of a superstep in their order, with the thread ids of their rows."""
+"""Phases of a superstep in their order, with the thread ids of their rows."""
 
 
 def make_trace(profile: Profile) -> dict[str, Any]:
-    """Trace events in microseconds at the chip's clock; `args.cycles` are exact and sum to the estimate's."""
+    """Return trace events in microseconds at the chip's clock; `args.cycles` are exact and sum to
+    the estimate's."""
     title = f"{profile.model}: one tile of {profile.chip}, modelled"
     named = [
         _meta("process_name", 0, title),

@@ -1,8 +1,8 @@
-"""Lets a model be converted without its weights: times and bytes follow from shapes.
+"""Conversion of a model without its weights: times and bytes follow from shapes.
 
-Large weights of products lose their data before constants are folded, which leaves such weights as they are.
-What the folding looks into (convolutions that take up a normalisation, above all) keeps its data or, where a
-file with external data is missing, gets a constant.
+Large weights of products lose their data before constants are folded, and folding leaves such
+weights unchanged. Weights that folding reads keep their data, above all those of convolutions that
+absorb a normalisation. They get a constant if a file with external data is missing.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from onnxgraph.weights import has_data
 from simipu import CompileError
 from simipu.errors import CompileMemoryError
 
-MOST_FILLED_BYTES = 2 << 30
-"""What protobuf, and so a model, can hold."""
+MAX_FILLED_BYTES = 2 << 30
+"""Maximum size of all filled tensors, which is what protobuf, and so a model, can hold."""
 LARGE_BYTES = 1 << 20
-"""Smaller weights cost nothing to carry along."""
+"""Minimum size of weights whose data is dropped; smaller ones cost nothing to keep."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
-"""Operators that the folding never computes with such weights, unless all their inputs are weights: what
-comes of them then is a weight without data. A convolution may take up a constant that follows it."""
+"""Operators that folding never computes with such weights, unless all their inputs are weights. The
+result is then a weight without data. A convolution may absorb a constant that follows it."""
 
 _log = logging.getLogger("poprt")
 
 
 def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
-    """Drop the data of large weights of products, in place; other weights without data get theirs from
-    `folder` or a constant.
+    """Drop the data of large weights of products, in place. Other weights without data get theirs
+    from `folder`, or a constant.
 
-    Raises CompileError for integers whose file is missing: shapes may depend on them.
+    Raises CompileError for integers whose file is missing, because shapes may depend on them.
     """
     _take_constants(model.graph)
     filling = _Filling(folder)
@@ -54,8 +54,8 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def _take_constants(graph: onnx.GraphProto) -> None:
-    """Make weights without data of large ConstantOfShape nodes, as models have them that are published for
-    their shapes."""
+    """Replace large ConstantOfShape nodes by weights without data. Models that are published for
+    their shapes have such nodes."""
     shapes = {
         tensor.name: tensor
         for tensor in graph.initializer
@@ -76,8 +76,8 @@ def _take_constants(graph: onnx.GraphProto) -> None:
 
 
 def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
-    """The operators that read each tensor; an output of the graph and a subgraph count as operators of their
-    own."""
+    """Return the operators that read each tensor. An output of the graph and a subgraph count as
+    operators of their own."""
     users: dict[str, set[str]] = {}
     for node in graph.node:
         for name in node.input:
@@ -91,8 +91,8 @@ def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
 
 
 def _merged_weights(graph: onnx.GraphProto) -> set[str]:
-    """The weights of products that a pass multiplies with a normalisation or a constant behind them; a
-    convolution takes up what is added, too."""
+    """Return the weights of products into which a pass multiplies a following normalisation or
+    constant. A convolution also absorbs what is added."""
     weights = {tensor.name for tensor in graph.initializer}
     weights |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
     changed: dict[str, set[str]] = {"BatchNormalization": set(), "Mul": set(), "Add": set()}
@@ -110,20 +110,24 @@ def _merged_weights(graph: onnx.GraphProto) -> set[str]:
 
 
 class _Filling:
-    """Gives tensors without data those of their files, or a constant; no more of it than a model can hold."""
+    """Gives tensors without data the content of their files, or a constant, up to the size that a
+    model can hold."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._left = MOST_FILLED_BYTES
+        self._left = MAX_FILLED_BYTES
 
     def load_or_fill(self, tensor: TensorProto) -> None:
-        """In place. A file that is not there is what a model published for its shapes lacks; any other fault
-        is warned of."""
+        """Load the tensor's data in place, or fill it with constants.
+
+        A model that is published for its shapes lacks the file of its data. Any other fault is
+        logged as a warning.
+        """
         self._left -= max(0, count_bytes(tensor))
         if self._left < 0:
             raise CompileMemoryError(
                 f"weight {tensor.name!r} has no data and shape {list(tensor.dims)}: constants in the place "
-                f"of such weights would take more than {MOST_FILLED_BYTES} bytes; profile the model with "
+                f"of such weights would take more than {MAX_FILLED_BYTES} bytes; profile the model with "
                 "its data"
             )
         try:
@@ -146,7 +150,7 @@ def _fill(tensor: TensorProto) -> None:
         )
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     filled = _stub(tensor.name, tensor.data_type, tensor.dims)
-    # Neither 0 nor 1, which the folding would drop as idle.
+    # Neither 0 nor 1: folding would drop an operation with those.
     filled.raw_data = np.full(tuple(tensor.dims), 0.5 if dtype.kind == "f" else 2, dtype).tobytes()
     tensor.CopyFrom(filled)
 

@@ -1,7 +1,7 @@
-"""A child process of a bulk run: what it does, and what the parent knows of it.
+"""Child process of a bulk run: its work, and the parent's view of it.
 
-It says a line for each case, and before them an empty one when it has the graph that they share, so that the
-parent knows which cases a crash is about.
+It writes a line for each case. Before them it writes an empty line when it has the graph that the
+cases share, so that the parent knows which cases a crash affects.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from commands.profile.source import OnnxSource, open_source
 from popef.text import escape
 
 END_SECONDS = 5.0
-"""For children to end by themselves when they are asked to."""
-_MOST_WARNINGS = 20
-"""Of a case; a hostile model could have thousands."""
-_MOST_CHARACTERS = 500
+"""Maximum time for child processes to end by themselves after they are asked to."""
+_MAX_WARNINGS = 20
+"""Maximum number of warnings of a case; a hostile model could have thousands."""
+_MAX_CHARACTERS = 500
 _OUTPUTS = (1, 2)
-"""Of every process: stdout and stderr."""
+"""File descriptors of every process: stdout and stderr."""
 _READ_BYTES = 1 << 20
 
 Guard = Callable[[Callable[[], int], Callable[[str], None]], int]
-"""Calls a function and tells what it raises in one line, as popef.console has it."""
+"""Function that calls its first argument, and passes an error of it to the second in one line, as
+popef.console formats it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of each case: seconds, bytes of memory, and where temporary files go, which a child that is killed
-    leaves; and how many are worked on at once."""
+    """Limits of each case: seconds, bytes of memory, and the folder of temporary files, which a
+    killed child process leaves behind. `jobs` is the number of cases at a time."""
 
     seconds: int
     memory_bytes: int
@@ -52,7 +53,7 @@ class Limits:
 
 
 class Worker:
-    """A child at work on a task; it has to be closed or ended."""
+    """Child process that works on a task; it has to be closed or ended."""
 
     def __init__(self, task: Task, limits: Limits, guard: Guard) -> None:
         self._left = deque(task)
@@ -69,11 +70,12 @@ class Worker:
         self._child = Child(work, limits.memory_bytes)
         os.close(to_parent)
         self.handles = self._pipe, self._child.handle
-        """What can be read from when there is news."""
+        """Handles that become readable when the child process has news."""
         self._deadline = time.monotonic() + limits.seconds
 
     def read(self) -> list[tuple[Case, Result]]:
-        """The cases that are done since the last call; the next one has its time from now on."""
+        """Return the cases that are done since the last call. The time limit of the next case
+        starts now."""
         while (data := self._read_some()) is not None and data:
             self._heard += data
         *lines, self._heard = self._heard.split(b"\n")
@@ -87,12 +89,12 @@ class Worker:
         return found
 
     def has_ended(self) -> bool:
-        """Whether the child has ended, or has to be because it takes too long."""
+        """Return whether the child process has ended, or must end because it takes too long."""
         return time.monotonic() > self._deadline or self._child.has_ended()
 
     def close(self) -> tuple[list[tuple[Case, Result]], Task]:
-        """End the child: the last cases that are done, those that it failed at among them, and those that are
-        left to do."""
+        """End the child process. Return the last finished cases, including those it failed at, and
+        the cases that are left."""
         error = self._find_error()
         found = self.read()
         os.close(self._pipe)
@@ -101,11 +103,11 @@ class Worker:
         return found + failed, tuple(self._left)
 
     def interrupt(self) -> None:
-        """Ask the child to end."""
+        """Ask the child process to end."""
         self._child.interrupt()
 
     def end(self, patience_seconds: float) -> None:
-        """End the child, after so long at the most; nobody wants to know what it has done."""
+        """End the child process within a time limit; its results are discarded."""
         self._child.end(patience_seconds)
         os.close(self._pipe)
 
@@ -126,7 +128,7 @@ class Worker:
 
 
 class _Work:
-    """What the child does."""
+    """Work of the child process."""
 
     def __init__(self, stream: BinaryIO, limits: Limits, guard: Guard) -> None:
         self._stream = stream
@@ -134,7 +136,7 @@ class _Work:
         self._guard = guard
 
     def profile(self, task: Task) -> int:
-        """Say a result for each case of the task."""
+        """Write a result for each case of the task."""
         _be_quiet()
         tempfile.tempdir = str(self._limits.scratch)
         warnings = _Warnings()
@@ -168,7 +170,7 @@ class _Work:
         return Result(None, error) if error else Result(found[0], None)
 
     def _try(self, work: Callable[[], None]) -> str | None:
-        """The error of some work, None when it went well."""
+        """Return the error of some work, or None if it succeeds."""
         told: list[str] = []
 
         def guarded() -> int:
@@ -183,27 +185,28 @@ class _Work:
 
 
 class _Warnings(logging.Handler):
-    """Keeps the texts of warnings."""
+    """Log handler that keeps the texts of warnings."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a text, if there are not too many."""
-        if len(self.texts) < _MOST_WARNINGS:
-            self.texts.append(escape(record.getMessage(), _MOST_CHARACTERS))
+        """Keep a text, unless there are too many."""
+        if len(self.texts) < _MAX_WARNINGS:
+            self.texts.append(escape(record.getMessage(), _MAX_CHARACTERS))
 
 
 def _be_quiet() -> None:
-    """What C++ prints of a model would come between the lines of the progress."""
+    """Discard stdout and stderr, because C++ code would print messages about a model between the
+    lines of the progress."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for output in _OUTPUTS:
         os.dup2(nowhere, output)
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """End them together."""
+    """End several child processes together."""
     for worker in workers:
         worker.interrupt()
     deadline = time.monotonic() + END_SECONDS
@@ -212,7 +215,7 @@ def end_all(workers: Iterable[Worker]) -> None:
 
 
 def wait_for_news(workers: Iterable[Worker], seconds: float) -> None:
-    """Wait until a child has something to say or has ended, at most so long."""
+    """Wait until a child process has news or has ended, up to a time limit."""
     waiting = select.poll()
     for handle in (handle for worker in workers for handle in worker.handles):
         waiting.register(handle, select.POLLIN)

@@ -1,11 +1,10 @@
-"""`poplar-triton serve`."""
+"""The command `poplar-triton serve`."""
 
 from __future__ import annotations
 
 import argparse
 import secrets
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,11 +12,12 @@ from commands import doctor
 from commands.errors import ServerError
 from commands.serving.condition import Condition
 from commands.serving.health import HealthServer
-from commands.serving.options import find_all, find_option
-from commands.serving.server import MODEL_FILE, START_SECONDS, TritonServer, is_remote
+from commands.serving.log import LogFormat, make_copy, make_tell
+from commands.serving.options import find_all, find_option, is_on
+from commands.serving.server import MODEL_FILE, START_SECONDS, Interrupt, TritonServer, is_remote
 from commands.serving.supervisor import RESTART_WINDOW_SECONDS, OnDeadStub, Settings, Supervisor
 from popef.arguments import Parser, whole_number
-from popef.console import UsageError, print_line
+from popef.console import UsageError
 from popef.text import escape
 
 EXAMPLES = (
@@ -31,12 +31,20 @@ _PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
 _MODE = "--model-control-mode"
 _KEY = "poplar-supervisor"
 _REPOSITORY_API = "model-repository"
-_MOST_SECONDS, _MOST_RESTARTS = 86400, 1000
+_MAX_SECONDS, _MAX_RESTARTS = 86400, 1000
 
 
 def add_arguments(parser: Parser) -> None:
-    """Those of `serve`, beside the ports of the server."""
+    """Add the arguments of `serve`, except the ports of the server."""
     add_life_arguments(parser)
+    parser.add_argument(
+        "--max-drain-seconds",
+        type=whole_number(0, _MAX_SECONDS),
+        default=0,
+        metavar="N",
+        help="serve on for so long after SIGTERM while requests still come, as on open gRPC streams "
+        "(default: no longer than --drain-seconds)",
+    )
     parser.add_argument(
         "--on-dead-stub",
         choices=[each.value for each in OnDeadStub],
@@ -46,11 +54,26 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--restart",
-        type=whole_number(0, _MOST_RESTARTS),
+        type=whole_number(0, _MAX_RESTARTS),
         default=0,
         metavar="N",
         help="start a Triton that has ended again, at most N times in "
         f"{RESTART_WINDOW_SECONDS / 60:g} minutes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--canary-seconds",
+        type=whole_number(0, _MAX_SECONDS),
+        default=0,
+        metavar="N",
+        help="send each model a request with inputs of zeros each N seconds; one that does not answer is not "
+        "ready (default: none is sent)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=[each.value for each in LogFormat],
+        default=LogFormat.TEXT.value,
+        help="of the lines on stderr: text, or an object of JSON a line, Triton's lines too (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--server",
@@ -61,7 +84,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def add_life_arguments(parser: Parser) -> None:
-    """Those of every server: how it begins and ends, and where that is seen."""
+    """Add the arguments that every server has: how it starts and stops, and where its state is
+    shown."""
     parser.add_argument(
         "--health-port",
         type=whole_number(0, 65535),
@@ -76,14 +100,14 @@ def add_life_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--drain-seconds",
-        type=whole_number(0, _MOST_SECONDS),
+        type=whole_number(0, _MAX_SECONDS),
         default=0,
         metavar="N",
         help="seconds to serve on, with /ready 503, between SIGTERM and the end (default: %(default)s)",
     )
     parser.add_argument(
         "--start-seconds",
-        type=whole_number(1, _MOST_SECONDS),
+        type=whole_number(1, _MAX_SECONDS),
         default=START_SECONDS,
         metavar="N",
         help="how long the server may take to load its models and get ready (default: %(default)s)",
@@ -91,21 +115,34 @@ def add_life_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until asked to stop: 0; 1 where the server could not start, or ended by itself and may not be
-    started again."""
-    settings = Settings(options.drain_seconds, OnDeadStub(options.on_dead_stub), options.restart)
+    """Serve until asked to stop. Return 0 then, and 1 if the server could not start, or ended by
+    itself and may not be restarted."""
+    log_format = LogFormat(options.log_format)
+    tell = make_tell(log_format)
+    settings = Settings(
+        options.drain_seconds,
+        options.max_drain_seconds,
+        OnDeadStub(options.on_dead_stub),
+        options.restart,
+        options.canary_seconds,
+    )
+    if settings.canary_seconds and not is_on(options.triton_options, "--allow-http"):
+        raise UsageError("--canary-seconds: expected Triton's HTTP, found --allow-http=false after the --")
     options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
     if options.server is None:
         doctor.require()
     condition = Condition()
+    interrupt = Interrupt()
+    interrupt.catch_signals()
     with ExitStack() as stack:
         health = None
         if options.health_port is not None:
             health = stack.enter_context(HealthServer(options.health_address, options.health_port, condition))
-        with make_server(options) as server:
+        with make_server(options, copy=make_copy(log_format), interrupt=interrupt) as server:
             supervisor = Supervisor(server, condition, settings, tell)
             supervisor.catch_signals()
-            _introduce(server, health, options.model_repository)
+            interrupt.check()
+            _introduce(server, health, options.model_repository, tell)
             asked = supervisor.run()
             if asked:
                 print("stopping", flush=True)
@@ -114,8 +151,14 @@ def run(options: argparse.Namespace) -> int:
     return 0 if asked else 1
 
 
-def make_server(options: argparse.Namespace, log: Path | None = None) -> TritonServer:
-    """The server of a command's options; UsageError where those of Triton among them are ours to give."""
+def make_server(
+    options: argparse.Namespace,
+    log: Path | None = None,
+    copy: Callable[[str], None] | None = None,
+    interrupt: Interrupt | None = None,
+) -> TritonServer:
+    """Return the server of a command's options. Raises UsageError for options of Triton that this
+    command sets itself."""
     for argument in options.triton_options:
         if (name := argument.partition("=")[0]) in _PORT_OPTIONS:
             raise UsageError(f"{name}: expected before the --, found after it")
@@ -126,19 +169,16 @@ def make_server(options: argparse.Namespace, log: Path | None = None) -> TritonS
         metrics_port=options.metrics_port,
         options=options.triton_options,
         log=log,
+        copy=copy,
+        interrupt=interrupt,
         program=getattr(options, "server", None),
         start_seconds=getattr(options, "start_seconds", None),
     )
 
 
-def tell(text: str) -> None:
-    """A line of log."""
-    print_line(f"poplar-triton: {text}", stderr=True)
-    sys.stderr.flush()
-
-
 def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> list[str]:
-    """The options with which the supervisor may load models, and nobody else where nobody else could."""
+    """Return the options with which the supervisor may load models. They let no other client load
+    models that could not before."""
     options = list(triton_options)
     if on_dead_stub is not OnDeadStub.RELOAD:
         return options
@@ -155,9 +195,11 @@ def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> li
     return options
 
 
-def _introduce(server: TritonServer, health: HealthServer | None, repository: Path | str) -> None:
-    """Say where the server is, and what it does not serve."""
-    failed = _failed_models(server)
+def _introduce(
+    server: TritonServer, health: HealthServer | None, repository: Path | str, tell: Callable[[str], None]
+) -> None:
+    """Print where the server is, and which models it does not serve."""
+    failed = _failed_models(server, tell)
     name = "MODEL" if is_remote(repository) else escape(_first_model(Path(repository), failed))
     lines = [
         "",
@@ -172,8 +214,9 @@ def _introduce(server: TritonServer, health: HealthServer | None, repository: Pa
     print("\n".join(lines), flush=True)
 
 
-def _failed_models(server: TritonServer) -> Collection[str]:
-    """The models that are not served, each said on stderr; none where the server does not tell."""
+def _failed_models(server: TritonServer, tell: Callable[[str], None]) -> Collection[str]:
+    """Return the models that are not served, after a message on stderr for each. Return none if the
+    server does not tell."""
     try:
         failed = server.failed_models()
     except ServerError as error:

@@ -1,8 +1,8 @@
-"""The health port: /ready, /live and /metrics of a supervised server, for load balancers, kubelets and
+"""Health port: /ready, /live and /metrics of a supervised server, for load balancers, kubelets and
 Prometheus.
 
-Strangers may reach it: it takes GET and HEAD of three paths, answers once per connection, and when too many
-connections are open the oldest is closed.
+Untrusted clients may reach it. It accepts GET and HEAD for three paths and answers once per
+connection. When too many connections are open, it closes the oldest.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from popef.text import escape
 
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_MOST_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 _IDLE_SECONDS = 5
 _POLL_SECONDS = 0.05
-"""Between two looks whether to end."""
+"""Time between two checks whether to end."""
 
 
 class Reporter(Protocol):
-    """Who knows how a server stands."""
+    """Source of the answers: the state of a server."""
 
     @property
     def unready_reason(self) -> str:
-        """Why no requests should come; "" where they should."""
+        """Reason not to send requests; "" if the server is ready."""
 
     @property
     def hopeless_reason(self) -> str:
-        """Why nothing but an end of it all can help; "" where something can, or need not."""
+        """Reason why only ending everything helps; "" if the server can recover, or need not."""
 
     def write_metrics(self) -> bytes:
-        """The page for Prometheus."""
+        """Return the page for Prometheus."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -49,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer one of the paths."""
+        """Answer a request for one of the paths."""
         answer = self.server.answers.get(self.path.partition("?")[0])
         if answer is None:
             paths = ", ".join(self.server.answers)
@@ -58,11 +58,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(*answer())
 
     def do_HEAD(self) -> None:
-        """The same without the text."""
+        """Answer like GET without the body."""
         self.do_GET()
 
     def log_message(self, *_: Any) -> None:
-        """Probes come every second: nothing is logged."""
+        """Log nothing, because probes come every second."""
 
     def _send(self, status: http.HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = _MOST_CONNECTIONS
+    request_queue_size = _MAX_CONNECTIONS
 
     def __init__(self, address: str, port: int, reporter: Reporter) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -91,12 +91,16 @@ class _Listener(ThreadingHTTPServer):
         super().__init__((address, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own; at the expense of the oldest, where there are too many."""
+        """Process a request in a thread of its own. With too many connections the oldest one is
+        closed."""
         with self._lock:
-            if len(self._open) >= _MOST_CONNECTIONS:
+            if len(self._open) >= _MAX_CONNECTIONS:
                 _hang_up(self._open.pop(next(iter(self._open))))
             self._open[id(request)] = request
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the limit of threads is reached
+            self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         """Forget the connection, and close it."""
@@ -105,11 +109,11 @@ class _Listener(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is nothing to tell of."""
+        """Ignore the error, which is a client that has disconnected."""
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # it may have ended by itself just now
+    with suppress(OSError):  # it may just have ended by itself
         connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -119,7 +123,8 @@ def _say(fault: str, fine: str) -> tuple[http.HTTPStatus, str, bytes]:
 
 
 class HealthServer:
-    """Serves what a reporter says at an address and port (0: any free one), as a context manager."""
+    """Server of a reporter's answers at an address and port (0: any free one), as a context
+    manager."""
 
     def __init__(self, address: str, port: int, reporter: Reporter) -> None:
         self._address = address
@@ -136,7 +141,7 @@ class HealthServer:
 
     @property
     def url(self) -> str:
-        """Without a path."""
+        """URL of the server, without a path."""
         host = f"[{self._address}]" if ":" in self._address else self._address
         return f"http://{host}:{self._listener.server_address[1]}"
 

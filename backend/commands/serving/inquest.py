@@ -1,7 +1,8 @@
-"""Which of the instances that have lost their process are dead: those that Triton still serves.
+"""Classification of instances that have lost their process: those that Triton still serves are
+dead.
 
-A process also ends in order, when its model is unloaded, is given fewer instances or did not load, or when it
-was there to complete the configuration only.
+A process also ends in order: its model is unloaded, gets fewer instances or did not load, or the
+process only completed the configuration.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ _GPU = re.compile(r"_gpu\d+$")
 
 
 class Inquest:
-    """Asks a server what it serves. Where it does not answer, every lost instance counts as dead.
+    """Queries a server for what it serves. If the server does not answer, every lost instance
+    counts as dead.
 
-    Its repository index is not asked for that: it has Triton look into the repository, whose store may be
-    away, and then nobody else is answered on that thread for half a minute.
+    It does not use the repository index, because Triton reads the repository for it. If the
+    repository's store is unreachable, Triton answers no other request on that thread for half a
+    minute.
 
-    A server with models out of a store (`is_remote`) does not tell a stub which model it is of, where the
-    instance group has a name of its own: then the group is looked for in the models' configurations.
+    A server with models from a store (`is_remote`) does not tell a stub the name of its model if
+    the instance group has a name of its own. Then the group is looked up in the models'
+    configurations.
     """
 
     def __init__(self, endpoint: Endpoint, *, is_remote: bool = False) -> None:
@@ -36,7 +40,8 @@ class Inquest:
         self._met: set[str] = set()
 
     def meet(self, living: Iterable[Stub]) -> None:
-        """Learn the names of a store's models when one is new, which has just been loaded from there."""
+        """Learn the names of a store's models when one is new: it has just been loaded from
+        there."""
         met = {stub.model for stub in living} if self._is_remote else set()
         if not met <= self._met:
             self._met = met
@@ -44,7 +49,8 @@ class Inquest:
                 self._names = {model.name for model in self._endpoint.list_models()}
 
     def divide(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
-        """The dead among these, under their models' names, and those whose instances are no more."""
+        """Return the dead stubs among these, under their models' names, and the stubs whose
+        instances are no longer served."""
         dead, gone = set(), []
         for stub in lost:
             try:
@@ -59,7 +65,7 @@ class Inquest:
         return dead, gone
 
     def _identify(self, stub: Stub) -> Stub:
-        """The stub under the name of its model."""
+        """Return the stub under the name of its model."""
         if not self._is_remote or stub.model in self._names:
             return stub
         group = _split(stub.instance)[0]
@@ -67,13 +73,14 @@ class Inquest:
         return replace(stub, model=next(found, stub.model))
 
     def _has(self, stub: Stub) -> bool:
-        """Whether the server serves such an instance."""
+        """Return whether the server serves such an instance."""
         groups = self._read_groups(stub.model, stub.version)
         group, place = _split(stub.instance)
         return groups is not None and (not groups or place < groups.get(group, 0))
 
     def _read_groups(self, model: str, version: str = "") -> Mapping[str, int] | None:
-        """How many instances each group of a model has; None where it is not served."""
+        """Return how many instances each group of a model has, or None if the model is not
+        served."""
         config = self._endpoint.read_config(model, version)
         return None if config is None else _count_instances(config)
 
@@ -85,6 +92,6 @@ def _count_instances(config: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _split(instance: str) -> tuple[str, int]:
-    """An instance's group and its place there."""
+    """Return an instance's group and its index there."""
     group, _, place = _GPU.sub("", instance).rpartition("_")
     return group, int(place) if place.isdecimal() else 0

@@ -1,8 +1,8 @@
-"""The Triton that is started: where its program and its backends lie, and what its stubs need to run.
+"""The Triton to start: where its program and its backends are, and what its stubs need to run.
 
-Layout and environment: the backend directory is made of links in a temporary folder, unless the server's own
-has the poplar backend; stub and utilities beside model.py take priority over those of the generic python
-backend.
+The backend directory consists of links in a temporary folder, unless the server's own has the
+poplar backend. The stub and utilities beside model.py take priority over those of the generic
+python backend.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PROGRAM = Path("bin", "tritonserver")
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A program, and the folder of its Triton (`backends` and `caches` lie there), None where a program
-    given by the user has none: then `--backend-directory` must say where the backends are."""
+    """Program and the folder of its Triton, which holds `backends` and `caches`. The folder is None
+    if a user's program has none; then `--backend-directory` must say where the backends are."""
 
     program: Path
     root: Path | None
@@ -36,8 +36,8 @@ class Installation:
         return self.root is not None and (self.root / "backends" / "poplar" / "model.py").is_file()
 
     def make_options(self, folder: Path) -> list[str]:
-        """The tritonserver options that say where backends and caches are; makes what is not there in
-        `folder`."""
+        """Return the tritonserver options for the folders of backends and caches. Missing folders
+        are made in `folder`."""
         if self.root is None:
             return []
         backends = self.root / "backends" if self.has_poplar else link_backends(folder, self.root)
@@ -49,10 +49,11 @@ class Installation:
 
 
 def find_installation(program: Path | None) -> Installation:
-    """The wheel's for None, else that of `program`; ServerError says what is missing.
+    """Return the installation of the wheel for None, else that of `program`. Raises ServerError
+    that says what is missing.
 
-    A program that has no backends beside it (a script that calls tritonserver) gets those of the wheel,
-    where that is installed.
+    A program without backends beside it (a script that calls tritonserver) gets those of the wheel,
+    if that is installed.
     """
     if program is None:
         root = find_triton()
@@ -75,7 +76,8 @@ def _find_wheel() -> Path | None:
 
 
 def find_triton() -> Path:
-    """The `tritonserver` folder of the installed wheel; ServerError says how to get it."""
+    """Return the `tritonserver` folder of the installed wheel. Raises ServerError that says how to
+    get it."""
     spec = util.find_spec("pytriton")
     for location in (spec.submodule_search_locations or []) if spec else []:
         folder = Path(location, "tritonserver")
@@ -88,8 +90,8 @@ def find_triton() -> Path:
 
 
 def find_stub(triton: Path) -> Path:
-    """The stub of this interpreter's version in the wheel, or else the one beside the python backend;
-    ServerError lists the versions there are."""
+    """Return the stub for this interpreter's version in the wheel, or else the one beside the
+    python backend. Raises ServerError that lists the versions there are."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = triton / "python_backend_stubs" / version / STUB
     if stub.is_file():
@@ -104,8 +106,8 @@ def find_stub(triton: Path) -> Path:
 
 
 def backend_file() -> Path:
-    """The backend's model.py, beside the rooms both installed and in a source tree; ServerError if it is
-    gone."""
+    """Return the backend's model.py, beside the rooms both installed and in a source tree. Raises
+    ServerError if it is missing."""
     file = Path(__file__).resolve().parents[2] / "poplar" / "model.py"
     if not file.is_file():
         raise ServerError(f"the backend's model.py is not at {file}; install this project again")
@@ -113,8 +115,11 @@ def backend_file() -> Path:
 
 
 def make_environment(interpreter_folder: Path, triton: Path | None) -> dict[str, str]:
-    """The server's environment: the stub takes the first python3 on PATH and that interpreter's libpython;
-    the copied library of the python backend no longer finds the wheel's libraries by itself."""
+    """Return the server's environment.
+
+    The stub takes the first python3 on PATH and that interpreter's libpython. The copied library of
+    the python backend no longer finds the wheel's libraries by itself.
+    """
     environment = dict(os.environ)
     environment["PATH"] = f"{interpreter_folder}{os.pathsep}{environment.get('PATH', '')}"
     paths = [sysconfig.get_config_var("LIBDIR"), environment.get("LD_LIBRARY_PATH", "")]
@@ -125,7 +130,8 @@ def make_environment(interpreter_folder: Path, triton: Path | None) -> dict[str,
 
 
 def link_interpreter(folder: Path) -> Path:
-    """A folder whose python3 is this interpreter: its own where it has one, else `folder` with a link."""
+    """Return a folder whose python3 is this interpreter: the interpreter's own folder if it has
+    one, else `folder` with a link."""
     own = Path(sys.executable).parent
     if (own / "python3").exists() and os.path.samefile(own / "python3", sys.executable):
         return own
@@ -134,8 +140,8 @@ def link_interpreter(folder: Path) -> Path:
 
 
 def link_backends(folder: Path, triton: Path) -> Path:
-    """`poplar` and the generic `python`, both with the stub of this interpreter, beside the other backends
-    that `triton` has."""
+    """Link `poplar` and the generic `python`, both with the stub of this interpreter, beside the
+    other backends of `triton`."""
     backends = folder / "backends"
     own = triton / "backends"
     stub = find_stub(triton)

@@ -1,4 +1,4 @@
-"""What tritonserver writes: copied line by line, and its reason for not serving found among them."""
+"""Output of tritonserver: copied line by line, and searched for its reason for not serving."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -15,25 +16,27 @@ from popef.text import escape
 _KEPT_LINES = 50
 _LONGEST_LINE_BYTES = 1 << 16
 _ERROR = re.compile(r"E\d{4} \S+ +\d+ \S+:\d+\] (.*)")
-"""A line of Triton's log: level and date, time, process, place, text."""
+"""Line of Triton's log: level and date, time, process, place, text."""
 _HARMLESS = "CudaDriverHelper has not been initialized."
-"""Logged as an error at every start without a GPU."""
+"""Texts that Triton logs as an error at every start without a GPU."""
 _FATAL = re.compile(r"error: (.*)")
-"""What tritonserver's main says before it exits."""
+"""Text of tritonserver's main before it exits."""
 _PROGRAM = re.compile(r"^\S*/tritonserver: ")
 _USAGE = "Usage: tritonserver"
-"""Begins hundreds of lines, indented but for titles, after or before which other lines name the wrong
-option."""
+"""Start of hundreds of lines, indented except for titles. Other lines before or after them name the
+wrong option."""
 
 
 class ServerOutput:
-    """Copies a server's output, every line without control characters, to a file (`log`) or to stderr.
+    """Copies a server's output, every line without control characters, to a file (`log`) or to
+    stderr, or to `copy`.
 
-    Its own thread reads, so that the server never waits for who looks at its output.
+    A thread of its own reads, so that the server never waits for a reader of its output.
     """
 
-    def __init__(self, pipe: IO[bytes], log: Path | None) -> None:
+    def __init__(self, pipe: IO[bytes], log: Path | None, copy: Callable[[str], None] | None = None) -> None:
         self._pipe = pipe
+        self._copy_line = copy
         self._sink = None if log is None else log.open("w", encoding="utf-8")
         self._shown = log is None
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -45,22 +48,22 @@ class ServerOutput:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the server has said that it cannot serve and ends."""
+        """Whether the server has said that it cannot serve and is ending."""
         return self._wrong_call is not None or bool(self._fatal)
 
     @property
     def reason(self) -> str:
-        """Triton's words for what is wrong: with the call, or fatal, or else the last error that it logged;
-        "" for none."""
+        """Triton's message about a wrong call or a fatal error, or else the last error that it
+        logged; "" for none."""
         return _PROGRAM.sub("", " ".join(self._wrong_call or ())) or self._fatal or self._error
 
     @property
     def unseen_lines(self) -> list[str]:
-        """The last lines, if they went to a file."""
+        """Last lines, if they went to a file."""
         return [] if self._shown else list(self._last)[-20:]
 
     def join(self, seconds: float) -> None:
-        """Wait until all that the server has written is copied: it has ended."""
+        """Wait until all output of the ended server is copied."""
         self._thread.join(seconds)
         if self._sink is not None and not self._thread.is_alive():
             self._sink.close()
@@ -70,9 +73,15 @@ class ServerOutput:
             while raw := self._pipe.readline(_LONGEST_LINE_BYTES):
                 line = escape(raw.decode("utf-8", "replace").rstrip("\r\n").expandtabs())
                 self._note(line)
-                # A full disk, or a terminal that is gone, must not stop the server.
+                # A full disk or a closed terminal must not stop the server.
                 with suppress(OSError, ValueError):
-                    print(line, file=self._sink or sys.stderr, flush=True)
+                    self._write(line)
+
+    def _write(self, line: str) -> None:
+        if self._copy_line is not None:
+            self._copy_line(line)
+        else:
+            print(line, file=self._sink or sys.stderr, flush=True)
 
     def _note(self, line: str) -> None:
         if line.startswith(_USAGE):

@@ -1,13 +1,14 @@
-"""Starts a tritonserver on our backend, and stops it without a trace.
+"""Starts a tritonserver on this backend, and stops it without leaving anything behind.
 
-The server hangs silently when the stub process of a Python backend cannot start, so everything that the stub
-needs is checked first (`commands.doctor`).
+The server hangs silently if the stub process of a Python backend cannot start. So everything that
+the stub needs is checked first (`commands.doctor`).
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from simipu.memory import offer_to_oom_killer
 from simipu.parents import die_with
 
 from commands.errors import ServerError
@@ -30,22 +32,25 @@ from commands.serving.output import ServerOutput
 
 MODEL_FILE = "config.pbtxt"
 STORES = ("s3://", "gs://", "as://")
-"""Repositories that Triton itself copies models out of."""
+"""Prefixes of repositories from which Triton itself copies models."""
+_STORE = re.compile(r"s3://(?:https?://)?([^/:\[\]]+|\[[^/\]]+\]):(\d{1,5})/")
 START_SECONDS = 300
 END_SECONDS = 5
-"""For a server that has said that it cannot serve, which may hang in its exit."""
+"""Time for a server to exit after it has said that it cannot serve; it may hang in its exit."""
 STOP_MARGIN_SECONDS = 15
-"""Beyond Triton's own --exit-timeout-secs."""
+"""Additional time beyond Triton's own --exit-timeout-secs."""
 STOP_UNREADY_SECONDS = 10
-"""A server that is told to stop while it loads models may never notice."""
+"""Time for a server to stop while it loads models; it may never notice the request to stop."""
 POLL_SECONDS = 0.1
-VICTIM_POINTS, MAX_OOM_SCORE = 250, 1000
-"""Added to the oom_score_adj of tritonserver and its processes, and once more to that of stubs: when memory
-runs out the kernel ends a stub, which is healed, rather than tritonserver, and that rather than who heals."""
+VICTIM_POINTS = 250
+"""Points added to the oom_score_adj of tritonserver and its processes, and once more to that of
+stubs. When memory runs out, the kernel first ends a stub, which is healed, then tritonserver, and
+last the supervisor."""
 
 
 def choose_port(port: int, what: str) -> int:
-    """`port` if it is free, or any free one for 0; ServerError names what wanted a busy one."""
+    """Return `port` if it is free, or any free port for 0. Raises ServerError if it is busy; `what`
+    is the purpose of the port in the message."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -62,17 +67,25 @@ def choose_port(port: int, what: str) -> int:
 
 
 def is_remote(repository: Path | str) -> bool:
-    """Whether Triton copies the models of a repository out of a store."""
+    """Return whether Triton copies the models of a repository from a remote store."""
     return str(repository).startswith(STORES)
 
 
+def find_store(repository: Path | str) -> tuple[str, int] | None:
+    """Return the address and port of the store that a repository names, as in
+    s3://HOST:PORT/BUCKET. Return None for other stores, which their libraries find."""
+    found = _STORE.match(str(repository))
+    return (found[1].strip("[]"), int(found[2])) if found else None
+
+
 def find_repository(text: str) -> Path | str:
-    """The repository that a word of the command line names: a store's address stays as it is."""
+    """Return the repository that a word of the command line names; a store's address stays
+    unchanged."""
     return text if is_remote(text) else Path(text)
 
 
 def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
-    """Raises ServerError unless `repository` is a folder that has model folders."""
+    """Raise ServerError unless `repository` is a folder that has model folders."""
     if not repository.is_dir():
         raise ServerError(f"model repository {repository}: no such folder")
     folders = [entry for entry in repository.iterdir() if entry.is_dir()]
@@ -88,54 +101,82 @@ def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Whether a folder of a repository is one of a model."""
+    """Return whether a folder of a repository is the folder of a model."""
     return (folder / MODEL_FILE).is_file() or any(
         entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
     )
 
 
-def offer_to_oom_killer(pid: int | str, points: int = VICTIM_POINTS) -> None:
-    """Have the kernel end a process earlier when memory runs out."""
-    with suppress(OSError, ValueError):  # it has ended, or that may not be
-        file = f"/proc/{pid}/oom_score_adj"
-        with open(file, "rb", buffering=0) as old:
-            score = min(int(old.read()) + points, MAX_OOM_SCORE)
-        with open(file, "wb", buffering=0) as new:
-            new.write(str(score).encode())
-
-
 def _make_preparation() -> Callable[[], None]:
-    """What the child does before it becomes tritonserver: it dies with this process, if it is started in its
-    main thread (the death of another thread would end it as well)."""
+    """Return a function that the child process runs before it becomes tritonserver.
+
+    The child process dies with this process only if it is started in the main thread. Started in
+    another thread, it would also end with that thread.
+
+    The child process dies with this process if it is started in the main thread. Otherwise the
+    death of another thread would end it as well.
+    """
     parent = os.getpid()
     is_main = threading.current_thread() is threading.main_thread()
 
     def prepare() -> None:
         if is_main and not die_with(parent):
             os._exit(1)
-        offer_to_oom_killer("self")
+        offer_to_oom_killer(points=VICTIM_POINTS)
 
     return prepare
 
 
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return False
+class Interrupt:
+    """Request to stop before a supervisor handles it: SIGTERM and Ctrl-C raise KeyboardInterrupt.
+
+    Python ignores exceptions raised in the callback of a weak reference, so the request is stored.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def catch_signals(self) -> None:
+        """Handle SIGINT and SIGTERM from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if it was requested and lost."""
+        if self.is_asked:
+            raise KeyboardInterrupt
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep, and return False: nothing asks to give up."""
+        self.check()
+        time.sleep(seconds)
+        return False
+
+    def _take(self, *_: object) -> None:
+        self.is_asked = True
+        raise KeyboardInterrupt
 
 
 class TritonServer:
-    """A real tritonserver on a model repository, as a context manager: ready on entry, gone on exit.
+    """A real tritonserver on a model repository, as a context manager: ready on entry, gone on
+    exit.
 
-    Ready means that every model is loaded or has failed to load; the others are served.
+    Ready means that every model is loaded or has failed to load; models that are loaded are served.
+    The server listens on 127.0.0.1 unless `options` say otherwise.
 
-    `model_repository` is a folder of model folders, or the address of a store (STORES); ports of 0 mean any
-    free one; `options` go to tritonserver as they are; `log` is a file for its output (None: stderr);
-    `program` is the tritonserver (None: that of the installed wheel); `start_seconds` is how long it may
-    take to get ready (None: START_SECONDS). Listens on 127.0.0.1 unless `options` say otherwise.
+    Args:
+        model_repository: A folder of model folders, or the address of a store (STORES).
+        http_port, grpc_port, metrics_port: Ports to listen on; 0 means any free port.
+        options: Passed to tritonserver unchanged.
+        log: File for the server's output (None: stderr).
+        copy: Function that writes a line of the output there (None: unchanged).
+        program: The tritonserver (None: that of the installed wheel).
+        start_seconds: Maximum time to get ready (None: START_SECONDS).
+        interrupt: Request to stop during the start.
     """
 
     endpoint: Endpoint
-    """How it is asked; from entry on, as are `ports`: HTTP, gRPC and metrics."""
+    """Client of the server, available from entry on. So are `ports`: HTTP, gRPC and metrics."""
     ports: tuple[int, int, int]
 
     def __init__(
@@ -147,30 +188,37 @@ class TritonServer:
         metrics_port: int = 0,
         options: Sequence[str] = (),
         log: Path | None = None,
+        copy: Callable[[str], None] | None = None,
         program: Path | None = None,
         start_seconds: float | None = None,
+        interrupt: Interrupt | None = None,
     ) -> None:
         self.model_repository = model_repository
         self._wanted = {"HTTP": http_port, "gRPC": grpc_port, "metrics": metrics_port}
         self._options = list(options)
         self._log = log
+        self._copy = copy
+        self._interrupt = interrupt or Interrupt()
         self._program = program
-        self._start_seconds = start_seconds
+        self.start_seconds = START_SECONDS if start_seconds is None else start_seconds
+        """Maximum time to get ready with all models."""
         self._process: subprocess.Popen[bytes] | None = None
         self._output: ServerOutput | None = None
         self._was_ready = False
+        self.ready_seconds = 0.0
+        """Duration of the last start."""
         self.exit_status: int | None = None
 
     def __enter__(self) -> TritonServer:
         if not is_remote(self.model_repository):
-            # In these modes models may come later.
+            # In these modes models may be added later.
             later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
             check_repository(Path(self.model_repository), may_be_empty=later)
         self._belongings = Belongings()
         try:
             self._prepare(self._belongings.folder)
             self._start()
-            self._wait_until_ready(_sleep)
+            self._wait_until_ready(self._interrupt.pause)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -184,41 +232,42 @@ class TritonServer:
 
     @property
     def http_url(self) -> str:
-        """host:port for tritonclient.http."""
+        """Address host:port for tritonclient.http."""
         return f"{HOST}:{self.ports[0]}"
 
     @property
     def grpc_url(self) -> str:
-        """host:port for tritonclient.grpc."""
+        """Address host:port for tritonclient.grpc."""
         return f"{HOST}:{self.ports[1]}"
 
     @property
     def metrics_url(self) -> str:
-        """The Prometheus page."""
+        """URL of the Prometheus page."""
         return f"http://{HOST}:{self.ports[2]}/metrics"
 
     @property
     def takes_models(self) -> bool:
-        """Whether who may reach it can load and unload models."""
+        """Whether clients that reach the server can load and unload models."""
         return find_option(self._options, "--model-control-mode") == "explicit"
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Process id of the server."""
         assert self._process is not None
         return self._process.pid
 
     def poll(self) -> int | None:
-        """The server's exit status, None while it runs."""
+        """Return the server's exit status, or None while it runs."""
         return self._process.poll() if self._process is not None else None
 
     def is_ready(self) -> bool:
-        """Whether the server answers, which it does once it has tried to load every model."""
+        """Return whether the server answers, which it does once it has tried to load every
+        model."""
         return self.endpoint.is_ready(ASK_SECONDS)
 
     def failed_models(self) -> dict[str, str]:
-        """The models that did not load, and Triton's reason for each. ServerError where the server does not
-        tell."""
+        """Return the models that did not load, and Triton's reason for each. Raises ServerError if
+        the server does not tell."""
         try:
             models = self.endpoint.list_models()
         except ServerError as error:
@@ -226,20 +275,33 @@ class TritonServer:
         return {model.name: model.reason for model in models if model.state == "UNAVAILABLE"}
 
     def stop(self) -> None:
-        """Stop the server in order, or else kill it; of its processes and shared memory nothing stays.
-        `exit_status` tells how it ended."""
+        """Stop the server in order, or else kill it. None of its processes and shared memory
+        remains. `exit_status` tells how it ended."""
         self.exit_status = self._stop()
         self._belongings.clear_memory()
 
+    def restrict_memory(self) -> None:
+        """Deny other users access to its shared memory. The next call also covers models that are
+        loaded later."""
+        self._belongings.restrict_memory()
+
+    def count_segments(self) -> int:
+        """Return the number of segments of shared memory that the server has."""
+        return self._belongings.count_segments()
+
     def kill(self) -> None:
-        """End a server that makes no progress, with all its processes; `poll` tells when it has ended."""
+        """Kill a server that makes no progress, with all its processes; `poll` tells when it has
+        ended."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def start_again(self, pause: Callable[[float], bool]) -> bool:
-        """Start a server that has ended once more, on the same ports; False if `pause`, which lets seconds
-        pass, says to give up before it is ready. ServerError as on entry."""
-        self.stop()  # what the one that ended has left
+        """Restart a server that has ended, on the same ports.
+
+        Return False if `pause`, which waits some seconds, says to give up before it is ready.
+        Raises ServerError like a start.
+        """
+        self.stop()  # remove what the ended server has left
         self._was_ready = False
         self._start()
         return self._wait_until_ready(pause)
@@ -265,32 +327,44 @@ class TritonServer:
             f"--grpc-address={HOST}",
             f"--metrics-address={HOST}",
             f"--backend-config=python,shm-region-prefix-name={self._belongings.prefix}",
-            # A model that does not load must not take the others with it; `failed_models` says which.
+            # A model that does not load must not prevent the others; `failed_models` returns it.
             "--exit-on-error=false",
             "--strict-readiness=false",
+            # Proxies check a connection with PING, for which gRPC would close it by default.
+            "--grpc-http2-max-ping-strikes=0",
             *self._options,
         ]
 
     def _start(self) -> None:
-        # A session of its own: Ctrl-C reaches us alone, and we stop the server in order.
-        self._process = subprocess.Popen(
-            self._command,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(self._belongings.lock,),
-            preexec_fn=_make_preparation(),
-        )
-        assert self._process.stdout is not None
-        self._output = ServerOutput(self._process.stdout, self._log)
+        # A session of its own: Ctrl-C reaches only this process, which stops the server in order.
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self._belongings.lock,),
+                umask=0o077,
+                preexec_fn=_make_preparation(),
+            )
+            assert self._process.stdout is not None
+            self._output = ServerOutput(self._process.stdout, self._log, self._copy)
+        except (BlockingIOError, RuntimeError) as error:  # no process or thread can be started
+            self._stop()
+            raise ServerError(
+                f"tritonserver cannot be started ({error}): the limit of processes and threads is reached; "
+                "raise it (pids.max of the control group, ulimit -u)"
+            ) from error
 
     def _wait_until_ready(self, pause: Callable[[float], bool]) -> bool:
-        """tritonserver listens once it has tried to load every model. One whose start has failed listens as
-        well, but is not live; one that does not let us ask is up."""
+        """Wait until tritonserver listens, which it does once it has tried to load every model. A
+        server whose start has failed listens as well, but is not live. A server that rejects the
+        question counts as up."""
         assert self._output is not None
-        seconds = START_SECONDS if self._start_seconds is None else self._start_seconds
-        deadline = time.monotonic() + seconds
+        seconds = self.start_seconds
+        began = time.monotonic()
+        deadline = began + seconds
         end = math.inf
         while (live := self.endpoint.is_live()) is None:
             status = self.poll()
@@ -307,13 +381,15 @@ class TritonServer:
         if not live:
             raise self._failure("is up, but its start has failed")
         self._was_ready = True
+        self.ready_seconds = time.monotonic() - began
+        self.restrict_memory()
         return True
 
     def _failure(self, what: str) -> ServerError:
-        """The error that says `what`, with Triton's reason."""
+        """Stop the server, and return the error that says `what`, with Triton's reason."""
         assert self._output is not None
         if self.poll() is not None:
-            self._stop()  # until it has all been read
+            self._stop()  # waits until all output is read
         text = f"tritonserver {what}: {self._output.reason or 'it does not say why'}"
         self._stop()
         return ServerError(
@@ -321,7 +397,8 @@ class TritonServer:
         )
 
     def _stop(self) -> int | None:
-        """SIGINT, and after a while SIGKILL to the whole process group: no server, stub or child stays."""
+        """Send SIGINT, and after a while SIGKILL to the whole process group, so that no server,
+        stub or child process remains."""
         process = self._process
         if process is None:
             return None
@@ -339,8 +416,8 @@ class TritonServer:
         return status
 
     def _reap(self, group: int) -> None:
-        """Stubs that have lost their server become children of the first process of a container, which may
-        be this one; they have been killed."""
+        """Reap killed stubs. Stubs that have lost their server become children of the first process
+        of a container, which may be this one."""
         with suppress(ChildProcessError):
             while True:
                 os.waitpid(-group, 0)

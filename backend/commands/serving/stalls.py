@@ -1,7 +1,8 @@
-"""Which of a server's processes exist, but make no progress: tritonserver itself, or a stub.
+"""Processes of a server that exist but make no progress: tritonserver itself, or a stub.
 
-Triton answers the requests of a stopped stub with errors, stays ready, and may abort once the stub goes on
-(`boost::interprocess::lock_exception`): the lock that both share was given up meanwhile.
+Triton answers the requests of a stopped stub with errors and stays ready. It may abort once the
+stub continues (`boost::interprocess::lock_exception`), because the lock that both share was given
+up meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from commands.serving.stubs import Stub
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A process that makes no progress; `stub` is None for tritonserver."""
+    """Process that makes no progress; `stub` is None for tritonserver."""
 
     pid: int
     why: str
@@ -24,7 +25,7 @@ class Stall:
 
     @property
     def program(self) -> str:
-        """What it is, as a label of metrics."""
+        """Name of the program, as a label of metrics."""
         return "tritonserver" if self.stub is None else "stub"
 
     def __str__(self) -> str:
@@ -38,16 +39,14 @@ class Stall:
 
 
 class StallWatch:
-    """Looks at the processes of one server."""
+    """Watches the processes of one server."""
 
     def __init__(self) -> None:
         self._progress = ProgressWatch()
 
     def look(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
-        """Return those that are stalled now.
-
-        `servers` are the process ids of tritonserver, and of a script that calls it.
-        """
+        """Return the processes that are stalled now. `servers` are the process ids of tritonserver,
+        and of a script that calls it."""
         known = {stub.pid: stub for stub in stubs}
         stalled = self._progress.find_stalled([*servers, *known])
         return [Stall(pid, why, known.get(pid)) for pid, why in stalled.items()]

@@ -1,10 +1,13 @@
-"""The stub processes of a tritonserver: which instance each one is, and which instances have lost theirs.
+"""The stub processes of a tritonserver: the instance of each, and the instances that have lost
+theirs.
 
-Triton gives each instance of a model on a Python-based backend a process of its own, never starts a dead
-one again, and stays ready. A dead one is a zombie child, for ever (up to python_backend r25.11) or until
-somebody asks for readiness (from r25.12 on). After a load there may be zombies of instances that live
-again, and, where an old instance cannot be unloaded because a sibling of it is dead, old living ones
-beside the new: of the processes of an instance the one that was started last counts.
+Triton gives each instance of a model on a Python-based backend a process of its own. It never
+restarts a dead one, and stays ready. A dead one remains a zombie child for ever (up to
+python_backend r25.11) or until a client checks readiness (from r25.12 on).
+
+After a load there may be zombies of instances that live again. There may also be old living
+processes beside the new ones, if an old instance cannot be unloaded because a sibling of it is
+dead. Among the processes of an instance the one that was started last counts.
 """
 
 from __future__ import annotations
@@ -19,15 +22,20 @@ from simipu.progress import PROC, read_stat
 from commands.serving.installation import STUB
 
 _MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9
-"""Places among a stub's arguments (python_backend, `stub_launcher.cc`), and how many there are at least."""
-_MOST_GENERATIONS = 16
+"""Indices among a stub's arguments (python_backend, `stub_launcher.cc`), and the minimum number of
+arguments."""
+_MAX_GENERATIONS = 16
+MAX_IDLE_TICKS = 10
+"""Maximum processor time of an idle process in some tens of seconds."""
+Work = tuple[tuple[int, ...], ...]
+"""Work that processes have done: the id, clock ticks and page faults of each."""
 _DEFAULT_NAME = re.compile(r"(.+)_\d+_\d+(_gpu\d+)?")
-"""An instance's name where its group has none of its own: MODEL_GROUP_INSTANCE."""
+"""Name of an instance whose group has none of its own: MODEL_GROUP_INSTANCE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """A stub process. `started` counts clock ticks since the machine was started."""
+    """Stub process. `started` counts clock ticks since the machine was started."""
 
     pid: int
     started: int
@@ -37,15 +45,15 @@ class Stub:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The instance that it is a process of."""
+        """Key of the instance to which the process belongs."""
         return self.model, self.version, self.instance
 
 
 class StubWatch:
     """Follows the stubs of the tritonserver whose process id is `pid`.
 
-    A server that copies models out of a store (`is_remote`) tells the stub no model's name: it is taken from
-    the instance's.
+    A server that copies models from a store (`is_remote`) does not tell the stub its model's name.
+    It is taken from the instance's name.
     """
 
     def __init__(self, pid: int, *, is_remote: bool = False, proc: Path = PROC) -> None:
@@ -55,13 +63,18 @@ class StubWatch:
         self._stubs: dict[int, Stub] = {}
         self._lost: set[Stub] = set()
         self._others: set[int] = set()
-        """Processes that are no stubs of this server and will not become one."""
+        """Processes that are not stubs of this server and will not become one."""
+        self.replaced: list[Stub] = []
+        """Living stubs of instances that have younger ones."""
         self.servers = {pid}
-        """The server's processes: a program that the user names may be a script that calls tritonserver."""
+        """Processes of the server; a user's program may be a script that calls tritonserver."""
 
     def look(self) -> tuple[list[Stub], list[Stub]]:
-        """The living stubs that count, one per instance, and the lost ones: of an instance whose last process
-        has ended, in order or not. Who knows that the instance is gone says so by `forget`."""
+        """Return the living stubs that count, one per instance, and the lost ones.
+
+        An instance is lost if its last process has ended, in order or not. A caller that knows that
+        the instance is gone calls `forget`.
+        """
         self._find_stubs()
         living: dict[tuple[str, str, str], Stub] = {}
         for pid, stub in list(self._stubs.items()):
@@ -69,6 +82,7 @@ class StubWatch:
                 living[stub.key] = max(living.get(stub.key, stub), stub, key=_age)
             else:
                 self._lost.add(self._stubs.pop(pid))
+        self.replaced = [stub for stub in self._stubs.values() if living[stub.key] is not stub]
         newest: dict[tuple[str, str, str], Stub] = {}
         for stub in self._lost:
             newest[stub.key] = max(newest.get(stub.key, stub), stub, key=_age)
@@ -79,18 +93,18 @@ class StubWatch:
         return [stub for key, stub in living.items() if key not in lost], list(lost.values())
 
     def forget(self, stub: Stub) -> None:
-        """A lost stub's instance is not served any more."""
+        """Forget a lost stub, whose instance is no longer served."""
         self._lost.discard(stub)
 
     def give_up(self, stub: Stub) -> None:
-        """A stub was killed: it is lost from now on, even where the kernel ends it later."""
+        """Count a killed stub as lost from now on, even if the kernel ends it later."""
         if self._stubs.pop(stub.pid, None) is not None:
             self._others.add(stub.pid)
             self._lost.add(stub)
 
     def _find_stubs(self) -> None:
-        """Looks at each process of the machine once, and at the server's until they are stubs: not every
-        kernel says which children a process has."""
+        """Check each process of the machine once, and the server's own until they are stubs. Not
+        every kernel lists the children of a process."""
         present = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdecimal()}
         self._others &= present
         for pid in present - self._others - self._stubs.keys():
@@ -102,8 +116,9 @@ class StubWatch:
                     self.servers.add(read_stat(pid, self._proc).parent)
 
     def _is_descendant(self, pid: int) -> bool:
-        """Also a child of a child: a program that the user names may be a script that calls tritonserver."""
-        for _ in range(_MOST_GENERATIONS):
+        """Return whether a process is a child of the server, or a child of a child: a user's
+        program may be a script that calls tritonserver."""
+        for _ in range(_MAX_GENERATIONS):
             with suppress(OSError, ValueError):
                 pid = read_stat(pid, self._proc).parent
                 if pid == self._pid:
@@ -113,8 +128,8 @@ class StubWatch:
         return False
 
     def _read(self, pid: int) -> Stub | None:
-        """The stub that a process is; None for another program, one that is dead, or about to become a
-        stub."""
+        """Return the stub that a process is. Return None for another program, a dead one, or one
+        about to become a stub."""
         with suppress(OSError, ValueError):
             words = (self._proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
             if len(words) < _WORDS or not words[0].endswith(STUB):
@@ -131,11 +146,34 @@ class StubWatch:
         return folder.name
 
     def _is_alive(self, stub: Stub) -> bool:
-        """Whether it is there still, and no other process in its place."""
+        """Return whether the stub still exists, with no other process under its id."""
         with suppress(OSError, ValueError):
             stat = read_stat(stub.pid, self._proc)
             return stat.state not in "ZX" and stat.started == stub.started
         return False
+
+
+def read_work(pid: int, proc: Path = PROC) -> Work:
+    """Return what a process and its children have computed so far."""
+    found = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError):
+                stat = read_stat(int(entry.name), proc)
+                if pid in (int(entry.name), stat.parent):
+                    found.append((int(entry.name), *stat.work))
+    return tuple(sorted(found))
+
+
+def is_idle(before: Work, now: Work) -> bool:
+    """Return whether next to nothing was computed in between, some tens of seconds. Counting and
+    accepting requests takes a moment now and then."""
+    return _count_ticks(now) - _count_ticks(before) <= MAX_IDLE_TICKS
+
+
+def _count_ticks(work: Work) -> int:
+    """Return the ticks of processor time: hundredths of a second."""
+    return sum(user + system for _, _, _, user, system in work)
 
 
 def _age(stub: Stub) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-"""Keeps a tritonserver serving: sees what Triton does not tell, heals it, starts it again, and stops it so
-that no request is lost."""
+"""Keeps a tritonserver serving: detects what Triton does not report, heals it, restarts it, and
+stops it without losing a request."""
 
 from __future__ import annotations
 
@@ -12,29 +12,37 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
+from simipu.memory import offer_to_oom_killer
+
 from commands.errors import ServerError
+from commands.serving.canary import Canary
 from commands.serving.condition import Condition, Phase, describe_dead
+from commands.serving.endpoint import HttpEndpoint
 from commands.serving.healer import Healer
 from commands.serving.inquest import Inquest
-from commands.serving.server import TritonServer, is_remote, offer_to_oom_killer
+from commands.serving.orphans import OrphanWatch
+from commands.serving.resources import LeakMeter, find_shortage, measure_holding
+from commands.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
 from commands.serving.stalls import Stall, StallWatch
 from commands.serving.stubs import Stub, StubWatch
+from commands.serving.traffic import TrafficWatch
 
 LOOK_SECONDS = 0.2
-"""Between two looks at the processes."""
+"""Time between two looks at the processes."""
 ASK_SECONDS = 1.0
-"""Between two questions whether the server is ready, and how long its answer may take."""
+"""Time between two checks whether the server is ready, and the timeout of a check."""
 ASK_MODELS_SECONDS = 5.0
-"""The same for every model; as often as the server where one is not ready."""
+"""Time between two checks of every model. If a model is not ready, it is checked as often as the
+server."""
 SILENCE_SECONDS = 30.0
-"""A server that has not said for so long that it is ready is given up."""
+"""Maximum time without a ready answer. After it the server is given up."""
 RESTART_WINDOW_SECONDS = 600.0
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
-"""Before the second restart within that time, and at most."""
+"""Wait before the second restart within that time, and the maximum wait."""
 
 
 class OnDeadStub(Enum):
-    """What to do when an instance has lost its process, beside saying so."""
+    """Action when an instance has lost its process, in addition to reporting it."""
 
     REPORT = "report"
     RELOAD = "reload"
@@ -43,23 +51,26 @@ class OnDeadStub(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to supervise: seconds to serve on after the request to stop, and how often in ten minutes Triton
-    may be started again."""
+    """Settings of supervision: seconds to serve after the request to stop, and the maximum while
+    requests still come; how often in ten minutes Triton may be restarted; and seconds between two
+    canaries (0: none)."""
 
     drain_seconds: float = 0.0
+    max_drain_seconds: float = 0.0
     on_dead_stub: OnDeadStub = OnDeadStub.REPORT
     restarts: int = 0
+    canary_seconds: float = 0.0
 
 
 class StopRequest:
-    """How often it was asked to stop. A signal's handler counts it: whatever has a lock could be interrupted
-    while it holds that lock, and wait for itself for ever."""
+    """Number of requests to stop. A signal handler counts them: a handler that takes a lock could
+    interrupt the holder of that lock and wait for itself for ever."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def wait(self, seconds: float, count: int = 1) -> bool:
-        """Let time pass until it was asked so often; whether it was."""
+        """Wait until there were `count` requests or the time is over; return whether there were."""
         end = time.monotonic() + seconds
         while self.count < count and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_SECONDS))
@@ -86,23 +97,26 @@ class Supervisor:
         self._tell = tell
         self._clock = clock
         self._stop = StopRequest()
-        self._healer = Healer(server.endpoint, condition, tell, clock)
+        store = find_store(server.model_repository)
+        self._healer = Healer(server.endpoint, condition, tell, clock, server.start_seconds, store)
         self._started: deque[float] = deque()
         self._served: set[str] = set()
         self._begin()
 
     def catch_signals(self) -> None:
-        """From now on SIGTERM and SIGINT ask to stop, and once more not to wait for the end of the drain."""
+        """Handle SIGTERM and SIGINT from now on: the first asks to stop, the second not to wait for
+        the end of the drain."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self.ask_to_stop())
 
     def ask_to_stop(self) -> None:
-        """Have `run` drain and return; asked once more, at once."""
+        """Make `run` drain and return; a second call makes it return at once."""
         self._stop.count += 1
 
     def run(self) -> bool:
-        """Supervise; True when asked to stop, False where the server has ended, or had to be, and may not
-        be started again. The server itself is stopped by who has started it."""
+        """Supervise the server. Return True when asked to stop, and False if the server has ended,
+        or had to be ended, and may not be restarted. The caller, who has started the server, also
+        stops it."""
         self._condition.enter(Phase.SERVING)
         while not self._stop.wait(LOOK_SECONDS):
             status = self._server.poll()
@@ -110,9 +124,9 @@ class Supervisor:
                 self._tell(f"tritonserver ended by itself, status {status}")
                 if not self._start_again():
                     break
-            elif not self._look():
+            elif reason := self._look():
                 self._drain()
-                self._tell("stopping tritonserver for its dead instances")
+                self._tell(f"stopping tritonserver for {reason}")
                 self._server.stop()
                 if not self._start_again():
                     break
@@ -123,12 +137,18 @@ class Supervisor:
         return False
 
     def _begin(self) -> None:
-        """With a server that has just been started."""
+        """Reset the supervisor's state for a server that has just been started."""
         remote = is_remote(self._server.model_repository)
         self._watch = StubWatch(self._server.pid, is_remote=remote)
         self._inquest = Inquest(self._server.endpoint, is_remote=remote)
         self._stalls = StallWatch()
         self._known: set[Stub] = set()
+        self._canary = self._make_canary()
+        self._leaks = LeakMeter()
+        self._orphans = OrphanWatch(self._clock)
+        self._condition.note_start(self._server.ready_seconds)
+        self._shortage = ""
+        self._num_threads = 0  # of a reload: while it loads both the old and the new have theirs
         self._healer.forget()
         self._lost: list[Stub] = []
         self._dead: set[Stub] = set()
@@ -136,23 +156,36 @@ class Supervisor:
         self._asked_at = self._asked_models_at = float("-inf")
         self._answered_at = self._clock()
 
-    def _look(self) -> bool:
-        """Bring what is known up to date and heal; False where Triton has to be started again for it."""
+    def _make_canary(self) -> Canary | None:
+        seconds, endpoint = self._settings.canary_seconds, self._server.endpoint
+        if not seconds or not isinstance(endpoint, HttpEndpoint):
+            return None
+        return Canary(endpoint, self._condition, self._tell, seconds, self._clock)
+
+    def _look(self) -> str:
+        """Update the state and heal. Return the reason for which Triton has to be restarted, or
+        ""."""
         living, lost = self._watch.look()
+        due = self._clock() >= self._asked_at + ASK_SECONDS
         stalled = self._stalls.look(self._watch.servers, living)
+        if self._canary is not None:
+            dead = {stub.model for stub in (*self._dead, *lost)}
+            stalled += self._canary.attend(stub for stub in living if stub.model not in dead)
         for stall in self._condition.note_stalls(stalled):
             self._end(stall)
         if any(stall.stub is None for stall in stalled):
-            self._note_answer(False)  # no question would be answered
-            return True
+            self._note_answer(False)  # it would answer no request
+            return ""
         if stalled:
             living, lost = self._watch.look()
         for stub in set(living) - self._known:
-            offer_to_oom_killer(stub.pid)
+            offer_to_oom_killer(stub.pid, VICTIM_POINTS)
+        if due:
+            self._server.restrict_memory()
+            self._measure(living)
         self._known = set(living)
         self._inquest.meet(living)
         self._served = {stub.model for stub in (*living, *lost)}
-        due = self._clock() >= self._asked_at + ASK_SECONDS
         if due or self._dead or lost != self._lost:
             self._hold_inquest(lost)
         self._condition.note_stubs(living, self._dead)
@@ -160,12 +193,52 @@ class Supervisor:
             self._ask()
             if self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS:
                 self._ask_models(living)
+        return self._heal()
+
+    def _heal(self) -> str:
+        """Heal dead instances. Return the reason for which Triton has to be restarted for it, or
+        ""."""
         if self._settings.on_dead_stub is OnDeadStub.RELOAD:
+            reason = self._healer.find_exhaustion() or self._shortage
+            if reason and self._has_start_left():
+                return reason
             self._healer.attend({stub.model for stub in self._dead})
-        return not (self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT)
+            if reason and self._dead:
+                self._condition.give_up(reason)  # only a restart would help, and it is not allowed
+        has_to_end = self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT
+        return "its dead instances" if has_to_end else ""
+
+    def _measure(self, living: list[Stub]) -> None:
+        """Measure what the server holds and what heals have left in it, and check that there is
+        enough for the next heal."""
+        replaced = self._watch.replaced
+        pids = [stub.pid for stub in (*living, *replaced)]
+        holding = measure_holding(self._watch.servers, pids, self._server.count_segments())
+        self._condition.note_holding(holding)
+        is_healing = bool(self._dead) or self._healer.is_at_work
+        if left := self._leaks.look(holding, self._clock(), is_healing=is_healing):
+            self._condition.note_leak(threads=left.threads, segments=left.segments)
+            self._num_threads = max(self._num_threads, 2 * left.threads)
+            self._tell(
+                f"reloads have left {left.threads} threads and {left.segments} segments in tritonserver"
+            )
+        for stub in self._orphans.look(replaced, self._healer.take_reloaded()):
+            self._tell(
+                f"replaced: {stub.instance} of model {stub.model!r} version {stub.version} "
+                f"(process {stub.pid}) lives on and serves no more; it is killed"
+            )
+            self._condition.note_leak(stubs=1)
+            with suppress(ProcessLookupError):
+                os.kill(stub.pid, signal.SIGKILL)
+        has_left = self._healer.has_tried and not self._healer.is_at_work
+        shortage = find_shortage(self._num_threads) if has_left else ""
+        if shortage and not self._shortage and not self._has_start_left():
+            self._tell(f"warning: {shortage}; --restart allows no new start, which would free some")
+        self._shortage = shortage
 
     def _end(self, stall: Stall) -> None:
-        """Kill a process that makes no progress, where a dead one is brought back; else only say so."""
+        """Kill a process that makes no progress, if it may be healed or restarted after that.
+        Otherwise only report it."""
         stub = stall.stub
         may_end = (
             self._settings.restarts if stub is None else self._settings.on_dead_stub is not OnDeadStub.REPORT
@@ -194,7 +267,7 @@ class Supervisor:
         self._dead = dead
 
     def _ask(self) -> None:
-        """Whether the server is ready; one that has been silent for long is given up."""
+        """Check whether the server is ready. A server that has been silent for long is given up."""
         self._asked_at = self._clock()
         self._note_answer(self._server.endpoint.is_ready(ASK_SECONDS))
 
@@ -205,7 +278,8 @@ class Supervisor:
         self._condition.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
 
     def _ask_models(self, living: list[Stub]) -> None:
-        """Whether all that is loaded says that it is ready: of what loads or unloads it is not expected."""
+        """Check whether every loaded model says that it is ready. Models that load or unload are
+        not expected to be."""
         began = self._asked_models_at = self._clock()
         endpoint = self._server.endpoint
         self._unready = []
@@ -216,12 +290,12 @@ class Supervisor:
                 if not ready and endpoint.read_config(model, version) is not None:
                     self._unready.append(model)
             if not ready and self._clock() > began + ASK_SECONDS:
-                break  # nobody looks at the processes while a question is not answered
+                break  # the processes are not watched during an unanswered request
         self._condition.note_unready_models(self._unready)
 
     def _start_again(self) -> bool:
-        """Start the server that has ended once more; False where that may not be, or was given up for a
-        request to stop."""
+        """Restart the server that has ended. Return False if that is not allowed, or was given up
+        for a request to stop."""
         self._condition.note_stubs((), ())
         self._condition.note_stalls([])
         while not self._stop.count and self._may_start():
@@ -245,7 +319,7 @@ class Supervisor:
         return False
 
     def _restore_models(self) -> None:
-        """Load what a client had loaded into the server that has ended."""
+        """Load the models that a client had loaded into the server that has ended."""
         for model in sorted(self._served if self._server.takes_models else ()):
             if self._stop.count:
                 return
@@ -258,11 +332,14 @@ class Supervisor:
             else:
                 self._tell(f"model {model!r}, which was served before, is loaded again")
 
-    def _may_start(self) -> bool:
-        most = self._settings.restarts
+    def _has_start_left(self) -> bool:
         while self._started and self._clock() - self._started[0] > RESTART_WINDOW_SECONDS:
             self._started.popleft()
-        if len(self._started) < most:
+        return len(self._started) < self._settings.restarts
+
+    def _may_start(self) -> bool:
+        most = self._settings.restarts
+        if self._has_start_left():
             return True
         if most:
             self._tell(
@@ -271,7 +348,7 @@ class Supervisor:
         return False
 
     def _find_wait(self) -> float:
-        """The first restart is at once."""
+        """Return how many seconds to wait before a restart; the first restart is immediate."""
         return (
             min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), LONGEST_WAIT_SECONDS)
             if self._started
@@ -279,13 +356,32 @@ class Supervisor:
         )
 
     def _drain(self) -> None:
-        """Say that no more requests should come, and serve those that do meanwhile."""
+        """Announce that no more requests should come, and serve those that do meanwhile."""
         self._condition.enter(Phase.DRAINING)
         seconds = self._settings.drain_seconds
-        if not seconds:
+        if not seconds and not self._settings.max_drain_seconds:
             return
         self._tell(f"draining: serving goes on for {seconds:g} s")
-        end = self._clock() + seconds
-        while self._server.poll() is None and (left := end - self._clock()) > 0:
-            if self._stop.wait(min(left, LOOK_SECONDS), 2):
+        began = self._clock()
+        if not self._serve_until(began + seconds):
+            return
+        if self._settings.max_drain_seconds > seconds:
+            self._drain_traffic(began + self._settings.max_drain_seconds)
+
+    def _drain_traffic(self, end: float) -> None:
+        """Continue to serve while requests still come, until `end` at most."""
+        traffic = TrafficWatch(self._server.ports[:2], self._server.metrics_url, self._clock)
+        is_told = False
+        while (left := end - self._clock()) > 0 and traffic.is_busy():
+            if not is_told:
+                self._tell(f"draining: requests may still come; serving goes on for {left:.0f} s at most")
+                is_told = True
+            if not self._serve_until(self._clock() + min(left, LOOK_SECONDS)):
                 return
+
+    def _serve_until(self, end: float) -> bool:
+        """Wait. Return False if the server has ended, or was asked to stop at once."""
+        while (left := end - self._clock()) > 0:
+            if self._server.poll() is not None or self._stop.wait(min(left, LOOK_SECONDS), 2):
+                return False
+        return True

@@ -1,1 +1,2 @@
-"""TensorFlow Serving's protocols, gRPC and REST, in front of PopEF models or of a Triton that has them."""
+"""Server of TensorFlow Serving's protocols, gRPC and REST, in front of PopEF models or of a Triton
+that has them."""

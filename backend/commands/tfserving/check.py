@@ -1,9 +1,9 @@
-"""Requests against signatures, for gRPC and REST alike: names, shapes and types; and the way of a request to
-its answer.
+"""Checks of requests against signatures, for gRPC and REST alike: names, shapes and types; and the
+path of a request to its answer.
 
-Types are the model's: whole numbers of 64 bits, which numpy makes unasked, become the model's 32 where every
-one fits; nothing else is converted. A batch of single values may come without the axis of one that Triton
-gives it.
+Types are the model's. Whole numbers of 64 bits, which numpy makes by default, become the model's 32
+bits if every one fits. Nothing else is converted. A batch of single values may lack the axis of
+size 1 that Triton gives it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from popef.text import escape
 _T = TypeVar("_T")
 _ROWS_OF_ONE = (-1, 1)
 MAX_NAME = 200
-"""Characters of a name of a stranger's in an error."""
+"""Maximum number of characters of a client's name in an error."""
 _MAX_NAMES = 50
-"""Number of inputs or outputs that an error names."""
+"""Maximum number of inputs or outputs that an error names."""
 
 
 class Given(NamedTuple):
-    """An input as it came: `read` gives its values, with the shape that they have."""
+    """Input as received: `read` returns its values, with the shape that they have."""
 
     dtype: np.dtype[Any]
     shape: Sequence[int]
@@ -43,7 +43,7 @@ class Given(NamedTuple):
 
 
 def describe_array(_: str, array: Array) -> Given:
-    """An input whose values are read already."""
+    """Describe an input whose values are already read."""
     return Given(array.dtype, array.shape, lambda _: array)
 
 
@@ -55,9 +55,11 @@ def answer(
     output_filter: Sequence[str],
     call: Call,
 ) -> dict[str, Array]:
-    """The outputs of a request: those in `output_filter`, all for none. `describe` says of each input, once
-    its name is known to be right, what it is. ServingError for a request that the model does not take, or
-    what the model says."""
+    """Return the outputs of a request: those in `output_filter`, or all if it is empty.
+
+    `describe` describes each input once its name is checked. Raises ServingError for a request that
+    the model rejects, and for errors of the model.
+    """
     signature = _find_signature(servable, signature_name)
     _check_inputs(signature, inputs)
     check_outputs(signature, output_filter)
@@ -68,7 +70,8 @@ def answer(
 
 
 def _find_signature(servable: Servable, name: str) -> Signature:
-    """The signature that a request names; ServingError for another one than the one there is."""
+    """Return the signature that a request names. Raises ServingError for any other than the one
+    there is."""
     if name not in ("", DEFAULT_SIGNATURE):
         raise ServingError(
             Code.FAILED_PRECONDITION,
@@ -79,7 +82,8 @@ def _find_signature(servable: Servable, name: str) -> Signature:
 
 
 def _check_inputs(signature: Signature, names: Collection[str]) -> None:
-    """Raise ServingError unless the request has the model's inputs and no others; of optional ones any."""
+    """Raise ServingError unless the request has the model's inputs and no others; optional ones may
+    be missing."""
     given, known = set(names), set(signature.inputs)
     extra, missing = given - known, known - given - signature.optional
     if extra or missing:
@@ -91,7 +95,7 @@ def _check_inputs(signature: Signature, names: Collection[str]) -> None:
 
 
 def check_outputs(signature: Signature, names: Sequence[str]) -> None:
-    """Raise ServingError for outputs that the model does not have, or that are asked for twice."""
+    """Raise ServingError for outputs that the model does not have, or that are requested twice."""
     for place, name in enumerate(names):
         if name not in signature.outputs:
             raise ServingError(
@@ -110,8 +114,11 @@ def fit(
     shape: Sequence[int],
     read: Callable[[Sequence[int]], Array],
 ) -> Array:
-    """An input as the model takes it. Its values are read, with the shape that they have, once type and shape
-    are known to be right: what says that it is huge costs nothing."""
+    """Return an input in the model's type and shape.
+
+    Its values are read, with the shape that they have, only after type and shape are checked. An
+    input that claims to be huge costs nothing.
+    """
     fitting = _fit_shape(name, wanted, shape)
     if dtype != wanted.dtype and not _may_narrow(dtype, wanted.dtype):
         raise ServingError(
@@ -145,7 +152,7 @@ def _may_narrow(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
 
 
 def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
-    """The same whole numbers in 32 bits; ServingError for one that has no place there."""
+    """Convert whole numbers to 32 bits. Raises ServingError for a number that does not fit."""
     narrow = array.astype(dtype)
     if not np.array_equal(narrow, array):
         place = tuple(int(index) for index in np.argwhere(narrow != array)[0])

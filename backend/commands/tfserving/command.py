@@ -1,4 +1,4 @@
-"""`poplar-triton tfserving`."""
+"""The command `poplar-triton tfserving`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from commands.errors import ServerError
-from commands.serving.command import add_life_arguments, tell
+from commands.serving.command import add_life_arguments
 from commands.serving.health import HealthServer
+from commands.serving.log import make_tell
 from commands.serving.server import check_repository, is_model_folder
 from commands.tfserving.config_files import (
     ConfigFileError,
@@ -23,6 +24,7 @@ from commands.tfserving.config_files import (
 )
 from commands.tfserving.settings import (
     GRPC_PORT,
+    MAX_CONNECTIONS_PER_ADDRESS,
     METRICS_PATH,
     REST_BODY_BYTES,
     REST_PORT,
@@ -45,21 +47,22 @@ EPILOG = (
     "--rest_api_port, 0 there, is the port of its container. Port 0: not served."
 )
 _PACKAGES = ("aiohttp", "grpc")
-_MOST_SECONDS, _MOST_MS, _MOST_RETRIES, _MOST_PROCESSES = 86400, 86_400_000, 1000, 256
-_MOST_BODY_BYTES = 1 << 30
-_MOST_CHANNEL_NUMBER = 2**31 - 1
+_MAX_SECONDS, _MAX_MS, _MAX_RETRIES, _MAX_PROCESSES = 86400, 86_400_000, 1000, 256
+_MAX_BODY_BYTES = 1 << 30
+_MAX_CONNECTIONS = 1 << 16
+_MAX_CHANNEL_NUMBER = 2**31 - 1
 _MICROSECONDS = 1_000_000
-"""In a second."""
+"""Number of microseconds in a second."""
 
 
 def add_arguments(parser: Parser) -> None:
-    """Those of `tfserving`."""
+    """Add the arguments of `tfserving`."""
     _add_models(parser)
     _add_ports(parser)
     _add_triton(parser)
     parser.add_argument(
         "--processes",
-        type=whole_number(1, _MOST_PROCESSES),
+        type=whole_number(1, _MAX_PROCESSES),
         default=1,
         metavar="N",
         help="that listen on the same ports; each has the models for itself (default: %(default)s)",
@@ -87,21 +90,21 @@ def _add_models(parser: Parser) -> None:
     )
     parser.add_argument(
         "--file_system_poll_wait_seconds",
-        type=whole_number(0, _MOST_SECONDS),
+        type=whole_number(0, _MAX_SECONDS),
         default=1,
         metavar="N",
         help="between two looks for new versions; 0: never again (default: %(default)s)",
     )
     parser.add_argument(
         "--max_num_load_retries",
-        type=whole_number(0, _MOST_RETRIES),
+        type=whole_number(0, _MAX_RETRIES),
         default=5,
         metavar="N",
         help="of a version that does not load (default: %(default)s)",
     )
     parser.add_argument(
         "--load_retry_interval_micros",
-        type=whole_number(-_MOST_SECONDS * _MICROSECONDS, _MOST_SECONDS * _MICROSECONDS),
+        type=whole_number(-_MAX_SECONDS * _MICROSECONDS, _MAX_SECONDS * _MICROSECONDS),
         default=60 * _MICROSECONDS,
         metavar="N",
         help="between them; negative: at once (default: a minute)",
@@ -110,6 +113,12 @@ def _add_models(parser: Parser) -> None:
         parser,
         "--allow_version_labels_for_unavailable_models",
         "labels may be of versions that are not served",
+    )
+    _add_switch(
+        parser,
+        "--isolate-models",
+        "compute each model in a child process, as its parameter sim_isolation does: what ends one ends no "
+        "other",
     )
 
 
@@ -129,17 +138,25 @@ def _add_ports(parser: Parser) -> None:
     )
     parser.add_argument(
         "--rest_api_timeout_in_ms",
-        type=whole_number(1, _MOST_MS),
+        type=whole_number(1, _MAX_MS),
         default=30_000,
         metavar="N",
         help="for the answer to a REST request (default: %(default)s)",
     )
     parser.add_argument(
         "--http-max-input-size",
-        type=whole_number(1, _MOST_BODY_BYTES),
+        type=whole_number(1, _MAX_BODY_BYTES),
         default=REST_BODY_BYTES,
         metavar="BYTES",
         help="of the body of a REST request (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-connections-per-address",
+        type=whole_number(0, _MAX_CONNECTIONS),
+        default=MAX_CONNECTIONS_PER_ADDRESS,
+        metavar="N",
+        help="limit of REST connections of one client address in each process, those from this machine not "
+        "counted; 0: no limit (default: %(default)s)",
     )
     _add_switch(parser, "--rest_api_enable_cors_support", "let pages of other sites ask")
     parser.add_path(
@@ -180,27 +197,29 @@ def _add_triton(parser: Parser) -> None:
 
 
 def _add_switch(parser: Parser, name: str, text: str) -> None:
-    """A switch as tensorflow_model_server has them: --name, --name=true, --name=false."""
+    """Add a switch with the syntax of tensorflow_model_server: --name, --name=true,
+    --name=false."""
     parser.add_argument(
         name, nargs="?", type=_read_switch, const=True, default=False, metavar="true|false", help=text
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until asked to stop: 0; 1 where the server could not start, or ended by itself."""
+    """Serve until asked to stop. Return 0 then, and 1 if the server could not start or ended by
+    itself."""
     lacking = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
     if lacking:
         raise ServerError(
             f"tfserving needs the package {lacking[0]}, which is not there; "
             "`pip install 'poplar-triton[tfserving]'`"
         )
-    # Not at the top of the file: gRPC and the models' engine are nothing for the other commands to load.
+    # Imported late: the other commands must not load gRPC and the models' engine.
     from commands.tfserving.processes import LOOK_SECONDS, Processes
 
     settings = read_settings(options)
     stop = _StopRequest()
     with ExitStack() as stack:
-        processes = Processes(settings, options.start_seconds, tell)
+        processes = Processes(settings, options.start_seconds, make_tell())
         health = None
         if options.health_port is not None:
             health = stack.enter_context(HealthServer(options.health_address, options.health_port, processes))
@@ -216,7 +235,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_settings(options: argparse.Namespace) -> Settings:
-    """The settings of a command line; UsageError, ServerError or ConfigFileError for what is wrong in it."""
+    """Return the settings of a command line. Raises UsageError, ServerError or ConfigFileError for
+    an error in it."""
     if not options.port and not options.rest_api_port:
         raise UsageError("expected --port or --rest_api_port, found 0 for both")
     if options.port == options.rest_api_port:
@@ -237,23 +257,25 @@ def read_settings(options: argparse.Namespace) -> Settings:
         channel_arguments=options.grpc_channel_arguments,
         rest_seconds=options.rest_api_timeout_in_ms / 1000,
         rest_body_bytes=options.http_max_input_size,
+        rest_connections_per_address=options.max_connections_per_address,
         cors=options.rest_api_enable_cors_support,
         metrics_path=METRICS_PATH if monitoring is None else monitoring.path if monitoring.enabled else "",
         poll_seconds=options.file_system_poll_wait_seconds,
         load_retries=options.max_num_load_retries,
         load_retry_seconds=options.load_retry_interval_micros / _MICROSECONDS,
         loose_labels=options.allow_version_labels_for_unavailable_models,
+        isolate_models=options.isolate_models,
         drain_seconds=options.drain_seconds,
     )
 
 
 class _StopRequest:
-    """Whether it was asked to stop. See serving.supervisor.StopRequest for why a handler does no more."""
+    """Request to stop. See serving.supervisor.StopRequest for why a handler does no more."""
 
     asked = False
 
     def catch_signals(self) -> None:
-        """From now on SIGTERM and SIGINT ask to stop."""
+        """Handle SIGTERM and SIGINT from now on; both ask to stop."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._ask)
 
@@ -262,7 +284,7 @@ class _StopRequest:
 
 
 def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
-    """The models to serve; those of a Triton have no folders."""
+    """Return the models to serve. Models of a Triton server have no folders."""
     given = [
         name
         for name in ("model_repository", "model_config_file", "model_base_path")
@@ -326,14 +348,14 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
         if not separator or not name:
             raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {word!r}")
         is_number = value.removeprefix("-").isdecimal()
-        if is_number and not -_MOST_CHANNEL_NUMBER <= int(value) <= _MOST_CHANNEL_NUMBER:
+        if is_number and not -_MAX_CHANNEL_NUMBER <= int(value) <= _MAX_CHANNEL_NUMBER:
             raise argparse.ArgumentTypeError(f"expected a number of 32 bits for {name}, found {value}")
         arguments[name] = int(value) if is_number else value
     return arguments
 
 
 def _introduce(settings: Settings, health: HealthServer | None) -> None:
-    """Say where the server is."""
+    """Print where the server is."""
     where = settings.address
     name = escape(min(settings.names, default="MODEL"))
     lines = [

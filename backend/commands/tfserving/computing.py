@@ -1,8 +1,8 @@
-"""Requests into runs: one instance of a model computes for every thread that asks.
+"""Joins requests into runs: one instance of a model computes for every calling thread.
 
-The thread whose request comes first runs it, and with it what others have left in the queue meanwhile, where
-the configuration has Triton join requests (dynamic_batching); then the next in the queue takes over. A lone
-request is computed where it is: no other thread is woken for it.
+The thread whose request comes first runs it, together with the requests that have queued meanwhile
+if the configuration has Triton join requests (dynamic_batching). Then the next thread in the queue
+takes over. A single request is computed in its own thread, without waking another one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import Call
 
 QUICK_SECONDS = 0.0005
-"""A longer run is, for the better part, none of the interpreter's time: others may work at their calls."""
+"""Duration of a run above which most of it needs no interpreter, so that other threads may work on
+their calls."""
 _CODES = {"INVALID_ARG": Code.INVALID_ARGUMENT}
-"""Of Triton's codes that are called otherwise."""
+"""Codes of Triton with another name in TensorFlow Serving."""
 
 
 class Computer:
@@ -38,11 +39,14 @@ class Computer:
         self._is_running = False
         self._is_closed = False
         self._is_quick = False
-        """Whether the last run was."""
+        """Whether the last run was quick."""
 
     def compute(self, inputs: Mapping[str, Array], requested: Sequence[str], call: Call) -> dict[str, Array]:
-        """The outputs by friendly name. ServingError for what the model says, for a request that nobody wants
-        any more when its turn comes, and once the instance is given up."""
+        """Return the outputs by friendly name.
+
+        Raises ServingError for errors of the model, for a request that is cancelled before its turn
+        comes, and once the instance is closed.
+        """
         entry = _Entry(Request(self._instance.model_state, inputs, requested), call)
         with self._state:
             if self._is_closed:
@@ -51,14 +55,14 @@ class Computer:
             self._is_running = True
             if not leads:
                 self._waiting.append(entry)
-        # What is quick is not worth another thread.
+        # A quick run does not justify waking another thread.
         with nullcontext() if self._is_quick else call.waiting():
             if leads or entry.wait_for_turn():
                 self._lead(entry)
         return entry.read_outputs()
 
     def close(self) -> None:
-        """Give the instance up once all requests have their answer."""
+        """Close the instance after all requests have their answer."""
         with self._state:
             self._is_closed = True
             self._state.wait_for(lambda: not self._is_running)
@@ -88,7 +92,7 @@ class Computer:
             entry.finish(error)
 
     def _gather(self, rows: int) -> list[_Entry]:
-        """The requests that wait and share the next run: until it is full."""
+        """Return the waiting requests that share the next run, until it is full."""
         entries = []
         with self._state:
             while self._joins and self._waiting and rows < self._rows_per_run:
@@ -98,7 +102,7 @@ class Computer:
 
 
 class _Entry:
-    """A request and the thread that waits with it."""
+    """Request and the thread that waits with it."""
 
     __slots__ = ("_call", "_error", "_leads", "_wake", "request")
 
@@ -112,34 +116,35 @@ class _Entry:
 
     @property
     def rows(self) -> int:
-        """What it takes of a run."""
+        """Number of rows that the request takes of a run."""
         return self.request.batch_size
 
     def is_wanted(self) -> bool:
-        """Whether it is to be run; one that nobody wants any more fails."""
+        """Return whether the request is to be run. A cancelled request fails."""
         if self._call.is_wanted():
             return True
         self._error = ServingError(Code.CANCELLED, "the client gave it up before it was computed")
         return False
 
     def wait_for_turn(self) -> bool:
-        """Wait until it has been run, False, or is to be run by this thread, True."""
+        """Wait until the request has been run (returns False) or is to be run by this thread
+        (returns True)."""
         self._wake.acquire()
         return self._leads
 
     def take_turn(self) -> None:
-        """Have its thread run it."""
+        """Make the request's thread run it."""
         self._leads = True
         self._wake.release()
 
     def finish(self, error: Exception | None) -> None:
-        """It has been run, or was not for this error."""
+        """Record that the request has been run, or was not run because of `error`."""
         self._error = self._error or error
         if not self._leads:
             self._wake.release()
 
     def read_outputs(self) -> dict[str, Array]:
-        """The answer."""
+        """Return the answer, or raise its error."""
         if self._error is not None:
             raise self._error
         try:

@@ -16,34 +16,37 @@ from commands.tfserving.settings import METRICS_PATH, ServerTls
 from commands.tfserving.sources import ModelSource, VersionPolicy
 from popef.text import escape, find_name_fault
 
-MOST_BYTES = 1 << 20
-"""Of a file: some ten thousand models."""
+MAX_BYTES = 1 << 20
+"""Maximum size of a file: some ten thousand models."""
 PLATFORMS = ("tensorflow", "poplar")
-"""What model_platform may be: the name that a file for TensorFlow Serving has, and Triton's for this backend.
-Neither says more than the other: PopEF models are served."""
+"""Values that model_platform may have: the name in a file for TensorFlow Serving, and Triton's name
+for this backend. Both mean the same, because only PopEF models are served."""
 _PACKAGE = config_pb2.DESCRIPTOR.package
 _PEM = re.compile(r"\s*-----BEGIN [A-Z0-9 ]+-----\s")
 
 
 class ConfigFileError(CommandError):
-    """A configuration file that is not what its format asks for."""
+    """Error of a configuration file with an invalid format."""
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringConfig:
-    """What --monitoring_config_file has: whether the REST port has a page of metrics, and its path."""
+    """Content of --monitoring_config_file: whether the REST port has a metrics page, and its
+    path."""
 
     enabled: bool = False
     path: str = METRICS_PATH
 
 
 def read_model_configs(file: Path) -> list[ModelSource]:
-    """The models of a --model_config_file, at least one, each name once. Where the file has no policy for a
-    model, its newest version is served, whatever its config.pbtxt says.
+    """Return the models of a --model_config_file, at least one, each name once.
+
+    If the file has no policy for a model, its newest version is served, whatever its config.pbtxt
+    says.
 
     Raises ConfigFileError, in one line that names the file and the line or model, for a file that
-    tensorflow_model_server would refuse, for one without models, and for labels of versions that its model's
-    policy leaves out; OSError for one that cannot be read.
+    tensorflow_model_server would reject, for one without models, and for labels of versions that
+    its model's policy excludes. Raises OSError for a file that cannot be read.
     """
     message = _read(file, config_pb2.ModelServerConfig())
     if message.HasField("custom_model_config"):
@@ -65,10 +68,11 @@ def read_model_configs(file: Path) -> list[ModelSource]:
 
 
 def read_ssl_config(file: Path) -> ServerTls:
-    """What an --ssl_config_file has: texts in PEM, and whether clients have to show certificates.
+    """Return the content of an --ssl_config_file: texts in PEM, and whether clients must present
+    certificates.
 
-    Raises ConfigFileError, which shows nothing of what stands in the file; OSError for one that cannot be
-    read.
+    Raises ConfigFileError, whose message shows nothing of the file's content, and OSError for a
+    file that cannot be read.
     """
     message = _read(file, config_pb2.SSLConfig(), secret=True)
     for name in ("server_key", "server_cert", "custom_ca"):
@@ -92,8 +96,8 @@ def read_ssl_config(file: Path) -> ServerTls:
 
 
 def read_monitoring_config(file: Path) -> MonitoringConfig:
-    """What a --monitoring_config_file has. Raises ConfigFileError for one that is wrong, OSError for one that
-    cannot be read."""
+    """Return the content of a --monitoring_config_file. Raises ConfigFileError for an invalid file,
+    and OSError for one that cannot be read."""
     config = _read(file, config_pb2.MonitoringConfig()).prometheus_config
     path = config.path or METRICS_PATH
     fault = find_name_fault(path)
@@ -105,13 +109,14 @@ def read_monitoring_config(file: Path) -> MonitoringConfig:
 
 
 def _read(file: Path, message: Any, *, secret: bool = False) -> Any:
-    """`message`, parsed from the file; with `secret` errors quote nothing of it."""
+    """Parse the file into `message`, and return it. With `secret` errors quote nothing of the
+    file."""
     if file.exists() and not file.is_file():
         raise _error(file, "expected a file, found a folder, a device or a pipe")
     with file.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise _error(file, f"expected at most {MOST_BYTES} bytes, found more")
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _error(file, f"expected at most {MAX_BYTES} bytes, found more")
     expected = f"expected TensorFlow Serving's {message.DESCRIPTOR.name} in protobuf's text format"
     try:
         return text_format.Parse(data.decode(), message)
@@ -127,7 +132,7 @@ def _read(file: Path, message: Any, *, secret: bool = False) -> Any:
 
 
 def _find_fault(config: Any) -> str | None:
-    """What is wrong with a ModelConfig, apart from its name."""
+    """Return what is wrong with a ModelConfig, apart from its name."""
     if not config.base_path.startswith("/"):
         return (
             "base_path: expected the absolute path of the folder that holds a folder for each version, "

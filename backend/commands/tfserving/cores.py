@@ -1,8 +1,8 @@
 """The core that the interpreter's threads of a process share.
 
-Only one of them can be at work at a time, and on several cores they wake each other from one to the next: a
-call of few bytes takes a third less of the processor where all are on one. What computes without the
-interpreter, ONNX Runtime's threads and long runs, may be on every core.
+Only one of them can run at a time, and on several cores they wake each other from one core to the
+next. A call of few bytes takes a third less processor time if all are on one core. Work outside the
+interpreter, such as ONNX Runtime's threads and long runs, may use every core.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 STARVED_SHARE, ENOUGH_SHARE = 0.3, 0.7
-"""Of a second: threads that waited for their core longer than the one, and had it for less than the other,
-share it with others' work."""
+"""Shares of a second. Threads that waited for their core longer than the first share, and ran on it
+for less than the second, share it with other work."""
 _TASKS = Path("/proc/self/task")
 _NANOSECONDS = 1e9
 
 
 class Core:
-    """One of the cores that this process may use: the one numbered `number`, counted around and around."""
+    """One of the cores that this process may use: core `number`, modulo their number."""
 
     def __init__(self, number: int, tasks: Path = _TASKS) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
@@ -29,20 +29,20 @@ class Core:
 
     @property
     def core(self) -> int:
-        """Which one it is now."""
+        """Number of the current core."""
         return self._cores[self._number]
 
     def enter(self) -> None:
-        """Have the calling thread, and those that it starts, run there and nowhere else."""
+        """Bind the calling thread, and those that it starts, to the core."""
         os.sched_setaffinity(0, {self.core})
 
     def leave(self) -> None:
-        """Have the calling thread run anywhere."""
+        """Allow the calling thread to run on any core."""
         os.sched_setaffinity(0, self._cores)
 
     def move_if_starved(self, seconds: float) -> bool:
-        """Go to the next core where others kept this one busy for the `seconds` since it was last called;
-        whether that was so."""
+        """Move to the next core if other work kept this one busy for the `seconds` since the last
+        call. Return whether it moved."""
         ran, waited = self._read_times()
         since_ran, since_waited = (ran - self._seen[0]) / seconds, (waited - self._seen[1]) / seconds
         self._seen = ran, waited
@@ -56,7 +56,7 @@ class Core:
         return True
 
     def _find_threads(self) -> list[int]:
-        """Those that are there."""
+        """Return the threads of this process that are bound to the core."""
         found = []
         for task in self._tasks.iterdir():
             with suppress(OSError):
@@ -65,7 +65,8 @@ class Core:
         return found
 
     def _read_times(self) -> tuple[float, float]:
-        """Seconds for which the threads that are there ran, and for which they could have run and did not."""
+        """Return the seconds for which the existing threads ran, and for which they were ready but
+        did not run."""
         ran = waited = 0
         for thread in self._find_threads():
             with suppress(OSError):

@@ -1,7 +1,8 @@
-"""Floating-point numbers as TensorFlow Serving prints them in JSON (WriteDecimal of json_tensor.cc): `%g`,
-with its six digits, where that reads back as the same number, otherwise all digits; `.0` behind whole ones.
+"""Floating-point numbers in TensorFlow Serving's JSON format (WriteDecimal of json_tensor.cc).
 
-All numbers of an array are printed by one format, which is made of theirs: some 250 ns each.
+The format is `%g`, with its six digits, if that reads back as the same number, otherwise all
+digits. Whole numbers end in `.0`. One format string, made for all numbers of an array, prints them:
+some 250 ns each.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 _ALL_DIGITS = {2: 5, 4: 9, 8: 17}
-"""Decimal digits that tell all numbers of so many bytes apart: max_digits10."""
+"""Number of decimal digits that distinguish all numbers, by their size in bytes: max_digits10."""
 _SHORT_DIGITS = 6
 _EXACT_POWERS = 22
-"""10**22 is the largest power of ten that is a double."""
+"""Largest exact power: 10**22 is the largest power of ten that is a double."""
 
 
 def print_floats(numbers: npt.NDArray[np.floating[Any]]) -> list[str]:
-    """The numbers of a flat array of float16, float32 or float64, as JSON; with NaN, Infinity and
-    -Infinity."""
+    """Format the numbers of a flat array of float16, float32 or float64 as JSON, with NaN, Infinity
+    and -Infinity."""
     digits = _ALL_DIGITS[numbers.dtype.itemsize]
     values = numbers.astype(np.float64)
     short = _find_short(values, numbers.dtype) if digits > _SHORT_DIGITS else np.ones(len(values), bool)
-    # From this on %g writes an exponent.
+    # From this number on %g writes an exponent.
     largest = np.where(short, 10.0**_SHORT_DIGITS, 10.0**digits)
     formats = np.select(
         [
@@ -43,10 +44,11 @@ def print_floats(numbers: npt.NDArray[np.floating[Any]]) -> list[str]:
 
 
 def _find_short(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
-    """Which numbers six decimal digits read back as.
+    """Return which numbers six decimal digits read back as.
 
-    A decimal m * 10**-k is m / 10**k rounded once, where both are doubles, and so for m * 10**k: what a
-    reader makes of it, without printing. Where 10**k is none, it is printed and read.
+    If m and 10**k are doubles, the decimal m * 10**-k reads as m / 10**k rounded once, and m *
+    10**k likewise. So the result of reading is known without printing. If 10**k is not a double,
+    the number is printed and read.
     """
     with np.errstate(all="ignore"):
         exponents = np.where(values == 0, 0, np.floor(np.log10(np.abs(values))))

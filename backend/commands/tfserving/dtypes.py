@@ -8,7 +8,7 @@ import numpy as np
 
 
 class DataType(NamedTuple):
-    """A type; strings are of dtype object and hold bytes."""
+    """Data type; strings are of dtype object and hold bytes."""
 
     number: int
     name: str
@@ -33,6 +33,6 @@ TYPES = tuple(
         (23, "DT_UINT64", np.uint64),
     )
 )
-"""Those that a tensor of a request or an answer may have."""
+"""Types that a tensor of a request or a response may have."""
 BY_NUMBER = {each.number: each for each in TYPES}
 BY_DTYPE = {each.dtype: each for each in TYPES}

@@ -1,8 +1,9 @@
-"""How many parts a request over gRPC has, counted before protobuf makes objects of them: a message of a few
-megabytes can have millions, and making them stops all other threads of the process.
+"""Counts the parts of a request over gRPC before protobuf makes objects of them.
 
-The bytes are walked as protobuf reads them, in order and as deep as a sound request has parts without end:
-inputs, the dimensions of their shapes and the pieces of their values. What is broken is protobuf's to refuse.
+A message of a few megabytes can have millions of parts, and making the objects stops all other
+threads of the process. The bytes are read like protobuf reads them, in order. The depth is that of
+the fields with which a valid request can have many parts: inputs, the dimensions of their shapes
+and the pieces of their values. protobuf rejects invalid messages later.
 """
 
 from __future__ import annotations
@@ -12,42 +13,58 @@ from collections.abc import Mapping
 from commands.tfserving.errors import Code, ServingError
 
 MAX_PARTS = 4096
-"""Limit of a request's inputs, output names, dimensions, pieces of packed values and unknown fields."""
+"""Maximum number of a request's inputs, output names, dimensions, pieces of packed values and
+unknown fields."""
 MAX_VALUES = 1 << 20
-"""Limit of a request's strings and unpacked numbers."""
+"""Maximum number of a request's strings and unpacked numbers."""
+MANY_VALUES = 1 << 14
+"""Number of strings and unpacked numbers that take long to read; counting so many takes some 20
+ms."""
 _STRINGS = 8
-"""The field string_val of a tensor."""
+"""Number of the field string_val of a tensor."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _MORE, _BITS = 0x80, 7
 _MAX_SHIFT = 63
 Layout = Mapping[int, "Layout"]
-"""The fields of a message that hold messages, by number."""
+"""Fields of a message that hold messages, by number."""
 _SHAPE: Layout = {}
 _TENSOR: Layout = {2: _SHAPE}
 _INPUT: Layout = {2: _TENSOR}
 _SPEC: Layout = {}
 REQUEST: Layout = {1: _SPEC, 2: _INPUT}
-"""A PredictRequest; the other requests have only a part of it."""
+"""Layout of a PredictRequest; the other requests have only a part of it."""
 
 
 class _BrokenError(Exception):
-    """No message."""
+    """Error of bytes that are not a valid message."""
+
+
+class _EnoughError(Exception):
+    """Signal that the count has reached its limit."""
 
 
 class EntryCounter:
-    """Counts the parts of one request of a kind that is called `kind` in errors."""
+    """Counts the parts of one request, up to `enough` values. `kind` is the name of its kind in
+    errors."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, enough: int = MAX_VALUES + 1) -> None:
         self._kind = kind
+        self._enough = enough
         self._parts = self._values = 0
 
-    def check(self, message: bytes) -> None:
-        """Raise ServingError for more than MAX_PARTS parts or MAX_VALUES values."""
+    def check(self, message: bytes) -> bool:
+        """Raise ServingError for more than MAX_PARTS parts or MAX_VALUES values; return whether all were
+        counted."""
+        if len(message) <= MAX_PARTS:
+            return True  # each takes a byte
         try:
             self._walk(message, 0, len(message), REQUEST)
+        except _EnoughError:
+            return False
         except (_BrokenError, IndexError):
-            return
+            pass
+        return True
 
     def _walk(self, message: bytes, start: int, end: int, layout: Layout) -> None:
         while start < end:
@@ -64,7 +81,7 @@ class EntryCounter:
             elif wire == _VARINT:
                 start = _read_varint(message, start)[1]
             else:
-                start += _FIXED_BYTES.get(wire, 0)  # a group is as its fields
+                start += _FIXED_BYTES.get(wire, 0)  # a group counts as its fields
 
     def _count(self, *, is_value: bool) -> None:
         if is_value:
@@ -83,10 +100,12 @@ class EntryCounter:
                 f"{self._kind}: expected at most {MAX_VALUES} strings and unpacked numbers, found more; send "
                 "numbers packed or as tensor_content, and fewer rows in one request",
             )
+        if self._values >= self._enough:
+            raise _EnoughError
 
 
 def _read_varint(message: bytes, start: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+    """Return a number and the index of its end."""
     octet = message[start]
     if octet < _MORE:
         return octet, start + 1

@@ -1,4 +1,4 @@
-"""What goes wrong with a request, in gRPC's codes, which both protocols answer with."""
+"""Errors of requests, in gRPC's codes, with which both protocols answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """google.rpc.Code, the numbers of tensorflow.error.Code too."""
+    """Codes of google.rpc.Code, which are the numbers of tensorflow.error.Code too."""
 
     OK = 0
     CANCELLED = 1
@@ -28,7 +28,7 @@ class Code(IntEnum):
 
 
 class ServingError(Exception):
-    """A request that is answered with an error; the text goes to the client."""
+    """Error with which a request is answered; the text goes to the client."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,8 @@ class ServingError(Exception):
 
 
 def as_serving_error(error: Exception) -> ServingError:
-    """An error as clients get it; a defect of ours says so."""
+    """Return an error in the form that clients get; the message of an internal error says that it
+    is one."""
     if isinstance(error, ServingError):
         return error
     return ServingError(Code.INTERNAL, f"poplar-triton: {error!r}")

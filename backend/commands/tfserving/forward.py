@@ -1,8 +1,9 @@
-"""The models of a Triton that is asked over gRPC (--triton): requests are forwarded, errors passed on.
+"""Models of a Triton server behind gRPC (--triton): requests are forwarded, and errors passed on.
 
-What a model takes is asked anew once a second at most, and after a refusal, so a model that was loaded anew
-is seen without being told. Without a version Triton is asked for its newest: it keeps the older one until the
-newer one is ready, and the answer says which one it came from.
+A model's inputs and outputs are queried at most once a second, and again after a rejected request.
+So a reloaded model is noticed without notification. Without a version the request goes to Triton's
+newest. Triton keeps the older one until the newer one is ready, and the response has the version
+that computed it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from commands.tfserving.sources import ModelSource, VersionPolicy, find_version,
 from popef.text import find_name_fault
 
 FRESH_SECONDS = 1.0
-"""For so long what a model takes is not asked again."""
+"""Time for which the answer about a model's inputs and outputs is cached."""
 ASK_SECONDS = 5.0
-"""For what Triton says of its models: milliseconds, but half a minute where a store is away."""
-_MOST_KNOWN = 4096
-_MOST_VERSION = 2**63 - 1
+"""Timeout of a question to Triton about its models. An answer takes milliseconds, but half a minute
+if a store is unreachable."""
+_MAX_KNOWN = 4096
+_MAX_VERSION = 2**63 - 1
 _RESTRICTED = "This protocol is restricted"
-"""Triton's words for what --grpc-restricted-protocol keeps from those without the key."""
+"""Triton's message to clients without the key of --grpc-restricted-protocol."""
 _READY = "READY"
 _STATES = {
     _READY: State.AVAILABLE,
@@ -45,30 +47,31 @@ _STATES = {
     "UNAVAILABLE": State.END,
 }
 _UNLOADED = ("", "unloaded")
-"""Reasons of a version that is not served which are no fault."""
-# The real defaults wait for up to two minutes before a server that was away is tried again. Pings notice a
-# machine that is gone: more often than every five minutes Triton takes them for an attack.
+"""Reasons that are not errors for a version that is not served."""
+# By default gRPC waits up to two minutes before it retries a server that was away. Pings detect a
+# machine that is gone. Triton treats pings more often than every five minutes as an attack.
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 600_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    # How large messages may be is Triton's to say, and the server's that they come in by.
+    # Triton limits the size of messages, and so does the server that receives them.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 )
 _Key: TypeAlias = "tuple[str, int | None]"
-"""A model's name, and the version that is asked for."""
+"""Model name and requested version."""
 _DATATYPES = {dtype: np_to_triton_dtype(dtype) for dtype in BY_DTYPE}
 _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
-"""Triton's types and ours: all that TensorFlow's clients may have. BF16 is not among them."""
+"""numpy types by Triton's names, for all types that TensorFlow's clients may use. BF16 is not among
+them."""
 
 
 class TritonModels:
-    """The models of the Triton at `target`, HOST:PORT of its gRPC: those of `sources`, whose folders do not
-    count, or all where there are none (see Models). Threads may share it.
+    """Models of the Triton at `target`, HOST:PORT of its gRPC: those of `sources`, whose folders do
+    not count, or all if there are none (see Models).
 
-    A Triton that is away is UNAVAILABLE until it is back.
+    Threads may share it. While Triton is away, requests get UNAVAILABLE.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class TritonModels:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Close the channel; what is under way is cancelled."""
+        """Close the channel, and cancel requests under way."""
         self._calls.close()
 
     def find(self, spec: ModelSpec, call: Call) -> ForwardedServable:
@@ -116,12 +119,13 @@ class TritonModels:
         return sorted(found, key=lambda status: status.version, reverse=True)
 
     def forget(self, key: _Key) -> None:
-        """Have what a model takes be asked before its next request."""
+        """Discard the cached inputs and outputs of a model, so that its next request queries
+        them."""
         self._known.pop(key, None)
 
     def _resolve(self, spec: ModelSpec) -> tuple[ModelSource | None, int | None]:
-        """What is configured of a model, and the version that is asked for; ServingError where neither can
-        be."""
+        """Return the configured source of a model and the requested version. Raises ServingError if
+        neither is possible."""
         if not spec.name:
             raise ServingError(Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
         source = self._sources.get(spec.name)
@@ -129,12 +133,13 @@ class TritonModels:
             raise not_served(spec, spec.version)
         version = find_version(spec, {} if source is None else source.labels)
         # Triton takes -1 for the newest.
-        if version is not None and not 0 <= version <= _MOST_VERSION:
+        if version is not None and not 0 <= version <= _MAX_VERSION:
             raise not_served(spec, version)
         return source, version
 
     def _learn(self, spec: ModelSpec, source: ModelSource | None, version: int | None) -> _Known:
-        """What a model takes, asked by one of those that need it at a time; the others wait for that one."""
+        """Return the inputs and outputs of a model. One of the calls that need them asks Triton;
+        the others wait for it."""
         key = spec.name, version
         with self._lock:
             asked = self._asked.get(key)
@@ -158,7 +163,7 @@ class TritonModels:
             del self._asked[key]
             self._known.pop(key, None)
             if known is not None:
-                if len(self._known) >= _MOST_KNOWN:
+                if len(self._known) >= _MAX_KNOWN:
                     self._known.clear()
                 self._known[key] = known
 
@@ -175,12 +180,13 @@ class TritonModels:
         return _Known(_read_signature(metadata, config.config), wanted or newest, text, stale_at)
 
     def _choose_version(self, source: ModelSource, version: int | None) -> int | None:
-        """The version to ask Triton for, of those that it has and that are to be served."""
+        """Return the version to request from Triton, among those that it has and that are to be
+        served."""
         ready = self._calls.ask("ModelMetadata", name=source.name)
         chosen = _choose(source, map(int, ready.versions))
         if not chosen or (version is not None and version not in chosen):
             raise _NotServedError
-        # The newest of all is Triton's to choose: it may be another one by then.
+        # Triton chooses the newest of all, because it may be another one by then.
         policy = source.policy
         if version is None and policy is not None and policy.specific:
             return max(chosen)
@@ -192,7 +198,7 @@ class TritonModels:
         except ServingError as error:
             if _RESTRICTED not in str(error):
                 raise
-            # Who may not see the index is still told which versions are ready.
+            # A client without access to the index still learns which versions are ready.
             metadata = self._calls.ask("ModelMetadata", name=name)
             return [VersionStatus(int(each), State.AVAILABLE) for each in metadata.versions]
         return [
@@ -202,8 +208,8 @@ class TritonModels:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was learned of a version: `asked_as` is what Triton is to be asked for, "" for its newest, which
-    `version` was. `stale_at` by the monotonic clock."""
+    """Cached facts about a version. `asked_as` is the version in requests to Triton: "" for its
+    newest, which `version` was. `stale_at` is a monotonic time."""
 
     signature: Signature
     version: int
@@ -212,8 +218,8 @@ class _Known:
 
 
 class ForwardedServable:
-    """A version of a model on Triton, for one request. Where none was asked for, its number is known to be
-    that of the answer once there is one."""
+    """Version of a model on Triton, for one request. If the request names none, its number is that
+    of the response once there is one."""
 
     def __init__(self, models: TritonModels, calls: _Calls, key: _Key, known: _Known) -> None:
         self.name = key[0]
@@ -248,11 +254,12 @@ class ForwardedServable:
 
 
 class _NotServedError(Exception):
-    """Triton does not have that model, or not that version of it ready."""
+    """Error of a model, or a version of it, that Triton does not have ready."""
 
 
 class _Calls:
-    """Triton's service: errors as ServingError, its code and message, or _NotServedError."""
+    """Client of Triton's service. It raises errors as ServingError, with its code and message, or
+    as _NotServedError."""
 
     def __init__(self, target: str, tls: TritonTls | None) -> None:
         self._channel = _connect(target, tls)
@@ -260,7 +267,7 @@ class _Calls:
         self._where = f"Triton at {target}"
 
     def ask(self, method: str, **fields: object) -> Any:
-        """The answer to a question of ours."""
+        """Call a method of Triton and return the response."""
         request = getattr(service_pb2, f"{method}Request")(**fields)
         try:
             return getattr(self._stub, method)(request, timeout=ASK_SECONDS)
@@ -273,7 +280,7 @@ class _Calls:
             raise self._read_error(error) from error
 
     def forward(self, request: Any, call: Call) -> Any:
-        """The answer to an inference, which is cancelled when `call` is given up."""
+        """Return the response to an inference, which is cancelled when `call` is given up."""
         future = self._stub.ModelInfer.future(request, timeout=call.seconds_left())
         call.when_given_up(future.cancel)
         try:
@@ -308,7 +315,8 @@ def _choose(source: ModelSource, versions: Iterable[int]) -> set[int]:
 
 
 def _read_status(entry: Any) -> VersionStatus:
-    """An entry of the repository index. A state that is not known, of a newer Triton, is not served."""
+    """Read an entry of the repository index. An unknown state, of a newer Triton, counts as not
+    served."""
     state = _STATES.get(entry.state, State.UNKNOWN)
     if state is State.END and entry.reason not in _UNLOADED:
         return VersionStatus(int(entry.version), state, Code.INTERNAL, entry.reason)
@@ -316,7 +324,7 @@ def _read_status(entry: Any) -> VersionStatus:
 
 
 def _read_signature(metadata: Any, config: Any) -> Signature:
-    """The signature of a model; ServingError for a type that clients have no way to send."""
+    """Return the signature of a model. Raises ServingError for a type that clients cannot send."""
     return Signature(
         {tensor.name: _read_tensor(metadata.name, "input", tensor) for tensor in metadata.inputs},
         {tensor.name: _read_tensor(metadata.name, "output", tensor) for tensor in metadata.outputs},
@@ -336,14 +344,15 @@ def _read_tensor(model: str, kind: str, tensor: Any) -> TensorSpec:
 
 
 def _encode(array: Array) -> bytes:
-    """The bytes of an input: of strings each behind its length."""
+    """Return the bytes of an input; each string follows its length."""
     if not array.dtype.hasobject:
         return array.tobytes()
     return bytes(serialize_byte_tensor(array).item()) if array.size else b""
 
 
 def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
-    """The outputs by name. ValueError, KeyError or struct.error for what is no answer."""
+    """Yield the outputs by name. Raises ValueError, KeyError or struct.error for an invalid
+    response."""
     for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True):
         dtype = _DTYPES[output.datatype]
         if min(output.shape, default=0) < 0:

@@ -1,10 +1,10 @@
-"""PredictionService, ModelService and the health check over gRPC: requests into ours, answers and errors into
-theirs. Each call has a thread."""
+"""PredictionService, ModelService and the health check over gRPC: conversion of requests, responses
+and errors. Each call has a thread."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -14,23 +14,30 @@ from google.protobuf.message import DecodeError, Message
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving import wire
 from commands.tfserving.check import MAX_NAME, Given, answer
-from commands.tfserving.entries import EntryCounter
+from commands.tfserving.compaction import KIND, compact
+from commands.tfserving.entries import MANY_VALUES, EntryCounter
 from commands.tfserving.errors import Code, ServingError, as_serving_error
+from commands.tfserving.health import Health, HealthStatus
 from commands.tfserving.metrics import Observe
 from commands.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
 from commands.tfserving.signatures import describe_signature
 from commands.tfserving.threads import Threads
+from commands.tfserving.unfinished import UnfinishedCalls
+from commands.tfserving.work_process import WorkProcess
 from popef.text import escape
 
+PROCESS_NAME = "process of large requests"
 _SERVING = "tensorflow.serving"
 _SIGNATURE_DEF = "signature_def"
 _MAP_URL = f"type.googleapis.com/{_SERVING}.SignatureDefMap"
-_MOST_DETAILS = 2000
-"""Bytes of an error: gRPC sends it as a header, those beyond ASCII as three each, and clients take 8 KiB."""
-_MOST_BYTES_OF_A_CHARACTER = 4
+_MAX_DETAILS = 2000
+"""Maximum size of an error message. gRPC sends it as a header with three bytes for each byte beyond
+ASCII, and clients accept 8 KiB."""
+_MAX_BYTES_OF_A_CHARACTER = 4
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _NEVER_SECONDS = 1e9
-"""What is more is gRPC's way to say that there is no deadline; the longest that it sends is three years."""
+"""Number of seconds above which gRPC means that there is no deadline; the longest deadline that it
+sends is three years."""
 _NO_MODEL = messages.ModelSpec()
 _NOT_SERVED = {
     "PredictionService": ("Classify", "Regress", "MultiInference"),
@@ -38,12 +45,12 @@ _NOT_SERVED = {
 }
 
 Context: TypeAlias = Any
-"""grpc.ServicerContext, which has no types."""
+"""Context of a call: grpc.ServicerContext, which has no types."""
 Handler = Callable[[Any, Context], Message]
 
 
 class GrpcCall:
-    """A call over gRPC (see models.Call)."""
+    """Call over gRPC (see models.Call)."""
 
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
@@ -66,23 +73,37 @@ class GrpcCall:
 
 
 def make_handlers(
-    models: Models, observe: Observe, is_serving: Callable[[], bool], threads: Threads, *, as_content: bool
+    models: Models,
+    observe: Observe,
+    health: Health,
+    unfinished: UnfinishedCalls,
+    *,
+    as_content: bool,
+    process: WorkProcess | None = None,
 ) -> list[grpc.GenericRpcHandler]:
-    """What a server answers whose calls are on `threads`. `as_content`: outputs as tensor_content instead of
-    typed values."""
-    service = _Service(models, threads, as_content)
+    """Return the handlers of a server whose calls run on the threads of `unfinished`.
+
+    With `as_content` outputs are sent as tensor_content instead of typed values. `process` makes
+    requests of many values compact (None: a process of its own).
+    """
+    service = _Service(models, unfinished.threads, as_content)
+    parser = _Parser(unfinished.threads, process or WorkProcess(PROCESS_NAME))
+    method = partial(_method, observe=observe, unfinished=unfinished, parser=parser)
     prediction = {
-        "Predict": _method(service.predict, messages.PredictRequest, "Predict", observe),
-        "GetModelMetadata": _method(
-            service.read_metadata, messages.GetModelMetadataRequest, "GetModelMetadata", observe
+        "Predict": method(service.predict, messages.PredictRequest, "Predict"),
+        "GetModelMetadata": method(
+            service.read_metadata, messages.GetModelMetadataRequest, "GetModelMetadata"
         ),
     }
-    status = {"GetModelStatus": _method(service.read_status, messages.GetModelStatusRequest, "", observe)}
-    health = {"Check": _method(_make_health_check(is_serving), messages.HealthCheckRequest, "", observe)}
+    status = {"GetModelStatus": method(service.read_status, messages.GetModelStatusRequest, "")}
+    health_methods = {
+        "Check": method(_make_health_check(health), messages.HealthCheckRequest, ""),
+        "Watch": grpc.stream_stream_rpc_method_handler(_HealthWatch(health, unfinished, parser)),
+    }
     return [
         _serve(f"{_SERVING}.PredictionService", {**prediction, **_refuse_all("PredictionService")}),
         _serve(f"{_SERVING}.ModelService", {**status, **_refuse_all("ModelService")}),
-        _serve("grpc.health.v1.Health", health),
+        _serve("grpc.health.v1.Health", health_methods),
     ]
 
 
@@ -93,7 +114,7 @@ class _Service:
         self._as_content = as_content
 
     def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
-        """Predict."""
+        """Answer a request for Predict."""
         spec = _read_spec(request)
         call = GrpcCall(context, self._threads)
         servable = self._models.find(spec, call)
@@ -110,7 +131,7 @@ class _Service:
     def read_metadata(
         self, request: messages.GetModelMetadataRequest, context: Context
     ) -> messages.GetModelMetadataResponse:
-        """GetModelMetadata."""
+        """Answer a request for GetModelMetadata."""
         spec = _read_spec(request)
         if not request.metadata_field:
             raise ServingError(
@@ -132,7 +153,7 @@ class _Service:
     def read_status(
         self, request: messages.GetModelStatusRequest, context: Context
     ) -> messages.GetModelStatusResponse:
-        """GetModelStatus."""
+        """Answer a request for GetModelStatus."""
         response = messages.GetModelStatusResponse()
         call = GrpcCall(context, self._threads)
         for found in self._models.list_versions(_read_spec(request), call):
@@ -167,66 +188,125 @@ def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
     spec.version.value = servable.version
 
 
-def _method(call: Handler, kind: type[Message], api: str, observe: Observe) -> grpc.RpcMethodHandler:
-    """A call that is counted, with its errors and how long it took; `api` is "" for one that is not."""
+def _method(
+    call: Handler,
+    kind: type[Message],
+    api: str,
+    observe: Observe,
+    unfinished: UnfinishedCalls,
+    parser: _Parser,
+) -> grpc.RpcMethodHandler:
+    """Return the handler of a method that counts each call, with its errors and duration. A method
+    is not counted if `api` is ""."""
 
-    def handle(data: bytes, context: Context) -> bytes:
+    def handle(requests: Iterator[bytes], context: Context) -> bytes:
+        data = _read(unfinished, requests, context)
         start = time.perf_counter()
-        code, model = Code.CANCELLED, ""
+        code, text, model = Code.CANCELLED, "", ""
         try:
-            request = _parse(kind, data)
+            request = parser.parse(kind, data, context)
             model = getattr(request, "model_spec", _NO_MODEL).name
             response: bytes = (call(request, context)).SerializeToString()
             code = Code.OK
             return response
         except Exception as error:  # noqa: BLE001  whatever it is, the call gets its answer
-            found = as_serving_error(error)
-            code = found.code
-            _abort(context, found)
+            # Keep no reference to the error here. It refers to this frame, and the cycle would keep
+            # the request until it is collected.
+            code, text = _describe_error(error)
         finally:
             if api:
                 observe(model, api, "GRPC", code, time.perf_counter() - start)
+        _abort(context, code, text)
 
-    return grpc.unary_unary_rpc_method_handler(handle)
-
-
-def _parse(kind: type[Message], data: bytes) -> Any:
-    EntryCounter(kind.DESCRIPTOR.name).check(data)
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise ServingError(
-            Code.INVALID_ARGUMENT,
-            f"expected a {kind.DESCRIPTOR.name} of {_SERVING}, found {len(data)} other bytes",
-        ) from error
+    # gRPC gets a stream of requests, of which one is read, so the call is known before its request.
+    return grpc.stream_unary_rpc_method_handler(handle)
 
 
-def _abort(context: Context, error: ServingError) -> NoReturn:
-    text = escape(error, _MOST_DETAILS)
-    if len(text.encode()) > _MOST_DETAILS:
-        text = escape(error, _MOST_DETAILS // _MOST_BYTES_OF_A_CHARACTER)
-    context.abort(_CODES[error.code], text)
+def _read(unfinished: UnfinishedCalls, requests: Iterator[bytes], context: Context) -> bytes:
+    """Return the whole request of a call. A call without a request is aborted."""
+    data = unfinished.read(requests, context)
+    if data is None:
+        _abort(context, Code.INVALID_ARGUMENT, "expected a request, found the call's end")
+    return data
+
+
+class _Parser:
+    """Parses requests into messages."""
+
+    def __init__(self, threads: Threads, process: WorkProcess) -> None:
+        self._threads, self._process = threads, process
+
+    def parse(self, kind: type[Message], data: bytes, context: Context) -> Any:
+        """Return the message. Raises ServingError for invalid bytes and for too many parts."""
+        name, compacted = kind.DESCRIPTOR.name, data
+        if name != KIND:
+            EntryCounter(name).check(data)
+        elif not EntryCounter(name, MANY_VALUES).check(data):
+            compacted = self._process.run(GrpcCall(context, self._threads), compact, data)
+        try:
+            return kind.FromString(compacted)
+        except DecodeError as error:
+            raise ServingError(
+                Code.INVALID_ARGUMENT,
+                f"expected a {name} of {_SERVING}, found {len(data)} other bytes",
+            ) from error
+
+
+def _describe_error(error: Exception) -> tuple[Code, str]:
+    found = as_serving_error(error)
+    text = escape(found, _MAX_DETAILS)
+    if len(text.encode()) > _MAX_DETAILS:
+        text = escape(found, _MAX_DETAILS // _MAX_BYTES_OF_A_CHARACTER)
+    return found.code, text
+
+
+def _abort(context: Context, code: Code, text: str) -> NoReturn:
+    context.abort(_CODES[code], text)
     raise AssertionError("abort raises")
 
 
-def _make_health_check(is_serving: Callable[[], bool]) -> Handler:
-    def check(_: messages.HealthCheckRequest, __: Context) -> messages.HealthCheckResponse:
-        return messages.HealthCheckResponse(status=1 if is_serving() else 2)
+def _make_health_check(health: Health) -> Handler:
+    def check(request: messages.HealthCheckRequest, _: Context) -> messages.HealthCheckResponse:
+        return messages.HealthCheckResponse(status=health.check(request.service))
 
     return check
 
 
+class _HealthWatch:
+    """Method Watch, whose call continues after its thread has ended."""
+
+    experimental_non_blocking = True
+    """Attribute for which gRPC passes `send` to the method; gRPC's own health service does the
+    same."""
+
+    def __init__(self, health: Health, unfinished: UnfinishedCalls, parser: _Parser) -> None:
+        self._health, self._unfinished, self._parser = health, unfinished, parser
+
+    def __call__(
+        self, requests: Iterator[bytes], context: Context, send: Callable[[bytes | None], None]
+    ) -> None:
+        def tell(status: HealthStatus | None) -> None:
+            send(None if status is None else messages.HealthCheckResponse(status=status).SerializeToString())
+
+        data = _read(self._unfinished, requests, context)
+        try:
+            service = self._parser.parse(messages.HealthCheckRequest, data, context).service
+        except ServingError as error:
+            _abort(context, *_describe_error(error))
+        self._health.watch(service, context, tell)
+
+
 def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
-    """What TensorFlow Serving has and a model without tf.Example has not."""
+    """Return handlers that reject the methods that a model without tf.Example cannot serve."""
     return {name: _refuse(name) for name in _NOT_SERVED[service]}
 
 
 def _refuse(name: str) -> grpc.RpcMethodHandler:
-    def handle(_: bytes, context: Context) -> bytes:
+    def handle(_: Iterator[bytes], context: Context) -> bytes:
         context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served by poplar-triton; Predict is")
         raise AssertionError("abort raises")
 
-    return grpc.unary_unary_rpc_method_handler(handle)
+    return grpc.stream_unary_rpc_method_handler(handle)
 
 
 def _serve(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:

@@ -1,6 +1,5 @@
-"""Tensors into JSON: REST's answers, in the format of their requests, laid out as by TensorFlow Serving
-(util/json_tensor.cc).
-"""
+"""Conversion of tensors into JSON: REST's responses, in the format of their requests, laid out like
+TensorFlow Serving's (util/json_tensor.cc)."""
 
 from __future__ import annotations
 
@@ -14,15 +13,18 @@ from commands.tfserving.json_tensors import BASE64, Format, refuse
 from commands.tfserving.models import Array
 
 _BYTES_SUFFIX = "_bytes"
-"""Outputs that are named so are bytes, not text: kBytesTensorNameSuffix."""
+"""Suffix of outputs that are bytes, not text: kBytesTensorNameSuffix."""
 
 
 def write_predictions(outputs: Mapping[str, Array], format: Format) -> bytes:
-    """The JSON of an answer: `predictions` in row format, which takes the first axis of every output as the
-    rows', or `outputs`; one output stands without its name.
+    """Write the JSON of a response: `predictions` in row format, or `outputs`.
 
-    Floats have six digits where these read back as the same number, otherwise nine (float64: 17), halves
-    always six at most. Raises ServingError, INVALID_ARGUMENT, for outputs that have no rows in common.
+    Row format takes the first axis of every output as the axis of the rows. A single output stands
+    without its name.
+
+    Floats have six digits if these read back as the same number, otherwise nine (float64: 17).
+    Halves always have at most six. Raises ServingError, INVALID_ARGUMENT, for outputs that have no
+    rows in common.
     """
     if not outputs:
         raise refuse("Cannot convert empty tensor map to JSON")
@@ -60,7 +62,8 @@ def _count_rows(outputs: Mapping[str, Array]) -> int:
 
 
 def _write_columns(outputs: Mapping[str, Array]) -> bytes:
-    """TensorFlow Serving has every number in a line of its own; the document is the same."""
+    """Write the outputs in column format. TensorFlow Serving writes every number in a line of its
+    own; the document is the same."""
     columns = {name: _nest(_print(name, array), array.shape, 0)[0] for name, array in outputs.items()}
     if len(columns) == 1:
         written = next(iter(columns.values()))
@@ -71,7 +74,8 @@ def _write_columns(outputs: Mapping[str, Array]) -> bytes:
 
 
 def _nest(texts: list[str], shape: Sequence[int], outer: int) -> list[str]:
-    """`texts` of single values in lists of `shape`, without the lists of its `outer` first dimensions."""
+    """Return `texts` of single values in lists of `shape`, without the lists of its `outer` first
+    dimensions."""
     for axis in range(len(shape) - 1, outer - 1, -1):
         size, count = shape[axis], math.prod(shape[:axis])
         texts = [f"[{', '.join(texts[index * size : (index + 1) * size])}]" for index in range(count)]
@@ -79,7 +83,7 @@ def _nest(texts: list[str], shape: Sequence[int], outer: int) -> list[str]:
 
 
 def _print(name: str, array: Array) -> list[str]:
-    """The values as JSON, in order."""
+    """Format the values as JSON, in order."""
     flat = array.reshape(-1)
     kind = array.dtype.kind
     if kind == "O":
@@ -92,7 +96,8 @@ def _print(name: str, array: Array) -> list[str]:
 
 
 def _print_bytes(value: bytes, as_bytes: bool) -> str:
-    """A string; in base64 what is none, from which TensorFlow Serving makes JSON that nobody can read."""
+    """Format a string. Bytes that are not UTF-8 are written in base64; TensorFlow Serving writes
+    invalid JSON for them."""
     if not as_bytes:
         try:
             return json.dumps(value.decode(), ensure_ascii=False)

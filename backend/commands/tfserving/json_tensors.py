@@ -1,9 +1,10 @@
-"""Tensors out of JSON: REST's requests in row format (`instances`) or column format (`inputs`). JSON has no
-types: they are the signature's.
+"""Conversion of JSON into tensors: REST's requests in row format (`instances`) or column format
+(`inputs`).
 
-TensorFlow Serving's util/json_tensor.cc is the specification, down to the words of errors. Where it takes
-nonsense (keys given twice, whole numbers that the type has no place for, text that is no UTF-8) this refuses.
-Lists are checked and converted a level at a time, not a value at a time: a value costs some 250 ns.
+JSON has no types, so they come from the signature. TensorFlow Serving's util/json_tensor.cc is the
+specification, including the texts of errors. It accepts duplicate keys, whole numbers that do not
+fit the type, and text that is not UTF-8; this module rejects them. Lists are checked and converted
+level by level instead of value by value, because a value would cost some 250 ns.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import DEFAULT_SIGNATURE, Array, Signature
 from popef.text import escape
 
-MOST_LISTS = 1 << 22
-"""Lists and objects in a request: each takes up to 230 bytes while it is read."""
-_MOST_DIMS = 32
-"""What numpy 1 has."""
-_MOST_SHOWN = 256
-"""Characters of a value or name in an error: kMaxJsonDebugStringBytes."""
+MAX_LISTS = 1 << 22
+"""Maximum number of lists and objects in a request; each takes up to 230 bytes while it is read."""
+_MAX_DIMS = 32
+"""Maximum number of dimensions in numpy 1."""
+_MAX_SHOWN = 256
+"""Maximum number of characters of a value or name in an error: kMaxJsonDebugStringBytes."""
 _SPACE = " \t\n\r"
 BASE64 = "b64"
-"""The only key of an object that stands for bytes."""
+"""Only key of an object that stands for bytes."""
 _BASE64_GROUP = 4
 _INFINITY, _MINUS_INFINITY = float("inf"), float("-inf")
 _CONSTANTS = {"NaN": float("nan"), "Infinity": _INFINITY, "-Infinity": _MINUS_INFINITY}
@@ -49,7 +50,7 @@ _ACCEPTED: dict[str, frozenset[type]] = {
     "b": frozenset((bool,)),
     "O": frozenset((str, dict)),
 }
-"""What JSON may have for numpy's kinds."""
+"""JSON types that are accepted for numpy's kinds."""
 _JSON_TYPES = {
     type(None): "Null",
     dict: "Object",
@@ -69,18 +70,19 @@ _PARSE_ERRORS = (
     ("Unterminated string", "Missing a closing quotation mark in string."),
     ("Invalid control character", "Invalid encoding in string."),
 )
-"""What Python's json says, and RapidJSON for it."""
+"""RapidJSON's messages for errors of Python's json."""
 
 
 class Format(Enum):
-    """The key that a request's tensors are under."""
+    """Format of a request: the key that holds its tensors."""
 
     ROW = "instances"
     COLUMN = "inputs"
 
 
 class _MisfitError(Exception):
-    """What has no place in a tensor: the `index`-th list or value at a level of the lists, None: in all."""
+    """Error of a value that does not fit into a tensor: the `index`-th list or value at a level of
+    the lists, or None for all."""
 
     def __init__(self, index: int, text: str, level: int | None = None) -> None:
         super().__init__(text)
@@ -88,13 +90,16 @@ class _MisfitError(Exception):
         self.level = level
 
     def find_row(self, shape: Sequence[int]) -> int:
-        """The index in the first dimension."""
+        """Return the index in the first dimension."""
         return self.index // max(1, math.prod(shape[1 : self.level]))
 
 
 def parse_predict(body: bytes | bytearray, signature: Signature) -> tuple[Format, str, dict[str, Array]]:
-    """The format of a request, its `signature_name` ("" if it gives none) and its inputs by name, in the
-    types of `signature` and the shapes that they have in JSON; strings are of dtype object and hold bytes.
+    """Return the format of a request, its `signature_name` ("" if it gives none) and its inputs by
+    name.
+
+    Inputs have the types of `signature` and the shapes that they have in JSON. Strings are of dtype
+    object and hold bytes.
 
     Row format puts the rows' axis in front. Raises ServingError, INVALID_ARGUMENT.
     """
@@ -128,22 +133,22 @@ def parse_predict(body: bytes | bytearray, signature: Signature) -> tuple[Format
 
 
 def refuse(message: str) -> ServingError:
-    """An error that says what is wrong with a request."""
+    """Return an error that says what is wrong with a request."""
     return ServingError(Code.INVALID_ARGUMENT, message)
 
 
 def _show(value: object) -> str:
-    """The beginning of a value, as JSON."""
+    """Return the beginning of a value, as JSON."""
     text = ""
     for chunk in json.JSONEncoder(ensure_ascii=False).iterencode(value):
         text += chunk
-        if len(text) > _MOST_SHOWN:
+        if len(text) > _MAX_SHOWN:
             break
-    return text[:_MOST_SHOWN]
+    return text[:_MAX_SHOWN]
 
 
 def _show_name(name: str) -> str:
-    return escape(name, _MOST_SHOWN)
+    return escape(name, _MAX_SHOWN)
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -160,8 +165,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_make_object, parse_constant=_CONS
 def _parse(body: bytes | bytearray) -> dict[str, Any]:
     if not body:
         raise refuse("JSON Parse error: The document is empty")
-    if body.count(b"[") + body.count(b"{") > MOST_LISTS:
-        raise refuse(f"JSON: expected at most {MOST_LISTS} lists and objects; send fewer rows in one request")
+    if body.count(b"[") + body.count(b"{") > MAX_LISTS:
+        raise refuse(f"JSON: expected at most {MAX_LISTS} lists and objects; send fewer rows in one request")
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -169,7 +174,7 @@ def _parse(body: bytes | bytearray) -> dict[str, Any]:
     start = len(text) - len(text.lstrip(_SPACE))
     if start == len(text):
         raise _parse_error("The document is empty.", start)
-    # What follows the document is not looked at, as with RapidJSON's kParseStopWhenDoneFlag.
+    # Text after the document is ignored, as with RapidJSON's kParseStopWhenDoneFlag.
     document = _decode(text, start)
     if b"\\ud" in body or b"\\uD" in body:
         _refuse_half_pairs(document)
@@ -192,15 +197,16 @@ def _decode(text: str, start: int) -> Any:
         raise _parse_error(reason, len(text[: error.pos].encode())) from None
     except RecursionError:
         raise refuse(
-            f"JSON: lists or objects are nested too deep; expected tensors of at most {_MOST_DIMS} dimensions"
+            f"JSON: lists or objects are nested too deep; expected tensors of at most {_MAX_DIMS} dimensions"
         ) from None
-    except ValueError:  # thousands of digits, which Python does not read
+    except ValueError:  # thousands of digits, which Python rejects
         raise refuse(_TOO_BIG) from None
 
 
 def _spell_out(text: str) -> str:
-    """RapidJSON reads Inf, -Inf and -NaN too, Python's json the long names only."""
-    # As long as `text`, and no quote in a string any more.
+    """Replace Inf, -Inf and -NaN, which RapidJSON also reads, by the long names that Python's json
+    requires."""
+    # As long as `text`, without escaped quotes in strings.
     masked = re.sub(r"\\.", "__", text, flags=re.DOTALL)
     parts = []
     end = 0
@@ -212,7 +218,7 @@ def _spell_out(text: str) -> str:
 
 
 def _refuse_half_pairs(document: object) -> None:
-    """An escape may be the half of a surrogate pair, which no text has."""
+    """Reject half a surrogate pair, which an escape in JSON can express but no text can hold."""
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -227,7 +233,7 @@ def _read_columns(given: Any, signature: Signature) -> dict[str, Array]:
                 "per tensorinfo_map"
             )
         given = {next(iter(signature.inputs)): given}
-    # Other keys are not looked at, as there; but one may be an optional input that is misspelt.
+    # Other keys are ignored, as in TensorFlow Serving. But one may be a misspelt optional input.
     unknown = given.keys() - signature.inputs.keys() if signature.optional else ()
     for name in unknown:
         raise refuse(f"JSON object: does not have named input: {_show_name(name)}")
@@ -279,7 +285,8 @@ def _read_objects(instances: list[Any], signature: Signature) -> dict[str, Array
 
 
 def _choose_keys(first: Mapping[str, Any], signature: Signature) -> set[str]:
-    """The inputs that every row has: all, without the optional ones that the first has not."""
+    """Return the inputs that every row has: all, without the optional ones that the first row
+    lacks."""
     return {name for name in signature.inputs if name in first or name not in signature.optional}
 
 
@@ -301,7 +308,7 @@ def _fail_row(row: int, key: str, text: str) -> ServingError:
 
 
 def _stack(values: list[Any], dtype: np.dtype[Any], key: str) -> Array:
-    """The rows of an input as one array; all have the shape of the first."""
+    """Return the rows of an input as one array; all have the shape of the first."""
     shape = (len(values), *_find_shape(values[0]))
     try:
         return _build(values, shape, dtype)
@@ -311,7 +318,7 @@ def _stack(values: list[Any], dtype: np.dtype[Any], key: str) -> Array:
 
 
 def _explain(value: Any, shape: tuple[int, ...], misfit: _MisfitError) -> str:
-    """Why a row does not have the shape of the first, or `misfit`, if it has."""
+    """Return why a row does not have the shape of the first, or `misfit` if it has."""
     own = _find_shape(value)
     try:
         _flatten(value, own)
@@ -337,7 +344,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _find_shape(value: Any) -> tuple[int, ...]:
-    """The shape of a value, going by the first of everything."""
+    """Return the shape of a value, judged by the first element of each list."""
     shape = []
     while isinstance(value, list):
         shape.append(len(value))
@@ -348,8 +355,8 @@ def _find_shape(value: Any) -> tuple[int, ...]:
 
 
 def _build(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if len(shape) > _MOST_DIMS:
-        raise _MisfitError(0, f"expected at most {_MOST_DIMS} dimensions, found {len(shape)}")
+    if len(shape) > _MAX_DIMS:
+        raise _MisfitError(0, f"expected at most {_MAX_DIMS} dimensions, found {len(shape)}")
     leaves = _flatten(value, shape)
     accepted = _ACCEPTED[dtype.kind]
     wrong = set(map(type, leaves)) - accepted
@@ -360,7 +367,7 @@ def _build(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _flatten(value: Any, shape: Sequence[int]) -> list[Any]:
-    """The values inside lists of `shape`, in order."""
+    """Return the values inside lists of `shape`, in order."""
     nodes = [value]
     for level, size in enumerate(shape):
         if set(map(type, nodes)) != {list} or set(map(len, nodes)) != {size}:
@@ -394,8 +401,9 @@ def _say_type(value: Any, dtype: np.dtype[Any]) -> str:
 
 
 def _convert_floats(leaves: list[Any], dtype: np.dtype[Any]) -> Array:
-    """Numbers are read as doubles, and rounded once more: what a type has no place for becomes infinity.
-    TensorFlow Serving knows no half (Conversion of JSON Value to type: half): this does."""
+    """Convert numbers, which are read as doubles and rounded once more. A number beyond the type's
+    range becomes infinity. TensorFlow Serving does not support half (Conversion of JSON Value to
+    type: half); this function does."""
     try:
         doubles = np.array(leaves, np.float64)
     except OverflowError:
@@ -440,7 +448,7 @@ def _decode_base64(value: dict[str, Any], index: int) -> bytes:
     if "=" not in text:
         text += "=" * (-len(text) % _BASE64_GROUP)
     try:
-        if len(text) % _BASE64_GROUP:  # which Python before 3.11 takes
+        if len(text) % _BASE64_GROUP:  # Python before 3.11 accepts this
             raise ValueError
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

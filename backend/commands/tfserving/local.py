@@ -1,8 +1,9 @@
-"""The models that this process computes: their versions found in folders, loaded, watched and given up.
+"""Models that this process computes: their versions are found in folders, loaded, watched and
+closed.
 
-Folders, files and parameters are the backend's own (triton_poplar), so a model is served here as on Triton.
-Requests read tables that are replaced, never changed. A newer version is loaded before the older one is given
-up.
+Folders, files and parameters are the backend's own (triton_poplar), so a model is served here as on
+Triton. Requests read tables that are replaced, never changed. A newer version is loaded before the
+older one is closed.
 """
 
 from __future__ import annotations
@@ -32,17 +33,19 @@ from commands.tfserving.models import Array, Call, ModelSpec, Signature, State, 
 from commands.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
 
 LEAVE_SECONDS = 1.0
-"""Between the end of a version's service and its closing."""
+"""Time between the end of a version's service and its closing."""
 _BACKENDS = ("", "poplar")
+_ISOLATED = {"sim_isolation": {"string_value": "process"}}
 _VERSION = re.compile("[0-9]{1,64}")
-"""The name of a version's folder: with zeros before it, too, as TensorFlow's exporters wrote it."""
-_MOST_VERSION = 2**63 - 1
-"""The protocol's own."""
+"""Pattern of a version's folder name. Leading zeros are allowed, as TensorFlow's exporters wrote
+them."""
+_MAX_VERSION = 2**63 - 1
+"""Maximum version number of the protocol."""
 _log = logging.getLogger(__name__)
 
 
 class LocalServable:
-    """A version of a model, loaded."""
+    """Loaded version of a model."""
 
     def __init__(self, loaded: Loaded, name: str, version: int) -> None:
         self.name = name
@@ -78,19 +81,22 @@ class LocalServable:
         }
 
     def read_statistics(self) -> Statistics:
-        """What its instance has counted so far."""
+        """Return what its instance has counted so far."""
         return self._loaded.instance.read_statistics()
 
     def close(self) -> None:
-        """Give it up once all its requests are answered."""
+        """Close the version after all its requests are answered."""
         self._computer.close()
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A version's instance and what its configuration says of requests. `reshaped` has the shapes of rows
-    that the model takes where clients send others, `dims` those that clients get where the model gives
-    others; before both stand `num_rows_axes` axes of the batch."""
+    """Instance of a version and what its configuration says about requests.
+
+    `reshaped` has the model's row shapes of inputs that clients send in other shapes. `dims` has
+    the shapes of outputs that clients get in other shapes than the model's. In both `num_rows_axes`
+    axes of the batch come first.
+    """
 
     instance: ModelInstanceState
     signature: Signature
@@ -101,9 +107,12 @@ class Loaded:
     num_rows_axes: int
 
 
-def load(source: ModelSource, folder: Path, processes: int) -> Loaded:
-    """Load a version; ModelConfigError names what is wrong with it. The cores are shared out among so many
-    processes."""
+def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = False) -> Loaded:
+    """Load a version. Raises ModelConfigError that names what is wrong with it.
+
+    The cores are shared among `processes` processes. `isolated` computes in a child process, unless
+    the model's `sim_isolation` says otherwise.
+    """
     config = _read_config(source)
     if config.get("backend", "") not in _BACKENDS:
         raise ModelConfigError(
@@ -111,6 +120,8 @@ def load(source: ModelSource, folder: Path, processes: int) -> Loaded:
             "served by Triton, see --triton"
         )
     config["instance_group"] = [{"count": processes}]
+    if isolated:
+        config["parameters"] = {**_ISOLATED, **config.get("parameters", {})}
     config.update(complete_config(config, folder))
     state = ModelState(config, folder)
     state.validate()
@@ -139,12 +150,19 @@ def load(source: ModelSource, folder: Path, processes: int) -> Loaded:
 
 
 class LocalModels:
-    """Models out of folders (see Models). One thread calls `refresh`, any others all else."""
+    """Models from folders (see Models). One thread calls `refresh`; any thread may call the other
+    methods."""
 
     def __init__(
-        self, sources: Sequence[ModelSource], processes: int = 1, retries: Retries | None = None
+        self,
+        sources: Sequence[ModelSource],
+        processes: int = 1,
+        retries: Retries | None = None,
+        *,
+        isolated: bool = False,
     ) -> None:
         self._processes = processes
+        self._isolated = isolated
         self._retries = retries or Retries()
         self._models = {source.name: _Model(source) for source in sources}
         self._closing: list[threading.Thread] = []
@@ -176,13 +194,14 @@ class LocalModels:
         return statuses
 
     def refresh(self) -> None:
-        """Bring what is served in line with the folders: load what is new, then give up what is not to be
-        served any more."""
+        """Update the served versions from the folders: load new ones, then close those that are no
+        longer to be served."""
         for model in self._models.values():
             self._refresh(model)
 
     def iter_statistics(self) -> Iterator[tuple[str, list[Statistics]]]:
-        """What all versions of each model have counted in this process, also those given up."""
+        """Yield what all versions of each model have counted in this process, including closed
+        ones."""
         for name, model in self._models.items():
             for servable in model.served.values():
                 servable.read_statistics()
@@ -190,7 +209,7 @@ class LocalModels:
 
     @property
     def failures(self) -> list[tuple[str, VersionStatus]]:
-        """The versions that did not load."""
+        """Versions that did not load."""
         return [
             (name, status)
             for name, model in self._models.items()
@@ -200,7 +219,7 @@ class LocalModels:
 
     @property
     def absences(self) -> list[tuple[str, str]]:
-        """The models without any version, and why."""
+        """Models without any version, and why."""
         return [
             (name, model.complaint or f"no version folder, such as 1, in {model.source.folder}")
             for name, model in self._models.items()
@@ -220,7 +239,7 @@ class LocalModels:
                     )
 
     def close(self) -> None:
-        """Give all models up, once their requests are answered."""
+        """Close all models after their requests are answered."""
         for model in self._models.values():
             for version in model.served:
                 self._give_up(model, version, after_seconds=0)
@@ -231,14 +250,14 @@ class LocalModels:
         try:
             versions, policy = _look_into(model.source)
         except (OSError, SimIpuError) as error:
-            # A folder that cannot be read now is not one without models.
+            # A folder that cannot be read now may still have models.
             model.complain(str(error))
             return
         wanted = policy.choose(versions)
         for version in sorted(wanted - model.served.keys()):
             if self._retries.allow(model, version):
                 self._load(model, version, versions[version])
-        # While nothing that is wanted loads, an older version is better than none.
+        # Until a wanted version loads, an older version is better than none.
         if not wanted or wanted & model.served.keys():
             for version in model.served.keys() - wanted:
                 self._give_up(model, version, LEAVE_SECONDS)
@@ -250,7 +269,8 @@ class LocalModels:
     def _load(self, model: _Model, version: int, folder: Path) -> None:
         model.note(VersionStatus(version, State.LOADING))
         try:
-            servable = LocalServable(load(model.source, folder, self._processes), model.source.name, version)
+            loaded = load(model.source, folder, self._processes, isolated=self._isolated)
+            servable = LocalServable(loaded, model.source.name, version)
         except Exception as error:  # noqa: BLE001  whatever it is, the other models are served
             what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)
             model.complain(f"version {version} does not load: {what}")
@@ -263,8 +283,8 @@ class LocalModels:
             _log.info("model %r version %d is served", model.source.name, version)
 
     def _give_up(self, model: _Model, version: int, after_seconds: float) -> None:
-        """Serve a version no more, and close it when its requests are answered: those too that have found it
-        and not come to it yet."""
+        """Stop serving a version, and close it after its requests are answered, including those
+        that have found it but not yet started."""
         servable = model.served[version]
         model.served = {number: each for number, each in model.served.items() if number != version}
         model.note(VersionStatus(version, State.UNLOADING))
@@ -282,14 +302,15 @@ class LocalModels:
 
 @dataclass(slots=True)
 class Retries:
-    """How often, and after how many seconds, a version is loaded that did not load; below 0: at once."""
+    """Limits of retries for a version that did not load: how often, and after how many seconds;
+    below 0 means at once."""
 
     most: int = 5
     seconds: float = 60.0
     _failed: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
 
     def allow(self, model: _Model, version: int) -> bool:
-        """Whether to load a version now, which is counted."""
+        """Return whether to load a version now, and count the attempt."""
         key = model.source.name, version
         now = time.monotonic()
         count, next_time = self._failed.get(key, (0, float("-inf")))
@@ -299,64 +320,67 @@ class Retries:
         return True
 
     def forget(self, model: _Model, version: int) -> None:
-        """It has loaded, or is gone: what comes in its place counts anew."""
+        """Forget the failures of a version that has loaded or is gone. A version in its place
+        starts a new count."""
         self._failed.pop((model.source.name, version), None)
 
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of a model. Tables are replaced, never changed: other threads read them."""
+    """State of a model. Tables are replaced, never changed, because other threads read them."""
 
     source: ModelSource
     served: Mapping[int, LocalServable] = field(default_factory=dict)
     statuses: Mapping[int, VersionStatus] = field(default_factory=dict)
     statistics: list[Statistics] = field(default_factory=list)
-    """Of all versions that were ever served."""
+    """Statistics of all versions that were ever served."""
     complaint: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def newest(self) -> LocalServable | None:
-        """Of the versions that are served."""
+        """Return the newest of the versions that are served."""
         served = self.served
         return served[max(served)] if served else None
 
     def note(self, status: VersionStatus) -> None:
-        """How a version stands now."""
+        """Record the current state of a version."""
         with self._lock:
             self.statuses = {**self.statuses, status.version: status}
 
     def note_end(self, version: int) -> None:
-        """A version that was given up is closed; it may have been loaded again, or forgotten, meanwhile."""
+        """Record that an unloaded version is closed. It may have been loaded again, or forgotten,
+        meanwhile."""
         with self._lock:
             status = self.statuses.get(version)
             if status is not None and status.state is State.UNLOADING:
                 self.statuses = {**self.statuses, version: VersionStatus(version, State.END)}
 
     def complain(self, text: str) -> None:
-        """Tell the log, once for the same."""
+        """Log a complaint, once for the same text."""
         if text != self.complaint:
             self.complaint = text
             _log.warning("model %r: %s", self.source.name, text)
 
     def forget(self, version: int) -> None:
-        """A version whose folder is gone."""
+        """Forget a version whose folder is gone."""
         with self._lock:
             self.statuses = {number: each for number, each in self.statuses.items() if number != version}
 
 
 def _look_into(source: ModelSource) -> tuple[Mapping[int, Path], VersionPolicy]:
-    """The folders of the versions that are there, and which of them are served. Of several folders of one
-    version the one with the fewest zeros counts."""
+    """Return the folders of the existing versions, and the policy that chooses which are served. If
+    one version has several folders, the one with the fewest zeros counts."""
     folders = {
         int(entry.name): entry
         for entry in sorted(source.folder.iterdir(), key=lambda entry: -len(entry.name))
-        if _VERSION.fullmatch(entry.name) and int(entry.name) <= _MOST_VERSION and entry.is_dir()
+        if _VERSION.fullmatch(entry.name) and int(entry.name) <= _MAX_VERSION and entry.is_dir()
     }
     return folders, source.policy or _read_policy(source)
 
 
 def _read_config(source: ModelSource) -> dict[str, Any]:
-    """The configuration of a model as Triton's JSON has it; its name alone where there is none."""
+    """Return the configuration of a model in Triton's JSON form, or only its name if it has
+    none."""
     file = source.folder / MODEL_FILE
     if not file.is_file():
         return {"name": source.name}
@@ -365,7 +389,7 @@ def _read_config(source: ModelSource) -> dict[str, Any]:
 
 
 def _read_policy(source: ModelSource) -> VersionPolicy:
-    """What the configuration says of versions; the newest one, as Triton has it, where it says nothing."""
+    """Return the configured version policy. The default is the newest version, as in Triton."""
     policy = _read_config(source).get("version_policy", {})
     if "all" in policy:
         return VersionPolicy(latest=None)

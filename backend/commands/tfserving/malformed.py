@@ -1,4 +1,5 @@
-"""What is no HTTP: counted, and told in few lines of the log, whatever clients send."""
+"""Log of requests that are not valid HTTP: they are counted, and reported in few lines whatever
+clients send."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from aiohttp.http_exceptions import BadHttpMessage
 from triton_poplar.log import RareWarnings
 
 _MAX_CHARACTERS = 200
-"""Length of the client's text in a log line: aiohttp quotes it."""
+"""Maximum length of the client's text in a log line: aiohttp quotes it."""
 
 
 class MalformedLog(logging.Handler):
-    """What aiohttp's server logs: requests that it cannot read are given to `count` and told rarely, all else
-    goes to the process's log as it is."""
+    """Handler of aiohttp's server log. It passes unreadable requests to `count` and logs them
+    rarely; other records go to the process's log unchanged."""
 
     def __init__(self, count: Callable[[], None]) -> None:
         super().__init__()
@@ -26,7 +27,7 @@ class MalformedLog(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, BadHttpMessage):
             self._count()
-            # The first line: those that follow show the bytes of the client.
+            # Only the first line: the following lines show the client's bytes.
             line = error.message.partition("\n")[0][:_MAX_CHARACTERS]
             self._rare.warn(f"a request that is no HTTP was refused: {line}")
         else:
@@ -34,7 +35,7 @@ class MalformedLog(logging.Handler):
 
 
 def make_logger(count: Callable[[], None]) -> logging.Logger:
-    """The logger for aiohttp's server."""
+    """Return the logger for aiohttp's server."""
     logger = logging.Logger("aiohttp.server", logging.WARNING)
     logger.addHandler(MalformedLog(count))
     return logger

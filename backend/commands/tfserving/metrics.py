@@ -1,7 +1,7 @@
-"""What all processes of a server have counted, in memory that they share: whichever is asked answers for all.
+"""Counters of all processes of a server, in shared memory, so that any process can answer for all.
 
-The names are TensorFlow Serving's own, so that its dashboards find them, and the backend's, as on Triton's
-page.
+The names are TensorFlow Serving's own, so that its dashboards find them, and the backend's, as on
+Triton's page.
 """
 
 from __future__ import annotations
@@ -20,38 +20,40 @@ from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS, Statistics
 from commands.tfserving.errors import Code
 
 Observe = Callable[[str, str, str, Code, float], None]
-"""Called once a request: model, API, entry point, how it ended, seconds."""
+"""Function that is called once per request: model, API, entry point, result code, seconds."""
 
 APIS, ENTRY_POINTS = ("Predict", "GetModelMetadata"), ("GRPC", "REST")
 _BUCKETS = tuple(10 * 1.8**power for power in range(33))
-"""Upper bounds in microseconds: TensorFlow Serving's own."""
+"""Upper bounds of the buckets in microseconds: TensorFlow Serving's own."""
 _REQUESTS, _LATENCY = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency"
 _NUM_LATENCY = len(_BUCKETS) + 2
-"""Of one API and entry point: a count a bucket, what is beyond, and the sum."""
+"""Number of counters for one API and entry point: one for each bucket, one for longer requests, and
+the sum."""
 _LATENCIES = len(Code)
 _STATISTICS = _LATENCIES + len(APIS) * len(ENTRY_POINTS) * _NUM_LATENCY
 _ERRORS = _STATISTICS + len(METRICS)
 _MALFORMED = _ERRORS + len(ERROR_KINDS)
 _SLOTS = _MALFORMED + 1
-"""Numbers of a model: requests by code, latencies, the backend's sums, its errors by kind; and of the one
-without a name what is no HTTP."""
+"""Number of counters of a model: requests by code, latencies, the backend's sums, and its errors by
+kind. The last one counts requests that are not HTTP, for the model without a name."""
 _MALFORMED_NAME = "poplar_malformed_requests_total"
 _MICROSECONDS = 1e6
 _Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 Memory: TypeAlias = Any
-"""A RawArray of multiprocessing's, which has no type."""
+"""Shared memory: a RawArray of multiprocessing's, which has no type."""
 
 
 def make_memory(context: SpawnContext, models: Sequence[str], processes: int) -> Memory:
-    """Room for the numbers of so many processes."""
+    """Return memory for the counters of `processes` processes."""
     return context.RawArray("d", processes * (1 + len(models)) * _SLOTS)
 
 
 class Counters:
-    """The numbers of all processes of a server, in `memory`; process `index` writes its own. Models that are
-    not among `models` count as one without a name: the names that strangers ask for are not kept."""
+    """Counters of all processes of a server, in `memory`; process `index` writes its own. Models
+    that are not among `models` count as one without a name, so that names from untrusted clients
+    are not kept."""
 
     def __init__(self, memory: Memory, models: Sequence[str], processes: int, index: int = 0) -> None:
         self._models = ["", *models]
@@ -66,7 +68,7 @@ class Counters:
         self._registry.register(self)
 
     def observe(self, model: str, api: str, entry_point: str, code: Code, seconds: float) -> None:
-        """Count a request; its time where it was answered with results."""
+        """Count a request, and its duration if it was answered with results."""
         own, place = self._own, self._places.get(model, self._places[""])
         kind = APIS.index(api) * len(ENTRY_POINTS) + ENTRY_POINTS.index(entry_point)
         latencies = place + _LATENCIES + kind * _NUM_LATENCY
@@ -78,13 +80,13 @@ class Counters:
                 own[latencies + _NUM_LATENCY - 1] += us
 
     def count_malformed(self) -> None:
-        """Count a request that is no HTTP."""
+        """Count a request that is not valid HTTP."""
         with self._lock:
             self._own[self._places[""] + _MALFORMED] += 1
 
     def publish(self, model: str, statistics: Sequence[Statistics]) -> None:
-        """Bring the backend's sums of a model up to date: those of all its versions that this process has
-        loaded. What a process that has ended counted in this one's place stays."""
+        """Update the backend's sums of a model: those of all its versions that this process has
+        loaded. The counts of an ended process that this one replaces stay."""
         values = [sum(metric.value(each) for each in statistics) for metric in METRICS] + [
             sum(each.errors[kind] for each in statistics) for kind in ERROR_KINDS
         ]
@@ -95,13 +97,13 @@ class Counters:
             self._own[place + offset] = value + (earlier[offset] if counts else 0)
 
     def write_page(self) -> bytes:
-        """The page for Prometheus."""
+        """Return the page for Prometheus."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The series, as prometheus_client asks for them."""
+        """Yield the time series, as prometheus_client requires."""
         sums = self._all.sum(axis=0)
-        # "unknown": for a counter prometheus_client would write another name in the line of its type.
+        # "unknown", because for a counter prometheus_client would change the name in the TYPE line.
         requests = Metric(_REQUESTS, "Requests, by how they ended", "unknown")
         latency = HistogramMetricFamily(
             _LATENCY,

@@ -1,5 +1,8 @@
-"""What the protocols know of models: how one is asked for, what it takes and gives, and how it is run.
-`local` has those that this process computes, `forward` those of a Triton."""
+"""Interface between the protocols and the models: how a request names one, its inputs and outputs,
+and how it is run.
+
+`local` has the models that this process computes, `forward` those of a Triton.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,13 @@ from commands.tfserving.errors import Code
 Array = npt.NDArray[Any]
 
 DEFAULT_SIGNATURE = "serving_default"
-"""The only signature that a model has; an empty name means it too."""
+"""Only signature of a model; an empty name means it too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Which model a request is for: `version` or `label` choose among its versions, neither the newest."""
+    """Model that a request names. `version` or `label` chooses a version; neither means the
+    newest."""
 
     name: str
     version: int | None = None
@@ -32,8 +36,8 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output: `shape` is the whole one, -1 for what a request may choose. Strings are of dtype
-    object and hold bytes."""
+    """Input or output. `shape` is the whole shape, with -1 for sizes that a request may choose.
+    Strings are of dtype object and hold bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -41,7 +45,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The inputs and outputs of a model by their friendly names, in its order."""
+    """Inputs and outputs of a model by their friendly names, in its order."""
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
@@ -50,7 +54,7 @@ class Signature:
 
 
 class State(IntEnum):
-    """tensorflow.serving.ModelVersionStatus.State."""
+    """Values of tensorflow.serving.ModelVersionStatus.State."""
 
     UNKNOWN = 0
     START = 10
@@ -62,7 +66,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionStatus:
-    """How a version stands; code and message say why it is not served."""
+    """State of a version; code and message say why it is not served."""
 
     version: int
     state: State
@@ -71,50 +75,53 @@ class VersionStatus:
 
 
 class Call(Protocol):
-    """A request as its client sees it: how long it waits, and whether it still does."""
+    """Client's side of a request: how long the client waits, and whether it still does."""
 
     def seconds_left(self) -> float | None:
-        """Until it waits no longer; None where it has not said."""
+        """Return how many seconds the client still waits, or None if it has set no limit."""
 
     def is_wanted(self) -> bool:
-        """Whether it has not gone, and there is time left."""
+        """Return whether the client is still there and has time left."""
 
     def when_given_up(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called, on any thread, once the client has gone, its time is over, or it has its
-        answer; at once where that is so already."""
+        """Register a callback for the time when the client has gone, its time is over, or it has
+        its answer. It is called on any thread, and at once if that is already so."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """What its thread is in while it waits for what is none of its work: another call may be worked at
+        """Return a context for a wait that needs no work of the call's thread. Another call may run
         meanwhile."""
 
 
 class Servable(Protocol):
-    """A version of a model that is served. Threads may use it at the same time."""
+    """Version of a model that is served. Threads may use it at the same time."""
 
     @property
     def name(self) -> str:
-        """As requests name it."""
+        """Name of the model in requests."""
 
     @property
     def version(self) -> int:
-        """Its number."""
+        """Number of the version."""
 
     @property
     def signature(self) -> Signature:
-        """What it takes and gives."""
+        """Inputs and outputs of the model."""
 
     def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
-        """The outputs that are asked for, none: all of them, by friendly name. `inputs` agree with the
-        signature in name, dtype and shape. What nobody wants any more need not be computed. ServingError for
-        what the model says."""
+        """Return the requested outputs by friendly name, or all if none is requested.
+
+        `inputs` agree with the signature in name, dtype and shape. A cancelled call need not be
+        computed. Raises ServingError for errors of the model.
+        """
 
 
 class Models(Protocol):
-    """All models that are served. Threads may use it at the same time."""
+    """Models that are served. Threads may use it at the same time."""
 
     def find(self, spec: ModelSpec, call: Call, /) -> Servable:
-        """The version that a request is for; ServingError, NOT_FOUND, where there is none."""
+        """Return the version that a request is for. Raises ServingError, NOT_FOUND, if there is
+        none."""
 
     def list_versions(self, spec: ModelSpec, call: Call, /) -> list[VersionStatus]:
-        """How the versions of a model stand, the newest first; only the one that `spec` chooses, if it does.
-        ServingError, NOT_FOUND, where there is none."""
+        """Return the states of a model's versions, the newest first, or only of the one that `spec`
+        chooses. Raises ServingError, NOT_FOUND, if there is none."""

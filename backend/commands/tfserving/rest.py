@@ -22,23 +22,22 @@ from commands.tfserving.check import answer, describe_array
 from commands.tfserving.cores import Core
 from commands.tfserving.dtypes import BY_NUMBER
 from commands.tfserving.errors import Code, ServingError, as_serving_error
-from commands.tfserving.json_answers import write_predictions
-from commands.tfserving.json_reader import JsonReader
+from commands.tfserving.json_process import JsonProcess
 from commands.tfserving.malformed import make_logger
 from commands.tfserving.metrics import Counters
 from commands.tfserving.models import Models, ModelSpec, Signature, VersionStatus
-from commands.tfserving.rest_bodies import BodyError, BodyReader
+from commands.tfserving.rest_bodies import BodyError, BodyLimits, BodyReader
 from commands.tfserving.rest_calls import Calls, RestCall
-from commands.tfserving.settings import MOST_CALLS, Settings
+from commands.tfserving.settings import MAX_CALLS, Settings
 from commands.tfserving.signatures import describe_signature
 from popef.text import escape
 
 _T = TypeVar("_T")
 _KEEP_ALIVE_SECONDS = 120
-"""For a connection without a request, or one whose headers do not come to an end."""
-_MOST_ERROR = 2000
-"""Characters of an error."""
-_MOST_VERSION = (1 << 63) - 1
+"""Timeout of a connection without a request, or with headers that do not end."""
+_MAX_ERROR = 2000
+"""Maximum number of characters of an error."""
+_MAX_VERSION = (1 << 63) - 1
 _SERVED = re.compile(r"/v1/.*", re.IGNORECASE | re.ASCII)
 _WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _METHOD = re.compile(
@@ -64,7 +63,7 @@ _STATUS = {
     Code.UNAVAILABLE: 503,
     Code.UNAUTHENTICATED: 401,
 }
-"""All others: 500."""
+"""HTTP status of each code; all others are 500."""
 _JSON = {"Content-Type": "application/json"}
 _CORS = {
     "Access-Control-Allow-Origin": "*",
@@ -76,17 +75,14 @@ _NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><h1>Not Foun
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What requests may take: bytes of a body, gzip undone, and of all that are held; seconds for a body to
-    come, and for a client to go on reading its answer; requests under way."""
+    """Limits of requests: their bodies, and how many complete ones may be under way."""
 
-    body_bytes: int
-    all_bodies_bytes: int
-    body_seconds: float = 60.0
-    calls: int = MOST_CALLS
+    bodies: BodyLimits
+    calls: int = MAX_CALLS
 
 
 _BODIES_AT_ONCE = 4
-"""Of the largest ones."""
+"""Number of bodies of the maximum size that may be held at a time."""
 
 
 def make_application(
@@ -96,20 +92,20 @@ def make_application(
     core: Core | None = None,
     limits: Limits | None = None,
 ) -> web.Application:
-    """The application that serves `models`, and the metrics. `core`: see Threads; `limits` None: those of the
-    settings."""
+    """Return the application that serves `models` and the metrics. `core`: see Threads. `limits`
+    None: those of the settings."""
     most = settings.rest_body_bytes
-    limits = limits or Limits(most, most * _BODIES_AT_ONCE)
+    limits = limits or Limits(BodyLimits(most, most * _BODIES_AT_ONCE))
     service = _Service(models, settings, counters, core, limits)
 
-    # No router: paths are told apart before they are decoded, as there, where %2F is no part of the path.
+    # No router: like TensorFlow Serving, match paths before decoding, so that %2F is no separator.
     @web.middleware
     async def serve(request: web.Request, handler: Handler) -> web.StreamResponse:  # noqa: ARG001
         if settings.metrics_path and request.raw_path.split("?")[0] == settings.metrics_path:
             return _write_metrics(request.raw_path, settings.metrics_path, counters)
         if not _SERVED.fullmatch(request.raw_path):
             return web.Response(status=404, body=_NOT_FOUND, content_type="text/html")
-        _drop_stalled(request, limits.body_seconds)
+        _drop_stalled(request, limits.bodies.seconds)
         response = _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
         if settings.cors:
             response.headers.update(_CORS)
@@ -125,9 +121,13 @@ def make_runner(
     stop_seconds: float = 30.0,
     count_malformed: Callable[[], None] = lambda: None,
 ) -> web.AppRunner:
-    """What runs the application; `stop_seconds` are for the requests under way when it is cleaned up. A
-    client that goes away has its request cancelled; bodies come as they were sent, because `rest_bodies`
-    decompresses them within bounds. `count_malformed` is called for each request that is no HTTP."""
+    """Return the runner of the application. On cleanup requests under way have `stop_seconds` to
+    end.
+
+    A client that disconnects has its request cancelled. Bodies arrive as they were sent, because
+    `rest_bodies` decompresses them within bounds. `count_malformed` is called for each request that
+    is not HTTP.
+    """
     return web.AppRunner(
         application,
         access_log=None,
@@ -140,7 +140,8 @@ def make_runner(
 
 
 def _drop_stalled(request: web.Request, seconds: float) -> None:
-    """Have the system end the connection of a client that does not read: its answer is held until then."""
+    """Make the system end the connection of a client that does not read; its response is held until
+    then."""
     if request.transport is not None:
         connection = request.transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
@@ -149,25 +150,32 @@ def _drop_stalled(request: web.Request, seconds: float) -> None:
 def _write_metrics(path: str, expected: str, counters: Counters) -> web.Response:
     if path != expected:
         return web.Response(
-            status=400, text=f"Unexpected path: {escape(path, _MOST_ERROR)}. Should be {expected}"
+            status=400, text=f"Unexpected path: {escape(path, _MAX_ERROR)}. Should be {expected}"
         )
     return web.Response(body=counters.write_page(), content_type="text/plain")
 
 
 def _preflight(request: web.Request) -> web.Response:
-    """What a browser asks before a page may send a request to another origin."""
+    """Answer the CORS preflight request that a browser sends before a page may send a request to
+    another origin."""
     if _ORIGIN.search(request.headers.get("Origin", "")):
         return web.Response()
     return _write_error(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
 
 
 def _write_error(code: Code, message: str, status: int | None = None) -> web.Response:
-    text = json.dumps({"error": escape(message, _MOST_ERROR)}, ensure_ascii=False, indent=4)
+    text = json.dumps({"error": escape(message, _MAX_ERROR)}, ensure_ascii=False, indent=4)
     return web.Response(
         status=_STATUS.get(code, 500) if status is None else status,
         body=text.encode("utf-8", "backslashreplace"),
         headers=_JSON,
     )
+
+
+def _describe_error(error: ServingError) -> web.Response:
+    """Return the response for an error. It is a function of its own, so that no frame in the
+    error's traceback refers to the error. Such a cycle would keep the request in memory."""
+    return _write_error(error.code, str(error))
 
 
 class _Service:
@@ -177,30 +185,22 @@ class _Service:
         self._models = models
         self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
         self._computed = Calls(self._seconds, core)
-        self._json = JsonReader()
+        self._json = JsonProcess()
         self._observe = counters.observe
         self._most_calls = limits.calls
         self._calls = 0
-        self._bodies = BodyReader(limits.body_bytes, limits.all_bodies_bytes, limits.body_seconds)
+        self._bodies = BodyReader(limits.bodies)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """The answer to a request below /v1/, an error too."""
-        self._calls += 1
+        """Return the response to a request below /v1/, including an error response."""
         try:
             return await self._dispatch(request)
         except BodyError as error:
             return _write_error(error.code, str(error), error.status)
         except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
-            found = as_serving_error(error)
-            return _write_error(found.code, str(found))
-        finally:
-            self._calls -= 1
+            return _describe_error(as_serving_error(error))
 
     async def _dispatch(self, request: web.Request) -> web.Response:
-        if self._calls > self._most_calls:
-            raise ServingError(
-                Code.RESOURCE_EXHAUSTED, f"{self._most_calls} requests are under way; try again later"
-            )
         match = _match(request)
         if match is None:
             raise _malformed(request)
@@ -210,7 +210,7 @@ class _Service:
         return await self._get(match["metadata"], spec)
 
     async def _post(self, request: web.Request, method: str, spec: ModelSpec) -> web.Response:
-        # The paths do not mind case, the methods do.
+        # Paths ignore case, methods do not.
         if method == "predict":
             return await self._observed("Predict", spec.name, self._predict(request, spec))
         if method in ("classify", "regress"):
@@ -250,7 +250,7 @@ class _Service:
         servable = self._models.find(spec, call)
         format, signature, inputs = self._json.read(body, servable.signature, call)
         outputs = answer(servable, signature, inputs, describe_array, (), call)
-        return write_predictions(outputs, format)
+        return self._json.write(outputs, format, call)
 
     async def _read_metadata(self, spec: ModelSpec) -> web.Response:
         servable = await self._run(lambda call: self._models.find(spec, call))
@@ -266,6 +266,12 @@ class _Service:
         )
 
     async def _run(self, work: Callable[[RestCall], _T]) -> _T:
+        """Run the work of a complete request on a thread."""
+        if self._calls >= self._most_calls:
+            raise ServingError(
+                Code.RESOURCE_EXHAUSTED, f"{self._most_calls} requests are under way; try again later"
+            )
+        self._calls += 1
         try:
             return await self._computed.run(work)
         except asyncio.TimeoutError:
@@ -273,9 +279,11 @@ class _Service:
                 Code.DEADLINE_EXCEEDED,
                 f"no answer within the {self._seconds:g} s of --rest_api_timeout_in_ms; ask for fewer rows",
             ) from None
+        finally:
+            self._calls -= 1
 
     async def close(self, _: web.Application) -> None:
-        """End the threads, and the process that reads large bodies."""
+        """End the threads, and the process of large JSON."""
         self._json.close()
         self._computed.close()
 
@@ -306,8 +314,8 @@ def _unquote(text: str, what: str) -> str:
 
 
 def _read_version(digits: str) -> int:
-    # Python itself refuses to read thousands of digits.
-    if len(digits.lstrip("0")) > len(str(_MOST_VERSION)) or int(digits) > _MOST_VERSION:
+    # Python itself rejects thousands of digits.
+    if len(digits.lstrip("0")) > len(str(_MAX_VERSION)) or int(digits) > _MAX_VERSION:
         raise ServingError(Code.INVALID_ARGUMENT, f"Failed to convert version: {digits} to numeric.")
     return int(digits)
 
@@ -331,7 +339,7 @@ def _describe_versions(versions: Sequence[VersionStatus]) -> dict[str, Any]:
 
 
 def _describe_signatures(signature: Signature) -> dict[str, Any]:
-    """protobuf's JSON of a SignatureDefMap, under the real messages' names of fields."""
+    """Return protobuf's JSON of a SignatureDefMap, under the real messages' field names."""
     return {
         name: {
             "inputs": _describe_tensors(each.inputs),

@@ -1,5 +1,7 @@
-"""Requests of REST on threads: sockets are read and written on the event loop, what takes time is done on
-threads, and is told when nobody waits for it any more.
+"""Runs REST requests on threads.
+
+The event loop reads and writes sockets. Work that takes time runs on threads, and is notified when
+its client no longer waits.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class RestCall:
-    """A call over REST, of so many `seconds` from now on (see models.Call)."""
+    """Call over REST that lasts `seconds` from now on (see models.Call)."""
 
     def __init__(self, seconds: float | None, threads: Threads) -> None:
         self.waiting = threads.waiting
@@ -44,7 +46,7 @@ class RestCall:
         callback()
 
     def give_up(self) -> None:
-        """Nobody waits any longer."""
+        """Record that the client no longer waits."""
         with self._lock:
             self._is_given_up = True
             callbacks, self._callbacks = self._callbacks, []
@@ -53,35 +55,38 @@ class RestCall:
 
 
 class Calls:
-    """The calls of a server. `seconds` are what each has; None: as long as its client waits."""
+    """Calls of a server. `seconds` is the timeout of each; None means as long as its client
+    waits."""
 
     def __init__(self, seconds: float | None, core: Core | None = None) -> None:
         self._seconds = seconds
         self._threads = Threads("REST", core)
 
     async def run(self, work: Callable[[RestCall], _T]) -> _T:
-        """What `work` returns or raises. asyncio.TimeoutError when its time is over; who cancels this, gives
-        the call up."""
+        """Return or raise the result of `work`. Raises asyncio.TimeoutError when its time is over.
+        Cancelling this gives the call up."""
         call = RestCall(self._seconds, self._threads)
         future = asyncio.get_running_loop().run_in_executor(self._threads, work, call)
         try:
             return await within(future, self._seconds)
         finally:
             call.give_up()
+            del future  # its error refers to this frame; the cycle would keep the request
 
     def close(self) -> None:
-        """Take no more; what was given up ends by itself."""
+        """Accept no more calls; cancelled ones end by themselves."""
         self._threads.shutdown(wait=False)
 
 
 async def within(work: Awaitable[_T], seconds: float | None) -> _T:
-    """asyncio.wait_for, which before Python 3.12 loses a cancellation that comes in the moment in which the
-    work is done."""
+    """Replace asyncio.wait_for, which before Python 3.12 loses a cancellation that arrives at the
+    moment when the work is done."""
     future = asyncio.ensure_future(work)
     try:
-        done, _ = await asyncio.wait({future}, timeout=seconds)
-        if not done:
+        await asyncio.wait({future}, timeout=seconds)
+        if not future.done():
             raise asyncio.TimeoutError
         return future.result()
     finally:
         future.cancel()
+        del future, work

@@ -1,4 +1,4 @@
-"""A model's signature as TensorFlow describes it."""
+"""Description of a model's signature in TensorFlow's messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ PREDICT_METHOD = "tensorflow/serving/predict"
 
 
 def describe_signature(signature: Signature) -> messages.SignatureDefMap:
-    """The map of signatures, which has one. The names of graph tensors are the friendly ones with `:0`:
-    there is no graph of TensorFlow's."""
+    """Return the map of signatures, which has one entry. The graph tensors have the friendly names
+    with `:0`, because there is no TensorFlow graph."""
     described = messages.SignatureDefMap()
     definition = described.signature_def[DEFAULT_SIGNATURE]
     definition.method_name = PREDICT_METHOD
@@ -28,6 +28,6 @@ def _describe(infos: Any, tensors: Mapping[str, TensorSpec]) -> None:
         info = infos[name]
         info.name = f"{name}:0"
         info.dtype = BY_DTYPE[tensor.dtype].number
-        info.tensor_shape.SetInParent()  # also of a scalar: it has a shape, without axes
+        info.tensor_shape.SetInParent()  # also for a scalar, which has a shape without axes
         for size in tensor.shape:
             info.tensor_shape.dim.add(size=size)

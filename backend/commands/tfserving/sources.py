@@ -1,4 +1,4 @@
-"""Where a served model comes from: its folder, which versions of it, and what they are also called."""
+"""Sources of served models: the folder of each, its versions to serve, and their labels."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import ModelSpec
-from popef.text import MOST_NAME_CHARACTERS, escape
+from popef.text import MAX_NAME_CHARACTERS, escape
 
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Which of the versions that are there are served: the newest so many, those in `specific`, or with
-    neither all of them."""
+    """Policy that chooses which of the existing versions are served: the newest `latest`, those in
+    `specific`, or with neither all of them."""
 
     latest: int | None = 1
     specific: frozenset[int] = frozenset()
 
     def choose(self, versions: Iterable[int]) -> set[int]:
-        """Those to be served."""
+        """Return the versions to serve."""
         found = sorted(versions, reverse=True)
         if self.specific:
             return set(self.specific.intersection(found))
@@ -29,8 +29,9 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model: `folder` holds a folder for each version, named by its number. `policy` None: what its
-    config.pbtxt says, or the newest version. `labels` are other names of versions."""
+    """Source of a model. `folder` holds a folder for each version, named by its number. `policy`
+    None means that of its config.pbtxt, or the newest version. `labels` are other names of
+    versions."""
 
     name: str
     folder: Path
@@ -39,29 +40,29 @@ class ModelSource:
 
 
 def find_version(spec: ModelSpec, labels: Mapping[str, int]) -> int | None:
-    """The version that a request asks for, by number or by label; None for the newest. ServingError for a
-    label that there is not."""
+    """Return the version that a request names, by number or by label, or None for the newest.
+    Raises ServingError for an unknown label."""
     if spec.label is None:
         return spec.version
     version = labels.get(spec.label)
     if version is None:
         raise ServingError(
             Code.INVALID_ARGUMENT,
-            f"Unrecognized servable version label: {escape(spec.label, MOST_NAME_CHARACTERS)}",
+            f"Unrecognized servable version label: {escape(spec.label, MAX_NAME_CHARACTERS)}",
         )
     return version
 
 
 def not_served(spec: ModelSpec, version: int | None) -> ServingError:
-    """The error of a request for a model, or a version of it, that is not served."""
-    name = escape(spec.name, MOST_NAME_CHARACTERS)
+    """Return the error of a request for a model, or a version of it, that is not served."""
+    name = escape(spec.name, MAX_NAME_CHARACTERS)
     which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
     return ServingError(Code.NOT_FOUND, f"Servable not found for request: {which}")
 
 
 def not_known(spec: ModelSpec, version: int | None) -> ServingError:
-    """The error of a question how a model's versions stand that has none, or not this one."""
+    """Return the error of a status request for a model that has no versions, or not this one."""
     which = "any versions" if version is None else f"version {version}"
     return ServingError(
-        Code.NOT_FOUND, f"Could not find {which} of model {escape(spec.name, MOST_NAME_CHARACTERS)}"
+        Code.NOT_FOUND, f"Could not find {which} of model {escape(spec.name, MAX_NAME_CHARACTERS)}"
     )

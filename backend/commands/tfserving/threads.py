@@ -1,8 +1,8 @@
-"""Threads for calls, of which few are at work at a time.
+"""Threads for calls, few of which run at a time.
 
-Threads of Python that all have something to do wait for each other, and wake each other in vain: with 128 of
-them a call takes some 70 % more of the processor than with 4. But those that wait for a run, or for a Triton,
-are no burden, and there have to be as many of them as requests are to share a run.
+Busy Python threads wait for each other and wake each other in vain: with 128 of them a call takes
+some 70 % more processor time than with 4. But threads that wait for a run, or for a Triton, cost
+nothing. There must be as many of those as there are requests to share a run.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from commands.tfserving.cores import Core
 
 AT_WORK = 6
-MOST_THREADS = 256
-"""Those that wait included; further calls wait in the queue."""
+MAX_THREADS = 256
+"""Maximum number of threads, including those that wait. Further calls wait in the queue."""
 
 _Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class Threads(Executor):
-    """Runs calls on threads: AT_WORK of them, and one more for each that is `waiting`, up to MOST_THREADS.
-    None ends before `shutdown`. Those at work are on `core`; None: on any."""
+    """Runs calls on threads: AT_WORK of them, and one more for each that is `waiting`, up to
+    MAX_THREADS. None ends before `shutdown`. Working threads run on `core`; None means any core."""
 
     def __init__(self, name: str, core: Core | None = None) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class Threads(Executor):
         self._lock = threading.Lock()
         self._num_parked = 0
         self._surplus = 0
-        """Threads that are to park once they have done what they do."""
+        """Number of threads that must park after their current work."""
         self._is_shut_down = False
         self._threads = [self._start() for _ in range(AT_WORK)]
 
@@ -61,15 +61,15 @@ class Threads(Executor):
                 self._parked.release()
             self._num_parked = 0
         self._tasks.put(None)
-        # Calls that wait may have others begun meanwhile, which this finds too.
+        # Waiting calls may have started others meanwhile; this loop finds them too.
         for thread in self._threads if wait else ():
             thread.join()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """What a call is in while it waits for something that takes no time of this process: another may be
-        at work meanwhile, and this thread on any core."""
-        self._replace()
+        """Mark a wait that takes no time of this process. Another call may run meanwhile, and this
+        thread may use any core."""
+        self.begin_wait()
         if self._core is not None:
             self._core.leave()
         try:
@@ -77,21 +77,25 @@ class Threads(Executor):
         finally:
             if self._core is not None:
                 self._core.enter()
-            with self._lock:
-                self._surplus += 1
+            self.end_wait()
 
-    def _replace(self) -> None:
-        """Have another thread work."""
+    def end_wait(self) -> None:
+        """Let a thread that waited since `begin_wait` work again."""
+        with self._lock:
+            self._surplus += 1
+
+    def begin_wait(self) -> None:
+        """Let another thread work instead of one that waits."""
         with self._lock:
             if self._surplus:
                 self._surplus -= 1
             elif self._num_parked:
                 self._num_parked -= 1
                 self._parked.release()
-            elif len(self._threads) < MOST_THREADS:
+            elif len(self._threads) < MAX_THREADS:
                 self._threads.append(self._start())
             else:
-                self._surplus -= 1  # one that comes back goes on
+                self._surplus -= 1  # one that returns continues
 
     def _start(self) -> threading.Thread:
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -114,7 +118,7 @@ class Threads(Executor):
                     future.set_result(call(*given, **named))
                 except BaseException as error:  # noqa: BLE001  it is whoever waits for it who is to know
                     future.set_exception(error)
-            del task, future, call, given, named  # nothing is kept of a request that is done
+            del task, future, call, given, named  # keep nothing of a finished request
 
     def _park(self) -> None:
         with self._lock:

@@ -1,5 +1,5 @@
-"""Protobuf's packed numbers of variable length, many at once: seven bits a byte, the lowest first, the eighth
-set on all bytes but the last."""
+"""Many of protobuf's packed numbers of variable length at once: seven bits per byte, the lowest
+first, the eighth set on all bytes but the last."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _MORE = 0x80
 _BELOW = _MORE - 1
 _PART = np.uint8(_BELOW)
 _BITS = 7
-_MOST_BYTES = 10
-"""Of a number of 64 bits."""
+_MAX_BYTES = 10
+"""Maximum length of a number of 64 bits."""
 _AT_ONCE = 1 << 16
-"""Numbers: what is kept of each on the way is many times as long as it."""
+"""Number of values converted at a time; the intermediate data of each takes many times its size."""
 _FEW_NUMBERS, _FEW_BYTES = 64, 256
-"""Which numpy takes longer to begin with than they take one by one."""
+"""Sizes up to which numpy takes longer to start than converting the numbers one by one."""
 _64_BITS = 2**64 - 1
 _NOT_WHOLE, _TOO_LONG = "the last number is not whole", "a number is longer than ten bytes"
 
 
 def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
-    """The numbers, negative ones as their two's complement in 64 bits. ValueError where the bytes are not
-    whole numbers of at most ten bytes each."""
+    """Return the numbers; negative ones are their two's complement in 64 bits. Raises ValueError if
+    the bytes are not whole numbers of at most ten bytes each."""
     octets = np.frombuffer(packed, np.uint8)
-    if packed.isascii():  # all below 128: each is a number
+    if packed.isascii():  # all bytes below 128: each is a number
         return octets.astype(np.uint64)
     if len(packed) <= _FEW_BYTES:
         return _read_few(packed)
@@ -46,7 +46,7 @@ def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
 def _read_few(packed: bytes) -> npt.NDArray[np.uint64]:
     numbers, number, shift = [], 0, 0
     for octet in packed:
-        if shift == _BITS * _MOST_BYTES:
+        if shift == _BITS * _MAX_BYTES:
             raise ValueError(_TOO_LONG)
         number |= (octet & _BELOW) << shift
         shift += _BITS
@@ -59,11 +59,11 @@ def _read_few(packed: bytes) -> npt.NDArray[np.uint64]:
 
 
 def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
-    """The numbers that end there."""
+    """Return the numbers that end at `ends`."""
     first = np.concatenate(([0], ends[:-1]))
     lengths = ends - first
     longest = int(lengths.max())
-    if longest > _MOST_BYTES:
+    if longest > _MAX_BYTES:
         raise ValueError(_TOO_LONG)
     numbers: npt.NDArray[np.uint64] = (octets[first] & _PART).astype(np.uint64)
     for place in range(1, longest):
@@ -74,7 +74,7 @@ def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt
 
 
 def write_varints(values: npt.NDArray[Any]) -> bytes:
-    """Whole numbers, packed; negative ones take ten bytes."""
+    """Return whole numbers, packed; negative ones take ten bytes."""
     if values.size <= _FEW_NUMBERS:
         return _write_few(values.ravel().tolist())
     if values.min() >= 0 and values.max() < _MORE:

@@ -1,9 +1,10 @@
-"""TensorProto to array and back.
+"""Conversion between TensorProto and array.
 
-A tensor's values come as `tensor_content`, the memory of the array, or as a typed list, whose last value
-counts for all places that the list does not reach; an empty list is zeros. The typed lists are packed on the
-wire, and messages.proto takes each as the bytes that it is: floats are read where they lie, numbers of
-variable length by numpy. Writers that do not pack are read too, as protobuf reads them.
+The values of a tensor come as `tensor_content`, the memory of the array, or as a typed list. The
+last value of a list counts for all elements beyond the list, and an empty list means zeros. The
+typed lists are packed on the wire, and messages.proto takes each as its bytes: floats are read in
+place, numbers of variable length by numpy. Lists that are not packed are read too, as protobuf
+does.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import Array
 from commands.tfserving.varints import read_varints, write_varints
 
-MOST_REPEATED_BYTES = 64 << 20
-"""Of a tensor whose list of values is shorter than it: a request of some bytes must not fill the memory."""
-MOST_AXES = 32
-"""Numpy's own limit; TensorFlow's is 254."""
-MOST_PLACES = 1 << 48
-"""Of a shape, axes of size 0 aside: numpy refuses what has no place in 63 bits, empty or not."""
+MAX_REPEATED_BYTES = 64 << 20
+"""Maximum size of a tensor that is longer than its list of values. A request of a few bytes must
+not fill the memory."""
+MAX_AXES = 32
+"""Maximum number of axes, which is numpy's limit; TensorFlow's is 254."""
+MAX_PLACES = 1 << 48
+"""Maximum number of elements of a shape, not counting axes of size 0. numpy rejects a size that
+does not fit into 63 bits, empty or not."""
 _LISTS = {
     "DT_FLOAT": "float_val",
     "DT_DOUBLE": "double_val",
@@ -41,13 +44,13 @@ _LISTS = {
     "DT_UINT32": "uint32_val",
     "DT_UINT64": "uint64_val",
 }
-"""Where a type's values are."""
+"""Field that holds the values of each type."""
 _FIELD_OF_DTYPE = {each.dtype: _LISTS[each.name] for each in TYPES if each.name in _LISTS}
 _FIXED = ("float_val", "double_val")
 
 
 def read_dtype(name: str, tensor: messages.Tensor) -> np.dtype[Any]:
-    """The type of an input; ServingError for one that no model takes."""
+    """Return the type of an input. Raises ServingError for a type that no model takes."""
     found = BY_NUMBER.get(tensor.dtype)
     if found is None:
         known = ", ".join(f"{each.name} = {each.number}" for each in TYPES)
@@ -56,26 +59,29 @@ def read_dtype(name: str, tensor: messages.Tensor) -> np.dtype[Any]:
 
 
 def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
-    """The shape of an input; ServingError for one that is not whole."""
+    """Return the shape of an input. Raises ServingError for an incomplete shape."""
     shape = tensor.tensor_shape
     if shape.unknown_rank:
         raise _refuse(name, "expected a shape, found unknown_rank")
-    if len(shape.dim) > MOST_AXES:
-        raise _refuse(name, f"expected at most {MOST_AXES} axes, found {len(shape.dim)}")
+    if len(shape.dim) > MAX_AXES:
+        raise _refuse(name, f"expected at most {MAX_AXES} axes, found {len(shape.dim)}")
     sizes = [dim.size for dim in shape.dim]
     places = 1
     for size in sizes:
         if size < 0:
             raise _refuse(name, f"expected sizes of 0 or more in its shape, found {sizes}")
         places *= size or 1
-    if places > MOST_PLACES:
+    if places > MAX_PLACES:
         raise _refuse(name, f"expected a shape of at most 2**48 places, found {sizes}")
     return tuple(sizes)
 
 
 def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """The array of an input whose `shape` is one that the model takes. It may be read-only, and one value
-    for all places. ServingError where the values do not make it up."""
+    """Return the array of an input whose `shape` the model takes.
+
+    It may be read-only, and may hold one value for all elements. Raises ServingError if the values
+    do not fill the shape.
+    """
     count = math.prod(shape)
     if tensor.tensor_content:
         return _read_content(name, tensor.tensor_content, dtype, count).reshape(shape)
@@ -91,7 +97,7 @@ def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape:
 
 
 def write_tensor(tensor: messages.Tensor, array: Array, *, as_content: bool) -> None:
-    """Fill in a tensor of an answer: as typed values, or as content, which strings never are."""
+    """Fill in a tensor of a response, as typed values or as content. Strings are never content."""
     described = BY_DTYPE[array.dtype]
     tensor.dtype = described.number
     dims = tensor.tensor_shape.dim
@@ -121,12 +127,12 @@ def _read_content(name: str, content: bytes, dtype: np.dtype[Any], count: int) -
             f"{len(content)}",
         )
     array = np.frombuffer(content, dtype)
-    # Of a boolean one bit counts; others in its byte would come out as they went in.
+    # Only one bit of a boolean counts; numpy would return other bits of its byte unchanged.
     return array.view(np.uint8) != 0 if dtype == np.bool_ else array
 
 
 def _split_strings(name: str, content: bytes, count: int) -> Array:
-    """Strings one after the other, the lengths of all before them."""
+    """Return the strings in `content`, which has the lengths of all strings before the strings."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 128)  # noqa: PLR2004  a length's last byte
     try:
         if not 0 < count <= ends.size:
@@ -167,7 +173,8 @@ def _read_list(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], count: 
 
 
 def _read_unpacked(tensor: messages.Tensor, field: str, dtype: np.dtype[Any]) -> Array:
-    """All values of a list, those too that are not packed, which Tensor does not know."""
+    """Return all values of a list, including those that are not packed, which Tensor does not
+    know."""
     values = getattr(messages.Lists.FromString(tensor.SerializeToString()), field)
     if field in _FIXED:
         return np.array(values, dtype)
@@ -175,7 +182,7 @@ def _read_unpacked(tensor: messages.Tensor, field: str, dtype: np.dtype[Any]) ->
 
 
 def _narrow(numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """Of 64 bits those that count, as TensorFlow does."""
+    """Return the low bits of 64-bit numbers, as TensorFlow does."""
     if dtype == np.bool_:
         return np.not_equal(numbers, 0)
     if dtype == np.float16:
@@ -185,11 +192,11 @@ def _narrow(numbers: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _repeat(name: str, values: Array, dtype: np.dtype[Any], count: int, shape: Sequence[int]) -> Array:
-    """The last value for all places that the list does not reach; zeros of an empty one."""
-    if count * dtype.itemsize > MOST_REPEATED_BYTES:
+    """Repeat the last value for all elements beyond the list. An empty list gives zeros."""
+    if count * dtype.itemsize > MAX_REPEATED_BYTES:
         raise _refuse(
             name,
-            f"expected all {count} values of a tensor of more than {MOST_REPEATED_BYTES >> 20} MiB, found "
+            f"expected all {count} values of a tensor of more than {MAX_REPEATED_BYTES >> 20} MiB, found "
             f"{values.size}",
         )
     if not values.size:

@@ -1,8 +1,9 @@
-"""One process of a server: both protocols, and the models behind them. gRPC has threads, as its server for
-threads takes less of the processor than the one for asyncio; REST has the event loop.
+"""One process of a server: both protocols, and the models behind them.
 
-All processes listen on the same ports, and the system shares the connections out among them. Each tells the
-one that has started it, through a pipe, what it serves, and ends when it is told to or that one is gone.
+gRPC has threads, because its server for threads takes less processor time than the one for asyncio.
+REST has the event loop. All processes listen on the same ports, and the system distributes the
+connections among them. Each reports to its parent process, through a pipe, what it serves. It ends
+when it is told to or when the parent is gone.
 """
 
 from __future__ import annotations
@@ -23,37 +24,48 @@ from multiprocessing.connection import Connection
 import grpc
 from triton_poplar.log import log_to_stderr
 
+from commands.tfserving.connections import (
+    ConnectionLimit,
+    max_grpc_connections,
+    max_rest_connections,
+    raise_file_limit,
+)
 from commands.tfserving.cores import Core
 from commands.tfserving.errors import ServingError
 from commands.tfserving.forward import TritonModels
-from commands.tfserving.grpc_service import make_handlers
+from commands.tfserving.grpc_service import PROCESS_NAME, make_handlers
+from commands.tfserving.health import Health
 from commands.tfserving.local import LocalModels, Retries
 from commands.tfserving.metrics import Counters, Memory
 from commands.tfserving.models import Models
-from commands.tfserving.settings import GRPC_MESSAGE_BYTES, MOST_CALLS, Settings
+from commands.tfserving.settings import GRPC_MESSAGE_BYTES, MAX_CALLS, MAX_STREAMS, Settings
 from commands.tfserving.threads import Threads
+from commands.tfserving.unfinished import UnfinishedCalls
+from commands.tfserving.work_process import WorkProcess
 
 STOP_SECONDS = 30
-"""For the requests under way when a server stops: Triton's own --exit-timeout-secs."""
+"""Time for the requests under way when a server stops: the default of Triton's own
+--exit-timeout-secs."""
 HOUSEKEEPING_SECONDS = 1.0
-"""How often the backend's sums go to the metrics."""
+"""Time between two updates of the backend's sums in the metrics."""
 _UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a process says once it serves, or why it cannot: `problems` are of models that it does not
-    serve."""
+    """Report of a process once it serves, or why it cannot. `problems` are about models that it
+    does not serve."""
 
     error: str = ""
     problems: Sequence[str] = field(default_factory=tuple)
 
 
 def run_worker(settings: Settings, index: int, core: int, memory: Memory, connection: Connection) -> None:
-    """Serve until SIGTERM, what the interpreter does on one core. The process's main function."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that has started this one
+    """Serve until SIGTERM, with the interpreter's work on one core. This is the process's main
+    function."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     log_to_stderr()
-    # All load the same models: the first speaks for all.
+    # All processes load the same models, so only the first logs messages about them.
     logging.getLogger("commands.tfserving").setLevel(logging.INFO if index == 0 else logging.ERROR)
     try:
         asyncio.run(_Worker(settings, index, core, memory, connection).serve())
@@ -68,10 +80,12 @@ class _Worker:
     ) -> None:
         self._settings = settings
         self._core = Core(core)
+        self._files = raise_file_limit()
         self._connection = connection
         self._counters = Counters(memory, settings.names, settings.processes, index)
         self._stop = asyncio.Event()
         self._is_serving = False
+        self._health: Health | None = None
 
     async def serve(self) -> None:
         """Load, serve, drain, stop."""
@@ -79,18 +93,23 @@ class _Worker:
         async with AsyncExitStack() as stack:
             models = await asyncio.to_thread(self._open_models)
             stack.push_async_callback(asyncio.to_thread, models.close)
-            self._core.enter()  # not before: the threads that compute were started by then
+            self._core.enter()  # only now: the threads that compute have started
             if self._settings.grpc_port:
                 self._start_grpc(models, stack)
             if self._settings.rest_port:
                 await self._start_rest(models, stack)
             self._start_housekeeping(models, stack)
-            gc.freeze()  # what is here now stays: it need not be looked at again and again
-            self._is_serving = True
+            gc.freeze()  # objects so far live to the end; the collector can skip them
+            self._set_serving(True)
             self._connection.send(Report(problems=_find_problems(models)))
             await self._stop.wait()
-            self._is_serving = False
+            self._set_serving(False)
             await asyncio.sleep(self._settings.drain_seconds)
+
+    def _set_serving(self, is_serving: bool) -> None:
+        self._is_serving = is_serving
+        if self._health is not None:
+            self._health.set_serving(is_serving)
 
     def _listen_for_the_end(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,7 +119,7 @@ class _Worker:
 
             def orphaned() -> None:
                 if not (self._is_serving or self._stop.is_set()):
-                    os._exit(1)  # it may be loading models for long, and nobody waits for them
+                    os._exit(1)  # it may load models for long, without a client
                 loop.remove_reader(parent.sentinel)
                 self._stop.set()
 
@@ -111,15 +130,15 @@ class _Worker:
         if settings.triton is not None:
             return TritonModels(settings.triton, settings.sources, settings.triton_tls)
         retries = Retries(settings.load_retries, settings.load_retry_seconds)
-        models = LocalModels(settings.sources, settings.processes, retries)
+        models = LocalModels(settings.sources, settings.processes, retries, isolated=settings.isolate_models)
         models.refresh()
         if not settings.loose_labels:
             models.check_labels()
         return models
 
     def _start_housekeeping(self, models: Models, stack: AsyncExitStack) -> None:
-        """Now and then look for another core and for new versions, and bring the backend's sums to the
-        metrics."""
+        """Start a thread that looks now and then for another core and for new versions, and writes
+        the backend's sums to the metrics."""
         ended = threading.Event()
         poll_seconds = self._settings.poll_seconds
         pause = min(poll_seconds or HOUSEKEEPING_SECONDS, HOUSEKEEPING_SECONDS)
@@ -148,17 +167,22 @@ class _Worker:
     def _start_grpc(self, models: Models, stack: AsyncExitStack) -> None:
         settings = self._settings
         threads = Threads("gRPC", self._core)
+        unfinished = UnfinishedCalls(threads)
+        self._health = health = Health(unfinished)
+        process = WorkProcess(PROCESS_NAME)
+        stack.push_async_callback(asyncio.to_thread, process.close)
         server = grpc.server(
             threads,
             make_handlers(
                 models,
                 self._counters.observe,
-                lambda: self._is_serving,
-                threads,
+                health,
+                unfinished,
                 as_content=settings.as_content,
+                process=process,
             ),
-            options=list(make_channel_arguments(settings).items()),
-            maximum_concurrent_rpcs=MOST_CALLS,
+            options=list(make_channel_arguments(settings, self._files).items()),
+            maximum_concurrent_rpcs=MAX_CALLS,
         )
         where = f"{_bracket(settings.address)}:{settings.grpc_port}"
         if settings.tls is None:
@@ -171,10 +195,9 @@ class _Worker:
             )
         server.start()
         stack.push_async_callback(asyncio.to_thread, lambda: server.stop(STOP_SECONDS).wait())
+        stack.callback(health.close)
 
     async def _start_rest(self, models: Models, stack: AsyncExitStack) -> None:
-        from aiohttp import web
-
         from commands.tfserving.rest import make_application, make_runner
 
         settings = self._settings
@@ -182,12 +205,20 @@ class _Worker:
         runner = make_runner(application, count_malformed=self._counters.count_malformed)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, settings.address, settings.rest_port, reuse_port=True).start()
+        assert runner.server is not None
+        limit = ConnectionLimit(max_rest_connections(self._files), settings.rest_connections_per_address)
+        server = await asyncio.get_running_loop().create_server(
+            limit.wrap(runner.server), settings.address, settings.rest_port, reuse_port=True
+        )
+        stack.callback(server.close)
 
 
-def make_channel_arguments(settings: Settings) -> dict[str, int | str]:
-    """The options of the gRPC server: ours, unless the settings have others."""
+def make_channel_arguments(settings: Settings, files: int) -> dict[str, int | str]:
+    """Return the options of the gRPC server of a process that may open `files` files. The settings
+    override the defaults."""
     return {
+        "grpc.max_allowed_incoming_connections": max_grpc_connections(files),
+        "grpc.max_concurrent_streams": MAX_STREAMS,
         "grpc.max_receive_message_length": GRPC_MESSAGE_BYTES,
         "grpc.max_send_message_length": _UNLIMITED,
         **settings.channel_arguments,

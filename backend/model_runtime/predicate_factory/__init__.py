@@ -1,4 +1,4 @@
-"""Makes the usual predicates, under the two spellings that releases of the real library have."""
+"""Factories of the usual predicates, under the two spellings in releases of the real library."""
 
 from model_runtime.predicate_factory import anchor_callbacks
 from model_runtime.predicate_factory.anchor_callbacks import (

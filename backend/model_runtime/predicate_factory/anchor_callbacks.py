@@ -13,7 +13,7 @@ def predProgramFlowMain(
     accept: AnchorCallbackPolicy = _ACCEPT,
     reject: AnchorCallbackPolicy = _REJECT,
 ) -> AnchorCallbackPredicate:
-    """Accepts the anchors of the main programs."""
+    """Return a predicate that accepts the anchors of the main programs."""
     mains = set(program_flow.main())
     return lambda anchor: accept if mains.intersection(anchor.programs()) else reject
 
@@ -21,7 +21,7 @@ def predProgramFlowMain(
 def predProgramNotAssigned(
     accept: AnchorCallbackPolicy = _ACCEPT, reject: AnchorCallbackPolicy = _REJECT
 ) -> AnchorCallbackPredicate:
-    """Accepts the anchors that name no program, as in older files."""
+    """Return a predicate that accepts the anchors that name no program, as in older files."""
     return lambda anchor: reject if anchor.programs() else accept
 
 
@@ -31,5 +31,5 @@ def orBind(
     first: AnchorCallbackPredicate,
     second: AnchorCallbackPredicate,
 ) -> AnchorCallbackPredicate:
-    """Accepts what one of the two predicates accepts, that is, answers with `accept`."""
+    """Return a predicate that accepts an anchor if one of the two answers with `accept`."""
     return lambda anchor: accept if accept in (first(anchor), second(anchor)) else reject

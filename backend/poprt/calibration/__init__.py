@@ -1,9 +1,9 @@
-"""The calibration run: a model in half is computed at compile time, beside itself in float, to say what it is
-worth.
+"""The calibration run: at compile time a model in half is computed and compared with itself in
+float, to measure the effect of half precision.
 
-`inputs` has what it is computed of, `overflow` the nodes whose results half cannot hold, `comparison` what
-becomes of the outputs, and `parting` the first nodes where half and float part, with the option that mends
-it. Nothing here changes what is compiled.
+`inputs` has the input data, `overflow` the nodes whose results overflow half, and `comparison` the
+errors of the outputs. `parting` finds the first nodes where half and float differ, and the option
+that fixes the difference. Nothing here changes the compiled model.
 """
 
 from poprt.calibration.comparison import LIMIT, Comparison

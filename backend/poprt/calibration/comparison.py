@@ -1,4 +1,4 @@
-"""What half precision makes of a model's final outputs, in one line."""
+"""Effect of half precision on a model's final outputs, in one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnxgraph import find_makers
 
 Array = npt.NDArray[Any]
 _TABLE_AXES = 2
-"""Of rows of classes."""
+"""Number of axes of a table of classes: rows by classes."""
 
 LIMIT = 0.01
-"""Share of an output's largest value by which half may differ before it is warned of; inputs of one's own may
-show more."""
+"""Share of an output's largest value by which half may differ without a warning; the user's own
+inputs may show more."""
 _PASSING = frozenset("Cast Flatten Identity Remap Reshape Squeeze Unsqueeze".split())
 _LOGITS = frozenset("Add Gemm MatMul".split())
 _CLASSES = frozenset("LogSoftmax Softmax SoftmaxV2 SoftmaxV3".split())
@@ -26,7 +26,7 @@ _COUNTS = ("labels", "agreeing", "misled", "lost")
 
 @dataclass(slots=True)
 class _Output:
-    """Sums over the runs of one output."""
+    """Sums over all runs of one output."""
 
     largest: float = 0.0
     error: float = 0.0
@@ -37,7 +37,7 @@ class _Output:
 
     @property
     def relative(self) -> float:
-        """The largest error over the largest value."""
+        """Return the largest error divided by the largest value."""
         if self.largest:
             return self.error / self.largest
         return float("inf") if self.error else 0.0
@@ -45,12 +45,13 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A model's outputs in half beside those in float, over all runs.
+    """A model's outputs in half compared with those in float, over all runs.
 
-    `error` is the largest difference over the largest value of that output, of the output where this is
-    largest. `labels` are the answers that look like classes, of which `agreeing` name the same one; `misled`
-    others do so although float is not undecided between the two. `lost` counts values that half has as NaN or
-    infinity where float has a number.
+    `error` is the largest difference divided by the largest value of that output; `output` is the
+    output where this is largest. `labels` counts the answers that look like classes. In `agreeing`
+    of them half and float name the same class; `misled` counts those that differ although float is
+    not undecided between the two. `lost` counts values that are NaN or infinity in half where float
+    has a number.
     """
 
     error: float
@@ -63,11 +64,11 @@ class Comparison:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the user is to be warned."""
+        """Return whether the user must be warned."""
         return self.error > LIMIT or self.lost > 0 or self.misled > 0
 
     def describe(self) -> str:
-        """One line."""
+        """Return a description in one line."""
         parts = [f"largest error {self.error:.2g} of the largest value (output {self.output!r})"]
         if self.labels:
             parts.append(f"labels agree in {self.agreeing} of {self.labels}")
@@ -80,14 +81,18 @@ class Comparison:
 
 @dataclass(slots=True)
 class Comparer:
-    """Collects what runs give."""
+    """Collects the outputs of runs and compares them."""
 
     names: Sequence[str]
     classes: frozenset[str]
     outputs: dict[str, _Output] = field(default_factory=dict)
 
     def add(self, half: Sequence[Array], whole: Sequence[Array]) -> float:
-        """Take the outputs of one run; the largest error of this run over each output's largest value."""
+        """Add the outputs of one run; return its largest error relative to the largest value.
+
+        Both are taken for each output. The result is at least 1 if values are lost or labels differ
+        clearly.
+        """
         worst = 0.0
         for name, ours, theirs in zip(self.names, half, whole, strict=True):
             run = _Output()
@@ -102,7 +107,7 @@ class Comparer:
         return worst
 
     def result(self, *, made_up: bool) -> Comparison:
-        """Of all runs."""
+        """Return the comparison over all runs."""
         outputs = self.outputs
         worst = max(outputs, key=lambda name: outputs[name].relative)
         counts = {kind: sum(getattr(each, kind) for each in outputs.values()) for kind in _COUNTS}
@@ -131,14 +136,17 @@ def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool)
 
 
 def _are_shares(values: Array) -> bool:
-    """Whether rows are probabilities of several classes."""
+    """Return whether rows are probabilities of several classes."""
     if values.ndim < _TABLE_AXES or values.shape[-1] <= 1 or not values.size:
         return False
     return bool((values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3))
 
 
 def find_classes(model: onnx.ModelProto) -> frozenset[str]:
-    """Outputs whose last axis looks like classes: a softmax's, or two axes of a last linear layer."""
+    """Return outputs whose last axis looks like classes.
+
+    These are outputs of a softmax, and outputs of two axes of a last linear layer.
+    """
     graph = model.graph
     makers = find_makers(graph)
     found = set()

@@ -1,7 +1,8 @@
-"""How far values are from those that they stand for, in one number; the lower the better, and 0 is best.
+"""Error measures between values and their approximations, each as one number; lower is better, and
+0 is best.
 
-Values may come with counts: how often each occurs. The names and what they measure are the real tool's
-(PopRT User Guide, features/fp8): `snr` there is noise over signal.
+Values may come with counts: how often each occurs. The names and measures are the real tool's
+(PopRT User Guide, features/fp8): its `snr` is noise over signal.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ def _number(original: Array, counts: Array | None) -> float:
 
 
 def mse(original: Array, other: Array, counts: Array | None = None) -> float:
-    """The mean of the squared differences; 0 of no values."""
+    """Return the mean of the squared differences; 0 for no values."""
     return _total((other - original) ** 2, counts) / max(1.0, _number(original, counts))
 
 
 def mae(original: Array, other: Array, counts: Array | None = None) -> float:
-    """The mean of the differences' sizes; 0 of no values."""
+    """Return the mean of the absolute differences; 0 for no values."""
     return _total(np.abs(other - original), counts) / max(1.0, _number(original, counts))
 
 
 def snr(original: Array, other: Array, counts: Array | None = None) -> float:
-    """The sum of the squared differences over that of the squared original values: infinite where these are
-    all 0 and the others are not."""
+    """Return the sum of the squared differences divided by the sum of the squared original values.
+
+    It is infinite if the original values are all 0 and the others are not.
+    """
     noise, signal = _total((other - original) ** 2, counts), _total(original**2, counts)
     if signal:
         return noise / signal
@@ -44,7 +47,10 @@ def snr(original: Array, other: Array, counts: Array | None = None) -> float:
 
 
 def cos_dist(original: Array, other: Array, counts: Array | None = None) -> float:
-    """1 less the cosine of the angle between the two as vectors: 0 to 2; 0 of two zeros, 1 of one."""
+    """Return 1 minus the cosine of the angle between the two as vectors: 0 to 2.
+
+    The result is 0 for two zero vectors, 1 for one.
+    """
     lengths = math.sqrt(_total(original**2, counts) * _total(other**2, counts))
     if not lengths:
         return 0.0 if original.any() == other.any() else 1.0
@@ -52,4 +58,5 @@ def cos_dist(original: Array, other: Array, counts: Array | None = None) -> floa
 
 
 ERRORS: Mapping[str, Callable[..., float]] = {"mse": mse, "mae": mae, "snr": snr, "cos_dist": cos_dist}
-"""By the real tool's names; kld needs more than two arrays, see `poprt.quantizer.search`."""
+"""Error measures by the real tool's names; kld needs more than two arrays, see
+`poprt.quantizer.search`."""

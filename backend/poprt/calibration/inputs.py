@@ -1,4 +1,4 @@
-"""What the calibration run is computed of: the user's data, or made-up ones that are varied and in range."""
+"""Inputs of the calibration run: the user's data, or random data that are varied and in range."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from poprt.calibration.ranges import Range, find_range
 
 Array = npt.NDArray[Any]
 
-LEAST_ROWS = 15
-"""Rows that are made up at least: some of each kind."""
+MIN_ROWS = 15
+"""Minimum number of rows of random data: some of each kind."""
 _BLOCK = 8
-"""Pixels of the edges of a picture's blocks."""
+"""Number of pixels of the edges of a picture's blocks."""
 _SAMPLE_BYTES = 2
-"""Of integers that are samples, of sound or pictures, at the most; wider ones count, choose or say how
-many."""
+"""Maximum number of bytes of integers that are samples of sound or pictures; wider integers are
+counts, choices or quantities."""
 
 
 def iter_given(
     inputs: Sequence[Stream], data: Mapping[str, Array], batch_size: int
 ) -> Iterator[dict[str, Array]]:
-    """The rows of `data` in batches of the compiled size, the last filled up with the first rows; floats are
-    not narrowed.
+    """Yield the rows of `data` in batches of the compiled size; floats are not narrowed.
 
-    Raises CompileError for data that do not fit the inputs.
+    The last batch is filled up with the first rows. Raises CompileError for data that do not fit
+    the inputs.
     """
     rows = {stream.tensor: _to_rows(stream, data.get(stream.tensor), batch_size, inputs) for stream in inputs}
     for start in range(0, max(map(len, rows.values())), batch_size or 1):
@@ -46,8 +46,11 @@ def iter_given(
 
 
 def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Sequence[Stream]) -> Array:
-    """An input's data as rows along the leading axis: they may be given so, as they are in the compiled
-    shape, or as several of that."""
+    """Return an input's data as rows along the leading axis.
+
+    They may be given in this form, in the compiled shape, or as several arrays of the compiled
+    shape.
+    """
     row = stream.row_shape if batch_size else stream.shape
     found = None if given is None else np.shape(given)
     if found is not None and 0 not in found:
@@ -68,13 +71,13 @@ def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Seque
 
 
 def iter_made_up(
-    model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int, num_rows: int = LEAST_ROWS
+    model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int, num_rows: int = MIN_ROWS
 ) -> Iterator[dict[str, Array]]:
     """Yield batches of rows of all kinds, at least `num_rows` rows in all.
 
-    Floats are normally distributed, between 0 and 1, waves, blocks with edges, or quiet; indices lie all over
-    their tables, whole numbers of 8 and 16 bits all over their types; masks are of everything and of
-    beginnings.
+    Floats are normally distributed, between 0 and 1, waves, blocks with edges, or quiet. Indices
+    cover their tables, and integers of 8 and 16 bits cover their types. Masks are all true, or true
+    at the beginning.
     """
     random = np.random.default_rng(0)
     ranges = {
@@ -99,7 +102,7 @@ def _place(rows: Array, stream: Stream) -> Array:
 
 
 def _dtype(stream: Stream) -> npt.DTypeLike:
-    """Floats come in float: what becomes of them in half is what is looked for."""
+    """Return the type of the values; floats are float32, to measure the effect of half."""
     return np.float32 if stream.dtype.kind == "f" else stream.dtype
 
 
@@ -122,8 +125,11 @@ def _make_row(
 def _make_indices(
     random: np.random.Generator, shape: tuple[int, ...], least: int, greatest: int, row: int
 ) -> Array:
-    """All over the range; from a narrow part of it, as words and letters come; counting; and a few, again and
-    again."""
+    """Return indices of one of four kinds, by row.
+
+    The kinds are: all over the range; from a narrow part of it, as words and letters come;
+    counting; and a few values, repeated.
+    """
     count = greatest - least + 1
     match row % 4:
         case 0:
@@ -138,7 +144,10 @@ def _make_indices(
 
 
 def _make_mask(shape: tuple[int, ...], row: int) -> Array:
-    """Everything in every other row, and beginnings of several lengths."""
+    """Return a mask.
+
+    It is all true in every other row, and otherwise true for beginnings of several lengths.
+    """
     length = shape[-1] if shape else 1
     kept = length if row % 2 == 0 else max(1, length * (1 + row // 2 % 3) // 4)
     return np.broadcast_to(np.arange(length) < kept, shape) if shape else np.ones(())
@@ -146,12 +155,12 @@ def _make_mask(shape: tuple[int, ...], row: int) -> Array:
 
 def _make_whole(random: np.random.Generator, stream: Stream, shape: tuple[int, ...]) -> Array:
     if stream.dtype.itemsize > _SAMPLE_BYTES:
-        return np.ones(shape)  # a length, a rate or a count, of which nothing is known
+        return np.ones(shape)  # a length, a rate or a count without a known range
     return random.integers(*_limits(stream), shape, endpoint=True)
 
 
 def _limits(stream: Stream) -> tuple[int, int]:
-    """What whole numbers of the stream's type reach from and to."""
+    """Return the smallest and the largest integer of the stream's type."""
     bits = 8 * stream.dtype.itemsize
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if stream.dtype.kind == "i" else (0, 2**bits - 1)
 
@@ -168,7 +177,7 @@ def _make_waves(random: np.random.Generator, noise: Array) -> Array:
 
 
 def _make_blocks(random: np.random.Generator, noise: Array) -> Array:
-    """Light and dark, as in pictures of writing; along the last two axes."""
+    """Return light and dark blocks along the last two axes, as in pictures of writing."""
     axes = range(max(0, noise.ndim - 2), noise.ndim)
     coarse = [-(-size // _BLOCK) if axis in axes else 1 for axis, size in enumerate(noise.shape)]
     blocks: Array = np.asarray(random.integers(0, 1, coarse, endpoint=True) * 2.0 - 1)

@@ -1,6 +1,7 @@
-"""Nodes of a model in half whose results half cannot hold.
+"""Nodes of a model in half whose results overflow half.
 
-On the chip such a result is clipped or NaN (see `Numerics`), and what follows from it is wrong.
+On the chip such a result is clipped or NaN (see `Numerics`), and everything computed from it is
+wrong.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from simipu.operators import Rounding, operator_of
 Array = npt.NDArray[Any]
 
 HALF_LIMIT = 65_520.0
-"""The least float that rounds to more than the largest half, 65,504."""
+"""Smallest float that rounds to more than the largest half, 65,504."""
 
 _ZERO, _ONE = "calibration/zero", "calibration/one"
-_MOST_JOINED, _MOST_NAMED = 256, 5
+_MAX_JOINED, _MAX_NAMED = 256, 5
 
 _log = logging.getLogger("poprt")
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A node of a graph in half whose result, computed in float, is too large; `largest` is its largest
-    magnitude."""
+    """A node of a graph in half whose result, computed in float, is too large for half.
+
+    `largest` is its largest magnitude.
+    """
 
     node: str
     op_type: str
@@ -40,11 +43,11 @@ class Overflow:
 
 
 class Watch:
-    """An output added to a lowered graph, in place: the largest magnitudes of all results that are about to
-    be rounded.
+    """An output added to a lowered graph, in place: the largest magnitudes of all results before
+    they are rounded.
 
-    One output, and each node behind the one that it watches: ONNX Runtime takes a time for others that grows
-    with the square of their number.
+    It adds a single output, and inserts each watching node right after the node that it watches.
+    For other arrangements the time that ONNX Runtime takes grows with the square of their number.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -64,7 +67,7 @@ class Watch:
         chain = Chain("calibration")
         watched = [found[name] for name in self._nodes]
         while len(watched) > 1:
-            parts = [watched[i : i + _MOST_JOINED] for i in range(0, len(watched), _MOST_JOINED)]
+            parts = [watched[i : i + _MAX_JOINED] for i in range(0, len(watched), _MAX_JOINED)]
             watched = [chain.add("Concat", *part, axis=0) for part in parts]
         replace_nodes(graph, [*nodes, *chain.nodes])
         graph.output.extend(
@@ -73,12 +76,12 @@ class Watch:
         )
 
     def add(self, values: Sequence[Array]) -> None:
-        """Take what a run gave for the outputs that were added."""
+        """Add the values that a run returned for the added outputs."""
         for found in values:
             self._largest = np.fmax(self._largest, found)
 
     def overflows(self) -> tuple[Overflow, ...]:
-        """The nodes whose results were too large in any run, in order."""
+        """Return the nodes whose results were too large in any run, in order."""
         found = zip(self._nodes.values(), self._largest, strict=True)
         return tuple(
             Overflow(node.name, node.op_type, float(size)) for node, size in found if size >= HALF_LIMIT
@@ -86,13 +89,13 @@ class Watch:
 
 
 def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
-    """Warn of the nodes, the first of them by name."""
+    """Log a warning about the nodes, the first of them by name."""
     if not overflows:
         return
     named = ", ".join(
-        f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}" for each in overflows[:_MOST_NAMED]
+        f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}" for each in overflows[:_MAX_NAMED]
     )
-    more = f" and {len(overflows) - _MOST_NAMED} more" if len(overflows) > _MOST_NAMED else ""
+    more = f" and {len(overflows) - _MAX_NAMED} more" if len(overflows) > _MAX_NAMED else ""
     _log.warning(
         "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such operators "
         "in float with fp16_skip_op_types, or scale the values down",
@@ -103,8 +106,10 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
 
 
 def _watch(chain: Chain, name: str, *, growing: bool) -> str:
-    """The largest magnitude of tensor `name`, one element. An infinity that another went into is not one of
-    its own."""
+    """Return the name of a tensor with one element: the largest magnitude of tensor `name`.
+
+    An infinity that results from an infinite input does not count.
+    """
     size = chain.add("Abs", name)
     if not growing:
         size = chain.add("Where", chain.add("IsInf", name), _ZERO, size)

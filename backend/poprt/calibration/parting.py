@@ -1,4 +1,5 @@
-"""The first nodes where half and float part, why, and the option that brings them together again."""
+"""Search for the first nodes where half and float differ, the cause, and the option that fixes
+it."""
 
 from __future__ import annotations
 
@@ -19,26 +20,30 @@ from poprt.calibration.sides import Feeds, Renarrow, Side
 
 Array = npt.NDArray[Any]
 
-MOST_NAMED = 3
-MOST_ROUNDS = 6
-"""How often operators are added to those that stay in float."""
-MOST_TENSORS = 500
-"""That are compared at once: ONNX Runtime takes a time for each output that grows with their number."""
-MOST_SECONDS_TO_MEND, MOST_SECONDS_TO_PRUNE = 15.0, 8.0
+MAX_NAMED = 3
+MAX_ROUNDS = 6
+"""Maximum number of times that operators are added to those that stay in float."""
+MAX_TENSORS = 500
+"""Maximum number of tensors that are compared at once: the time that ONNX Runtime takes for each
+output grows with their number."""
+MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 15.0, 8.0
 _CHUNK_BYTES = 128 << 20
-_MOST_CHUNKS = 6
-"""Each takes two runs of the whole graph."""
-_HALF_MAX, _LEAST_HALF = 65_504.0, 2.0**-25
-"""The largest half, and what rounds to 0."""
+_MAX_CHUNKS = 6
+"""Maximum number of chunks of tensors; each takes two runs of the whole graph."""
+_HALF_MAX, _MIN_HALF = 65_504.0, 2.0**-25
+"""Largest half, and largest value that rounds to 0."""
 _STEEP = frozenset("Div Log LogSoftmax Pow Reciprocal ReduceLogSum Sqrt".split())
-"""Operators to which a value near 0 and 0 itself are not alike."""
+"""Operators that treat a value near 0 very differently from 0 itself."""
 _SUMS = frozenset("Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split())
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What is known of a tensor on both sides: largest error over largest value, largest values, and the
-    share of values that are not 0 in float and are in half."""
+    """Statistics of a tensor on both sides: largest error over largest value, largest values, and
+    `vanished`.
+
+    `vanished` is the share of values that are not 0 in float but are 0 in half.
+    """
 
     error: float
     largest: float
@@ -48,7 +53,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """A node whose inputs are alike on both sides, and its result is not."""
+    """A node whose inputs agree on both sides, but whose result does not."""
 
     node: onnx.NodeProto
     cause: str
@@ -56,19 +61,19 @@ class Parting:
     """Types of the operators to keep in float."""
 
     def describe(self) -> str:
-        """The node by name, and why."""
+        """Return the node's name and the cause."""
         return f"node {self.node.name!r} ({self.node.op_type}): {self.cause}"
 
 
 def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) -> str:
-    """What is to be told of outputs that part: the first nodes, and what to do."""
+    """Return a message about outputs that differ: the first nodes, and what to do."""
     partings = find_partings(half, whole, feeds)
     if not partings:
         return (
             "No single node parts them: errors add up; keep the model in fp32, or parts of it "
             "with fp16_skip_op_types"
         )
-    named = "; ".join(parting.describe() for parting in partings[:MOST_NAMED])
+    named = "; ".join(parting.describe() for parting in partings[:MAX_NAMED])
     told = f"They first part at {named}"
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types"
@@ -83,11 +88,13 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
 def _mend(
     whole: Side, feeds: Feeds, renarrow: Renarrow, partings: Sequence[Parting]
 ) -> tuple[frozenset[str], float] | None:
-    """Types of operators that, kept in float, bring the outputs together, and the error left; None if there
-    are none."""
+    """Return types of operators to keep in float, and the remaining error; None if there are none.
+
+    With these types in float the outputs agree.
+    """
     types: frozenset[str] = frozenset()
-    end = time.monotonic() + MOST_SECONDS_TO_MEND
-    for _ in range(MOST_ROUNDS):
+    end = time.monotonic() + MAX_SECONDS_TO_MEND
+    for _ in range(MAX_ROUNDS):
         if time.monotonic() > end:
             break
         more = types.union(*(parting.blamed for parting in partings))
@@ -107,8 +114,11 @@ def _mend(
 def _prune(
     whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str], comparison: Comparison
 ) -> tuple[frozenset[str], float]:
-    """Without the types that were blamed for nothing, as far as there is time to find out."""
-    end = time.monotonic() + MOST_SECONDS_TO_PRUNE
+    """Remove the types that need not stay in float, as far as time allows.
+
+    Returns the other types and the error.
+    """
+    end = time.monotonic() + MAX_SECONDS_TO_PRUNE
     for name in sorted(types):
         fewer = types - {name}
         if not fewer or time.monotonic() > end:
@@ -128,8 +138,8 @@ def _try(whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str]) -
 
 
 def find_partings(half: Side, whole: Side, feeds: Feeds) -> list[Parting]:
-    """The nodes of the main graph whose results differ by more than `LIMIT` while nothing that they take
-    does, in order."""
+    """Return the nodes of the main graph whose results differ by more than `LIMIT` while their
+    inputs do not, in order."""
     seen = _compare_tensors(half, whole, feeds)
     makers = find_makers(half.model.graph)
     users: dict[str, list[onnx.NodeProto]] = {}
@@ -154,7 +164,7 @@ def _explain_node(
     users: Mapping[str, Sequence[onnx.NodeProto]],
 ) -> Parting:
     made_by = [makers[name].op_type for name in sources if name in makers]
-    # A result goes on in float only where those who take it are in float, too.
+    # A result stays in float only if the nodes that read it are in float, too.
     used_by = [user.op_type for user in users.get(result, ())]
     tensor = seen[result]
     if tensor.largest > _HALF_MAX:
@@ -164,7 +174,7 @@ def _explain_node(
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
         made_by = [makers[name].op_type for name in vanished if name in makers]
-        cause = f"underflow, values of {vanished[0]!r} are below {_LEAST_HALF:.2g} and 0 in half"
+        cause = f"underflow, values of {vanished[0]!r} are below {_MIN_HALF:.2g} and 0 in half"
         return Parting(node, cause, (node.op_type, *made_by))
     if not np.isfinite(tensor.largest_half):
         return Parting(node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by))
@@ -174,7 +184,7 @@ def _explain_node(
         return Parting(node, cause, (node.op_type, *made_by))
     if tensor.vanished > LIMIT:
         return Parting(
-            node, f"underflow, results below {_LEAST_HALF:.2g} are 0 in half", (node.op_type, *used_by)
+            node, f"underflow, results below {_MIN_HALF:.2g} are 0 in half", (node.op_type, *used_by)
         )
     return Parting(
         node,
@@ -184,7 +194,7 @@ def _explain_node(
 
 
 def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]:
-    """The floats that nodes of the main graph make, on both sides."""
+    """Return the statistics of the floats that nodes of the main graph make, on both sides."""
     values = graph_values(infer_shapes(half.model).graph)
     made = set(_iter_made(whole.model))
     names = [name for name in _iter_floats(half.model) if name in values and name in made]
@@ -199,15 +209,15 @@ def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]
         return seen
 
     size = sum(4 * values[name].size for name in names)
-    step = max(-(-len(names) // MOST_TENSORS), -(-size // (_MOST_CHUNKS * _CHUNK_BYTES)))
+    step = max(-(-len(names) // MAX_TENSORS), -(-size // (_MAX_CHUNKS * _CHUNK_BYTES)))
     if step <= 1:
         return look(names)
-    # Of a large graph a sample first, then what lies between the last that is alike and the first that is
-    # not. What comes after is left out: nothing is known of what its nodes take.
+    # A large graph is sampled first. Then the tensors between the last that agrees and the first
+    # that differs are compared. Later ones are left out: the inputs of their nodes are unknown.
     sample = look(names[::step], to_first=True)
     first = next((i for i, seen in enumerate(sample.values()) if seen.error > LIMIT), 0) * step
     return {name: sample[name] for name in names[:first:step]} | look(
-        names[max(0, first - step + 1) : first + 1][-MOST_TENSORS:]
+        names[max(0, first - step + 1) : first + 1][-MAX_TENSORS:]
     )
 
 
@@ -222,7 +232,7 @@ def _iter_floats(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
-    """Tensors that fit into memory together, in float."""
+    """Yield groups of tensors that fit into memory together, in float."""
     chunk: list[str] = []
     size = 0
     for name in names:
@@ -236,7 +246,7 @@ def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[l
 
 
 def _compare(ours: Array, theirs: Array) -> Tensor:
-    # In float, and picked out only where something is not finite: activations may be large.
+    # Activations may be large: they stay in float, and are copied only if a value is not finite.
     known = np.isfinite(theirs)
     if not known.all():
         ours, theirs = ours[known], theirs[known]

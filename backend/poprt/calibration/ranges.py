@@ -1,8 +1,8 @@
-"""What values a graph's inputs can have, found by following them to the operators that use them; floats may
-be indices, too.
+"""Ranges of the values of a graph's inputs, found by following the inputs to the operators that use
+them. Floats may be indices, too.
 
-An index must be inside its table or a run fails; a mask of nothing but ones, or bytes that are all 1, would
-show nothing of what half precision does to a model.
+An index must be inside its table, or a run fails. A mask of only ones, or bytes that are all 1,
+would show nothing of the effect of half precision on a model.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ _PASSING = frozenset(
         "Transpose Unsqueeze"
     ).split()
 )
-"""Operators that hand on the values of their first input, or of all."""
+"""Operators that pass on the values of their first input, or of all inputs."""
 _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
-"""Operators whose second input numbers the elements of the first along an axis."""
+"""Operators whose second input indexes the elements of the first along an axis."""
 _OF_TRUTH = frozenset(
     (
         "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub Where "
         "WhereV2 Xor"
     ).split()
 )
-"""What masks are put to."""
+"""Operators that are applied to masks."""
 _SWITCH = 2
-"""Values that what is compared with, to switch between the two, has at the most."""
+"""Maximum number of values of a constant with which an input is compared to switch between the
+two."""
 _SMALL = 4_096
 
 
 @dataclass(slots=True)
 class Range:
-    """The least and the greatest value that an input of whole numbers may have, where the graph says so;
-    whether it looks like a mask otherwise."""
+    """Smallest and largest value of an integer input, if the graph determines them.
+
+    Otherwise `is_truth` says whether the input looks like a mask.
+    """
 
     least: float = -np.inf
     greatest: float = np.inf
@@ -50,13 +53,13 @@ class Range:
 
     @property
     def is_known(self) -> bool:
-        """Whether there are so many values."""
+        """Return whether both bounds are finite."""
         return bool(np.isfinite(self.least) and np.isfinite(self.greatest))
 
 
 @dataclass(slots=True)
 class _Users:
-    """Who uses which tensor, and what is known of the others."""
+    """Users of each tensor, and the known shapes and constants."""
 
     shapes: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, TensorProto]
@@ -64,7 +67,7 @@ class _Users:
 
 
 def find_range(model: onnx.ModelProto, name: str) -> Range:
-    """The range of input `name` of a static model."""
+    """Return the range of input `name` of a static model."""
     graph = model.graph
     shapes = {each: value.shape for each, value in graph_values(infer_shapes(model).graph).items()}
     known = _Users(shapes, {t.name: t for t in graph.initializer})
@@ -84,8 +87,10 @@ def find_range(model: onnx.ModelProto, name: str) -> Range:
 
 
 def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
-    """Narrow the range by what one node does with it, to which `added` has been added; the same for its
-    results, None where they are others."""
+    """Narrow the range by what one node does with the input, to which `added` has been added.
+
+    Returns what has been added to the node's results; None if the results are unrelated values.
+    """
     if node.op_type in _TABLES and index == 1:
         shape = known.shapes.get(node.input[0], ())
         if shape:
@@ -100,7 +105,7 @@ def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: 
         return _pass_offset(node, index, known, found, added)
     if node.op_type == "Equal":
         other = _constant(known, node.input[1 - index])
-        if other is not None and other.size > _SWITCH:  # one-hot, spelt out
+        if other is not None and other.size > _SWITCH:  # a one-hot encoding, written out
             _narrow(found, float(other.min()), float(other.max()), added)
             return None
     if node.op_type in _OF_TRUTH:
@@ -111,14 +116,14 @@ def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: 
 
 
 def _pass_offset(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
-    """The same of a sum or a difference."""
+    """Return the offset of the result of a sum or a difference; None for an unrelated value."""
     other = _constant(known, node.input[1 - index])
     if other is None and node.op_type == "Add":
-        return added  # most likely what makes negative indices count from the end
+        return added  # most likely the offset that lets negative indices count from the end
     if other is None or (node.op_type == "Sub" and index):
         found.is_truth |= node.op_type == "Sub"
         return None
-    # The largest offset keeps the whole inside.
+    # The largest offset keeps all values inside the table.
     return added + float(other.max() if node.op_type == "Add" else -other.min())
 
 

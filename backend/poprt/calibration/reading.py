@@ -1,8 +1,8 @@
-"""Reads the user's calibration data: an .npz file, a folder of .npy files, or a pickled dict, which may be
-anybody's.
+"""Reads the user's calibration data: an .npz file, a folder of .npy files, or a pickled dict. The
+files may be untrusted.
 
-Only arrays of numbers come out. Nothing is allocated of which the file does not have the bytes, and a pickle
-calls neither numpy nor anything else: what its opcodes ask for is noted down and made here.
+Only arrays of numbers are returned. Memory is allocated only for bytes that the file really has. A
+pickle calls neither numpy nor anything else: its calls are recorded and executed here.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from popef.text import escape, find_name_fault
 Array = npt.NDArray[Any]
 
 _NUMBERS = "biuf"
-"""numpy's kinds of truth values, whole numbers and floats."""
+"""NumPy's kinds of booleans, integers and floats."""
 _NPZ_BYTES, _NPZ_RATIO = 64 << 20, 32
-"""An .npz file may unpack to that many bytes and that many times its own size: masks compress well, bombs
-better."""
-_MOST_AXES = 32
-"""Every numpy has so many."""
+"""Maximum number of bytes that an .npz file may unpack to, and maximum ratio to its own size. Masks
+compress well, but zip bombs compress better."""
+_MAX_AXES = 32
+"""Maximum number of axes, which every version of NumPy supports."""
 _DAMAGE = (
     pickle.PickleError,
     zipfile.BadZipFile,
@@ -53,14 +53,15 @@ _DAMAGE = (
     TypeError,
     ValueError,
 )
-"""What reading damaged files raises."""
+"""Exceptions that are raised when damaged files are read."""
 
 
 def read_calibration_data(path: str | Path) -> dict[str, Array]:
-    """Arrays of numbers by input name: of an .npz file, of a folder of .npy files, or of a pickled dict as
-    the real tool takes.
+    """Return arrays of numbers by input name.
 
-    Raises CompileError, in one line, for anything else, and OSError for what cannot be read.
+    They come from an .npz file, from a folder of .npy files, or from a pickled dict as the real
+    tool accepts. Raises CompileError, in one line, for anything else, and OSError for a file that
+    cannot be read.
     """
     path = Path(path)
     try:
@@ -140,15 +141,15 @@ def _decode_npy(content: bytes) -> Array:
 def _make_array(
     raw: memoryview | bytes | bytearray, dtype: Any, shape: object, *, is_fortran: object
 ) -> Array:
-    """A view of exactly these bytes."""
+    """Return a view of exactly these bytes."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS:
         raise ValueError(f"type {dtype!r}, where only numbers can be used")
     if (
         not isinstance(shape, tuple)
-        or len(shape) > _MOST_AXES
+        or len(shape) > _MAX_AXES
         or not all(type(size) is int and size >= 0 for size in shape)
     ):
-        raise ValueError(f"a shape that is no tuple of at most {_MOST_AXES} sizes")
+        raise ValueError(f"a shape that is no tuple of at most {_MAX_AXES} sizes")
     if math.prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(
             f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has {math.prod(shape) * dtype.itemsize}"
@@ -178,13 +179,16 @@ _OPCODES = frozenset(
     "APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
     "GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD".split()
 )
-"""What dicts of arrays and plain values are made of in all protocols."""
+"""Opcodes that dicts of arrays and plain values consist of, in all protocols."""
 _MEMO = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Before anything is executed: pickle itself allocates what a length or a place in its memo asks for.
-    `genops` finds every length that the file does not have."""
+    """Check the opcodes before anything is executed.
+
+    pickle itself allocates what a length or an index in its memo requests. `genops` finds every
+    length for which the file has too few bytes.
+    """
     for number, (opcode, argument, place) in enumerate(pickletools.genops(content)):
         if opcode.name not in _OPCODES:
             raise ValueError(f"opcode {opcode.name} at byte {place}")
@@ -196,7 +200,7 @@ def _check_opcodes(content: bytes) -> None:
 
 
 class _Noted:
-    """What a pickle may call; it has no state that a pickle could set."""
+    """Function that a pickle may call; it has no state that a pickle could set."""
 
     __slots__ = ("_call",)
 
@@ -211,7 +215,10 @@ class _Noted:
 
 
 class _NotedType:
-    """A numpy.dtype. A real one, or a real array, would take any state from the pickle."""
+    """Replacement of numpy.dtype.
+
+    A real one, or a real array, would take any state from the pickle.
+    """
 
     __slots__ = ("_order", "_text")
 
@@ -232,7 +239,7 @@ class _NotedType:
 
 
 class _NotedArray:
-    """A numpy.ndarray or a scalar of numpy's, which may get its state later."""
+    """Replacement of a numpy.ndarray or of a NumPy scalar, which may get its state later."""
 
     __slots__ = ("array",)
 
@@ -249,7 +256,7 @@ class _NotedArray:
             raise pickle.UnpicklingError(
                 f"an array of {type(raw).__name__}, where bytes and a type were expected"
             )
-        # Python 2's strings of bytes were read as latin-1.
+        # Byte strings of Python 2 were read as latin-1.
         return _make_array(
             raw.encode("latin1") if isinstance(raw, str) else raw, dtype.make(), shape, is_fortran=is_fortran
         )
@@ -257,7 +264,7 @@ class _NotedArray:
 
 def _note_buffer(raw: Any, dtype: Any, shape: Any, order: object, axes: Any = None) -> _NotedArray:
     noted = _NotedArray(raw, dtype, shape, order == "F")
-    if axes is not None and noted.array is not None:  # numpy 2.3 and later: of C's order, then transposed
+    if axes is not None and noted.array is not None:  # numpy 2.3 and later: transposed C order
         noted.array = noted.array.transpose(axes)
     return noted
 
@@ -282,7 +289,7 @@ class _NotingUnpickler(pickle.Unpickler):
 
 
 class _Budget:
-    """Bytes that the values of lists may take: those of the file, however often it names one of them."""
+    """Limit of the bytes of lists: the size of the file, however often it refers to one of them."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -294,7 +301,7 @@ class _Budget:
 
 
 def _to_array(value: object, budget: _Budget) -> Array:
-    array: Array = np.asarray(_resolve(value, budget, _MOST_AXES))
+    array: Array = np.asarray(_resolve(value, budget, _MAX_AXES))
     if array.dtype.kind not in _NUMBERS:
         raise ValueError(f"type {array.dtype}, where only numbers can be used")
     return array

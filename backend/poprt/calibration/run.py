@@ -1,4 +1,4 @@
-"""Computes a model in half and in float on the same inputs, and reports what half made of it."""
+"""Computes a model in half and in float on the same inputs, and reports the effect of half."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ _HALVES = frozenset((TensorProto.FLOAT16,))
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the calibration run found: nothing where the model computes in float, or could not be computed
-    here."""
+    """Results of the calibration run; empty if the model computes in float or cannot run here."""
 
     comparison: Comparison | None = None
     overflows: tuple[Overflow, ...] = ()
@@ -53,12 +52,13 @@ def calibrate(
     data: Mapping[str, Array] | None = None,
     renarrow: Renarrow | None = None,
 ) -> Findings:
-    """Compare a model in half with the same in float (None: itself, rounded nowhere); warn of overflow and
-    outputs that part.
+    """Compare a model in half with the same in float; log warnings about overflow and outputs that
+    differ.
 
-    `streams` are the inputs, `data` rows by input name (None: made up). With `renarrow` the option that
-    brings the two together again is looked for. Raises CompileError for data that do not fit, and
-    LoadTimeoutError for a model that cannot be made ready in time.
+    `whole` is the model in float; None means the model in half without rounding. `streams` are the
+    inputs, `data` rows by input name (None: random data). With `renarrow`, search for the option
+    that makes the two agree. Raises CompileError for data that do not fit, and LoadTimeoutError for
+    a model that cannot be made ready in time.
     """
     if not has_types(half.model.graph, _HALVES):
         return Findings()
@@ -79,9 +79,7 @@ def calibrate(
     report(overflows, made_up=data is None)
     try:
         comparison = _compare(half, whole, batches, ours, made_up=data is None, renarrow=renarrow)
-    except (
-        _FAILURES
-    ) as error:  # of the model in float, or of one that is tried: the compiled one is ready in time
+    except _FAILURES as error:  # not of the compiled model, which is ready in time
         _warn_of_failure(error)
         return Findings(overflows=overflows)
     return Findings(comparison, overflows)
@@ -107,7 +105,7 @@ def _compare(
     errors = [comparer.add(*pair) for pair in zip(ours, whole.run(batches), strict=False)]
     comparison = comparer.result(made_up=made_up)
     if comparison.is_bad:
-        if has_types(half.model.graph, QUARTERS):  # it is known where such a model parts: at every layer
+        if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
         else:
             reason = parting.explain(half, whole, batches[int(np.argmax(errors))], renarrow)
@@ -132,8 +130,10 @@ def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
 
 
 def _compute(half: Side, batches: Sequence[Feeds]) -> tuple[tuple[Overflow, ...], list[list[Array]]]:
-    """The nodes that overflow, and the outputs as they will be served; one graph does both where sums are
-    kept in float."""
+    """Return the nodes that overflow, and the outputs as they will be served.
+
+    If sums are kept in float, one graph computes both.
+    """
     floats = Numerics(half_partials=False)
     ours = list(half.run(batches)) if half.numerics != floats else []
     watches: list[Watch] = []

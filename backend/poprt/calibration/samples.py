@@ -19,14 +19,16 @@ from poprt.programs import make_streams
 
 Array = npt.NDArray[Any]
 Data = Mapping[str, Any] | str | Path
-"""Samples by input name, along the first axis, or where they are: see `read_calibration_data`."""
+"""Samples by input name, along the first axis, or their path: see `read_calibration_data`."""
 
 _NUMBERS = "biuf"
 
 
 def read_samples(data: Data) -> dict[str, Array]:
-    """The samples as arrays of finite numbers. Raises CompileError for anything else, and OSError for a file
-    that cannot be read."""
+    """Return the samples as arrays of finite numbers.
+
+    Raises CompileError for anything else, and OSError for a file that cannot be read.
+    """
     if isinstance(data, (str, Path)):
         samples = read_calibration_data(data)
     elif isinstance(data, Mapping):
@@ -48,15 +50,20 @@ def read_samples(data: Data) -> dict[str, Array]:
 
 
 def iter_batches(model: onnx.ModelProto, samples: Mapping[str, Array]) -> Iterator[Feeds]:
-    """The samples in batches of the size that the model has, the last filled up from the beginning. Raises
-    CompileError for samples that do not fit the inputs."""
+    """Yield the samples in batches of the model's size; the last is filled up from the beginning.
+
+    Raises CompileError for samples that do not fit the inputs.
+    """
     streams = find_input_streams(model)
     sizes = {stream.shape[0] if stream.shape else 0 for stream in streams}
     yield from iter_given(streams, samples, sizes.pop() if len(sizes) == 1 else 0) if streams else [{}]
 
 
 def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
-    """The streams of the inputs. Raises CompileError for one whose shape is not static."""
+    """Return the streams of the inputs.
+
+    Raises CompileError for an input whose shape is not static.
+    """
     inputs = find_inputs(model.graph)
     for value in inputs:
         tensor = value.type.tensor_type

@@ -1,5 +1,5 @@
-"""A model ready to be computed in the calibration run: in half as it will be served, or in float beside
-it."""
+"""A model that is ready to be computed in the calibration run: in half as it will be served, or in
+float for comparison."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 ENOUGH_SECONDS = 2.0
-"""After which no further batch is computed."""
+"""Time in seconds after which no further batch is computed."""
 MIN_LIMIT_SECONDS, MAX_LIMIT_SECONDS = 120.0, 3600.0
-"""The bounds of the longest time that one batch may take."""
+"""Bounds of the time limit of one batch, in seconds."""
 _MIN_OPERATIONS_PER_CORE_SECOND = 5 * 10**8
-"""Multiply-adds of the slowest case: a product of 512 by 1024 by 1024 with sums in half does 0.6e9 without
-kernels and 1.6e9 with the portable ones on a core that other processes share."""
+"""Multiply-adds per second and core in the slowest case. A product of 512 by 1024 by 1024 with sums
+in half does 0.6e9 without kernels and 1.6e9 with the portable kernels, on a core that other
+processes share."""
 READY_SECONDS = 150.0
-"""The longest that a compiled model may take to be made ready: half of what a server allows, which may be
-slower."""
+"""Maximum time in seconds until a compiled model is ready: half of what a server allows, because
+the server may be slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A static model, the values of the initializers that it holds without data, and what is rounded in it
-    (None: nothing)."""
+    """A static model, the values of its initializers without data, and its rounding.
+
+    If `numerics` is None, nothing is rounded.
+    """
 
     model: onnx.ModelProto
     weights: Mapping[str, Array]
@@ -54,7 +57,8 @@ class Side:
         change: Callable[[onnx.GraphProto], None] = lambda _graph: None,
         enough_seconds: float = ENOUGH_SECONDS,
     ) -> Iterator[list[Array]]:
-        """The values of `names` (default: the outputs) for each batch, until enough time has passed.
+        """Yield the values of `names` (default: the outputs) for each batch, until enough time has
+        passed.
 
         `change` may add outputs to the lowered graph. Raises LoadError and RunError.
         """
@@ -65,7 +69,7 @@ class Side:
             change(lowered.graph)
             known = {value.name: value for value in lowered.graph.output}
             wanted[:] = known if names is None else names
-            # Runs for a few tensors of a large graph compute no more than these need.
+            # A run for a few tensors of a large graph computes only what they need.
             replace_outputs(
                 lowered.graph,
                 [
@@ -81,10 +85,10 @@ class Side:
             limit_seconds=self._limit_seconds(),
             ready_seconds=READY_SECONDS,
             in_order=True,
-            # The side in float is the oracle.
+            # The side in float is the reference, so it is not optimised.
             optimise=self.numerics is not None,
         )
-        # All tensors are there for who asks for them, and are looked at before they are rounded.
+        # All tensors must be available to callers, and are read before they are rounded.
         kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
         with closing(open_lowered(make, options, "of the calibration run", kernels)) as graph:
             start = time.monotonic()
@@ -94,7 +98,7 @@ class Side:
                     return
 
     def _limit_seconds(self) -> float:
-        """The longest that one batch may take: it grows with the work of the model."""
+        """Return the time limit of one batch, which grows with the work of the model."""
         needed = count_all_operations(infer_shapes(self.model)) / _MIN_OPERATIONS_PER_CORE_SECOND
         return min(MAX_LIMIT_SECONDS, MIN_LIMIT_SECONDS + needed / (os.cpu_count() or 1))
 
@@ -108,4 +112,4 @@ class Side:
 
 
 Renarrow = Callable[[frozenset[str]], Side]
-"""Makes the half side anew, with operators of those types kept in float."""
+"""Function that makes the half side again, with operators of those types kept in float."""

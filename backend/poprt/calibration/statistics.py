@@ -1,5 +1,6 @@
-"""What values look like: their moments and a histogram. And the count of each half among them, which is all
-that there is to know of any number of halves when their order does not matter.
+"""Statistics of values: their moments and a histogram, and the count of each half among them.
+
+The counts describe any number of halves completely if their order does not matter.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from poprt.calibration.errors import ERRORS
 Array = npt.NDArray[Any]
 
 BINS = 32
-"""Of a histogram in precision_compare.log, as in the real tool's."""
+"""Number of bins of a histogram in precision_compare.log, as in the real tool's."""
 _HALVES = 1 << 16
-"""Codes of 16 bits."""
+"""Number of codes of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Mean, standard deviation, extremes, skewness, kurtosis (0: a normal distribution's) and a histogram of
-    32 equal bins from the smallest value to the largest. Of values that are all one, skewness and kurtosis
-    are 0."""
+    """Mean, standard deviation, extremes, skewness, kurtosis (0 for a normal distribution) and a
+    histogram.
+
+    The histogram has 32 equal bins from the smallest value to the largest. If all values are equal,
+    skewness and kurtosis are 0.
+    """
 
     mean: float
     std: float
@@ -38,7 +42,10 @@ class Moments:
 
     @staticmethod
     def of(values: Array, counts: Array | None = None) -> Moments:
-        """Of finite values, each as often as its count says; all zeros where there are none."""
+        """Return the moments of finite values, each as often as its count says.
+
+        All moments of no values are 0.
+        """
         flat = np.asarray(values, np.float64).ravel()
         if not flat.size:
             return Moments(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (0,) * BINS)
@@ -47,7 +54,7 @@ class Moments:
         mean = float(flat @ weights / total)
         apart = flat - mean
         second, third, fourth = (float(apart**power @ weights / total) for power in (2, 3, 4))
-        # What rounding leaves of the variance of equal values is none.
+        # The rounding error of the variance of equal values counts as 0.
         varies = flat.min() < flat.max() and second > 0
         found, _ = np.histogram(flat, BINS, weights=weights) if varies else (np.zeros(BINS), None)
         if not varies:
@@ -63,7 +70,7 @@ class Moments:
         )
 
     def describe(self) -> str:
-        """In one line, without the histogram."""
+        """Return the moments in one line, without the histogram."""
         return (
             f"mean {self.mean:.6g}, std {self.std:.6g}, min {self.least:.6g}, max {self.most:.6g}, "
             f"skewness {self.skewness:.6g}, kurtosis {self.kurtosis:.6g}"
@@ -72,23 +79,25 @@ class Moments:
 
 @dataclass(slots=True)
 class HalfCounts:
-    """How often each half occurs in arrays that are shown one after the other and then forgotten: 512 KiB,
-    however many there are."""
+    """Number of occurrences of each half in arrays that are added one after the other and not kept.
+
+    It takes 512 KiB, however many arrays are added.
+    """
 
     _counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_HALVES, np.int64))
 
     def add(self, values: Array) -> None:
-        """Count floats, rounded to half first, what is too large to the largest; or halves."""
+        """Count halves, or floats rounded to half; too large values count as the largest half."""
         halves = values if values.dtype == np.float16 else narrow_to_half(values)
         self._counts += np.bincount(np.ascontiguousarray(halves).view(np.uint16).ravel(), minlength=_HALVES)
 
     @property
     def lost(self) -> int:
-        """How many were NaN or infinite."""
+        """Return how many values were NaN or infinite."""
         return int(self._counts[~np.isfinite(_all_halves())].sum())
 
     def distribution(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The finite values that occur, rising, and how often."""
+        """Return the finite values that occur, in ascending order, and how often each occurs."""
         values = _all_halves().astype(np.float64)
         found = np.flatnonzero((self._counts > 0) & np.isfinite(values))
         order = found[np.argsort(values[found], kind="stable")]
@@ -100,9 +109,11 @@ def _all_halves() -> npt.NDArray[np.float16]:
 
 
 def iter_comparison(original: Array, other: Array) -> Iterator[str]:
-    """The lines that compare values with those that they stand for: moments and histogram of both and of the
-    difference, then the errors of `calibration.errors`. Where one of a pair is not finite it is left out, and
-    counted."""
+    """Yield the lines that compare values with their originals.
+
+    The lines are moments and histogram of both and of the difference, then the errors of
+    `calibration.errors`. Pairs in which a value is not finite are left out and counted.
+    """
     left, right = (np.asarray(each, np.float64).ravel() for each in (original, other))
     known = np.isfinite(left) & np.isfinite(right)
     if not known.all():

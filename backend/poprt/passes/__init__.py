@@ -1,5 +1,8 @@
-"""Passes: each rewrites or checks a model, under the real tool's name where that has the same. One family a
-file; what a pass is: `base_pass`. Which of them run, and in which order: `poprt.pipeline`."""
+"""Passes that rewrite or check a model.
+
+A pass has the real tool's name where the real tool has the same pass. Each file has one family of
+passes. `base_pass` defines a pass; `poprt.pipeline` selects the passes that run and their order.
+"""
 
 from poprt.passes import (
     apply_ir_pass,

@@ -1,4 +1,4 @@
-"""Several passes of the real tool's ONNX IR family in one turn."""
+"""Pass that runs several passes of the real tool's ONNX IR family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IR_PASSES = frozenset(
         "replace_einsum_with_matmul trace_folding unique_name_for_nodes"
     ).split()
 )
-"""The passes of that family, by the real tool's list of its classes."""
+"""Names of the passes of that family, from the real tool's list of its classes."""
 
 
 @register("apply_ir_pass")
@@ -28,7 +28,7 @@ class ApplyIrPass(Pass):
     """Runs the passes of those names, one after the other."""
 
     def __init__(self, passes: Sequence[str] = ()) -> None:
-        """Raises CompileError for the name of another pass, or of none."""
+        """Create the passes. Raise CompileError for a name outside the family."""
         super().__init__()
         for name in passes:
             if name not in IR_PASSES:
@@ -39,7 +39,7 @@ class ApplyIrPass(Pass):
         self._passes = [get_pass(name) for name in passes]
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """In the order of the names."""
+        """Run the passes in the order of their names."""
         for each in self._passes:
             model = each(model)
         return model

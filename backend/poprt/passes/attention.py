@@ -1,4 +1,5 @@
-"""Passes over the products and scales in the attention of transformers. Its masks: `masks`."""
+"""Passes over the products and scales in the attention of transformers. Passes over its masks are
+in `masks`."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from poprt.passes.views import Array, Shape
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _VIEWS = ("Identity", "Reshape", "Transpose")
-"""Between a projection and the product of queries and keys."""
-_MOST_VIEWS = 4
+"""Operators that may stand between a projection and the product of queries and keys."""
+_MAX_VIEWS = 4
 
 
 @register("pre_scale")
@@ -31,7 +32,7 @@ class PreScale(PatternPass):
     op_types = frozenset(("Div", "Mul"))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the scale of a product of two activations that nobody else reads."""
+        """Rewrite the scale of a product of two activations that no other node reads."""
         found = _read_scale(node, scope)
         if found is None:
             return
@@ -50,7 +51,7 @@ class PreScale(PatternPass):
 
 
 def _read_scale(node: onnx.NodeProto, scope: Scope) -> tuple[onnx.NodeProto, float] | None:
-    """The product that a node scales, and the factor."""
+    """Return the product that a node scales, and the factor."""
     sides = [(0, 1), (1, 0)] if node.op_type == "Mul" else [(0, 1)]
     for at, other in sides:
         number, product = scope.number(node.input[other]), scope.maker(node.input[at], "MatMul")
@@ -65,9 +66,9 @@ def _read_scale(node: onnx.NodeProto, scope: Scope) -> tuple[onnx.NodeProto, flo
 
 
 def _scale_projection(name: str, factor: float, scope: Scope) -> bool:
-    """Have the projection that makes a tensor by way of views read its weight and bias scaled; whether there
-    is one."""
-    for _ in range(_MOST_VIEWS):
+    """Scale the weight and bias of the projection that makes a tensor, through views if there are
+    any. Return whether there is such a projection."""
+    for _ in range(_MAX_VIEWS):
         view = scope.maker(name, *_VIEWS)
         if view is None or not scope.is_read_once(name):
             break
@@ -103,21 +104,21 @@ def _scale_weight(name: str, factor: float, scope: Scope) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Projection:
-    """MatMul, Add, Reshape and Transpose that make one of queries, keys and values, as heads."""
+    """MatMul, Add, Reshape and Transpose that make queries, keys or values, split into heads."""
 
     product: onnx.NodeProto
     bias: str
     shape: Shape
-    """Batch, tokens, heads and their size."""
+    """Sizes of batch, tokens, heads and elements of a head."""
     end: onnx.NodeProto
     is_turned: bool
-    """Whether tokens come last, as those of keys may."""
+    """Flag that tokens come last, as those of keys may."""
 
 
 _PLAIN, _TURNED = [0, 2, 1, 3], [0, 2, 3, 1]
 _HEADS_RANK = 4
 _PROJECTIONS = 3
-"""Queries, keys and values."""
+"""Number of projections: queries, keys and values."""
 
 
 @register("fused_attention")
@@ -128,7 +129,8 @@ class FusedAttention(PatternPass):
     op_types = frozenset(("MatMul",))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the first of three; more of the same tensor are keys and values of several layers."""
+        """Fuse the three products at the first of them. More products of the same tensor are keys
+        and values of several layers."""
         if not scope.is_first(node.input[0], node):
             return
         readers = scope.readers.get(node.input[0], {}).values()
@@ -194,7 +196,7 @@ class MatMulRotaryEmbedding(PatternPass):
     op_types = frozenset(("Add",))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the sum of both products."""
+        """Rewrite the rotation at the sum of both products."""
         products = [scope.maker(name, "Mul") for name in node.input]
         first, second = products[0], products[-1]
         if first is None or second is None or first is second:
@@ -206,12 +208,12 @@ class MatMulRotaryEmbedding(PatternPass):
                         return
 
     def _turn(self, source: str, turned: str, scope: Scope) -> bool:
-        """Replace what turns `source`; whether there was anything to replace."""
+        """Replace the nodes that turn `source`. Return whether there was anything to replace."""
         shape = scope.shape(source)
         if not shape or scope.shape(turned) != shape or scope.type(source) not in _FLOATS:
             return False
         nodes = _find_moves(source, turned, scope)
-        if not nodes or shape[-1] > _MOST_TURNED or 0 in shape:
+        if not nodes or shape[-1] > _MAX_TURNED or 0 in shape:
             return False
         matrix = _find_matrix(nodes, source, turned, shape, scope)
         if matrix is None:
@@ -226,21 +228,22 @@ class MatMulRotaryEmbedding(PatternPass):
 
 
 _MOVES = ("Concat", "Gather", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-"""Of which exporters write the exchange of elements."""
-_MOST_MOVES = 16
-"""Nodes; the longest known form has 9."""
-_MOST_TURNED = 1024
-"""Elements of a head; more are no rotary embedding, and a matrix of them is no saving."""
-_MOST_TRIED = 1 << 24
-"""Elements that are numbered in float."""
+"""Operators with which exporters write the exchange of elements."""
+_MAX_MOVES = 16
+"""Maximum number of nodes; the longest known form has 9."""
+_MAX_TURNED = 1024
+"""Maximum number of elements of a head. More are no rotary embedding, and a matrix of them saves
+nothing."""
+_MAX_TRIED = 1 << 24
+"""Maximum number of elements that are numbered in float."""
 _ROWS = 2
-"""Of the first axis, if all that is moved has it, as many as tell whether they stay apart: what moves is then
-the same for any number."""
+"""Number of rows of the first axis to try, if every moved tensor has that axis. Two rows show
+whether rows stay apart: then the nodes move the elements in the same way for any number of rows."""
 
 
 def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] | None:
-    """The nodes, in order, that make `result` of `source` and constants by moving and negating; None where
-    there is more to it."""
+    """Return the nodes, in order, that make `result` of `source` and constants by moving and
+    negating. Return None if they do more than that."""
     found: dict[int, onnx.NodeProto] = {}
     waiting = [result]
     while waiting:
@@ -248,7 +251,7 @@ def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] 
         if name == source or not name or scope.value(name) is not None:
             continue
         node = scope.maker(name, *_MOVES)
-        if node is None or len(found) > _MOST_MOVES:
+        if node is None or len(found) > _MAX_MOVES:
             return None
         if id(node) not in found:
             found[id(node)] = node
@@ -259,14 +262,15 @@ def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] 
 def _find_matrix(
     nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, scope: Scope
 ) -> Array | None:
-    """What the last axis is multiplied by, if that is all that the nodes do: elements that bear the number of
-    their place tell where they went, and those that bear the number of their row, that they stayed in it."""
+    """Return the matrix that multiplies the last axis, or None if the nodes do anything else. Two
+    inputs are tried. Elements that hold the number of their place show where each element goes.
+    Elements that hold the number of their row show that each stays in its row."""
     held = _find_held(nodes, source, scope)
     if all((scope.shape(node.output[0]) or ())[:1] == shape[:1] for node in nodes):
         _take_rows(held, nodes, shape[0])
         shape = (min(_ROWS, shape[0]), *shape[1:])
     size, rows = shape[-1], math.prod(shape[:-1])
-    if rows * size > _MOST_TRIED:
+    if rows * size > _MAX_TRIED:
         return None
     model = _make_model(nodes, source, result, shape, held, scope)
     numbered = np.broadcast_to(np.arange(1, size + 1, dtype=np.float32), (rows, size))
@@ -286,7 +290,7 @@ def _find_matrix(
 
 
 def _take_rows(held: list[TensorProto], nodes: list[onnx.NodeProto], rows: int) -> None:
-    """Have Reshapes make few rows of a first axis, in place."""
+    """Change Reshapes in place so that they make few rows of a first axis."""
     shapes = {node.input[1] for node in nodes if node.op_type == "Reshape" and len(node.input) > 1}
     for tensor in held:
         if tensor.name in shapes:
@@ -296,7 +300,8 @@ def _take_rows(held: list[TensorProto], nodes: list[onnx.NodeProto], rows: int) 
 
 
 def _run(model: onnx.ModelProto, source: str, tried: list[Array]) -> list[Array] | None:
-    """What a model of one input makes of each; None where ONNX Runtime does not take it."""
+    """Return the result of a model with one input for each tried value. Return None if ONNX Runtime
+    rejects the model."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -310,7 +315,7 @@ def _run(model: onnx.ModelProto, source: str, tried: list[Array]) -> list[Array]
 
 
 def _find_held(nodes: list[onnx.NodeProto], source: str, scope: Scope) -> list[TensorProto]:
-    """The constants that the nodes read."""
+    """Return copies of the constants that the nodes read."""
     held = []
     for name in dict.fromkeys(name for node in nodes for name in node.input):
         tensor = scope.tensor(name)
@@ -341,4 +346,4 @@ def _make_model(
 
 
 _IR_VERSION = 8
-"""That all ONNX Runtimes in use take."""
+"""IR version that all ONNX Runtimes in use accept."""

@@ -1,7 +1,7 @@
-"""What a pass is, and the registry of them all: name, stage, default, the option that switches it, and what
-it has to do with other passes.
+"""Base class of passes and their registry. The registry has the name, stage, default and option of
+each pass, and its constraints on other passes.
 
-Nothing here knows what a pass does, nor the order in which they run (`poprt.pipeline`).
+This module does not know what a pass does, nor the order in which passes run (`poprt.pipeline`).
 """
 
 from __future__ import annotations
@@ -21,62 +21,63 @@ Transform = Callable[[onnx.GraphProto, bool], onnx.GraphProto]
 
 
 class Stage(IntEnum):
-    """The parts of a conversion, in their order: each takes what the one before it leaves."""
+    """Stages of a conversion, in their order. Each stage takes the model that the stage before it
+    leaves."""
 
     ADMISSION = 0
-    """What is given: is it a model that may be looked at."""
+    """Check of the given file: whether it is a model that may be read."""
     INTERFACE = 1
-    """Opset, inputs, outputs and their shapes."""
+    """Passes on the opset, the inputs, the outputs and their shapes."""
     FOLDING = 2
-    """What does not depend on the inputs, and what need not be computed."""
+    """Folding of nodes that do not depend on the inputs, and removal of unneeded computation."""
     PATTERNS = 3
-    """Subgraphs that one operator takes the place of, or a cheaper subgraph."""
+    """Replacement of subgraphs by one operator, or by a cheaper subgraph."""
     BORDERS = 4
-    """The types in which the host sends and gets."""
+    """Types in which the host sends inputs and receives outputs."""
     PRECISION = 5
-    """The types in which the chip computes."""
+    """Types in which the chip computes."""
     CHIP = 6
     """Operators that only the chip's own compiler knows: the real tool's popart_dependent_process."""
     CUSTOM = 7
     """Passes that the user lists."""
     LAYOUT = 8
-    """Where tensors are laid out anew."""
+    """Changes of the layout of tensors."""
     CHECKS = 9
-    """The converted graph: can the chip run it."""
+    """Checks that the chip can run the converted graph."""
     LOWERING = 10
-    """From the converted graph to the placed one."""
+    """Lowering of the converted graph to the placed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassInfo:
-    """What is known of a pass before it is made."""
+    """Facts about a pass that are known before it is created."""
 
     stage: Stage = Stage.CUSTOM
     default: bool = False
-    """Whether it runs without being asked for."""
+    """Flag that the pass runs by default."""
     option: str = ""
-    """The option that switches it on, where it does not run by default."""
+    """Option that enables the pass, where it does not run by default."""
     unless: str = ""
-    """The option that switches it off, where it runs by default."""
+    """Option that disables the pass, where it runs by default."""
     values: frozenset[str] = frozenset()
-    """Of that option those that do; none listed: whatever is not empty."""
+    """Values of `option` that enable the pass; if empty, every non-empty value does."""
     takes: Mapping[str, str] = field(default_factory=dict)
-    """The arguments of the pass, and the options that give them."""
+    """Arguments of the pass, each with the option that gives its value."""
     is_ours: bool = False
-    """Whether the real tool has no pass of that name."""
+    """Flag that the real tool has no pass of that name."""
     refusal: str = ""
-    """Why it does not run here; "": it does."""
+    """Reason why the pass is unsupported here; "" if it is supported."""
     properties: Mapping[str, Any] = field(default_factory=dict)
-    """What users say of theirs, such as their type."""
+    """Properties that users give to their passes, such as `type`."""
     before: frozenset[str] = frozenset()
-    """Passes that may only come later."""
+    """Passes that may run only after this one."""
     depend: frozenset[str] = frozenset()
-    """Passes that have to have come."""
+    """Passes that must have run before this one."""
     against: frozenset[str] = frozenset()
-    """Passes that may not run together with it."""
+    """Passes that may not run together with this one."""
 
     def is_on(self, options: Any) -> bool:
-        """Whether `options`, which has them as attributes, ask for the pass."""
+        """Return whether `options`, an object with the options as attributes, enables the pass."""
         if self.default:
             return not (self.unless and getattr(options, self.unless))
         if not self.option:
@@ -86,32 +87,34 @@ class PassInfo:
 
 
 class Pass:
-    """One rewriting or check of a model; subclasses say in `run` what they do, and their arguments have
-    defaults, but for those of lowering, which nobody asks for by name.
+    """Base class of passes: a pass rewrites or checks a model.
 
-    Called, it gives the model that came of it, which may be the one it was given, changed in place. It visits
-    the bodies of If, Loop and Scan, and does nothing where its conditions do not hold.
+    Subclasses define `run`. Their arguments have defaults, except those of lowering passes, which
+    are not requested by name. A call returns the resulting model, which may be the given one,
+    changed in place. A pass visits the bodies of If, Loop and Scan. It changes nothing where its
+    conditions do not hold.
     """
 
     name: ClassVar[str] = ""
     info: ClassVar[PassInfo] = PassInfo()
-    """Both are given by `register`."""
+    """Facts about the pass. `register` sets both `name` and `info`."""
 
     def __init__(self, *_arguments: Any, **_options: Any) -> None:
         self.logger = logging.getLogger("poprt")
 
     def __call__(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model after the pass."""
+        """Run the pass and return the resulting model."""
         return self.run(model)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """What the pass does; for subclasses to define."""
+        """Run the pass. Subclasses define it."""
         raise NotImplementedError(f"pass {type(self).__name__} does not say what it does: define run")
 
     def traverse_graph(
         self, graph: onnx.GraphProto, transform: Transform, is_main_graph: bool = True
     ) -> onnx.GraphProto:
-        """What `transform` makes of a graph and, before it, of the bodies inside its nodes."""
+        """Apply `transform` to the bodies inside a graph's nodes, then to the graph. Return its
+        result."""
         for node in graph.node:
             for body in iter_bodies(node):
                 changed = self.traverse_graph(body, transform, False)
@@ -121,32 +124,32 @@ class Pass:
 
     @staticmethod
     def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
-        """`poprt.get_pass`."""
+        """Call `poprt.get_pass`."""
         return get_pass(name, *arguments, **options)
 
     @staticmethod
     def get_registered_passes() -> dict[str, type[Pass]]:
-        """`poprt.get_registered_passes`."""
+        """Call `poprt.get_registered_passes`."""
         return get_registered_passes()
 
     @staticmethod
     def get_typed_registered_passes(kind: Any) -> dict[str, type[Pass]]:
-        """The passes whose property `type` is `kind`, by name."""
+        """Return the passes whose property `type` is `kind`, by name."""
         return get_typed_registered_passes(kind)
 
     @staticmethod
     def register_pass(name: str) -> Callable[[_P], _P]:
-        """`poprt.passes.register`."""
+        """Call `poprt.passes.register`."""
         return register(name)
 
     @staticmethod
     def override_register_pass(name: str) -> Callable[[_P], _P]:
-        """A decorator that registers a pass under a name that may be taken."""
+        """Return a decorator that registers a pass under a name that may be registered already."""
         return override_register(name)
 
     @staticmethod
     def property_register(key: str, value: Any) -> Callable[[_P], _P]:
-        """A decorator that says something of a pass, such as its `type`."""
+        """Return a decorator that sets a property of a pass, such as its `type`."""
 
         def add(made: _P) -> _P:
             info = _own_info(made)
@@ -157,18 +160,19 @@ class Pass:
 
     @staticmethod
     def against_passes(names: Iterable[str]) -> Callable[[_P], _P]:
-        """A decorator: the pass may not run together with those."""
+        """Return a decorator that forbids the pass to run together with those passes."""
         return _constrain("against", names)
 
     @staticmethod
     def constraint_passes(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
-        """A decorator: `against`, as above; `depend`, those have to run before it; `before`, those only after
-        it."""
+        """Return a decorator that adds a constraint of one kind. `against`: the pass may not run
+        together with those passes. `depend`: those passes have to run before it. `before`: those
+        passes may run only after it."""
         return _constrain(kind, names)
 
 
 class ImmutablePass(Pass):
-    """A pass that looks at a model and computes nothing else: a check, or a report."""
+    """Base class of passes that do not change a model: checks and reports."""
 
 
 _PASSES: dict[str, type[Pass]] = {}
@@ -178,15 +182,16 @@ _KINDS = ("against", "depend", "before")
 
 
 def get_all_named_subclasses(cls: type[Pass]) -> dict[str, type[Pass]]:
-    """The registered subclasses of `cls` by name: what every pass is found in. Users put a function of their
-    own in its place to have passes of theirs found."""
+    """Return the registered subclasses of `cls` by name. Every look-up of a pass calls it. Users
+    replace this function to have their own passes found."""
     return {name: found for name, found in _PASSES.items() if issubclass(found, cls)}
 
 
 def register(name: str, **facts: Any) -> Callable[[_P], _P]:
-    """A decorator that registers a pass under `name`, with what `PassInfo` says of passes.
+    """Return a decorator that registers a pass under `name`, with `facts` as fields of its
+    `PassInfo`.
 
-    Raises CompileError for a name that is taken.
+    Raises CompileError for a name that is registered already.
     """
 
     def add(made: _P) -> _P:
@@ -201,8 +206,8 @@ def register(name: str, **facts: Any) -> Callable[[_P], _P]:
 
 
 def override_register(name: str, **facts: Any) -> Callable[[_P], _P]:
-    """The same for a name that may be taken: the pass takes the place of the one that has it, in the stage
-    and under the conditions in which that one runs."""
+    """Return a decorator that registers a pass under a name that may be registered already. The
+    pass replaces the registered one, and runs in its stage and under its conditions."""
     sets = {key: frozenset(value) for key, value in facts.items() if key in _SETS}
 
     def add(made: _P) -> _P:
@@ -214,8 +219,9 @@ def override_register(name: str, **facts: Any) -> Callable[[_P], _P]:
 
 
 def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
-    """Return the info of `made` in the place of the pass registered as `name`: when that one runs, and what
-    decorators of `made` say. Its constructor is given those of the options that it takes."""
+    """Return the info of `made` if it replaces the pass registered as `name`. The replaced pass
+    tells when it runs; decorators of `made` add to that. The constructor receives only the options
+    that it takes."""
     own, replaced = _own_info(made), _PASSES.get(name, made)
     if replaced is made:
         return own
@@ -234,7 +240,7 @@ def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
 
 
 def _own_info(made: type[Pass]) -> PassInfo:
-    """What decorators below have said of that class already."""
+    """Return the facts that inner decorators have already set on that class."""
     info: PassInfo = made.__dict__.get("info", PassInfo())
     return info
 
@@ -252,22 +258,22 @@ def _constrain(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
 
 
 def refuse_pass(name: str, reason: str, **facts: Any) -> None:
-    """Register a pass of the real tool that does not run here, with the reason, and where and by which option
-    it would."""
+    """Register a pass of the real tool that is unsupported here. `reason` says why; `facts` say
+    where it would run and which option would enable it."""
     made = type(name, (RefusedPass,), {"__doc__": f"Refused: {reason}."})
     register(name, refusal=reason, **facts)(made)
 
 
 class RefusedPass(Pass):
-    """A pass of the real tool that does not run here; it can be made and listed."""
+    """Pass of the real tool that is unsupported here. It can be created and listed."""
 
     def run(self, _model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError with the reason."""
+        """Raise CompileError with the reason."""
         raise CompileError(f"pass {self.name!r} does not run here: {self.info.refusal}")
 
 
 def find_pass(name: str) -> type[Pass]:
-    """The class of a pass. Raises CompileError for a name that is not registered."""
+    """Return the class of a pass. Raise CompileError for a name that is not registered."""
     known = get_all_named_subclasses(Pass)
     if name not in known:
         raise CompileError(f"pass {name!r} is not registered; known are {', '.join(sorted(known))}")
@@ -278,8 +284,11 @@ def find_pass(name: str) -> type[Pass]:
 
 
 def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
-    """A pass by its name, made with these arguments. Raises CompileError for a name that is not registered,
-    and for arguments that the pass does not take, or needs and was not given."""
+    """Return a new pass with these arguments.
+
+    Raises CompileError for a name that is not registered, for arguments that the pass does not
+    take, and for missing arguments.
+    """
     found = find_pass(name)
     signature = inspect.signature(found)
     try:
@@ -292,11 +301,11 @@ def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
 
 
 def get_registered_passes() -> dict[str, type[Pass]]:
-    """All passes by name."""
+    """Return all passes by name."""
     return get_all_named_subclasses(Pass)
 
 
 def get_typed_registered_passes(kind: Any) -> dict[str, type[Pass]]:
-    """The passes whose property `type` is `kind`, by name."""
+    """Return the passes whose property `type` is `kind`, by name."""
     found = get_registered_passes()
     return {name: each for name, each in found.items() if each.info.properties.get("type") == kind}

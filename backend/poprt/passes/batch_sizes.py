@@ -1,7 +1,7 @@
-"""Finds arithmetic with the size of a batch, as in `x * Shape(x)[0]`.
+"""Detection of arithmetic with the size of a batch, as in `x * Shape(x)[0]`.
 
-Folded, it would be that of the compiled batch for any number of rows. Sizes that are only shapes, as of a
-Reshape, are followed by the row rules.
+If it is folded, every batch is computed with the size of the compiled batch. The row rules follow
+sizes that are used as shapes only, as those of a Reshape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from poprt.passes.computing import compute
 from poprt.passes.views import Array
 
 _LARGER = "/larger_batch"
-"""Behind the names of tensors for a larger batch."""
+"""Suffix of the names of tensors for a larger batch."""
 
 _log = logging.getLogger("poprt")
 
@@ -30,9 +30,10 @@ _log = logging.getLogger("poprt")
 def find_batch_arithmetic(model: onnx.ModelProto, inputs: Collection[str], axis: int) -> str:
     """Return which node computes with the size of the batch; "" for none.
 
-    `inputs` are those whose batch, at `axis`, was variable and is fixed now. The sizes that meet data are
-    computed for this batch and for one of a row more: where values differ, the answer of a row depends on how
-    many there are. A model that cannot be of another batch has no such node.
+    `inputs` are those whose batch, at `axis`, was variable and is fixed now. Sizes that are
+    combined with data are computed for this batch and for a batch with one more row. If the values
+    differ, the result of a row depends on the number of rows. If the model cannot have another
+    batch size, the answer is "".
     """
     readers = _find_readers(model.graph)
     if not readers:
@@ -56,7 +57,7 @@ def find_batch_arithmetic(model: onnx.ModelProto, inputs: Collection[str], axis:
 
 @contextmanager
 def _larger_batch(graph: onnx.GraphProto, inputs: Collection[str], axis: int) -> Iterator[None]:
-    """Give inputs a batch of a row more for a while."""
+    """Add one row to the batch of the inputs inside the context."""
     changed = [value.type.tensor_type.shape.dim[axis] for value in graph.input if value.name in inputs]
     for dim in changed:
         dim.dim_value += 1
@@ -68,7 +69,8 @@ def _larger_batch(graph: onnx.GraphProto, inputs: Collection[str], axis: int) ->
 
 
 def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Return the tensors that are made of sizes alone, each with the first node where it meets data."""
+    """Return the tensors computed from sizes alone, each with the first node that combines it with
+    data."""
     constants = {tensor.name for tensor in graph.initializer}
     sizes: set[str] = set()
     readers: dict[str, onnx.NodeProto] = {}
@@ -95,7 +97,8 @@ def _made_of(taken: set[str], sizes: set[str], constants: set[str]) -> bool:
 
 
 def _list_nodes(model: onnx.ModelProto, names: Mapping[str, object]) -> list[onnx.NodeProto]:
-    """Return the nodes that make tensors of sizes alone, in order, which are Constants."""
+    """Return the nodes, in order, that make tensors of sizes alone. A Shape or Size becomes a
+    Constant."""
     shapes = {name: value.shape for name, value in graph_values(infer_shapes(model).graph).items()}
     wanted, nodes = set(names), list[onnx.NodeProto]()
     for node in reversed(model.graph.node):
@@ -110,7 +113,8 @@ def _list_nodes(model: onnx.ModelProto, names: Mapping[str, object]) -> list[onn
 
 
 def _rename(node: onnx.NodeProto, weights: Collection[str]) -> onnx.NodeProto:
-    """Return the node for a larger batch, whose tensors have other names, but for weights."""
+    """Return a copy of the node for a larger batch. Its tensors have other names, except
+    weights."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     for names in (copy.input, copy.output):
@@ -120,7 +124,8 @@ def _rename(node: onnx.NodeProto, weights: Collection[str]) -> onnx.NodeProto:
 
 
 def _write_sizes(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
-    """Return a Constant in the place of a Shape or Size. Raises CompileError where the shape is not known."""
+    """Return a Constant that replaces a Shape or Size. Raise CompileError if the shape is not
+    known."""
     if node.input[0] not in shapes:
         raise CompileError(f"tensor {node.input[0]!r} has no known shape")
     sizes = np.array(shapes[node.input[0]], np.int64)
@@ -132,7 +137,8 @@ def _write_sizes(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _differ(one: Array | None, other: Array | None) -> bool:
-    """Return whether values differ where both are; those of a batch may be longer with a row more."""
+    """Return whether the values that both have differ. Values for a batch may be longer with one
+    more row."""
     if one is None or other is None or one.ndim != other.ndim:
         return True
     shared = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))

@@ -1,9 +1,10 @@
-"""The pass that gives a model exported with a batch of 1 another one.
+"""Pass that changes the batch size of a model exported with a batch of 1.
 
-Such a model names its batch in constants: targets of Reshape, states of a recurrent network, class tokens.
-Where its rows go is followed from the inputs on, with a prime in the place of the 1 that no tensor of the
-model has as a factor; what comes of it is believed only if the rows of that graph are proven to be
-independent (`simipu.rows`). Then a row of any batch is computed as the model computes its only one.
+Such a model has its batch in constants: targets of Reshape, states of a recurrent network, class
+tokens. The pass follows the rows from the inputs through the graph. It replaces the 1 by a prime
+that is a factor of no tensor's size in the model. The result is accepted only if the rows of that
+graph are proven to be independent (`simipu.rows`). Then a row of any batch is computed as the model
+computes its only row.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from poprt.passes.views import Array, Shape
 from poprt.programs import make_streams
 
 _PRIMES = tuple(n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1)))
-"""Small ones first: constants are repeated as often, to see what comes of it."""
-_MOST_SHAPE = 256
-"""Elements of a constant on whose values shapes may depend."""
-_MOST_TRIES = 16
-"""Choices of axes of inputs that have several of one element."""
-_MOST_TILED = 1 << 28
-"""Elements of a constant that is repeated for every row."""
+"""Candidate primes, the smallest first: constants are repeated as many times to infer shapes."""
+_MAX_SHAPE = 256
+"""Maximum number of elements of a constant on whose values shapes may depend."""
+_MAX_TRIES = 16
+"""Maximum number of choices of axes, for inputs with several axes of one element."""
+_MAX_TILED = 1 << 28
+"""Maximum number of elements of a constant that is repeated for every row."""
 _RECURRENT = {4: 0, 5: 1, 6: 1}
-"""Lengths and states of recurrent networks, and where their batch lies."""
+"""Inputs of recurrent networks with lengths and states, each with its batch axis."""
 _FOLLOWING: Mapping[str, Sequence[int]] = {
     "GatherElements": (1,),
     "ScatterElements": (0, 1, 2),
 }
-"""Operands that do not broadcast: they have as many rows as the data."""
+"""Operands that do not broadcast, and so have as many rows as the data."""
 _ERRORS = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
@@ -66,7 +67,7 @@ _ERRORS = (
     TypeError,
     ValueError,
 )
-"""What onnx, and reading a node that is not what its operator says, come to."""
+"""Errors that onnx raises, and those of reading a node that does not match its operator."""
 Make = Callable[[int], Array]
 
 
@@ -89,14 +90,15 @@ class WidenBatch(Pass):
         self._batch_size, self._batch_axis = batch_size or 1, batch_axis or 0
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError that names what fixes the batch, where rows cannot be proven independent."""
+        """Change the batch size. Raise CompileError, with the node that fixes the batch, if rows
+        cannot be proven independent."""
         if self._batch_size == 1 or not self._has_batch_of_one(model.graph):
             return model
         inferred = infer_shapes(model)
         known = {value.name: value for value in _iter_values(inferred.graph)}
         prime = _find_prime(inferred.graph)
         reason = ""
-        for axes in itertools.islice(self._iter_axes(model.graph), _MOST_TRIES):
+        for axes in itertools.islice(self._iter_axes(model.graph), _MAX_TRIES):
             try:
                 widened = _Widening(model, known, prime, axes)
                 _check(widened.apply(infer_shapes(model), prime))
@@ -114,8 +116,8 @@ class WidenBatch(Pass):
         return any(_shape_of(value)[self._batch_axis :][:1] == (1,) for value in find_inputs(graph))
 
     def _iter_axes(self, graph: onnx.GraphProto) -> Iterator[dict[str, int]]:
-        """Where the batch may lie in each input: along the batch axis if that has one element, or along
-        another that has."""
+        """Yield the possible batch axes of each input: the batch axis if that has one element, or
+        else another axis of one element."""
         found = {}
         for value in find_inputs(graph):
             shape = _shape_of(value)
@@ -140,14 +142,15 @@ def _shape_of(value: onnx.ValueInfoProto) -> Shape:
 
 
 def _find_prime(graph: onnx.GraphProto) -> int:
-    """The first that no size has as a factor; the largest known if there is none."""
+    """Return the first prime that is a factor of no size, or the largest known one if there is
+    none."""
     sizes = {size for value in _iter_values(graph) for size in _shape_of(value) if size > 0}
     sizes.update(size for tensor in graph.initializer for size in tensor.dims if size > 0)
     return next((prime for prime in _PRIMES if all(size % prime for size in sizes)), _PRIMES[-1])
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """NotIndependent unless each row is computed without the others."""
+    """Raise NotIndependent unless each row is computed without the others."""
     inferred = infer_shapes(model)
     for value in inferred.graph.output:
         if not _shape_of(value) or 0 in _shape_of(value):
@@ -160,13 +163,14 @@ def _check(model: onnx.ModelProto) -> None:
 def _infer_alone(
     node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], data: Mapping[str, TensorProto], opset: int
 ) -> Mapping[str, onnx.TypeProto]:
-    """The types of what a node makes of inputs of those types, and values, by their names."""
+    """Return the types of a node's results, by name, for inputs of those types and values."""
     imports = [helper.make_opsetid("", opset)]
     if "" not in node.input:
         return onnx.shape_inference.infer_node_outputs(
             defs.get_schema(node.op_type, opset), node, dict(types), dict(data), opset_imports=imports
         )
-    # Of inputs that are left out onnx 1.16 wants to know the type there: a model of its own takes longer.
+    # For omitted inputs, infer_node_outputs of onnx 1.16 requires a type. A model with the one node
+    # takes longer.
     inputs = [helper.make_value_info(name, each) for name, each in types.items()]
     results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = helper.make_graph([node], "alone", inputs, results)
@@ -180,22 +184,22 @@ def _infer_alone(
 
 @dataclass(slots=True)
 class _Widening:
-    """What has to be changed in a model for a batch of `prime`, found node by node."""
+    """Changes that a batch of `prime` needs in a model, found node by node."""
 
     model: onnx.ModelProto
     known: Mapping[str, onnx.ValueInfoProto]
-    """What is inferred for a batch of 1."""
+    """Types and shapes inferred for a batch of 1."""
     prime: int
     axes: Mapping[str, int]
     types: dict[str, onnx.TypeProto] = field(init=False)
-    """Of the tensors that carry rows."""
+    """Types of the tensors that carry rows."""
     rows: dict[str, Rows] = field(init=False)
     constants: dict[str, TensorProto] = field(init=False)
     opset: int = field(init=False)
     edits: list[tuple[int, int, Make]] = field(default_factory=list)
-    """Which node's input becomes what, for a batch of that size."""
+    """Place of a node, index of its input, and function that makes that input for a batch size."""
     replaced: dict[int, Array | onnx.TypeProto] = field(default_factory=dict)
-    """What the inputs of the node at hand become for a batch of the prime, or only its type."""
+    """Inputs of the current node for a batch of the prime, as values or as types only."""
 
     def __post_init__(self) -> None:
         graph = self.model.graph
@@ -219,7 +223,7 @@ class _Widening:
                     raise NotIndependent(f"node {describe(node)}: {text}") from None
 
     def apply(self, model: onnx.ModelProto, size: int) -> onnx.ModelProto:
-        """`model`, which has the same nodes, changed in place to a batch of that size."""
+        """Change `model`, which has the same nodes, in place to a batch of that size."""
         graph = model.graph
         taken = set(iter_defined(graph))
         replaced = {graph.node[place].input[index] for place, index, _ in self.edits}
@@ -256,7 +260,7 @@ class _Widening:
         self._infer(node)
 
     def _shape(self, name: str) -> Shape:
-        """With the prime in it, where it has rows."""
+        """Return the shape of a tensor. If it has rows, the prime is in it."""
         if name in self.types:
             return tuple(dim.dim_value for dim in self.types[name].tensor_type.shape.dim)
         if name in self.constants:
@@ -268,7 +272,7 @@ class _Widening:
         return read_array(tensor) if tensor is not None and has_data(tensor) else None
 
     def _find_tiled(self, node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
-        """Inputs without rows that need some, and the axis where."""
+        """Yield the inputs that have no rows but need them, with the axis of the rows."""
         rows = next(self.rows[name] for name in node.input if name in self.rows)
         if node.op_type == "Concat" and attribute(node, "axis", 0) != rows.axis:
             wanted = dict.fromkeys(range(len(node.input)), rows.axis)
@@ -285,7 +289,7 @@ class _Widening:
         """Repeat a constant for each row."""
         name = node.input[index]
         value = self._constant(name)
-        if value is None or value.size > _MOST_TILED:
+        if value is None or value.size > _MAX_TILED:
             raise NotIndependent(f"constant {name!r} of shape {list(self._shape(name))} is of a batch of 1")
         self.edits.append((place, index, lambda size: value.repeat(size, axis)))
         tiled = list(self._shape(name))
@@ -293,7 +297,7 @@ class _Widening:
         self.replaced[index] = helper.make_tensor_type_proto(self.constants[name].data_type, tiled)
 
     def _reshape(self, place: int, node: onnx.NodeProto) -> None:
-        """The batch in its target, which is a constant here, is that of the result of a batch of 1."""
+        """Put the batch into the constant target of a Reshape, by its result for a batch of 1."""
         name = node.input[0]
         if name not in self.rows or self._constant(node.input[1]) is None or node.output[0] not in self.known:
             raise NotIndependent("its target is not known")
@@ -309,7 +313,8 @@ class _Widening:
                 found.append(Rows(axis, after // inner, before // outer))
         if not found:
             raise NotIndependent(f"it makes {list(result)} of the whole batch")
-        # Rows that stay by themselves, nearest to where they were; else those that lie within the first axis.
+        # Prefer rows that are an axis of their own, nearest to where they were; then rows within
+        # the first axis.
         chosen = min(
             found,
             key=lambda each: (0, abs(each.axis - rows.axis)) if each.size(1) == 1 else (1, each.axis),
@@ -327,7 +332,8 @@ class _Widening:
         self.rows[node.output[0]] = chosen
 
     def _keep_all(self, place: int, node: onnx.NodeProto) -> None:
-        """Have ends of a Slice, or sizes of a Resize, that say 1 of the batch say all of it."""
+        """Change ends of a Slice, or sizes of a Resize, that are 1 at the batch axis to the whole
+        batch."""
         rows = self.rows.get(node.input[0])
         index = {"Slice": 2, "Resize": 3}[node.op_type]
         value = self._constant(node.input[index]) if index < len(node.input) else None
@@ -353,7 +359,8 @@ class _Widening:
         self.replaced[index] = make(self.prime)
 
     def _infer(self, node: onnx.NodeProto) -> None:
-        """Shapes of a node's results, by ONNX, of what it would be given."""
+        """Infer the shapes of a node's results with ONNX, from its inputs for a batch of the
+        prime."""
         types, data = {}, {}
         own = onnx.NodeProto()
         own.CopyFrom(node)
@@ -368,7 +375,7 @@ class _Widening:
                 continue
             types[f"{index}"] = replaced or self._type(name)
             tensor = None if replaced else self.constants.get(name)
-            if tensor is not None and math.prod(tensor.dims) <= _MOST_SHAPE and has_data(tensor):
+            if tensor is not None and math.prod(tensor.dims) <= _MAX_SHAPE and has_data(tensor):
                 data[f"{index}"] = tensor
         made = _infer_alone(own, types, data, self.opset)
         for name in filter(None, node.output):
@@ -386,7 +393,8 @@ class _Widening:
         return self.known[name].type
 
     def _note(self, node: onnx.NodeProto, name: str, found: onnx.TypeProto) -> None:
-        """Where the prime is in a result are its rows; they lie within an axis as they did."""
+        """Record the axis of a result with the prime as its rows. They lie within the axis as
+        before."""
         shape = [dim.dim_value for dim in found.tensor_type.shape.dim]
         axes = [axis for axis, size in enumerate(shape) if size and size % self.prime == 0]
         if not axes:

@@ -1,4 +1,4 @@
-"""What the chip keeps from one turn of a Loop to the next goes round it as a tensor."""
+"""Pass that carries the caches in a Loop's body as loop state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.views import GraphView, constants_of, types_of
 
 _BEFORE_STATES = 2
-"""Inputs of a Loop and of its body before what goes round: trips and condition. Of a body's results there is
-one."""
+"""Number of inputs of a Loop and its body before the loop state: trip count and condition. A body
+has one such result."""
 _VIEWS = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_MOST_VIEWS = 8
+_MAX_VIEWS = 8
 _ADVICE = "a run begins with empty caches here, so that the first step of a run has to be 0"
 
 
@@ -35,7 +35,8 @@ class CarryCaches(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a cache whose first step is not known to be 0."""
+        """Carry the caches. Raise CompileError for a cache whose first step is not known to be
+        0."""
         if not any(map(_is_open, iter_nodes(model.graph))):
             return model
         graph, known = model.graph, infer_shapes(model).graph
@@ -56,7 +57,7 @@ class CarryCaches(Pass):
 
 
 def _is_open(node: onnx.NodeProto) -> bool:
-    """Whether it is a cache that is not told yet what it kept."""
+    """Return whether a node is a KVCache without an input for its past."""
     return node.domain == CHIP_DOMAIN and node.op_type == "KVCache" and not has_past(node)
 
 
@@ -70,8 +71,8 @@ def _refuse_deeper(node: onnx.NodeProto) -> None:
 
 
 def _find_source(name: str, makers: dict[str, onnx.NodeProto]) -> str:
-    """What a tensor of one number was before it was cast or reshaped."""
-    for _ in range(_MOST_VIEWS):
+    """Return the name of a scalar tensor before any casts and reshapes."""
+    for _ in range(_MAX_VIEWS):
         node = makers.get(name)
         if node is None or node.op_type not in _VIEWS:
             return name
@@ -92,7 +93,8 @@ def _check_first(node: onnx.NodeProto, name: str, view: GraphView) -> None:
 def _carry(
     loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView, taken: set[str]
 ) -> Iterator[onnx.NodeProto]:
-    """Have the caches of a Loop's body go round it; the nodes that make them empty."""
+    """Add the caches of a Loop's body to its loop state. Yield the nodes that make
+    the empty initial states."""
     body: onnx.GraphProto = attribute(loop, "body")
     types = types_of(attribute(inferred, "body"))
     makers = {name: node for node in body.node for name in node.output}
@@ -103,7 +105,7 @@ def _carry(
             _refuse_deeper(node)
             continue
         source = _find_source(node.input[0], makers)
-        # The number of the turn begins at 0.
+        # The iteration number begins at 0.
         if source != body.input[0].name:
             _check_first(node, starts.get(source, source), view)
         result = node.output[0]
@@ -116,7 +118,7 @@ def _carry(
         node.input[2:] = [past]
         loop.input.append(empty)
         body.input.append(state)
-        # Behind what goes round stands what each turn adds to a pile.
+        # Scan outputs, to which each iteration adds a slice, come after the loop state.
         loop.output.insert(count, last)
         kept = onnx.ValueInfoProto()
         kept.CopyFrom(state)
@@ -127,7 +129,7 @@ def _carry(
 
 
 def _alias(body: onnx.GraphProto, value: onnx.ValueInfoProto, taken: set[str]) -> onnx.ValueInfoProto:
-    """A result may be given out once: another name for it."""
+    """Give a result a second name with an Identity, since a body may return a result only once."""
     source, value.name = value.name, _take(f"{value.name}/kept", taken)
     body.node.append(helper.make_node("Identity", [source], [value.name], name=value.name))
     return value

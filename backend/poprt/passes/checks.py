@@ -1,4 +1,5 @@
-"""Passes that check: what cannot be compiled is refused, by the name of the node, or warned of."""
+"""Passes that check a model. They reject, or warn of, nodes that cannot be compiled, and name
+them."""
 
 from __future__ import annotations
 
@@ -43,19 +44,20 @@ _TYPES = frozenset(
         "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL"
     ).split()
 )
-"""INT64 stays inside graphs only, for shapes and indices; inputs and outputs become INT32 (the chip has no 64
-bit)."""
+"""Element types that the IPU has. INT64 stays inside graphs only, for shapes and indices. Inputs
+and outputs become INT32, because the chip has no 64-bit integers."""
 
 SHAPED_BY: Mapping[str, Sequence[int]] = {
     name: entry.shaped_by for name, entry in OPERATORS.items() if entry.shaped_by
 }
 """Inputs on whose values, not only shapes, the shape of an operator's result depends."""
 SELECTING = names_where(lambda entry: entry.counts_data)
-"""Operators whose results are as many as the data happen to hold: no setting of the model's user."""
+"""Operators for which the size of the result depends on the data, not on a setting of the model's
+user."""
 
 
-_MOST_TOLD = 10
-"""Tensors that final_check names."""
+_MAX_TOLD = 10
+"""Maximum number of tensors that final_check names."""
 
 
 @register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
@@ -64,7 +66,8 @@ class CheckOperators(ImmutablePass):
     a user's whose shapes a registered function tells."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError at the first, and at the first node that is none of its operator."""
+        """Check all nodes. Raise CompileError at the first unsupported operator, and at the first
+        node that does not match its operator."""
         forms = Forms(find_opset(model, OLDEST_OPSET))
         for node in iter_nodes(model.graph):
             if not _is_known(node):
@@ -92,7 +95,7 @@ class Admit(Pass):
     operators call none."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError. Weights may have no data."""
+        """Check the graph. Raise CompileError if it is invalid. Weights may have no data."""
         drop_functions(model)
         try:
             check_graph(model, without_weights=True)
@@ -110,7 +113,7 @@ class CheckIpuOperators(ImmutablePass):
         self._only = only
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError that lists them."""
+        """Warn of missing operators, or raise CompileError that lists them."""
         missing = describe_missing(model.graph)
         if missing and self._only:
             raise CompileError(
@@ -128,7 +131,7 @@ class CheckUnsupportedAttribute(ImmutablePass):
     difference."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """One line for each attribute of an operator, with its first node."""
+        """Write one warning for each attribute of an operator, with its first node."""
         found: dict[str, list[str]] = {}
         for node in iter_nodes(model.graph):
             if node.domain in STANDARD_DOMAINS:
@@ -154,20 +157,20 @@ class FinalCheck(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for nodes that wait for each other only."""
+        """Put the model in order. Raise CompileError for nodes in a cycle."""
         model = SortGraph().run(model)
         model = RemoveDuplicatedInitializer().run(model)
         model = clean_info(model)
         faults = [fault for graph in iter_graphs(model.graph) for fault in _iter_unknown(graph)]
-        for fault in faults[:_MOST_TOLD]:
+        for fault in faults[:_MAX_TOLD]:
             self.logger.warning("%s", fault)
-        if len(faults) > _MOST_TOLD:
-            self.logger.warning("and %d more tensors", len(faults) - _MOST_TOLD)
+        if len(faults) > _MAX_TOLD:
+            self.logger.warning("and %d more tensors", len(faults) - _MAX_TOLD)
         return UniqueNameForNodes().run(model)
 
 
 def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
-    """What is to be said of tensors whose type or shape is not known, or has nothing in it."""
+    """Yield a message for each tensor whose type or shape is not known, or that has no elements."""
     known = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
     for name in (name for node in graph.node for name in node.output if name):
         tensor = known.get(name)
@@ -187,7 +190,7 @@ class CheckDemand(ImmutablePass):
     """Refuse what this machine could not load and run either."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileMemoryError."""
+        """Check the demand. Raise CompileMemoryError if the model needs too much memory or time."""
         options = GraphOptions()
         try:
             measure(infer_shapes(model)).check(options.memory_bytes, options.limit_seconds, options.num_cores)
@@ -201,7 +204,7 @@ class CheckChipOperators(ImmutablePass):
     """Refuse nodes of the chip's own operators whose shapes or attributes are none of theirs."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError at the first."""
+        """Check the nodes. Raise CompileError at the first invalid one."""
         if not any(operator_of(node).fault for node in iter_nodes(model.graph)):
             return model
         graph = infer_shapes(model).graph
@@ -220,7 +223,7 @@ class CheckStatic(ImmutablePass):
     of them only, since a model may be converted to be looked at."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError at the first."""
+        """Check the tensors. Raise CompileError at the first invalid one."""
         try:
             graph = infer_shapes(model, strict=True).graph
         except onnx.shape_inference.InferenceError as error:
@@ -274,7 +277,7 @@ def _check_result(
 
 
 def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
-    """The computed tensors on whose values the shape of a node's result depends."""
+    """Return the computed tensors on whose values the shape of a node's result depends."""
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {name for each in graph.node if each.op_type == "Constant" for name in each.output}
     places = [place for place in SHAPED_BY.get(node.op_type, ()) if place < len(node.input)]
@@ -299,8 +302,8 @@ def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
 
 
 def _given_name(graph: onnx.GraphProto, name: str) -> str:
-    """The name by which the model's author knows a tensor: int64_to_int32 gives those at the borders another
-    inside."""
+    """Return the name of a tensor in the original model. The pass int64_to_int32 gives tensors at
+    the borders another name inside."""
     return name.removesuffix("/int64") if _border_names(graph) & {name.removesuffix("/int64")} else name
 
 
@@ -332,7 +335,7 @@ def _check_type(what: str, found: onnx.TypeProto) -> None:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """A node as its author knows it: its name, or what it makes where it has none."""
+    """Return a description of a node: its name, or its first output if it has no name."""
     return (
         f"{node.name or '(making ' + node.output[0] + ')'!r} ({node.op_type})"
         if node.output

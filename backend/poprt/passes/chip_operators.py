@@ -1,5 +1,5 @@
-"""Passes that put operators of the chip's own compiler, domain ai.graphcore, in the place of standard
-ones."""
+"""Passes that replace standard operators by operators of the chip's own compiler, domain
+ai.graphcore."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 class _Renaming(PatternPass):
-    """The chip has an operator that says the same under another name."""
+    """Base class of passes that rename an operator: the chip has the same one under another
+    name."""
 
     renames: ClassVar[str]
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """Each of them, where the chip's takes the type."""
+        """Rename the node if the chip's operator takes its type."""
         if self.takes(node, scope):
             made = onnx.NodeProto()
             made.CopyFrom(node)
@@ -32,7 +33,7 @@ class _Renaming(PatternPass):
             scope.replace(node, [made])
 
     def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
-        """Whether the chip's operator says the same of that node."""
+        """Return whether the chip's operator computes the same as the node."""
         return scope.type(node.input[0]) in _FLOATS
 
 
@@ -68,7 +69,7 @@ class ReplaceSoftmax(_Renaming):
     renames = "SoftmaxV2"
 
     def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
-        """Along the last axis only."""
+        """Return whether the node is along a last axis of odd length, and of a supported type."""
         shape = scope.shape(node.input[0])
         default = -1 if scope.names.opset >= _SOFTMAX_ALONG_AXIS else 1
         if not shape or shape[-1] % 2 == 0 or not super().takes(node, scope):
@@ -76,7 +77,8 @@ class ReplaceSoftmax(_Renaming):
         return int(attribute(node, "axis", default)) % len(shape) == len(shape) - 1
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """The default of the chip's axis is the last, the standard's was another."""
+        """Replace the node, with the last axis written out. It is the default of the chip's
+        operator, but was not always the standard's."""
         if self.takes(node, scope):
             made = scope.start(node, "softmax")
             made.chip(node.output[0], self.renames, node.input[0], axis=-1)
@@ -94,7 +96,8 @@ class ReplaceWhere(_Renaming):
     renames = "WhereV2"
 
     def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
-        """Of floats: a Where of whole numbers puts shapes together, which everybody knows how to follow."""
+        """Return whether the node selects floats. A Where of integers computes shapes, and every
+        pass can follow it."""
         return scope.type(node.output[0]) in _FLOATS
 
 
@@ -105,7 +108,7 @@ class ReplaceCastsWithNotZero(PatternPass):
     op_types = frozenset(("Cast",))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the Cast back. The one to bool stays where others read it."""
+        """Replace the pair at the Cast back. The Cast to bool stays if other nodes read it."""
         truth = scope.maker(node.input[0], "Cast")
         if truth is None or attribute(truth, "to") != TensorProto.BOOL:
             return
@@ -150,7 +153,7 @@ class AutoInsertRemap(Pass):
                 self.logger.warning("remap_mode %s: there is no such operator", mode)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Each place gets one Remap."""
+        """Insert one Remap at each place."""
         placing = _Placing.of(self._before, self._after)
         placing.run(model)
         declare_chip(model)
@@ -158,14 +161,14 @@ class AutoInsertRemap(Pass):
 
 
 class _Placing(PatternPass):
-    """Puts Remaps beside operators of these names, in lower case."""
+    """Rule that inserts Remaps before and behind operators of these names, in lower case."""
 
     before: Collection[str]
     after: Collection[str]
 
     @classmethod
     def of(cls, before: Collection[str], after: Collection[str]) -> _Placing:
-        """For one run."""
+        """Return a rule for these operator names."""
         made = cls()
         made.before, made.after = before, after
         return made
@@ -174,7 +177,7 @@ class _Placing(PatternPass):
         return node.op_type.lower() in {*self.before, *self.after}
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """A copy of the node reads and makes the tensors that are laid out anew."""
+        """Insert Remaps around a node, on a copy of it."""
         if any(iter_bodies(node)):
             return
         name = node.op_type.lower()
@@ -186,8 +189,9 @@ class _Placing(PatternPass):
             scope.rewrite(node, [*before, changed, *after], [node])
 
     def _put_before(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
-        """Of the first input alone: published passes for DeBERTa, converted with before_add, look for an Add
-        that reads the residual, its second input, as it is."""
+        """Insert a Remap before the first float input that is no weight. Other inputs stay:
+        published passes for DeBERTa, converted with before_add, look for an Add whose second input
+        is the residual itself."""
         made = scope.start(node, "remap")
         floats = (place for place, name in enumerate(node.input) if name and scope.type(name) in _FLOATS)
         index = next((place for place in floats if scope.tensor(node.input[place]) is None), None)
@@ -212,7 +216,7 @@ class _Placing(PatternPass):
 def add_remap(
     nodes: list[onnx.NodeProto], source: str, result: str, names: Names, *, after_matmul: bool
 ) -> None:
-    """Add a Remap, whose attributes, those for training too, are as the real tool's library writes them."""
+    """Add a Remap with the attributes of the real tool's library, including those for training."""
     attributes = {
         f"{way}_{name}": value
         for way in ("fwd", "bwd")
@@ -228,4 +232,4 @@ def add_remap(
 
 
 _GRAIN_SIZE = 8
-"""Elements that stay together, Remap's default."""
+"""Number of elements that stay together; Remap's default."""

@@ -1,7 +1,8 @@
-"""ONNX Runtime in a process of its own, for what is computed while a model is converted. All its optimisers
-are off.
+"""Child process with ONNX Runtime that computes values while a model is converted. All optimisers
+of ONNX Runtime are off.
 
-A crash, or a run without end, ends that process only. What is computed, and what becomes of it: `folding`.
+A crash, or a run that does not end, affects that process only. `folding` selects what is computed
+and uses the results.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ PLAIN_TYPES = frozenset(
     getattr(TensorProto, name)
     for name in "FLOAT FLOAT16 DOUBLE INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 BOOL".split()
 )
-"""Those that numpy has: others are not carried between the processes by themselves."""
+"""Element types that numpy has. Tensors of other types are not exchanged with the child process as
+arrays."""
 _REFUSED = "ONNX Runtime cannot load the model: "
 _WHERE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
-"""What ONNX Runtime puts before its reasons: a code, and the name of a temporary file."""
+"""Prefix of ONNX Runtime's messages: a code, and the name of a temporary file."""
 _SOURCE, _RESULT = "source.onnx", "result.onnx"
 
-# Nothing but ONNX Runtime, and numpy with it, is imported in the child: this package would take it a second.
+# The child process imports ONNX Runtime and numpy only: importing this package would take a second.
 _CHILD = """
 import ctypes
 import os
@@ -66,7 +68,7 @@ _PLAIN_NAMES = ",".join(
     f"tensor({_NAMES.get(name, name.lower())})"
     for name in map(TensorProto.DataType.Name, sorted(PLAIN_TYPES))
 )
-"""As ONNX Runtime writes them."""
+"""The plain element types by ONNX Runtime's names."""
 
 
 def compute(
@@ -75,10 +77,11 @@ def compute(
     tensors: Iterable[tuple[str, TensorProto]],
     names: Sequence[str],
 ) -> Mapping[str, Array]:
-    """What `nodes`, operators of the opsets of `model`, make of named tensors: those of `names` that are of
-    numbers that numpy has.
+    """Compute tensors in the child process.
 
-    Raises CompileError where they cannot be computed.
+    `nodes` are operators of the opsets of `model`; `tensors` are their constants by name. Returns
+    the tensors of `names` whose element type numpy has. Raises CompileError if the nodes cannot be
+    computed.
     """
     with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
         source = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
@@ -100,9 +103,10 @@ def compute(
 
 
 def take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the standard's definitions in the place of operators without a kernel in ONNX Runtime.
+    """Return the model with operators that have no kernel in ONNX Runtime replaced by their
+    standard definitions.
 
-    Raises CompileError with its reason where it cannot load the model.
+    Raises CompileError with ONNX Runtime's reason if it cannot load the model.
     """
     with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
         _run(model, Path(folder), "take_apart")
@@ -113,7 +117,8 @@ def _run(model: onnx.ModelProto, folder: Path, *arguments: str) -> None:
     onnx.save(model, folder / _SOURCE)
     command = [sys.executable, "-c", _CHILD, *arguments, str(os.getpid())]
     try:
-        # The working folder is where such a child looks for modules first: one that holds ours alone.
+        # The child process looks for modules in its working directory first, so it gets one that
+        # holds our files only.
         child = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
         )
@@ -129,10 +134,11 @@ def _run(model: onnx.ModelProto, folder: Path, *arguments: str) -> None:
 
 
 def is_refusal(error: CompileError) -> bool:
-    """Whether ONNX Runtime found the model invalid: a crash or a timeout says nothing of that."""
+    """Return whether ONNX Runtime found the model invalid. A crash or a timeout does not show
+    that."""
     return str(error).startswith(_REFUSED)
 
 
 def reason_of(error: CompileError) -> str:
-    """What ONNX Runtime said."""
+    """Return ONNX Runtime's message in an error."""
     return str(error).removeprefix(_REFUSED)

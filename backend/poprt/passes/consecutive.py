@@ -1,6 +1,7 @@
-"""Passes that make one node of two of a kind that follow each other.
+"""Passes that merge two consecutive nodes of a kind into one.
 
-The first of the two stays where others read it too, but for arithmetic, where nothing would be gained.
+The first of the two stays if other nodes read it too. Arithmetic is not merged in that case,
+because nothing would be gained.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _COMMUTING = ("Add", "Mul")
 
 
 class _Pairs(ScopedPass):
-    """A pass for nodes that read what a node of the same family makes."""
+    """Base class of passes for nodes that read the result of a node of the same family."""
 
     alone: bool = False
-    """Whether nothing else may read what is between the two."""
+    """Flag that no other node may read the tensor between the two."""
 
     def change(self, scope: Scope) -> None:
-        """In order, so that of three in a row one is left."""
+        """Merge pairs in order, so that three consecutive nodes become one."""
         for node in scope.nodes():
             if not self.is_ours(node):
                 continue
@@ -40,7 +41,7 @@ class _Pairs(ScopedPass):
                     break
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """Have `second`, in place, do what both do, where that can be."""
+        """Change `second` in place to compute both, if possible."""
         raise NotImplementedError
 
 
@@ -52,7 +53,7 @@ class FuseConsecutiveCast(_Pairs):
     op_types = frozenset({"Cast"})
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """A Cast with more attributes than the type (a scale, of ours) stays."""
+        """Merge two Casts. A Cast with attributes other than the type (as our scale) stays."""
         given, between, wanted = (
             scope.type(first.input[0]),
             attribute(first, "to", 0),
@@ -68,7 +69,7 @@ class FuseConsecutiveCast(_Pairs):
 
 
 def _dtype(element: int) -> np.dtype[np.generic] | None:
-    """The numpy type of numbers whose casts are the machine's."""
+    """Return the numpy type of an element type whose casts the processor defines."""
     if element not in helper.get_all_tensor_dtypes() or element == TensorProto.STRING:
         return None
     name = TensorProto.DataType.Name(element)
@@ -82,9 +83,9 @@ def _dtype(element: int) -> np.dtype[np.generic] | None:
 
 
 def is_lossless(given: int, between: int, wanted: int) -> bool:
-    """Whether a cast by way of the type `between` is the cast from `given` to `wanted`.
+    """Return whether a cast by way of the type `between` equals the cast from `given` to `wanted`.
 
-    What lies outside of the range of an integer is cast to it in another way from floats than from other
+    Values outside the range of an integer type are cast differently from floats than from other
     integers.
     """
     types = _dtype(given), _dtype(between), _dtype(wanted)
@@ -98,8 +99,9 @@ def is_lossless(given: int, between: int, wanted: int) -> bool:
 
 
 def _fits(name: str, between: int, wanted: int, scope: Scope) -> bool:
-    """Whether a cast by way of an integer type `between` loses nothing of a tensor of integers whose range is
-    known: it holds them all or, on the way to a truth, gives none that is not 0 as 0."""
+    """Return whether a cast by way of an integer type `between` loses nothing of a tensor of
+    integers whose range is known. Either `between` holds all values, or `wanted` is bool and no
+    other value becomes 0 on the way."""
     middle, end = _integer_bounds(between), _dtype(wanted)
     if middle is None or end is None:
         return False
@@ -115,11 +117,11 @@ def _fits(name: str, between: int, wanted: int, scope: Scope) -> bool:
 
 
 def _is_mask_of_pairs(name: str, scope: Scope) -> bool:
-    """Whether a tensor is the product of an input of whole numbers and itself, laid out in another way, as
-    DeBERTa makes one mask of pairs of another of tokens.
+    """Return whether a tensor is the product of an integer input with itself in another layout.
 
-    Its values are taken to be less than 16, so that no product is a multiple of 256: published passes that
-    pack DeBERTa look for the Cast to a truth right behind the product.
+    DeBERTa makes a mask of pairs of tokens from a mask of tokens in this way. The values are taken
+    to be less than 16, so that no product is a multiple of 256. Published passes that pack DeBERTa
+    look for the Cast to bool directly behind the product.
     """
     product = scope.maker(name)
     if product is None or product.op_type != "Mul" or product.domain:
@@ -130,7 +132,7 @@ def _is_mask_of_pairs(name: str, scope: Scope) -> bool:
 
 
 def _find_source(name: str, scope: Scope) -> str:
-    """What a tensor was before it was laid out in another way."""
+    """Return the name of a tensor before any changes of layout."""
     maker = scope.maker(name)
     while maker is not None and maker.op_type in _LAYING_OUT and not maker.domain:
         name = maker.input[0]
@@ -139,7 +141,7 @@ def _find_source(name: str, scope: Scope) -> str:
 
 
 def _integer_bounds(element: int) -> tuple[int, int] | None:
-    """The least and the greatest value of an integer type."""
+    """Return the minimum and maximum of an integer type."""
     dtype = _dtype(element)
     if dtype is None or dtype.kind not in "iu":
         return None
@@ -148,8 +150,8 @@ def _integer_bounds(element: int) -> tuple[int, int] | None:
 
 
 def _find_range(name: str, scope: Scope) -> tuple[int, int] | None:
-    """The least and the greatest value that a tensor of whole numbers can have: of what is cast from a type
-    of at most 16 bits, and of the sum or difference of such a tensor and a small constant."""
+    """Return the minimum and maximum that an integer tensor can have. Known are tensors cast from a
+    type of at most 16 bits, and the sum or difference of such a tensor and a small constant."""
     maker = scope.maker(name)
     if maker is None or scope.type(name) not in _WIDE_INTEGERS:
         return None
@@ -192,7 +194,8 @@ class FuseConsecutiveReshape(_Pairs):
     op_types = frozenset({"Reshape"})
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """A size of 0 is one of the shape between: it is written out."""
+        """Merge two Reshapes. A size of 0 means the size of the shape between, so it is written
+        out."""
         if keeps_shape(second, first.input[0], scope) and scope.bypass(second, first.input[0]):
             return
         wanted = scope.numbers(second.input[1]) if len(second.input) > 1 else None
@@ -213,7 +216,8 @@ class FuseConsecutiveTranspose(_Pairs):
     op_types = frozenset({"Transpose"})
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """Axis i of the result is axis outer[i] of the one between, which is axis inner[outer[i]]."""
+        """Merge two Transposes. Axis i of the result is axis outer[i] of the tensor between, which
+        is axis inner[outer[i]] of the source."""
         inner, outer = permutation(first, scope), permutation(second, scope)
         if inner is None or outer is None or len(inner) != len(outer):
             return
@@ -231,7 +235,7 @@ class FuseConsecutiveSqueeze(_Pairs):
     op_types = frozenset({"Squeeze"})
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """The second counts those that the first has left."""
+        """Merge two Squeezes. The second counts the axes that the first leaves."""
         rank = scope.rank(first.input[0])
         inner = scope.axes(first, rank)
         outer = scope.axes(second, scope.rank(second.input[0]))
@@ -249,9 +253,9 @@ class FuseConsecutiveUnsqueeze(_Pairs):
     op_types = frozenset({"Unsqueeze"})
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """What the first makes are those of the places that the second leaves."""
+        """Merge two Unsqueezes. The axes of the first are at the places that the second leaves."""
         shape = scope.shape(second.output[0])
-        if shape is not None and 0 not in shape:  # in a Reshape a 0 means another size
+        if shape is not None and 0 not in shape:  # in a Reshape, 0 means the input's size
             _become_reshape(second, first.input[0], shape, scope)
             return
         rank = scope.rank(first.input[0])
@@ -279,8 +283,10 @@ def _become_reshape(node: onnx.NodeProto, source: str, shape: Sequence[int], sco
 
 
 def _normalize(axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, scope: Scope) -> list[int]:
-    """The axes of an Unsqueeze of a tensor of that rank; none where they are not known."""
-    if axes is None:  # negative ones count from the end of the result, whose rank depends on their number
+    """Return the axes of an Unsqueeze of a tensor of that rank; an empty list if they are not
+    known."""
+    if axes is None:
+        # Negative axes count from the end of the result, whose rank depends on their number.
         given = scope.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
         axes = scope.axes(node, rank + len(given)) if given else None
     return list(axes or ())
@@ -306,7 +312,8 @@ class FuseConsecutiveArithmetic(_Pairs):
     alone = True
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
-        """Of x - c the constant is -c; x / c, of floats only, multiplies with 1 / c."""
+        """Merge two constants. The constant of x - c is -c; x / c, for floats only, becomes a
+        product with 1 / c."""
         operators = {first.op_type, second.op_type}
         sums = operators <= set(_ADDING)
         one, two = _constant_side(first, scope), _constant_side(second, scope)
@@ -325,7 +332,7 @@ class FuseConsecutiveArithmetic(_Pairs):
 
 
 def _constant_side(node: onnx.NodeProto, scope: Scope) -> int | None:
-    if node.attribute:  # how operators of old broadcast
+    if node.attribute:  # old operators broadcast by attributes
         return None
     places = (1, 0) if node.op_type in _COMMUTING else (1,)
     found = [place for place in places if scope.value(node.input[place]) is not None]
@@ -335,7 +342,8 @@ def _constant_side(node: onnx.NodeProto, scope: Scope) -> int | None:
 def _join(
     scope: Scope, one: tuple[onnx.NodeProto, int], two: tuple[onnx.NodeProto, int], *, sums: bool
 ) -> Array | None:
-    """The constant that does what both do, no larger than the larger; None where there is none."""
+    """Return the constant that replaces both, no larger than the larger one. Return None if there
+    is none."""
     constants = [scope.value(node.input[place]) for node, place in (one, two)]
     first, second = (each for each in constants if each is not None)
     if first.dtype != second.dtype or first.dtype.kind not in "fiu":

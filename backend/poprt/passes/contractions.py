@@ -1,5 +1,5 @@
-"""Passes that write an operator which says what it means by its shapes, Einsum and NonZero, as those of which
-the chip has formulas."""
+"""Passes that replace operators whose meaning depends on their shapes (Einsum, NonZero) by
+operators for which the chip has formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _ELLIPSIS = "..."
 
 @dataclass(slots=True)
 class Operand:
-    """A tensor on the way to an Einsum's result: a label for each axis, and its sizes."""
+    """Tensor on the way to an Einsum's result, with a label for each axis and the size of each
+    label."""
 
     name: str
     labels: list[str]
@@ -28,7 +29,7 @@ class Operand:
 
     @property
     def shape(self) -> list[int]:
-        """Its sizes in order."""
+        """Sizes of the axes in order."""
         return [self.sizes[label] for label in self.labels]
 
 
@@ -43,7 +44,7 @@ class ReplaceEinsumWithMatmul(NodeRule):
     op_types = frozenset(("Einsum",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Of floats whose shapes are known."""
+        """Replace an Einsum of floats whose shapes are known."""
         shapes = [view.shape(name) for name in node.input]
         if not all(view.is_float(name) for name in node.input):
             return None
@@ -68,8 +69,8 @@ class ReplaceEinsumWithMatmul(NodeRule):
 
 
 def parse_equation(equation: str, shapes: Sequence[Shape | None]) -> tuple[list[list[str]], list[str]] | None:
-    """The labels of each operand's axes and of the result's; None for what is no product of sums of known
-    shapes."""
+    """Return the labels of each operand's axes and of the result's axes. Return None for an
+    equation that is not a product and sum of known shapes."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(shapes) or any(shape is None for shape in shapes):
@@ -94,7 +95,8 @@ def parse_equation(equation: str, shapes: Sequence[Shape | None]) -> tuple[list[
 
 
 def _expand(term: str, number: int) -> list[str]:
-    """The labels of a term whose ellipsis stands for `number` axes, the last of them the last of all."""
+    """Return the labels of a term. Its ellipsis stands for `number` axes, which are aligned at the
+    last one."""
     first, dots, last = term.partition(_ELLIPSIS)
     inner = [str(-each) for each in range(number, 0, -1)] if dots else []
     return [*first, *inner, *last]
@@ -112,7 +114,7 @@ def _fits(labels: Sequence[list[str]], result: list[str], shapes: Sequence[Shape
 def _multiply(
     chain: Replacement, left: Operand, right: Operand, kept: set[str], result: list[str]
 ) -> Operand:
-    """The product of two, summed over what both have and nobody wants any more."""
+    """Return the product of two operands, summed over the shared axes that are no longer needed."""
     left, right = _sum(chain, left, kept | set(right.labels)), _sum(chain, right, kept | set(left.labels))
     shared = [label for label in left.labels if label in right.labels]
     summed = [label for label in shared if label not in kept]
@@ -124,7 +126,8 @@ def _multiply(
     sizes = {**left.sizes, **right.sizes}
     labels = [*batch, *rows, *columns]
     if not summed:
-        # Nothing is summed: a product element by element is cheaper than one of matrices of one row.
+        # Without summed axes, a product element by element is cheaper than a product of matrices
+        # with one row.
         of_left = _shaped(chain, _transpose(chain, left, [*batch, *rows]), labels)
         of_right = _shaped(chain, _transpose(chain, right, [*batch, *columns]), labels)
         return Operand(chain.add("Mul", of_left, of_right), labels, sizes)
@@ -139,12 +142,12 @@ def _multiply(
 
 
 def _sort(labels: Iterable[str], result: Sequence[str]) -> list[str]:
-    """Labels in the order of the result, those that it lacks last."""
+    """Sort labels in the order of the result; labels that it lacks come last."""
     return sorted(labels, key=lambda label: result.index(label) if label in result else len(result))
 
 
 def _sum(chain: Replacement, operand: Operand, kept: Iterable[str]) -> Operand:
-    """Without the axes that nobody wants."""
+    """Return the operand summed over the axes that are not kept."""
     wanted = set(kept)
     axes = [axis for axis, label in enumerate(operand.labels) if label not in wanted]
     if not axes:
@@ -154,7 +157,7 @@ def _sum(chain: Replacement, operand: Operand, kept: Iterable[str]) -> Operand:
 
 
 def _transpose(chain: Replacement, operand: Operand, labels: list[str]) -> Operand:
-    """With its axes in that order."""
+    """Return the operand with its axes in that order."""
     if operand.labels == labels:
         return operand
     order = [operand.labels.index(label) for label in labels]
@@ -162,7 +165,7 @@ def _transpose(chain: Replacement, operand: Operand, labels: list[str]) -> Opera
 
 
 def _shaped(chain: Replacement, operand: Operand, labels: list[str]) -> str:
-    """With axes of one element where it lacks a label."""
+    """Return the operand with axes of one element for the labels that it lacks."""
     wanted = [operand.sizes[label] if label in operand.labels else 1 for label in labels]
     first = next((place for place, label in enumerate(labels) if label in operand.labels), len(labels))
     if wanted[first:] == operand.shape:
@@ -171,7 +174,8 @@ def _shaped(chain: Replacement, operand: Operand, labels: list[str]) -> str:
 
 
 def _as_matrices(chain: Replacement, operand: Operand, batch: int, rows: int) -> str:
-    """A stack of matrices: `batch` axes, then one for `rows` of them, one for the rest."""
+    """Return the operand as a stack of matrices: `batch` axes, one axis for `rows` axes, one for
+    the rest."""
     shape = operand.shape
     middle = batch + rows
     wanted = [*shape[:batch], math.prod(shape[batch:middle]), math.prod(shape[middle:])]
@@ -186,7 +190,8 @@ class ReplaceNonzero(NodeRule):
     op_types = frozenset(("NonZero",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Its place is found in all elements one after the other, and taken apart by their shape."""
+        """Replace a NonZero. ArgMax finds the place in the flattened tensor; divisions by the sizes
+        give the index of each axis."""
         shape, source = view.shape(node.input[0]), node.input[0]
         if not shape or 0 in shape or not view.type(source):
             return None

@@ -1,8 +1,9 @@
-"""Operators of users': what one computes is said in Python, in operators of the standard, and written into
-the graph in its place. From then on there is nothing custom about the model: shapes, precision, time and
-memory are those of what was written, and a server needs none of the user's code.
+"""Custom operators of users. A Python function writes such an operator as operators of the
+standard, which replace it in the graph.
 
-(The real tool loads C++ libraries for that, which are code for the real compiler.)
+After that the model has no custom operators. Shapes, precision, time and memory are those of the
+written nodes, and a server needs none of the user's code. (The real tool loads C++ libraries
+instead, which are code for the real compiler.)
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 from poprt.passes.base_pass import Pass, Stage, register
 
 Body = Callable[[onnx.NodeProto, int], Sequence[onnx.NodeProto]]
-"""Given a node of the operator and the opset of its model, the nodes that compute it: they read the node's
-inputs, and make its outputs, by the names that these have there, which are placeholders for the model's own.
-Names in between are their own, and may be any."""
-_MOST_NESTED = 16
-"""Bodies inside bodies."""
-_MOST_NODES = 20_000
-"""That bodies may make in all."""
+"""Function that returns the nodes for a node of the operator and the opset of its model. The nodes
+read the node's inputs and make its outputs. The node's names are placeholders for those of the
+model. Names between inputs and outputs are free."""
+_MAX_NESTED = 16
+"""Maximum depth of bodies inside bodies."""
+_MAX_NODES = 20_000
+"""Maximum number of nodes that all bodies may make."""
 _BODIES: dict[tuple[str, str], Body] = {}
 
 
 def register_op_body(op_types: Sequence[str] | str, domain: str = CHIP_DOMAIN) -> Callable[[Body], Body]:
-    """A decorator of a function `(node, opset) -> nodes`, which says what operators of that domain compute.
+    """Return a decorator of a function `(node, opset) -> nodes` that defines operators of that
+    domain.
 
-    A later one takes the place of an earlier one, and of the operator that the chip has under that name.
-    Raises CompileError for operators of the ONNX standard.
+    A later function replaces an earlier one, and the chip's operator of that name. Raises
+    CompileError for operators of the ONNX standard.
     """
     names = [op_types] if isinstance(op_types, str) else list(op_types)
     if domain in STANDARD_DOMAINS:
@@ -52,13 +54,16 @@ def register_op_body(op_types: Sequence[str] | str, domain: str = CHIP_DOMAIN) -
 
 
 def register_op_function(function: onnx.FunctionProto) -> None:
-    """Say what an operator computes by an ONNX function of its domain and name, whose attributes have its
-    defaults. Raises CompileError for operators of the ONNX standard."""
+    """Define an operator by an ONNX function of its domain and name. The function gives the
+    defaults of the attributes.
+
+    Raises CompileError for operators of the ONNX standard.
+    """
     register_op_body(function.name, function.domain)(_Function(function).expand)
 
 
 class _Function:
-    """An ONNX function as a body."""
+    """ONNX function as a body."""
 
     def __init__(self, function: onnx.FunctionProto) -> None:
         self._function = function
@@ -67,7 +72,7 @@ class _Function:
         )
 
     def expand(self, node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
-        """The function's nodes with the names and the attributes of `node`."""
+        """Return the function's nodes with the names and attributes of `node`."""
         function = self._function
         self._check_opset(opset)
         given = {each.name: each for each in (*function.attribute_proto, *node.attribute)}
@@ -82,7 +87,8 @@ class _Function:
         return list(graph.node)
 
     def _check_opset(self, opset: int) -> None:
-        """An operator means what it meant, unless the standard has changed it meanwhile."""
+        """Raise CompileError if an operator of the function differs between its opset and the
+        model's."""
         for node in self._function.node:
             if node.domain not in STANDARD_DOMAINS or self._opset == opset:
                 continue
@@ -100,7 +106,7 @@ class _Function:
 
 
 def _resolve(node: onnx.NodeProto, given: dict[str, AttributeProto]) -> None:
-    """Put the values of attributes where the function refers to them; what has no value is left out."""
+    """Replace references to attributes by their values. References without a value are removed."""
     found = []
     for each in node.attribute:
         value = given.get(each.ref_attr_name) if each.ref_attr_name else each
@@ -119,9 +125,10 @@ class InlineCustomOperators(Pass):
     of their nodes, bodies' too."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a body that does not make what its node makes, or has no end."""
+        """Inline the bodies. Raise CompileError for a body that does not make its node's outputs,
+        and for endless nesting."""
         opset, made = find_opset(model, 1), 0
-        for depth in range(_MOST_NESTED + 1):
+        for depth in range(_MAX_NESTED + 1):
             graphs = [graph for graph in iter_graphs(model.graph) if any(map(_is_custom, graph.node))]
             if not graphs:
                 break
@@ -132,10 +139,10 @@ class InlineCustomOperators(Pass):
                     found = _inline(node, opset, taken)
                     nodes += found
                     made += len(found) if _is_custom(node) else 0
-                    if made > _MOST_NODES or depth == _MOST_NESTED:
+                    if made > _MAX_NODES or depth == _MAX_NESTED:
                         raise CompileError(
                             f"{_describe(node)}: its body has no end: it holds the operator itself, or more "
-                            f"than {_MOST_NODES} nodes"
+                            f"than {_MAX_NODES} nodes"
                         )
                 replace_nodes(graph, nodes)
         return model
@@ -150,7 +157,7 @@ def _is_custom(node: onnx.NodeProto) -> bool:
 
 
 def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.NodeProto]:
-    """What takes the place of a node."""
+    """Return the nodes that replace a node."""
     if not _is_custom(node):
         return [node]
     given, names = _with_placeholders(node)
@@ -158,7 +165,7 @@ def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.Node
         made = list(_BODIES[node.domain, node.op_type](given, opset))
         _check(given, names, made)
         _check_standard(made, opset)
-    except Exception as error:  # whatever a stranger's function raises is its own fault, and is named
+    except Exception as error:  # a user's function may raise anything
         text = " ".join(str(error).split())
         kind = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
         raise CompileError(f"{_describe(node)}: {kind}{text}") from error
@@ -179,8 +186,8 @@ def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.Node
 
 
 def _with_placeholders(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, str]]:
-    """The node as its body sees it, and the model's names by those that it has there: a name of the model
-    could be one that the body gives to something of its own."""
+    """Return the node with placeholders for its names, and the model's names by placeholder.
+    Otherwise a name of the model could equal a name inside the body."""
     given, names = onnx.NodeProto(), dict[str, str]()
     given.CopyFrom(node)
     for kind, listed in (("input", given.input), ("output", given.output)):
@@ -192,7 +199,7 @@ def _with_placeholders(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, 
 
 
 def _check_standard(made: Sequence[onnx.NodeProto], opset: int) -> None:
-    """Raise CompileError for a node of the standard that is none in that opset."""
+    """Raise CompileError for a node of a standard operator that is invalid in that opset."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": opset}
     for each in made:
@@ -213,8 +220,8 @@ def _iter_made(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
 
 
 def _check(node: onnx.NodeProto, names: Mapping[str, str], made: Sequence[onnx.NodeProto]) -> None:
-    """Raise CompileError for nodes that do not make what `node` makes of what it reads; `names` are the
-    model's."""
+    """Raise CompileError for nodes that do not compute the outputs of `node` from its inputs.
+    `names` are the model's names."""
     known = set(filter(None, node.input))
     for each in made:
         if not isinstance(each, onnx.NodeProto):

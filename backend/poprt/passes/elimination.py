@@ -1,4 +1,5 @@
-"""Passes that drop what need not be computed, or need not be there. Nodes that do nothing: `nops`."""
+"""Passes that remove nodes and initializers that are not needed. `nops` removes nodes that do
+nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.remove_duplicated_initializer import RemoveDuplicatedInitializer
 from poprt.passes.scopes import Model, Scope, ScopedPass
 
-_MOST_COMPARED_BYTES = 1 << 16
-"""Of a node's attributes: constants in them are initializers by then."""
+_MAX_COMPARED_BYTES = 1 << 16
+"""Maximum size of a node's attributes. Constants in them have become initializers before."""
 _BRANCHES = {True: "then_branch", False: "else_branch"}
 
 
@@ -58,7 +59,7 @@ class EliminateNopIf(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Branches are looked into on the next turn, when they are outside."""
+        """Inline branches. An If inside a taken branch follows in the next iteration."""
         while any(node.op_type == "If" for node in iter_nodes(model.graph)):
             values = graph_values(infer_shapes(model).graph)
             known = _Known(model, {name: value.shape for name, value in values.items()})
@@ -68,7 +69,7 @@ class EliminateNopIf(Pass):
 
 
 def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str]) -> bool:
-    """Whether there was an If to take a branch of."""
+    """Inline the branches of Ifs with a known condition. Return whether there were any."""
     known.add_graph(graph)
     nodes: list[onnx.NodeProto] = []
     taken = False
@@ -95,8 +96,8 @@ def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str])
 
 
 def _make_unique(branch: onnx.GraphProto, prefix: str, defined: Counter[str]) -> None:
-    """Rename, in place, what the branch makes under a name that is used elsewhere: both branches may use the
-    same."""
+    """Rename, in place, tensors of the branch whose names are used elsewhere too: both branches may
+    use the same names."""
     made = [tensor.name for tensor in branch.initializer]
     made += [name for node in branch.node for name in node.output]
     renames = {}
@@ -113,7 +114,7 @@ def _make_unique(branch: onnx.GraphProto, prefix: str, defined: Counter[str]) ->
 
 @dataclass(slots=True)
 class _Known:
-    """What can be said of a model's tensors before anything is computed."""
+    """Facts about a model's tensors that are known before anything is computed."""
 
     model: onnx.ModelProto
     shapes: Mapping[str, tuple[int, ...]]
@@ -127,7 +128,8 @@ class _Known:
             self.makers.update((name, (len(self.makers), node)) for name in node.output)
 
     def value(self, name: str) -> npt.NDArray[Any] | None:
-        """The value of a condition, None where it depends on more than constants and shapes."""
+        """Return the value of a condition, or None if it depends on more than constants and
+        shapes."""
         nodes: dict[int, onnx.NodeProto] = {}
         constants: dict[str, TensorProto] = {}
         waiting, sized = [name], set()
@@ -169,7 +171,7 @@ class _Known:
             fed = {value.name: np.zeros(self.shapes[value.name], np.float32) for value in inputs}
             (found,) = session.run(None, fed)
         except ORT_ERRORS:
-            return None  # whoever compiles the whole says why
+            return None  # compiling the whole model reports the error
         return found if found.size == 1 else None
 
 
@@ -178,7 +180,8 @@ class EliminateDeadend(Pass):
     """Drop nodes of which nothing is read, those that only such nodes read, and so on."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """What is inside goes first: what it reads of the graphs around it is read no longer then."""
+        """Remove dead nodes, starting with the bodies, which read tensors of the graphs around
+        them."""
         shared = Model(model)
         for graph in reversed(list(iter_graphs(model.graph))):
             scope = Scope(None, model=shared, graph=graph)
@@ -194,7 +197,8 @@ class EliminateUnusedInitializer(Pass):
     """Drop initializers that nothing reads."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """One stays that is an input as well: without it, it would have to be fed."""
+        """Remove unused initializers. One that is an input as well stays, because the input would
+        then have to be fed."""
         for graph in iter_graphs(model.graph):
             kept = used_names(graph) | {value.name for value in graph.input}
             drop_initializers(graph, {tensor.name for tensor in graph.initializer} - kept)
@@ -214,18 +218,19 @@ class EliminateDuplicateNodes(ScopedPass):
     needs_shapes = False
 
     def is_ours(self, node: onnx.NodeProto) -> bool:
-        """Not those with bodies, nor large constants, nor what users' operators may do besides. Nor Casts:
-        published passes for DeBERTa remove those of each layer and expect that each layer has its own."""
+        """Return whether a node may be merged. Excluded are nodes with bodies or large constants
+        and users' operators, which may have side effects. Casts are excluded, too: published passes
+        for DeBERTa remove the Casts of each layer and expect each layer to have its own."""
         return node.domain in STANDARD_DOMAINS and not (
             node.op_type == "Cast"
             or find_operator(node.op_type).is_random
             or node.op_type == "Dropout"
             or any(iter_bodies(node))
-            or sum(each.ByteSize() for each in node.attribute) > _MOST_COMPARED_BYTES
+            or sum(each.ByteSize() for each in node.attribute) > _MAX_COMPARED_BYTES
         )
 
     def change(self, scope: Scope) -> None:
-        """In order, so that what follows equal nodes is found to be equal."""
+        """Merge equal nodes in order, so that the nodes that read them become equal, too."""
         seen: dict[tuple[Any, ...], onnx.NodeProto] = {}
         for node in scope.nodes():
             if self.is_ours(node):

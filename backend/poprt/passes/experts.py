@@ -1,4 +1,5 @@
-"""merge_moe: two experts of a mixture that do the same with other weights do it at once."""
+"""Pass merge_moe: two experts of a mixture with the same operators and different weights become
+one."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ from poprt.passes.patterns import Making, PatternPass, Scope, is_operator
 from poprt.passes.views import Array, Shape
 
 _COUNT = 4
-_MOST_NODES = 256
-"""Of an expert: a known one has some ten."""
+_MAX_NODES = 256
+"""Maximum number of nodes of an expert; known ones have about ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Expert:
-    """The nodes from one to another, in order, and the tensor that they are about."""
+    """Expert: its nodes, in order from the first to the last, and the tensor that it reads."""
 
     nodes: Sequence[onnx.NodeProto]
     source: str
 
     @property
     def end(self) -> onnx.NodeProto:
-        """The last of them."""
+        """Last node of the expert."""
         return self.nodes[-1]
 
 
@@ -58,7 +59,7 @@ class MergeMoE(PatternPass):
             )
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Warns of experts that are not there, or cannot be joined."""
+        """Merge the experts. Warn if they are missing or cannot be merged."""
         self._is_done = False
         model = super().run(model) if self._names else model
         if self._names and not self._is_done:
@@ -72,7 +73,7 @@ class MergeMoE(PatternPass):
         return node.name in self._names[1::2]
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the later of the two ends."""
+        """Merge the experts at the later of their two last nodes."""
         named = {each.name: each for each in scope.nodes if each.name in self._names}
         if len(named) < len(set(self._names)):
             return
@@ -89,12 +90,13 @@ class MergeMoE(PatternPass):
 
 
 def _find(begin: onnx.NodeProto, end: onnx.NodeProto, scope: Scope) -> _Expert | None:
-    """The nodes between, of which nothing else is read, if all of them can be joined."""
+    """Return the nodes between as an expert, if all of them can be merged and nothing else reads
+    their results."""
     inside = {id(begin): begin}
     waiting = [end]
     while waiting:
         node = waiting.pop()
-        if len(inside) > _MOST_NODES or not _can_join(node, scope):
+        if len(inside) > _MAX_NODES or not _can_join(node, scope):
             return None
         if node is begin or (id(node) in inside and node is not end):
             continue
@@ -110,7 +112,7 @@ def _find(begin: onnx.NodeProto, end: onnx.NodeProto, scope: Scope) -> _Expert |
 
 
 def _dynamic(node: onnx.NodeProto, scope: Scope) -> list[str]:
-    """What a node reads that is no weight."""
+    """Return the inputs of a node that are no weights."""
     return [name for name in node.input if name and scope.tensor(name) is None]
 
 
@@ -120,7 +122,7 @@ def _is_private(node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], scop
 
 
 def _can_join(node: onnx.NodeProto, scope: Scope) -> bool:
-    """Whether a leading axis changes nothing of what a node does."""
+    """Return whether a node computes the same with a leading axis."""
     shape = scope.shape(node.output[0])
     if len(node.output) != 1 or shape is None:
         return False
@@ -134,7 +136,7 @@ def _can_join(node: onnx.NodeProto, scope: Scope) -> bool:
 
 
 def _are_alike(experts: Sequence[_Expert], scope: Scope) -> bool:
-    """Whether both do the same, and their weights have equal shapes."""
+    """Return whether both experts have the same operators, and weights of equal shapes."""
     first, second = experts
     if len(first.nodes) != len(second.nodes) or not set(map(id, first.nodes)).isdisjoint(
         map(id, second.nodes)
@@ -167,13 +169,13 @@ def _read_alike(one: onnx.NodeProto, two: onnx.NodeProto, twins: Mapping[str, st
 
 
 def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, scope: Scope) -> bool:
-    """Whether nobody needs what the earlier one makes before the later one is done."""
+    """Return whether all readers of both results come after the later expert."""
     readers = [each for expert in experts for each in scope.readers.get(expert.end.output[0], {}).values()]
     return all(scope.place(reader) > scope.place(at) for reader in readers)
 
 
 def _build(experts: Sequence[_Expert], made: Making, scope: Scope) -> None:
-    """One expert with a leading axis."""
+    """Build one expert with a leading axis from two."""
     sources = list(dict.fromkeys(expert.source for expert in experts))
     shape = scope.shape(sources[0]) or ()
     upright = [made.add("Reshape", name, made.shape([1, *shape])) for name in sources]
@@ -196,7 +198,8 @@ def _build(experts: Sequence[_Expert], made: Making, scope: Scope) -> None:
 
 
 def _stack(pair: tuple[str, str], rank: int, made: Making, scope: Scope) -> str:
-    """Two weights on each other, in front of axes as many as what they meet has; one that both share."""
+    """Return two weights stacked along a new first axis, with the rank of the tensor that they
+    meet. A scalar that both share is returned as it is."""
     first, second = (_read(name, scope) for name in pair)
     if first.shape == () and np.array_equal(first, second):
         return pair[0]

@@ -1,7 +1,7 @@
-"""Passes between the widths of floats: doubles to float, floats to half and back.
+"""Passes that convert between float types: double to float, float to half and back.
 
-They convert a graph as the chip would compute it; what rounding does to its numbers is `simipu.numerics`'.
-What stays in float although the rest becomes half: `overflowing`.
+They write the graph that the chip would compute; `simipu.numerics` models the rounding.
+`overflowing` finds the patterns that stay in float when the rest becomes half.
 """
 
 from __future__ import annotations
@@ -43,42 +43,44 @@ from poprt.passes.overflowing import find_overflowing
 
 HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 HALF_LIMIT = 65500.0
-"""To which finite constants are clipped, as in the real tool's log; the largest half is 65504, and to it this
-is rounded."""
+"""Limit to which finite constants are clipped, from the real tool's log. The largest half is 65504,
+and the limit is rounded to it."""
 _EXPORTED = {"GroupNormalization": "LayerNormalization"}
-"""What operators were called in the model that was given: people know them by these names."""
-LEAST_CONSTANT = 1e-7
-"""To which tiny constants are raised, as in the real tool's log; halves below 3e-8 are zeros."""
+"""Operators' names in the original model, by their names after conversion. Users know the original
+names."""
+MIN_CONSTANT = 1e-7
+"""Magnitude to which tiny constants are raised, from the real tool's log. Halves below 3e-8 are
+zeros."""
 
 Array = npt.NDArray[Any]
 
 
 @register_change("single")
 def round_to_float(values: Array) -> npt.NDArray[np.float32]:
-    """The nearest floats; finite values beyond their range become the largest."""
+    """Return the nearest floats. Finite values beyond their range become the largest float."""
     most = float(np.finfo(np.float32).max)
     return _clip(values, most).astype(np.float32)
 
 
 @register_change("half", undoes="float")
 def round_to_half(values: Array) -> npt.NDArray[np.float16]:
-    """The nearest halves; finite values beyond their range become the largest."""
+    """Return the nearest halves. Finite values beyond their range become the largest half."""
     return narrow_to_half(values)
 
 
 @register_change("float")
 def widen_half(values: Array) -> npt.NDArray[np.float32]:
-    """The same values in float."""
+    """Return the same values in float."""
     return values.astype(np.float32)
 
 
 def _exceeds(values: Array, limit: float) -> bool:
-    """Whether any value is beyond the limit, or no number."""
+    """Return whether any value is beyond the limit, or NaN."""
     return bool(values.size) and not (float(values.max()) <= limit and float(values.min()) >= -limit)
 
 
 def _clip(values: Array, limit: float) -> Array:
-    """Finite values brought within the limit; infinities stay."""
+    """Clip finite values to the limit; infinities stay."""
     if not _exceeds(values, limit):
         return values
     clipped: Array = np.where(np.isfinite(values), np.clip(values, -limit, limit), values)
@@ -86,7 +88,7 @@ def _clip(values: Array, limit: float) -> Array:
 
 
 def _types(graph: onnx.GraphProto) -> set[int]:
-    """Element types of the inputs, weights and casts."""
+    """Return the element types of the inputs, weights and Casts."""
     types = {value.type.tensor_type.elem_type for value in graph.input}
     types |= {tensor.data_type for tensor in graph.initializer}
     casts = (node for node in graph.node if node.op_type == "Cast")
@@ -94,13 +96,13 @@ def _types(graph: onnx.GraphProto) -> set[int]:
 
 
 def is_half(model: onnx.ModelProto) -> bool:
-    """Whether a model computes in half throughout, without floats beside the halves."""
+    """Return whether a model computes in half only: it has halves and no floats."""
     types = _types(model.graph)
     return TensorProto.FLOAT16 in types and TensorProto.FLOAT not in types
 
 
 def has_halves(model: onnx.ModelProto) -> bool:
-    """Whether any tensor of a model is known to be in half."""
+    """Return whether any tensor of a model is known to be in half."""
     return any(TensorProto.FLOAT16 in _types(graph) for graph in iter_graphs(model.graph))
 
 
@@ -110,7 +112,7 @@ class DoubleToFloat(Pass):
     stay valid what nodes hold and make, casts, inputs and outputs."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Finite values beyond the range of float become its largest number."""
+        """Convert doubles. Finite values beyond the range of float become its largest number."""
         return _retype(model, TensorProto.DOUBLE, TensorProto.FLOAT, "single")
 
 
@@ -130,7 +132,7 @@ class HalfToFloat(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Inputs, outputs, weights, casts and attributes."""
+        """Convert inputs, outputs, weights, Casts and attributes."""
         return _retype(model, TensorProto.FLOAT16, TensorProto.FLOAT, "float")
 
 
@@ -145,7 +147,8 @@ def _retype(model: onnx.ModelProto, before: int, after: int, change: str) -> onn
 
 
 def _retype_graph(graph: onnx.GraphProto, before: int, after: int, change: str) -> bool:
-    """Put one type of float in another's place, in a graph without its bodies; whether there was any."""
+    """Replace one float type by another in a graph without its bodies. Return whether the type was
+    there."""
     changed = False
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == before:
@@ -164,7 +167,8 @@ def _retype_graph(graph: onnx.GraphProto, before: int, after: int, change: str) 
 
 
 def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
-    """Of the chip's operators that name the type of their results themselves; whether there was any."""
+    """Replace the type in operators of the chip that have an attribute for their result type.
+    Return whether there were any."""
     names = {kind: TensorProto.DataType.Name(kind).encode() for kind in (before, after)}
     found = [node for node in graph.node if node.domain == CHIP_DOMAIN and node.op_type in TYPED]
     found = [node for node in found if attribute(node, "dataType", TYPED[node.op_type]) == names[before]]
@@ -208,7 +212,7 @@ class FloatToHalf(Pass):
         self._avoids = enable_avoid_overflow_patterns
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a node to be skipped that the model lacks."""
+        """Convert the model. Raise CompileError if a node of `skip_op_names` is missing."""
         unknown = sorted(set(self._skip_op_names) - {node.name for node in iter_nodes(model.graph)})
         if unknown:
             raise CompileError(
@@ -227,7 +231,7 @@ class FloatToHalf(Pass):
         )
         self._conversion.floats.difference_update(self._conversion.find_staying(model.graph))
         self._kept: set[str] = set()
-        """What nodes make in float that the model knows in half."""
+        """Float results of nodes that stay in float; the converted model has them in half, too."""
         self._convert_graph(model.graph, ChainMap())
         return model
 
@@ -239,7 +243,7 @@ class FloatToHalf(Pass):
             self.logger.warning("fp16_skip_op_types: the model has no operator %s; it has %s", name, known)
 
     def _convert_graph(self, graph: onnx.GraphProto, in_float: ChainMap[str, str]) -> None:
-        """A graph, or one inside a node of it. `in_float` maps half tensors that can be seen here to their
+        """Convert a graph, or a body of a node. `in_float` maps the half tensors in scope to their
         float twins."""
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT:
@@ -254,7 +258,7 @@ class FloatToHalf(Pass):
         forget_values(graph)
         replace_nodes(graph, nodes)
         read = used_names(graph)
-        # What stays in float and is read there only need not become half.
+        # A tensor that stays in float and is read only in float does not need to become half.
         needed = [each for each in graph.node if each.op_type != "Cast" or not self._is_idle(each, read)]
         if len(needed) < len(graph.node):
             replace_nodes(graph, needed)
@@ -265,7 +269,7 @@ class FloatToHalf(Pass):
         graph.initializer.extend(added)
 
     def _is_idle(self, cast: onnx.NodeProto, read: Collection[str]) -> bool:
-        """Whether a Cast that was put behind a node in float is read by none."""
+        """Return whether nothing reads a Cast inserted behind a node in float."""
         return cast.input[0] in self._kept and cast.output[0] not in read
 
     def _convert(
@@ -275,8 +279,8 @@ class FloatToHalf(Pass):
         added: list[TensorProto],
         float_names: MutableMapping[str, str],
     ) -> list[onnx.NodeProto]:
-        """The nodes that take a node's place. `float_names` maps a half tensor to its float twin, where there
-        is one."""
+        """Return the nodes that replace a node. `float_names` maps half tensors to their float
+        twins, if any."""
         if node.op_type == "Cast":
             if node.output[0] in self._conversion.floats:
                 _retype_attribute(node, "to")
@@ -306,7 +310,7 @@ class FloatToHalf(Pass):
         return [*before, node, *after]
 
     def _retype_attributes(self, node: onnx.NodeProto) -> None:
-        """Bring the tensors that a node holds, and the type of what it makes, to half."""
+        """Convert the tensors in a node's attributes, and its result type, to half."""
         hold_as_tensor(node)
         for each in node.attribute:
             if each.type == AttributeProto.TENSOR and each.t.data_type == TensorProto.FLOAT:
@@ -316,13 +320,13 @@ class FloatToHalf(Pass):
             set_attribute(node, "dataType", "FLOAT16")
 
     def _narrow(self, tensor: TensorProto, name: str) -> None:
-        """Bring one constant to half, in place, which is called `name` in warnings."""
+        """Convert one constant to half in place; warnings call it `name`."""
         if not has_data(tensor):
             change_values(tensor, "half", TensorProto.FLOAT16)
             return
         values = read_array(tensor)
-        if values.size == 1 and 0 < abs(float(values.flat[0])) < LEAST_CONSTANT:
-            raised = np.asarray(np.copysign(LEAST_CONSTANT, values))
+        if values.size == 1 and 0 < abs(float(values.flat[0])) < MIN_CONSTANT:
+            raised = np.asarray(np.copysign(MIN_CONSTANT, values))
             self.logger.warning("Raise %s from %g to %g", name, values.flat[0], raised.flat[0])
             values = raised
         if _exceeds(values, HALF_LIMIT) and _exceeds(values[np.isfinite(values)], HALF_LIMIT):
@@ -335,23 +339,23 @@ class FloatToHalf(Pass):
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """What is known of the whole model."""
+    """Facts about the whole model for its conversion."""
 
     floats: set[str]
-    """The names of its float tensors that become half."""
+    """Names of the float tensors that become half."""
     version: int
     skip_op_types: Collection[str]
     skip_op_names: Collection[str]
     overflowing: Collection[str]
-    """Of nodes that stay in float, what they make."""
+    """Outputs of nodes that stay in float because they may overflow."""
     taken: Collection[str]
     """Names that the model uses."""
     schemas: dict[str, onnx.defs.OpSchema | None] = field(default_factory=dict)
 
     def find_staying(self, graph: onnx.GraphProto) -> set[str]:
-        """The float tensors that nodes which stay in float make, or a Cast or nobody, and that only such
-        nodes read, or a Cast: they need not become half. Those of a model that was converted before are
-        among them."""
+        """Return the float tensors that do not need to become half. They are weights, or made by
+        Casts or nodes that stay in float, and only such nodes read them. The tensors of a model
+        that was converted before are among them."""
         staying: set[str] = set()
         read_in_half: set[str] = set()
         for each in iter_graphs(graph):
@@ -369,7 +373,7 @@ class _Conversion:
         return staying - read_in_half
 
     def keeps(self, node: onnx.NodeProto) -> bool:
-        """Whether a node stays in float."""
+        """Return whether a node stays in float."""
         return (
             node.op_type in self.skip_op_types
             or _EXPORTED.get(node.op_type) in self.skip_op_types
@@ -380,7 +384,8 @@ class _Conversion:
         )
 
     def wants_float(self, node: onnx.NodeProto, index: int) -> bool:
-        """Whether that input must be float even in a half graph, as the scales of Resize must."""
+        """Return whether an input must be float even in a half graph, as the scales of Resize
+        must."""
         schema = self._find_schema(node)
         if schema is None:
             return False
@@ -388,7 +393,7 @@ class _Conversion:
         return "tensor(float16)" not in parameter.types and "tensor(float)" in parameter.types
 
     def name_in_float(self, name: str) -> str:
-        """The name of a half tensor's float twin; bodies side by side may both have one."""
+        """Return the name of a half tensor's float twin. Sibling bodies may use the same name."""
         return fresh_name(f"{name}/float", self.taken)
 
     def _has_half(self, node: onnx.NodeProto) -> bool:
@@ -396,8 +401,8 @@ class _Conversion:
         return schema is None or has_half(schema)
 
     def _find_schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
-        """What the standard says of an operator; those of other domains take half wherever they take
-        float."""
+        """Return an operator's schema; None for other domains, whose operators take half wherever
+        they take float."""
         if node.domain not in STANDARD_DOMAINS:
             return None
         if node.op_type not in self.schemas:
@@ -407,15 +412,15 @@ class _Conversion:
 
 
 def has_half(schema: onnx.defs.OpSchema) -> bool:
-    """Whether any input or output may be half; operators without float operands say yes and are left
-    alone."""
+    """Return whether any input or output may be half. For operators without float operands the
+    answer is true, and they do not change."""
     allowed = [parameter.types for parameter in (*schema.inputs, *schema.outputs)]
     takes_float = any("tensor(float)" in types for types in allowed)
     return not takes_float or any("tensor(float16)" in types for types in allowed)
 
 
 def _find_floats(graph: onnx.GraphProto) -> set[str]:
-    """Names of all tensors, bodies' too, that are float."""
+    """Return the names of all float tensors, including those in bodies."""
     floats: set[str] = set()
     for each in iter_graphs(graph):
         values = (*each.input, *each.value_info, *each.output)

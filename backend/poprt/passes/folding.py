@@ -1,9 +1,9 @@
-"""Passes that compute what does not depend on the inputs, operators without a kernel in ONNX Runtime as the
-standard defines them.
+"""Passes that compute tensors that do not depend on the inputs. They also replace operators without
+a kernel in ONNX Runtime by their standard definitions.
 
-What is to be computed goes to ONNX Runtime, with all its optimisers off, in a process of its own: some valid
-models crash it, which must not take the compiler with it. Nothing else goes there: weights that only dynamic
-nodes read stay where they are.
+ONNX Runtime computes the tensors in a child process, with all its optimisers off: some valid models
+crash it, which must not end the compiler. Weights that only dynamic nodes read are not sent to that
+process.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ from poprt.passes.elimination import EliminateNopIf
 from poprt.passes.scopes import Model, Scope, constant_of
 from poprt.passes.views import Array
 
-_MOST_ROUNDS = 64
-"""What is computed may give shapes that give more to compute; a known model has 3."""
-_MOST_STEPS = 8
-"""From a result that is too large back to what is not; a known model has 2."""
+_MAX_ROUNDS = 64
+"""Maximum number of rounds. Computed values may give shapes that make more nodes constant; a known
+model needs 3."""
+_MAX_STEPS = 8
+"""Maximum number of steps back from a result that is too large to results that are not; a known
+model needs 2."""
 _NOT_FOLDED = names_where(lambda entry: entry.is_random or entry.taken_apart) | {
-    # 8-bit weights stay of 8 bits, as ONNX Runtime's optimiser leaves them.
+    # 8-bit weights stay 8-bit, as ONNX Runtime's optimiser leaves them.
     "DequantizeLinear",
-    # What is no tensor cannot become an initializer.
+    # Values that are no tensors cannot become initializers.
     "ConcatFromSequence",
     "Optional",
     "OptionalGetElement",
@@ -80,11 +82,12 @@ class ConstantFolding(Pass):
         self._bound = max_tensor_size
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError with ONNX Runtime's reason, which names the node, or the branch of an If that
-        is invalid; CompileMemoryError for constants that no model can hold."""
+        """Fold the model. Raise CompileError with ONNX Runtime's reason, which names the node, or
+        the branch of an If that is invalid. Raise CompileMemoryError for constants that no model
+        can hold."""
         try:
             model = self._fold(model)
-            # What was folded may decide Ifs, and the branch taken may have more to fold.
+            # Folded values may decide Ifs, and the taken branches may have more nodes to fold.
             while (before := _count_ifs(model)) and _count_ifs(EliminateNopIf()(model)) < before:
                 model = self._fold(model)
             return model
@@ -98,7 +101,7 @@ class ConstantFolding(Pass):
         if any(_is_taken_apart(node) for node in iter_nodes(model.graph)):
             left = {t.name for t in model.graph.initializer if _is_large(t) or not has_data(t)}
             change_without_weights(model, left, _take_apart)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             if not any(_may_fold(node) for node in iter_nodes(model.graph)):
                 break
             plan = _Plan(Model(model), self._bound)
@@ -122,7 +125,7 @@ class CheckConstants(Pass):
     agree upon."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileMemoryError."""
+        """Check the constants. Raise CompileMemoryError if one is too large."""
         demand = measure(infer_shapes(model))
         _check_size(demand.folded, demand.folded_bytes)
         return model
@@ -161,8 +164,8 @@ def _take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _hide_defined(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
-    """Put Identities in the place of operators that stay whole though they have a definition; the nodes that
-    they were, by the names of the Identities."""
+    """Replace operators that stay whole, though they have a definition, by Identities. Return the
+    replaced nodes by the names of the Identities."""
     whole: dict[str, onnx.NodeProto] = {}
     for node in iter_nodes(model.graph):
         is_standard = node.domain in STANDARD_DOMAINS
@@ -176,7 +179,7 @@ def _hide_defined(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
 
 
 def _declare_outputs(model: onnx.ModelProto) -> None:
-    """Say of what shape the outputs are that do not say it: a model has to, and now it is known."""
+    """Declare the shapes of outputs that have none: a model needs them, and they are known now."""
     silent = {v.name: v for v in model.graph.output if not v.type.tensor_type.HasField("shape")}
     if silent:
         for known in infer_shapes(model).graph.output:
@@ -185,7 +188,7 @@ def _declare_outputs(model: onnx.ModelProto) -> None:
 
 
 def _declare(outputs: Mapping[str, onnx.ValueInfoProto], tensors: Iterable[TensorProto]) -> None:
-    """Inference does not look at initializers for what is an output."""
+    """Declare types and shapes of outputs that are initializers, which shape inference ignores."""
     for tensor in tensors:
         if tensor.name in outputs:
             made = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
@@ -201,7 +204,7 @@ def _is_taken_apart(node: onnx.NodeProto) -> bool:
 
 
 def _may_fold(node: onnx.NodeProto) -> bool:
-    """Whether a node is one that is computed, if all that it takes is known."""
+    """Return whether a node is folded if all its inputs are known."""
     return (
         node.domain in STANDARD_DOMAINS
         and node.op_type not in _NOT_FOLDED
@@ -212,32 +215,32 @@ def _may_fold(node: onnx.NodeProto) -> bool:
 
 @dataclass(slots=True)
 class _Place:
-    """One graph, with what of its tensors is known."""
+    """Graph with the names of its known tensors."""
 
     scope: Scope
     outer: _Place | None
     local: set[str]
-    """All names that the graph gives: they hide those of the graphs around it."""
+    """All names defined in the graph; they hide names of the graphs around it."""
     keys: dict[str, str] = field(default_factory=dict)
-    """Names in the plan, by names in the graph, of what is known."""
+    """Names in the plan of known tensors, by their names in the graph."""
     known: set[str] = field(default_factory=set)
-    """Names of what nodes make for which nothing has to be computed."""
+    """Names of nodes' results that are known without computing."""
     folded: list[onnx.NodeProto] = field(default_factory=list)
     found: dict[str, TensorProto] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)
-    """Initializers that nodes have read which went."""
+    """Initializers that removed nodes have read."""
     unread: dict[str, TensorProto] = field(default_factory=dict)
-    """What nodes make of weights without data: such weights again."""
+    """Results that nodes make from weights without data; they are weights without data, too."""
 
     def unread_home(self, name: str) -> _Place | None:
-        """The graph that makes `name` of weights without data."""
+        """Return the graph that makes `name` from weights without data."""
         place: _Place | None = self
         while place is not None and name not in place.unread:
             place = None if name in place.local else place.outer
         return place
 
     def key(self, name: str) -> str | None:
-        """The name in the plan of what is known here under that name."""
+        """Return the name in the plan of a known tensor of this graph; None if it is not known."""
         place: _Place | None = self
         while place is not None:
             if name in place.keys:
@@ -250,29 +253,30 @@ class _Place:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be computed, of a graph and of the bodies inside it, under names that are one set."""
+    """Plan of the values to compute, for a graph and its bodies. Its keys are unique names over all
+    graphs."""
 
     model: Model
     bound: int
-    """Bytes of the largest result; negative: none."""
+    """Maximum size of a result in bytes; negative: no maximum."""
     places: list[_Place] = field(default_factory=list)
     given: dict[str, TensorProto] = field(default_factory=dict)
-    """Initializers, and what is known without being computed."""
+    """Initializers and other tensors known without computing, by key."""
     nodes: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    """Of each key that is computed what computes it, with keys for names."""
+    """Nodes that compute the keys; their inputs and outputs are keys."""
     homes: dict[str, tuple[_Place, str]] = field(default_factory=dict)
-    """The graph that each key is of, and its name there."""
+    """Graph and name there of each key."""
     wanted: dict[str, None] = field(default_factory=dict)
-    """What nodes that stay, or outputs, read of what nodes that may go make; in order."""
+    """Results of foldable nodes that remaining nodes or outputs read, in order."""
 
     def look(self, graph: onnx.GraphProto, known: onnx.GraphProto, outer: _Place | None) -> None:
-        """See what can be computed; nodes stand in order."""
+        """Add all nodes that can be computed to the plan. The nodes are sorted."""
         scope = Scope.of(self.model, graph, known, outer.scope if outer else None)
         given = {value.name for value in graph.input}
         place = _Place(scope, outer, given | {tensor.name for tensor in graph.initializer})
         self.places.append(place)
         for tensor in graph.initializer:
-            # 8-bit weights stay so: what widens them would make them large again.
+            # 8-bit weights stay 8-bit: the nodes that widen them would make them large again.
             if tensor.name not in given and has_data(tensor) and tensor.data_type not in QUARTERS:
                 self.given[self._add(place, tensor.name)] = tensor
         for i, node in enumerate(graph.node):
@@ -297,7 +301,7 @@ class _Plan:
             home, key = place.unread_home(name), place.key(name)
             if home is not None:
                 home.found[name] = home.unread[name]
-            # An initializer is there already.
+            # An initializer exists already.
             if key is not None and (key in self.nodes or self._is_known(key)):
                 self.wanted[key] = None
 
@@ -306,12 +310,12 @@ class _Plan:
         return name in place.known
 
     def _take(self, node: onnx.NodeProto, place: _Place) -> bool:
-        """Whether the node goes into the plan."""
+        """Add a node to the plan if it can be computed. Return whether it was added."""
         held = _find_known(node, place.scope)
         sources = [place.key(name) if name else "" for name in node.input]
         if held is None and (None in sources or not self._is_small(node, place.scope)):
             return self._take_unread(node, place)
-        if node.op_type == "Identity":  # the same under another name: nobody copies gigabytes for that
+        if node.op_type == "Identity":  # rename only: a copy may be gigabytes
             place.keys[node.output[0]] = sources[0] or ""
             return False
         place.folded.append(node)
@@ -329,8 +333,8 @@ class _Plan:
         return True
 
     def _take_unread(self, node: onnx.NodeProto, place: _Place) -> bool:
-        """Whether the node makes a weight of weights, of some of which there are no data: its result is a
-        weight without data, as it would be one with them."""
+        """Add a node that reads weights without data and otherwise known tensors. Its result is a
+        weight without data, as it would be a weight with them. Return whether it was added."""
         name, scope = node.output[0], place.scope
         others = [each for each in filter(None, node.input) if place.key(each) is None]
         shape, is_made = scope.shape(name), all(_is_unread(each, place) for each in others)
@@ -349,8 +353,8 @@ class _Plan:
         return True
 
     def _is_small(self, node: onnx.NodeProto, scope: Scope) -> bool:
-        """Whether results are as small as asked for; of unknown size they are computed first. Raises
-        CompileMemoryError where no model could hold them."""
+        """Return whether results are within the size limit; results of unknown size are computed
+        first. Raise CompileMemoryError if no model could hold them."""
         for name in filter(None, node.output):
             shape, element = scope.shape(name), scope.type(name)
             if shape is not None and element in PLAIN_TYPES:
@@ -361,7 +365,8 @@ class _Plan:
         return True
 
     def fold(self, model: onnx.ModelProto) -> bool:
-        """Put what the plan makes in the place of the nodes that make it; whether any went."""
+        """Replace nodes by the values that the plan computes. Return whether any nodes were
+        removed."""
         asked = [key for key in self.wanted if key in self.nodes]
         missing, sources = self._gather(self._find(model, asked), had=True)
         for key in (*self.wanted, *(key for key, _ in sources)):
@@ -369,15 +374,16 @@ class _Plan:
             if name in place.known:
                 place.found[name] = _named(self.given[key], name)
         stay = {key for node in missing for key in node.output}
-        # Bodies first: what they stand in is copied when it changes.
+        # Change bodies first: a changed node's bodies are copied.
         went = [self._drop(place, stay) for place in reversed(self.places)]
         return any(went)
 
     def _find(self, model: onnx.ModelProto, asked: Sequence[str]) -> list[str]:
-        """Have what is small enough of what is asked for, and of what the rest is made of; the rest. A long
-        chain of what is too large stays as a whole."""
+        """Compute the results of `asked` that are small enough; for the others, compute their
+        sources instead. Return the others. A long chain of results that are too large stays as it
+        is."""
         left: dict[str, None] = {}
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             made = self._compute(model, asked)
             for key in made:
                 place, name = self.homes[key]
@@ -392,7 +398,8 @@ class _Plan:
         return list(left)
 
     def _compute(self, model: onnx.ModelProto, asked: Sequence[str]) -> Mapping[str, Array]:
-        """What is asked for. What cannot be computed inside a body stays there: perhaps it is never run."""
+        """Compute the values of `asked`. If nodes inside bodies cannot be computed, they stay
+        there: perhaps they never run."""
         if not asked:
             return {}
         try:
@@ -410,8 +417,8 @@ class _Plan:
     def _gather(
         self, asked: Iterable[str], *, had: bool = False
     ) -> tuple[list[onnx.NodeProto], list[tuple[str, TensorProto]]]:
-        """The nodes, in order, and the tensors of which what is asked for is made; where `had`, as far as
-        nothing is there yet."""
+        """Return the nodes, in order, and the tensors from which `asked` is computed. With `had`,
+        leave out what computes values that are available already."""
         waiting, needed, tensors = list(asked), set[str](), dict[str, TensorProto]()
         while waiting:
             key = waiting.pop()
@@ -426,7 +433,8 @@ class _Plan:
         return list(unique.values()), list(tensors.items())
 
     def _drop(self, place: _Place, stay: set[str]) -> bool:
-        """Whether nodes of that graph went: those stay that results are made of which could not be had."""
+        """Remove folded nodes of a graph and add their results. Nodes stay if results without a
+        value depend on them. Return whether any nodes were removed."""
         needed = {key: self.homes[key][1] for key in stay if key and self.homes[key][0] is place}
         kept = set(needed.values())
         gone = {id(node) for node in place.folded if kept.isdisjoint(node.output)}
@@ -447,7 +455,7 @@ class _Plan:
 
 
 def _is_unread(name: str, place: _Place) -> bool:
-    """Whether a tensor is a weight without data, or made of such."""
+    """Return whether a tensor is a weight without data, or made from such weights."""
     tensor = place.scope.tensor(name)
     return place.unread_home(name) is not None or (tensor is not None and not has_data(tensor))
 
@@ -460,7 +468,8 @@ def _named(tensor: TensorProto, name: str) -> TensorProto:
 
 
 def _find_known(node: onnx.NodeProto, scope: Scope) -> TensorProto | None:
-    """What a node makes for which nothing has to be computed: a constant, or what a shape says."""
+    """Return a node's result that is known without computing: a constant, or the value of a Shape
+    or Size."""
     if node.op_type not in OF_SHAPES:
         return constant_of(node)
     shape = scope.shape(node.input[0])

@@ -1,5 +1,5 @@
-"""Passes that take one operator up into the constants of another, and those that have less computed before a
-tensor grows."""
+"""Passes that merge an operator into the constants of another, and passes that move operators
+before a tensor grows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from poprt.passes.views import Array
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _MATRIX = 2
-"""Dimensions of one."""
+"""Rank of a matrix."""
 _GEMM_BROADCASTS = 7
-"""The opset from which Gemm broadcasts its bias without being told to."""
+"""Opset from which Gemm broadcasts its bias without an attribute."""
 
 
 def _weight(scope: Scope, name: str) -> Array | None:
-    """The values of a constant of floats of any size."""
+    """Return the values of a float constant of any size; None for other tensors."""
     tensor = scope.tensor(name) if name else None
     if tensor is None or tensor.data_type not in _FLOATS or not has_data(tensor):
         return None
@@ -33,20 +33,22 @@ def _weight(scope: Scope, name: str) -> Array | None:
 
 
 def _is_used_once(scope: Scope, name: str) -> bool:
-    """Whether a constant of this graph has one reader, so that to change it needs no second one."""
+    """Return whether a constant of this graph has one reader, so that it can be changed without a
+    copy."""
     return name in scope.constants and scope.uses[scope.resolve(name)] == 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """What a BatchNormalization does in inference: times `scale`, plus `shift`, by channel."""
+    """Factor and summand of a BatchNormalization in inference, by channel."""
 
     scale: Array
     shift: Array
 
     @classmethod
     def of(cls, node: onnx.NodeProto, scope: Scope) -> _Norm | None:
-        """In double; None where not all of it is constant, or statistics are made."""
+        """Return factor and summand in double. Return None if any operand is not constant, or the
+        node computes statistics."""
         if any(node.output[1:]) or attribute(node, "training_mode", 0) or not attribute(node, "spatial", 1):
             return None
         found = [_weight(scope, name) for name in node.input[1:]]
@@ -58,13 +60,13 @@ class _Norm:
 
 
 class _NormFusion(ScopedPass):
-    """What both fusions of BatchNormalization do."""
+    """Base class of both fusions of BatchNormalization."""
 
     op_types = frozenset({"BatchNormalization"})
     products: frozenset[str]
 
     def change(self, scope: Scope) -> None:
-        """Where only the normalisation reads the product."""
+        """Fuse each normalisation that is the only reader of its product."""
         for node in scope.nodes():
             if self.is_ours(node):
                 product = scope.only_reader_of(node.input[0])
@@ -73,7 +75,7 @@ class _NormFusion(ScopedPass):
                     self.fuse(product, node, norm, scope)
 
     def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, scope: Scope) -> None:
-        """Change the constants of the product, where they are."""
+        """Change the constants of the product, if it has constants."""
         raise NotImplementedError
 
 
@@ -87,7 +89,7 @@ class FuseBnIntoConv(_NormFusion):
     products = frozenset({"Conv"})
 
     def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, scope: Scope) -> None:
-        """Weights that others read too stay beside the new ones."""
+        """Scale weights and bias. The old weights stay if other nodes read them."""
         weights = _weight(scope, product.input[1])
         has_bias = len(product.input) > 2 and product.input[2]  # noqa: PLR2004  data, weights, bias
         bias = _weight(scope, product.input[2]) if has_bias else np.zeros_like(norm.shift)
@@ -119,7 +121,7 @@ class FuseBnIntoGemm(_NormFusion):
     products = frozenset({"Gemm", "MatMul"})
 
     def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, scope: Scope) -> None:
-        """A MatMul becomes a Gemm for the bias."""
+        """Scale weights and bias. A MatMul becomes a Gemm to have a bias."""
         name = product.input[1]
         weights = _weight(scope, name) if _is_used_once(scope, name) else None
         if weights is None or weights.ndim != _MATRIX or scope.rank(product.input[0]) != _MATRIX:
@@ -143,7 +145,7 @@ class FuseBnIntoGemm(_NormFusion):
 
 
 def _bias(product: onnx.NodeProto, scope: Scope) -> Array | None:
-    """What a product adds, in double; None where it is not constant."""
+    """Return the summand of a product in double; None if it is not constant."""
     if len(product.input) < 3 or not product.input[2]:  # noqa: PLR2004  A, B, C
         return np.zeros(1)
     found = _weight(scope, product.input[2])
@@ -161,7 +163,7 @@ class FuseMulIntoMatmul(ScopedPass):
     op_types = frozenset({"MatMul"})
 
     def change(self, scope: Scope) -> None:
-        """Before the product, then behind it."""
+        """Merge factors before each product, then factors behind it."""
         readers: dict[str, onnx.NodeProto] = {}
         for node in scope.nodes():
             readers.update((scope.resolve(name), node) for name in node.input)
@@ -197,8 +199,8 @@ class FuseMulIntoMatmul(ScopedPass):
 
 
 def _factor(node: onnx.NodeProto, source: str | None, scope: Scope) -> tuple[Array, str] | None:
-    """The factor of a Mul, which does not vary but along the last axis, and what it multiplies: `source`,
-    if that is given."""
+    """Return the factor of a Mul and its other operand, which is `source` if given. The factor may
+    vary along the last axis only."""
     if node.op_type != "Mul":
         return None
     for place in (1, 0):
@@ -222,7 +224,7 @@ class FuseCastIntoOnehot(ScopedPass):
     op_types = frozenset({"OneHot"})
 
     def change(self, scope: Scope) -> None:
-        """Where the Cast alone reads it, and the values are constant."""
+        """Fuse Casts that are the only reader of a OneHot with constant values."""
         for node in scope.nodes():
             if node.op_type == "Cast" and not node.domain:
                 first = scope.only_reader_of(node.input[0])
@@ -238,12 +240,12 @@ class FuseCastIntoOnehot(ScopedPass):
 
 
 _ONE_HOT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
-"""ONNX Runtime has no kernel for others, whatever the indices are."""
+"""Result types of OneHot for which ONNX Runtime has kernels, whatever the index type is."""
 
 _ELEMENTWISE = names_where(lambda entry: entry.rows is rows.elementwise) - frozenset(
     "Bernoulli CastLike Dropout Identity IpuCopy OptionalGetElement PRelu".split()
 )
-"""What makes each element of those in its place, and broadcasts."""
+"""Operators that compute each element from the elements in its place, and broadcast."""
 
 
 @register("post_expand")
@@ -256,7 +258,7 @@ class PostExpand(ScopedPass):
     op_types = frozenset({"Expand"})
 
     def change(self, scope: Scope) -> None:
-        """In order, so that an Expand goes behind all that follow."""
+        """Move Expands in order, so that an Expand goes behind all operators that follow it."""
         for node in scope.nodes():
             if node.op_type in _ELEMENTWISE and not node.domain and len(node.output) == 1:
                 self._exchange(node, scope)
@@ -282,7 +284,7 @@ def _others(node: onnx.NodeProto, place: int) -> list[str]:
 
 
 def _put_behind(node: onnx.NodeProto, place: int, expand: onnx.NodeProto, scope: Scope) -> None:
-    """The Expand makes, from now on, what the node made, under its name."""
+    """Put the Expand behind the node. The Expand then makes the node's result, under its name."""
     made = node.output[0]
     inner = scope.model.take(f"{made}/unexpanded")
     behind = helper.make_node("Expand", [inner, expand.input[1]], [made], name=expand.name)

@@ -1,4 +1,4 @@
-"""Passes that find the GELUs which exporters write out, and give them the chip's operator."""
+"""Passes that find GELUs written out by exporters and replace them by the chip's operator."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from poprt.passes.base_pass import Stage, register
 from poprt.passes.patterns import PatternPass, Scope
 
 _TANH_FACTOR, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
-"""Of the tanh formula (Hendrycks and Gimpel): x / 2 (1 + tanh(factor (x + cube x^3)))."""
+"""Constants of the tanh formula (Hendrycks and Gimpel): x / 2 (1 + tanh(factor (x + cube x^3)))."""
 _SLACK = 1e-3
-"""Relative, of a constant: exporters round them, some to half."""
-_MOST_STEPS = 4
-"""Of products after each other; the formulas have two."""
-_MOST_POWER = 3
+"""Relative tolerance of a constant: exporters round them, some to half."""
+_MAX_STEPS = 4
+"""Maximum number of consecutive products; the formulas have two."""
+_MAX_POWER = 3
 
 
 @dataclass(slots=True)
 class _Product:
-    """A number times tensors, each as often as it is counted."""
+    """Product of a number and tensors, each with its power."""
 
     number: float = 1.0
     tensors: Counter[str] = field(default_factory=Counter)
 
     def is_of(self, number: float) -> bool:
-        """Whether its number is that, within what exporters round."""
+        """Return whether its number equals `number`, within the rounding of exporters."""
         return math.isclose(self.number, number, rel_tol=_SLACK)
 
 
 class _GeluPass(PatternPass):
-    """What the two forms of GELU share: x / 2 times 1 + f, and f behind it."""
+    """Base class for both forms of GELU: x / 2 times 1 + f."""
 
     def _put(self, end: onnx.NodeProto, source: str, scope: Scope, *, exact: bool) -> None:
         fits = scope.type(source) in (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -48,12 +48,12 @@ class _GeluPass(PatternPass):
             scope.replace(end, made.nodes)
 
     def _find_end(self, node: onnx.NodeProto, source: str, scope: Scope) -> onnx.NodeProto | None:
-        """The node that makes source / 2 (1 + f), where `node` makes f."""
+        """Return the node that makes source / 2 (1 + f), where `node` makes f."""
         added = scope.reader(node.output[0], "Add")
         if added is None or not any(scope.number(name) == 1 for name in added.input):
             return None
         factor, end = added.output[0], added
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             following = scope.reader(end.output[0], "Mul", "Div")
             if following is None:
                 return None
@@ -72,7 +72,7 @@ class GeluPattern(_GeluPass):
     op_types = frozenset(("Gelu", "Tanh"))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the standard's operator, or at the tanh of the formula."""
+        """Replace the standard's operator, or the formula found at its tanh."""
         if node.op_type == "Gelu":
             if attribute(node, "approximate", b"none") == b"tanh":
                 self._put(node, node.input[0], scope, exact=False)
@@ -96,7 +96,7 @@ class ErfGeluPattern(_GeluPass):
     op_types = frozenset(("Erf", "Gelu"))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the standard's operator, or at the error function of the formula."""
+        """Replace the standard's operator, or the formula found at its error function."""
         if node.op_type == "Gelu":
             if attribute(node, "approximate", b"none") == b"none":
                 self._put(node, node.input[0], scope, exact=True)
@@ -111,8 +111,9 @@ class ErfGeluPattern(_GeluPass):
                 return
 
 
-def _multiply(name: str, atoms: set[str], scope: Scope, steps: int = _MOST_STEPS) -> _Product:
-    """A tensor as a product of numbers and tensors, which is not looked into where it comes to `atoms`."""
+def _multiply(name: str, atoms: set[str], scope: Scope, steps: int = _MAX_STEPS) -> _Product:
+    """Return a tensor as a product of numbers and tensors. Tensors in `atoms` are not split
+    further."""
     number = scope.number(name)
     if number is not None:
         return _Product(number)
@@ -126,15 +127,15 @@ def _multiply(name: str, atoms: set[str], scope: Scope, steps: int = _MOST_STEPS
     given = scope.number(node.input[1])
     if node.op_type == "Div" and given:
         return _Product(left.number / given, left.tensors)
-    if node.op_type == "Pow" and given is not None and given in range(1, _MOST_POWER + 1):
+    if node.op_type == "Pow" and given is not None and given in range(1, _MAX_POWER + 1):
         power = int(given)
         return _Product(left.number**power, Counter({each: n * power for each, n in left.tensors.items()}))
     return _Product(1.0, Counter((name,)))
 
 
 def _iter_candidates(name: str, scope: Scope) -> Iterator[str]:
-    """Tensors that the inner term of the tanh form may be of."""
-    waiting, seen = [(name, _MOST_STEPS)], set()
+    """Yield the tensors that may be the x of the tanh form's inner term."""
+    waiting, seen = [(name, _MAX_STEPS)], set()
     while waiting:
         each, steps = waiting.pop(0)
         node = scope.maker(each, "Mul", "Div", "Add") if steps else None
@@ -148,7 +149,7 @@ def _iter_candidates(name: str, scope: Scope) -> Iterator[str]:
 
 
 def _is_inner(name: str, source: str, scope: Scope) -> bool:
-    """Whether a tensor is factor (x + cube x^3), or factor x (1 + cube x^2)."""
+    """Return whether a tensor is factor (x + cube x^3), or factor x (1 + cube x^2)."""
     product = _multiply(name, {source}, scope)
     if not product.is_of(_TANH_FACTOR):
         return False
@@ -161,7 +162,7 @@ def _is_inner(name: str, source: str, scope: Scope) -> bool:
 
 
 def _is_cubic(added: onnx.NodeProto, source: str, power: int, scope: Scope) -> bool:
-    """Whether a sum times x^power is x + cube x^3."""
+    """Return whether a sum times x^power is x + cube x^3."""
     for first, second in (added.input, tuple(reversed(added.input))):
         plain, cubic = (_multiply(name, {source}, scope) for name in (first, second))
         if (

@@ -1,4 +1,4 @@
-"""The pass that has the host send many small inputs as one."""
+"""Pass that merges many small inputs, so that the host sends one."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from poprt.passes.chip_operators import add_remap
 from poprt.passes.patterns import Making, Names, declare_chip
 
 Group = Sequence[Any]
-"""An element type, a shape, and how many at the most."""
+"""Element type, shape and, optionally, maximum number of inputs of a group."""
 _CONVERTED: dict[int, int] = {TensorProto.FLOAT: TensorProto.FLOAT16, TensorProto.INT64: TensorProto.INT32}
-"""What becomes of the types of inputs while a model is converted: a group names those of the given model."""
+"""New types of inputs whose types change in a conversion. A group has the types of the original
+model."""
 _NAMED_TYPES: dict[str, int] = {
     "fp32": TensorProto.FLOAT,
     "fp16": TensorProto.FLOAT16,
     **{name.lower(): number for name, number in TensorProto.DataType.items()},
 }
-"""As the command line has them, and as ONNX has."""
+"""Element types by their names on the command line and in ONNX."""
 _RANK = 2
 
 
@@ -53,7 +54,8 @@ class ApplyHostConcatSplit(Pass):
         self._remap = remap
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Groups of which the model has fewer than two inputs are warned of."""
+        """Merge the inputs of each group. Warn of groups for which the model has fewer than two
+        inputs."""
         graph = model.graph
         names = Names(0, {*iter_defined(graph), *(value.name for value in graph.input)})
         merged: dict[str, dict[str, Any]] = {}
@@ -71,7 +73,7 @@ class ApplyHostConcatSplit(Pass):
 
 
 def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
-    """Element type, shape and number of a group. Raises CompileError for what is none."""
+    """Return element type, shape and number of a group. Raise CompileError for an invalid group."""
     try:
         given, shape, *number = group
         data_type = _NAMED_TYPES[given] if isinstance(given, str) else int(given)
@@ -91,7 +93,8 @@ def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
 def _find_inputs(
     graph: onnx.GraphProto, data_type: int, shape: tuple[int, ...], number: int | None
 ) -> list[onnx.ValueInfoProto]:
-    """The first inputs of that type, or of what conversion makes of it, and shape."""
+    """Return the first inputs of that shape, and of that type or of the type that it has after
+    conversion."""
     inputs = find_inputs(graph)
     for wanted in (data_type, _CONVERTED.get(data_type)):
         found = [
@@ -108,8 +111,8 @@ def _find_inputs(
 def _merge(
     graph: onnx.GraphProto, name: str, found: Sequence[onnx.ValueInfoProto], names: Names, *, remap: bool
 ) -> dict[str, Any]:
-    """Put one input in the place of those, and what gives them back before all nodes; what the host has to
-    know of it."""
+    """Replace those inputs by one, and insert the node that splits it before all nodes. Return the
+    entry that the host needs for it."""
     tensor = found[0].type.tensor_type
     shape = [dim.dim_value for dim in tensor.shape.dim]
     whole = [len(found), math.prod(shape)]
@@ -139,7 +142,7 @@ def _merge(
 def _put_first(
     values: Iterable[onnx.ValueInfoProto], merged: set[str], joint: onnx.ValueInfoProto
 ) -> list[onnx.ValueInfoProto]:
-    """The joint input where the first of the merged ones was; the others stay."""
+    """Return the inputs with the joint one in the place of the first merged one."""
     kept: list[onnx.ValueInfoProto] = []
     for value in values:
         if value.name not in merged:
@@ -150,7 +153,8 @@ def _put_first(
 
 
 def _write_down(model: onnx.ModelProto, merged: dict[str, dict[str, Any]]) -> None:
-    """In the metadata, from where callers hand it to the compiler."""
+    """Add the merged inputs to the model's metadata, from where callers pass them to the
+    compiler."""
     entry = next((each for each in model.metadata_props if each.key == sHostConcatRunnerConfig), None)
     known = json.loads(entry.value) if entry is not None else {}
     entry = entry or model.metadata_props.add(key=sHostConcatRunnerConfig)

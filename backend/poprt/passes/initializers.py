@@ -1,4 +1,5 @@
-"""Passes on where the constants of a model stand: as nodes or initializers, in a body or the main graph."""
+"""Passes that move the constants of a model: from nodes to initializers, from bodies to the main
+graph."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ _HELD: dict[str, Callable[[Any], TensorProto]] = {
     "value_float": lambda value: numpy_helper.from_array(np.asarray(value, np.float32)),
     "value_floats": lambda value: numpy_helper.from_array(np.asarray(value, np.float32)),
 }
-"""The attributes in which a Constant may hold numbers, beside `value`, and what they say (opset 12)."""
+"""Attributes, other than `value`, in which a Constant may hold numbers, each with its conversion to
+a tensor (opset 12)."""
 
 
 def read_constant(node: onnx.NodeProto) -> TensorProto | None:
-    """The numbers of a Constant; None for another node, and for what is no dense tensor of numbers."""
+    """Return the numbers of a Constant. Return None for other nodes, and for a Constant that is no
+    dense tensor of numbers."""
     if node.op_type != "Constant" or len(node.attribute) != 1:
         return None
     (held,) = node.attribute
@@ -35,7 +38,7 @@ def read_constant(node: onnx.NodeProto) -> TensorProto | None:
 
 
 def hold_as_tensor(node: onnx.NodeProto) -> None:
-    """Have a Constant hold its numbers, in whatever attribute they are, as `value`; other nodes stay."""
+    """Move a Constant's numbers from any other attribute to `value`; other nodes stay."""
     constant = read_constant(node)
     if constant is not None and node.attribute[0].type != AttributeProto.TENSOR:
         del node.attribute[:]
@@ -50,7 +53,7 @@ class ExtractConstantToInitializer(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The tensors keep their names."""
+        """Extract the Constants. The tensors keep their names."""
         for graph in iter_graphs(model.graph):
             outputs = {value.name for value in graph.output}
             nodes = []
@@ -75,7 +78,7 @@ class MoveSubgraphInitializer(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Bodies side by side may use one name for two tensors."""
+        """Move the initializers. Sibling bodies may use one name for two tensors."""
         taken = set(iter_defined(model.graph))
         moved: set[str] = set()
         self._move(model.graph, model.graph, taken, moved)
@@ -98,7 +101,7 @@ def _move_out(main: onnx.GraphProto, body: onnx.GraphProto, taken: set[str], mov
     for tensor in body.initializer:
         if tensor.name in inputs:
             continue
-        # What the body makes of it keeps the name that the body's output has.
+        # The body's output keeps its name; its value gets another one.
         name = f"{tensor.name}/value" if tensor.name in outputs else tensor.name
         if name in moved or tensor.name in outputs:
             name = fresh_name(name, taken)

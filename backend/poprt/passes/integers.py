@@ -1,8 +1,8 @@
-"""Integers of 64 bits become such of 32: the chip has no others.
+"""Pass that narrows 64-bit integers to 32 bits, because the chip has no 64-bit integers.
 
-A tensor keeps its 64 bits where the ONNX standard asks for them, as of the shape of a Reshape or the trip
-count of a Loop, and where all that read it do, so that a chain that computes a shape stays as it is. Where
-the two meet there is a Cast.
+A tensor keeps 64 bits where the ONNX standard requires them, as for the shape of a Reshape or the
+trip count of a Loop. It also keeps them if all its readers require them, so that a chain that
+computes a shape does not change. Where the two widths meet, a Cast is inserted.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ from poprt.passes.initializers import hold_as_tensor
 
 _I32, _I64 = int(TensorProto.INT32), int(TensorProto.INT64)
 _WIDE, _NARROW = 1, 2
-"""How a tensor is read, by bits of a mask: in 64 bits because it has to be, in 32; 0: in either."""
+"""Bits of a mask of how a tensor is read: as 64 bits because its reader requires them, or as 32
+bits. 0: its readers accept either."""
 _ENDS = np.iinfo(np.int32)
 _OPEN_END = 1 << 62
-"""Numbers from here on stand for "to the end" where exporters write them, in Slice: nothing is lost when they
-are clipped."""
+"""Magnitude from which a number in a Slice stands for "to the end", as exporters write it. Clipping
+such numbers loses nothing."""
 _FIXED = frozenset(("OneHot", "Unique"))
-"""Operators for which the standard allows 32 bits, and ONNX Runtime (1.23) has no kernel, or none for all
-types that go together."""
+"""Operators for which the standard allows 32 bits, but ONNX Runtime (1.23) has no kernel, or none
+for all combinations of types."""
 _WIDE_PLACES = frozenset((("CenterCropPad", 1), ("Pad", 3)))
-"""Inputs for which the standard allows 32 bits, and ONNX's shape inference (1.23) does not, or its definition
-of the operator."""
+"""Inputs for which the standard allows 32 bits, but ONNX's shape inference (1.23), or its
+definition of the operator, does not."""
 _LOOP_LIMIT = 0
-"""The place of a Loop's trip count, and of the number of the turn in its body: both have 64 bits."""
+"""Place of a Loop's trip count, and of the iteration number in its body; both are 64-bit."""
 
 
 @register_change("int32")
 def narrow_to_int32(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """The same whole numbers; those beyond the range of 32 bits become its ends."""
+    """Return the same integers; those beyond the range of 32 bits become its minimum or maximum."""
     return np.clip(values, _ENDS.min, _ENDS.max).astype(np.int32)
 
 
@@ -68,7 +69,7 @@ class Int64ToInt32(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Inputs and outputs of 64 bits become such of 32."""
+        """Narrow the integers. Inputs and outputs with 64 bits get 32 bits."""
         types: dict[str, int] = {}
         for graph in iter_graphs(infer_shapes(model).graph):
             types.update(_iter_types(graph))
@@ -89,18 +90,18 @@ def _iter_types(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
 
 @dataclass(slots=True)
 class _NodePlan:
-    """What becomes of one node."""
+    """Plan of the changes to one node."""
 
     demands: dict[int, int] = field(default_factory=dict)
-    """How it reads inputs, by place, where it does not take what there is."""
+    """Width of each input by place, where the node does not accept either width."""
     kept: frozenset[str] = frozenset()
-    """Outputs that it makes in 64 bits."""
+    """Outputs that stay 64-bit."""
     bodies: list[list[_NodePlan]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Group:
-    """The operands of a node that have to be of one type."""
+    """Operands of a node that must have one type."""
 
     may_narrow: bool
     places: list[int] = field(default_factory=list)
@@ -108,21 +109,21 @@ class _Group:
 
 
 class _Narrowing:
-    """Narrows a model in two walks: one against the order of the nodes finds who reads how, one along it
-    changes them."""
+    """Narrowing of a model in two walks. One against the order of the nodes collects how tensors
+    are read; one in their order changes the nodes."""
 
     def __init__(self, owner: Pass, types: Mapping[str, int], version: int, taken: set[str]) -> None:
         self._logger = owner.logger
         self._types, self._version, self._taken = types, version, taken
         self._read: dict[str, int] = {}
         self._twins: dict[str, str] = {}
-        """The names of tensors in 64 bits, where there is such a one."""
+        """Names of the 64-bit twins of tensors, if they have one."""
         self._as_bytes: set[str] = set()
-        """Those that are cast to bytes."""
+        """Tensors that are cast to bytes."""
         self._schemas: dict[str, onnx.defs.OpSchema | None] = {}
 
     def plan(self, graph: onnx.GraphProto) -> list[_NodePlan]:
-        """What becomes of the nodes of a graph, and of those inside them."""
+        """Return the plans of a graph's nodes, including the nodes in bodies."""
         for value in graph.output:
             self._demand(value.name, _NARROW)
         plans = []
@@ -194,7 +195,8 @@ class _Narrowing:
         return self._schemas[node.op_type]
 
     def change(self, graph: onnx.GraphProto, plans: Sequence[_NodePlan], fixed_inputs: int) -> None:
-        """Change a graph, whose first `fixed_inputs` inputs keep their types, and the bodies inside it."""
+        """Change a graph and its bodies. The first `fixed_inputs` inputs of the graph keep their
+        types."""
         nodes = [each for value in graph.input[fixed_inputs:] for each in self._narrow_input(value)]
         nodes += [each for value in graph.input[:fixed_inputs] for each in self._keep_input(value)]
         for value in graph.output:
@@ -214,7 +216,7 @@ class _Narrowing:
         return self._widen(value.name)
 
     def _keep_input(self, value: onnx.ValueInfoProto) -> list[onnx.NodeProto]:
-        """Of an input of 64 bits, as the number of a Loop's turn."""
+        """Return the Cast for an input that stays 64-bit, as the iteration number of a Loop."""
         name = value.name
         if not self._is_wide(name):
             return []
@@ -222,15 +224,15 @@ class _Narrowing:
         return casts
 
     def _widen(self, name: str) -> list[onnx.NodeProto]:
-        """The Cast to 64 bits of a tensor of 32, where somebody needs it."""
+        """Return the Cast of a 32-bit tensor to 64 bits, if a reader needs it."""
         if not self._read.get(name, 0) & _WIDE:
             return []
         self._twins[name] = fresh_name(f"{name}/int64", self._taken)
         return [make_cast(name, self._twins[name], _I64)]
 
     def _keep(self, name: str) -> tuple[str, list[onnx.NodeProto]]:
-        """The name of a tensor that stays of 64 bits, and the Cast that makes one of 32 of it, where somebody
-        needs that."""
+        """Return the name of a tensor that stays 64-bit, and the Cast to 32 bits, if a reader needs
+        it."""
         if not self._read.get(name, 0) & _NARROW:
             self._twins[name] = name
             return name, []
@@ -281,8 +283,9 @@ class _Narrowing:
         return [*before, node, *after]
 
     def _cast_operands(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Casts to 32 bits in front of a product that is cast to bytes, which the real tool leaves there: the
-        published passes that pack DeBERTa find its mask by them. They change no value."""
+        """Return Casts to 32 bits before a product that is cast to bytes. The real tool leaves them
+        there, and the published passes that pack DeBERTa find its mask by them. They change no
+        value."""
         casts = []
         for place, name in enumerate(node.input):
             node.input[place] = fresh_name(f"{name}/int32", self._taken)
@@ -291,7 +294,7 @@ class _Narrowing:
         return casts
 
     def _retype(self, node: onnx.NodeProto) -> None:
-        """Have a node whose attributes say the type of its result say the narrow one."""
+        """Narrow the type in a node's attributes, if they specify the type of its result."""
         hold_as_tensor(node)
         for each in node.attribute:
             if each.name in ("to", "dtype") and each.i == _I64:
@@ -313,7 +316,8 @@ def _narrow_value(value: onnx.ValueInfoProto) -> None:
 
 
 def _narrow_unsigned_borders(graph: onnx.GraphProto) -> None:
-    """Casts stand behind the inputs and before the outputs that were of 64 bits."""
+    """Narrow unsigned inputs and outputs, with Casts behind the inputs and before the outputs that
+    had 64 bits."""
 
     def narrow(values: Sequence[onnx.ValueInfoProto]) -> list[str]:
         wide = [value for value in values if value.type.tensor_type.elem_type == TensorProto.UINT64]
@@ -327,10 +331,10 @@ def _narrow_unsigned_borders(graph: onnx.GraphProto) -> None:
     taken = set(iter_defined(graph))
     inner = {name: fresh_name(f"{name}/uint64", taken) for name in (*inputs, *outputs)}
     rename(graph, inner)
-    # An output that nothing computes: it was folded to a constant.
+    # Rename outputs that were folded to constants, which no node computes.
     for tensor in graph.initializer:
         tensor.name = inner.get(tensor.name, tensor.name)
-    # An output that is an input is narrow already.
+    # Skip outputs that are inputs: they are narrow already.
     ends = [name for name in outputs if name not in inputs]
     first = [make_cast(name, inner[name], TensorProto.UINT64) for name in inputs]
     last = [make_cast(inner[name], name, TensorProto.UINT32) for name in ends]

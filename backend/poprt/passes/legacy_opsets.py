@@ -1,10 +1,10 @@
-"""Models of opsets 1 to 6 in the forms of opset 7, the oldest for which ONNX Runtime has kernels.
+"""Upgrade of models of opsets 1 to 6 to opset 7, the oldest for which ONNX Runtime has kernels.
 
-In opsets before 7 an operand is broadcast because an attribute says so, along axes that begin at `axis`, and
-the slopes of a PRelu are one for each channel. Later opsets align the last axes, as numpy does. Where sizes
-agree a node of the old form would be computed along the wrong axis, so its operand gets axes of one element.
-LEGACY_RULES say what becomes of nodes that have another form in opset 7. The converter of onnx goes the same
-way, but puts the axes of an operand in the wrong place.
+In opsets before 7 an attribute says that an operand is broadcast, along axes that begin at `axis`.
+A PRelu has one slope for each channel. Later opsets align the last axes, as numpy does.
+Where sizes agree, a node of the old form would be computed along the wrong axis, so its operand
+gets axes of one element. LEGACY_RULES has the rules for nodes with another form in opset 7. The
+converter of onnx does the same, but puts the axes of an operand in the wrong place.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from poprt.passes.opset_rules import NoOlderFormError, Older
 from poprt.passes.small_values import find_value
 
 OLDEST_KEPT = 7
-"""Models of older opsets are written in this one."""
+"""Oldest opset that is not upgraded; models of older opsets are upgraded to this one."""
 _BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
 _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
 _MIDDLES_CAME = 11
-"""The opset from which Resize scales from the middles of elements by default."""
+"""Opset from which Resize scales from the middles of elements by default."""
 _CHANNELS = 2
-"""The rank up to which channels are the last axis."""
+"""Maximum rank at which channels are the last axis."""
 
 Rule = Callable[[Older], list[onnx.NodeProto]]
 LEGACY_RULES: dict[str, Rule] = {}
-"""By operator; a rule gives the nodes that take the place of one. Of other operators only attributes go that
-say how memory is used."""
+"""Rules by operator; a rule returns the nodes that replace one. Nodes of other operators only lose
+attributes about memory use."""
 
 
 @register(
@@ -52,14 +52,15 @@ class UpgradeLegacyOpset(Pass):
     that they lack."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a node without a newer form, and for one whose rank is not known."""
+        """Upgrade the model. Raise CompileError for a node without a newer form, and for one whose
+        rank is not known."""
         if find_opset(model, OLDEST_KEPT) >= OLDEST_KEPT:
             return model
         model = _NewerForms(find_opset(model, 1)).run(model)
         for entry in model.opset_import:
             if entry.domain in STANDARD_DOMAINS:
                 entry.version = OLDEST_KEPT
-        # Ranks of what a node makes may be known only when those before it have been aligned.
+        # The ranks of a node's results may be known only when the nodes before it are aligned.
         while unaligned := _count_unaligned(model):
             model = _AlignedOperands().run(model)
             if _count_unaligned(model) == unaligned:
@@ -85,7 +86,8 @@ def _count_unaligned(model: onnx.ModelProto) -> int:
 
 
 class _NewerForms(NodeRule):
-    """Nodes in the forms of opset 7, but for operands that have to be aligned, which keep `broadcast`."""
+    """Rule that writes nodes in the forms of opset 7. Nodes with an operand to align keep
+    `broadcast` for now."""
 
     name = "upgrade_legacy_opset"
     needs_shapes = False
@@ -96,11 +98,11 @@ class _NewerForms(NodeRule):
         self._source, self.opset = source, OLDEST_KEPT
 
     def looks_at(self, node: onnx.NodeProto) -> bool:
-        """Whether it is of the standard."""
+        """Return whether a node is of the standard."""
         return node.domain in STANDARD_DOMAINS
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """By its rule."""
+        """Return the nodes that the operator's rule makes."""
         older = Older(node, view, self._source, OLDEST_KEPT)
         try:
             if node.op_type in LEGACY_RULES:
@@ -113,17 +115,18 @@ class _NewerForms(NodeRule):
 
 
 class _AlignedOperands(NodeRule):
-    """Operands with the axes of one element that they lack, where ranks are known."""
+    """Rule that gives operands the missing axes of one element, where ranks are known."""
 
     name = "upgrade_legacy_opset"
     op_types = _BROADCAST | {"PRelu"}
 
     def looks_at(self, node: onnx.NodeProto) -> bool:
-        """Whether it says that its second operand is broadcast."""
+        """Return whether the node's second operand is broadcast by an attribute."""
         return _is_unaligned(node)
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The axes come behind the operand's own, which begin at `axis`; without `axis` they are the last."""
+        """Add the axes behind the operand's own, which begin at `axis`; without `axis` they are the
+        last."""
         older = Older(node, view, OLDEST_KEPT, OLDEST_KEPT)
         rank, own = view.rank(node.input[0]), view.rank(node.input[1])
         if rank is None or own is None:
@@ -132,7 +135,7 @@ class _AlignedOperands(NodeRule):
         if node.op_type == "PRelu":
             axis = 1 if own == 1 and rank > _CHANNELS and view.shape(node.input[1]) != (1,) else None
         elif axis is not None:
-            # Axes of one element in front of the operand's own would be broadcast, too.
+            # New axes in front of the operand's own would be broadcast, too.
             axis = axis + rank if axis < 0 else axis
         missing = 0 if axis is None or not own else rank - axis - own
         if missing < 0:
@@ -146,9 +149,9 @@ class _AlignedOperands(NodeRule):
 
 
 class KeepHardmaxes(NodeRule):
-    """Hardmaxes of matrices: before opset 13 they take their axis and all behind it for one.
+    """Rule for Hardmax before opset 13, which takes its axis and all axes behind it as one.
 
-    The converter of onnx sees to Softmax and LogSoftmax only.
+    The converter of onnx handles Softmax and LogSoftmax only.
     """
 
     name = "convert_version"
@@ -156,7 +159,7 @@ class KeepHardmaxes(NodeRule):
     needs_shapes = False
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """A matrix, and its shape before."""
+        """Return a Hardmax of a matrix, between a Flatten and a Reshape to the original shape."""
         chain = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME).start()
         shape = chain.add("Shape", node.input[0])
         matrix = chain.add("Flatten", node.input[0], axis=attribute(node, "axis", 1))
@@ -165,10 +168,11 @@ class KeepHardmaxes(NodeRule):
 
 
 class KeepResizes(NodeRule):
-    """Resizes that the converter of onnx has made of an Upsample, or a Resize of opset 10.
+    """Rule for Resizes that the converter of onnx made from an Upsample, or a Resize of opset 10.
 
-    Those scale from the first element on. Without an attribute that says so, newer ones scale from the
-    middles of elements. The nearest element was the one before, and the one behind where an axis shrinks.
+    Those scale from the first element. Without an attribute for that, newer ones scale from the
+    middles of elements. The nearest element was the one before, and the one behind on axes that
+    shrink.
     """
 
     name = "convert_version"
@@ -176,7 +180,8 @@ class KeepResizes(NodeRule):
     needs_shapes = False
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Where some axes grow and others shrink, two nodes."""
+        """Return the Resize with explicit attributes, or two nodes if some axes grow and others
+        shrink."""
         older = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME)
         if older.get("coordinate_transformation_mode") is not None:
             return None
@@ -214,7 +219,8 @@ def _rule(*op_types: str) -> Callable[[Rule], Rule]:
 
 @_rule(*sorted(_BROADCAST), "PRelu")
 def broadcast(node: Older) -> list[onnx.NodeProto]:
-    """An operand that is not broadcast has the same shape; slopes are broadcast without being told to."""
+    """Remove the attributes of a node whose operand is not broadcast, as it has the same shape.
+    Slopes of a PRelu are broadcast by default."""
     if node.node.op_type == "PRelu":
         return [node.without(_OF_OLD, broadcast=1)]
     return [node.without(["consumed_inputs"] if node.get("broadcast", 0) else _OF_OLD)]
@@ -222,13 +228,13 @@ def broadcast(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Gemm", "GRU", "LSTM", "RNN")
 def forget(node: Older) -> list[onnx.NodeProto]:
-    """Attributes that make no difference any more."""
+    """Remove attributes that no longer have an effect."""
     return [node.without(_OF_OLD)]
 
 
 @_rule("BatchNormalization", "Dropout")
 def infer_only(node: Older) -> list[onnx.NodeProto]:
-    """Training was the default."""
+    """Remove the attribute for inference: training was the default."""
     results = [name for name in node.node.output[1:] if name]
     if not node.get("is_test", 0) and (node.node.op_type == "BatchNormalization" or node.get("ratio", 0.5)):
         raise NoOlderFormError("it trains, as it lacks is_test=1; export the model for inference")
@@ -239,7 +245,7 @@ def infer_only(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Cast")
 def cast(node: Older) -> list[onnx.NodeProto]:
-    """The type was a text."""
+    """Convert the type from a string."""
     kind = node.get("to")
     if not isinstance(kind, str):
         return [node.node]
@@ -250,13 +256,13 @@ def cast(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Concat")
 def concat(node: Older) -> list[onnx.NodeProto]:
-    """The axis had a default."""
+    """Write the axis out: it had a default."""
     return [node.without([], axis=node.get("axis", 1))]
 
 
 @_rule("LpPool", "GlobalLpPool")
 def pool(node: Older) -> list[onnx.NodeProto]:
-    """The norm was a float."""
+    """Convert the norm to an integer; it was a float."""
     order = node.get("p", 2)
     if order != int(order):
         raise NoOlderFormError(f"it has p={order}; newer opsets have whole numbers only")
@@ -265,14 +271,14 @@ def pool(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Pad")
 def pad(node: Older) -> list[onnx.NodeProto]:
-    """Pads had another name."""
+    """Rename the attribute of the pads."""
     pads = node.get("paddings")
     return [node.node if pads is None else node.without(["paddings"], pads=list(pads))]
 
 
 @_rule("Reshape")
 def reshape(node: Older) -> list[onnx.NodeProto]:
-    """The shape was an attribute."""
+    """Convert the shape from an attribute to an input."""
     if node.name(1):
         return [node.node]
     if node.get("shape") is None:
@@ -284,7 +290,7 @@ def reshape(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Split")
 def split(node: Older) -> list[onnx.NodeProto]:
-    """Sizes could be an input."""
+    """Convert the sizes from an input to an attribute."""
     sizes = node.constant(1, "sizes")
     if sizes is None:
         return [node.node]
@@ -293,7 +299,7 @@ def split(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Tile")
 def tile(node: Older) -> list[onnx.NodeProto]:
-    """One axis was repeated."""
+    """Keep the node, but reject the old form, which repeats one axis."""
     if not node.name(2):
         return [node.node]
     raise NoOlderFormError("it repeats one axis, as in opsets before 6; export the model with a newer opset")
@@ -301,7 +307,7 @@ def tile(node: Older) -> list[onnx.NodeProto]:
 
 @_rule("Upsample")
 def upsample(node: Older) -> list[onnx.NodeProto]:
-    """Planes only, by two scales."""
+    """Write the two scales of planes as four."""
     if node.get("scales") is not None:
         return [node.node]
     scales = [1.0, 1.0, node.get("height_scale", 1.0), node.get("width_scale", 1.0)]

@@ -1,12 +1,13 @@
-"""Passes from the converted graph to the placed one, which says what the chip would run: products of 8-bit
-operands, the IPU of each node, the copies between IPUs.
+"""Passes from the converted graph to the placed one, which describes what the chip would run:
+products of 8-bit operands, the IPU of each node, the copies between IPUs.
 
-The placed graph is what time and memory are counted on (`simipu.cost`). None of it changes a value: an
-executable holds the graph from before these passes. Every shape is declared in it, and stays declared.
+Time and memory are counted on the placed graph (`simipu.cost`). These passes change no value: an
+executable holds the graph from before them. Every shape is declared in the graph, and stays
+declared.
 
-Layers follow one another on the IPUs in the order of the graph. `virtual_graph_mode` manual takes the nodes'
-attribute `__ipu_number`; auto cuts the graph into parts of equal weights, or where they are pipelined of
-equal time, or into those that virtual_graph_split_ratios says.
+Layers follow one another on the IPUs in the order of the graph. `virtual_graph_mode` manual takes
+the nodes' attribute `__ipu_number`. auto cuts the graph into parts of equal weights, or of equal
+time if they are pipelined, or into those of virtual_graph_split_ratios.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.sharding import check_stages
 
 _DOMAIN = "ai.graphcore"
-"""Of the operators that PopART has besides the standard's."""
+"""Domain of the operators that PopART has in addition to the standard's."""
 
 
 @register("take_quarters", stage=Stage.LOWERING, option="has_quarters", is_ours=True)
@@ -56,7 +57,7 @@ class TakeQuarters(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Types have to be declared."""
+        """Replace the operands. Types must be declared."""
         graphs = list(iter_graphs(model.graph))
         narrow = {t.name for graph in graphs for t in graph.initializer if t.data_type in QUARTERS}
         narrow |= {
@@ -93,7 +94,8 @@ class PlaceNodes(Pass):
         self._target, self._options, self._calibration = target, options, calibration
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Shapes have to be declared. Raises CompileError for an IPU that there is not."""
+        """Place the nodes. Shapes must be declared. Raise CompileError for an IPU that does not
+        exist."""
         for node, ipu in zip(model.graph.node, self._place(model), strict=True):
             set_attribute(node, IPU_ATTRIBUTE, ipu)
         return model
@@ -134,7 +136,7 @@ class InsertCopies(Pass):
         self._num_ipus = num_ipus
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Nodes have to say their IPUs."""
+        """Insert the copies. Nodes must have their IPUs as attributes."""
         graph = model.graph
         ipus = find_ipus(graph, self._num_ipus)
         made, taken = place_inputs(graph, ipus), set(iter_defined(graph))
@@ -158,7 +160,7 @@ class InsertCopies(Pass):
 
 
 def _declare_copies(graph: onnx.GraphProto, copies: dict[str, str]) -> None:
-    """A copy is what it is a copy of."""
+    """Declare copies with the type and shape of their sources."""
     known = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
     for copy, name in copies.items():
         if name in known:
@@ -167,7 +169,7 @@ def _declare_copies(graph: onnx.GraphProto, copies: dict[str, str]) -> None:
 
 
 def _make_copy(source: str, result: str, ipu: int, stage: int | None) -> onnx.NodeProto:
-    """Of the stage that reads it first."""
+    """Return a node that copies a tensor to an IPU, in the pipeline stage that reads it first."""
     copy = helper.make_node(IPU_COPY, [source], [result], name=result, domain=_DOMAIN)
     set_attribute(copy, IPU_ATTRIBUTE, ipu)
     if stage is not None:
@@ -179,7 +181,8 @@ register_stand_in(_DOMAIN, IPU_COPY)(like_first_input)
 
 
 def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
-    """The IPU of each node by its attribute `__ipu_number`; without one, that of the node before it."""
+    """Return the IPU of each node from its attribute `__ipu_number`; without one, a node is on the
+    IPU of the node before it."""
     places, place = [], 0
     for node in graph.node:
         place = attribute(node, IPU_ATTRIBUTE, place)
@@ -195,10 +198,11 @@ def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
 def _place_by_share(
     sizes: Sequence[int], crossing: Sequence[int], shares: Sequence[float], slack: float
 ) -> list[int]:
-    """The IPU of each node, in order: every IPU gets about its share of `sizes`, of 1 for all of them.
+    """Return the IPU of each node, in order. Every IPU gets about its share of `sizes`; the shares
+    sum to 1.
 
-    A cut before node i moves `crossing[i]` bytes: of the cuts within `slack` of an IPU's share the cheapest
-    is taken.
+    A cut before node i moves `crossing[i]` bytes. Of the cuts within `slack` of an IPU's share the
+    cheapest is taken.
     """
     before = list(itertools.accumulate(sizes, initial=0))
     cuts = [0]
@@ -211,8 +215,8 @@ def _place_by_share(
 
 
 def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
-    """Bytes that are made before each node and read by it or after it; inputs of the graph and views count as
-    made."""
+    """Return the bytes made before each node and read by it or a later one. Inputs of the graph and
+    views count as made."""
     made = {info.name: 0 for info in find_inputs(graph)}
     change = [0] * (len(graph.node) + 1)
     last: dict[str, int] = {}
@@ -227,6 +231,6 @@ def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[in
 
 
 def _weight_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
-    """Bytes of the weights that each node is the first to read."""
+    """Return the bytes of the weights that each node is the first to read."""
     left = {tensor.name: values[tensor.name].bytes for tensor in graph.initializer}
     return [sum(left.pop(name, 0) for name in iter_reads(node)) for node in graph.node]

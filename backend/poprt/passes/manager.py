@@ -1,5 +1,5 @@
-"""Runs passes one after the other, in an order that their constraints allow. Which passes, and in which
-order, is `poprt.pipeline`'s to say."""
+"""Runner of passes, in an order that their constraints allow. `poprt.pipeline` selects the passes
+and their order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ IR_PASSES = frozenset(
     "fuse_consecutive_reshape fuse_consecutive_squeeze fuse_consecutive_transpose "
     "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding unique_name_for_nodes".split()
 )
-"""The passes that the real tool does over its own form of a graph, several in one turn: those that
-apply_ir_pass takes."""
+"""Passes that the real tool runs over its own form of a graph, several in one turn. apply_ir_pass
+accepts them."""
 
 
 class PassManager:
-    """A list of passes to be run on a model, given by name or made already."""
+    """List of passes to run on a model, given by name or as objects."""
 
     def __init__(self, used_passes: Iterable[str | Pass] = (), gather_ir_passes: bool = False) -> None:
         self._passes: list[Pass] = []
@@ -33,21 +33,21 @@ class PassManager:
         self.add_passes(used_passes)
 
     def add_passes(self, passes: Iterable[str | Pass]) -> None:
-        """Add passes at the end. Raises CompileError for a name that is not registered."""
+        """Add passes at the end. Raise CompileError for a name that is not registered."""
         self._passes += [get_pass(each) if isinstance(each, str) else each for each in passes]
 
     def get_passes(self) -> list[Pass]:
-        """The passes, in order."""
+        """Return the passes, in order."""
         return list(self._passes)
 
     def get_all_pass_names(self) -> list[str]:
-        """Their names."""
+        """Return the names of the passes, in order."""
         return [each.name for each in self._passes]
 
     def sort_passes(self) -> None:
-        """Bring the passes into an order that their constraints allow, moving as little as is needed.
+        """Sort the passes so that their constraints hold, with as few moves as possible.
 
-        Raises CompileError where there is none, and for passes that may not run together.
+        Raises CompileError if there is no such order, and for passes that may not run together.
         """
         _check_company(self._passes)
         waiting, ordered = list(self._passes), []
@@ -62,8 +62,8 @@ class PassManager:
     def run(
         self, model: onnx.ModelProto, on_pass: Callable[[str], None] = lambda _name: None
     ) -> onnx.ModelProto:
-        """The model after all passes, which change the one given in place; `on_pass` is told each one's name
-        before it runs."""
+        """Run all passes and return the model, which they change in place. `on_pass` receives each
+        pass's name before it runs."""
         with remember_inferences():
             for each in gather_ir_passes(self._passes) if self._gather else self._passes:
                 on_pass(each.name)
@@ -72,8 +72,8 @@ class PassManager:
 
 
 def gather_ir_passes(passes: Iterable[Pass]) -> list[Pass]:
-    """The same with neighbours of the IR family joined to one apply_ir_pass each, which takes one turn over
-    the graph's names where they take one each."""
+    """Return the passes with consecutive ones of the IR family joined to one apply_ir_pass. It
+    walks over the graph's names once instead of once for each pass."""
     gathered: list[Pass] = []
     for is_ir, found in itertools.groupby(passes, lambda each: each.name in IR_PASSES):
         group = list(found)
@@ -92,7 +92,7 @@ def _check_company(passes: Sequence[Pass]) -> None:
 
 
 def _waits(one: Pass, others: Iterable[Pass]) -> bool:
-    """Whether `one` has to come after one of the others."""
+    """Return whether `one` must come after one of the others."""
     return any(
         other.name in one.info.depend or one.name in other.info.before for other in others if other is not one
     )

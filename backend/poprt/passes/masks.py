@@ -14,18 +14,19 @@ from poprt.passes.base_pass import register
 from poprt.passes.patterns import Names, PatternPass, Scope, is_operator
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-_LEAST_MASKED = -1_000.0
-"""What is added to hidden scores is this low at least: e to the power of it is 0 in float."""
+_MIN_MASKED = -1_000.0
+"""Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""
 _MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_MOST_VIEWS = 8
+_MAX_VIEWS = 8
 _MASK_RANK, _SCORES_RANK = 2, 4
-_MOST_TRUTHS = 2**26
-"""Of tokens that see those that are seen."""
+_MAX_TRUTHS = 2**26
+"""Maximum number of elements of a constant that says which tokens see which."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mask:
-    """What is added to scores: made of `tokens`, [batch, tokens], which hides where it is 0."""
+    """Mask that is added to scores. It is made from `tokens`, [batch, tokens], and hides tokens
+    where that is 0."""
 
     tokens: str
     result: str
@@ -44,7 +45,7 @@ class InsertAttentionMask(PatternPass):
     op_types = frozenset(("Mul", "Where", "WhereV2"))
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Warns where nothing came of it."""
+        """Replace the masks. Warn if the model has none."""
         changed = super().run(model)
         if not any(node.op_type == "AttentionMask" for node in iter_nodes(changed.graph)):
             self.logger.warning(
@@ -57,7 +58,8 @@ class InsertAttentionMask(PatternPass):
         return node.op_type in self.op_types
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the end of the formula, whose results are added to scores of the same tokens."""
+        """Replace a mask at the end of its formula, if its result is added to scores of the same
+        tokens."""
         found = _read_mask(node, scope)
         if found is None:
             return
@@ -86,8 +88,8 @@ class InsertAttentionMask(PatternPass):
 
 
 def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozenset[str]:
-    """The inputs of a graph, of which `known` tells the shapes, that are masks: one number for each token,
-    of which (1 - mask) times a large negative number is made."""
+    """Return the inputs of a graph that are masks: one number for each token, used as (1 - mask)
+    times a large negative number. `known` has the shapes of the graph."""
     scope = Scope.of(Names(1, set()), graph, known, None)
     scope.look_at_nodes()
     given = {value.name for value in find_inputs(graph)}
@@ -97,8 +99,8 @@ def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozense
 
 
 def _find_given(name: str, scope: Scope) -> str:
-    """What a mask was before it was cast."""
-    for _ in range(_MOST_VIEWS):
+    """Return the name of a mask before any casts."""
+    for _ in range(_MAX_VIEWS):
         node = scope.maker(name, "Cast", "Identity")
         if node is None:
             return name
@@ -132,17 +134,18 @@ def _read_mask(node: onnx.NodeProto, scope: Scope) -> _Mask | None:
 
 def _is_low(name: str, scope: Scope) -> bool:
     number = scope.number(name)
-    return number is not None and number <= _LEAST_MASKED
+    return number is not None and number <= _MIN_MASKED
 
 
 def _scaled(node: onnx.NodeProto, scope: Scope) -> str:
-    """What a large negative number is multiplied with."""
+    """Return the factor of a large negative number; "" for none."""
     left, right = node.input
     return left if _is_low(right, scope) else right if _is_low(left, scope) else ""
 
 
 def _chosen(node: onnx.NodeProto, scope: Scope) -> str:
-    """Newer exporters: a large negative number where 1 - mask is not 0, else 1 - mask."""
+    """Return 1 - mask from the form of newer exporters: a large negative number where 1 - mask is
+    not 0, else 1 - mask."""
     condition, lowest, otherwise = node.input
     cast = scope.maker(condition, "Cast")
     fits = cast is not None and cast.input[0] == otherwise and attribute(cast, "to") == TensorProto.BOOL
@@ -150,8 +153,9 @@ def _chosen(node: onnx.NodeProto, scope: Scope) -> str:
 
 
 def _shown(node: onnx.NodeProto, scope: Scope) -> str:
-    """The newest exporters: 0 where the mask, as truths, shows a token, else a large negative number. Tokens
-    that see, of which all do, may have been put beside those that are seen."""
+    """Return the mask, as booleans, from the form of the newest exporters: 0 where it shows a
+    token, else a large negative number. It may be combined with a constant mask of the tokens that
+    see, if that is all true."""
     if node.op_type not in ("Where", "WhereV2"):
         return ""
     condition, zero, lowest = node.input
@@ -161,21 +165,21 @@ def _shown(node: onnx.NodeProto, scope: Scope) -> str:
     if both is None:
         return condition
     for truths, other in (both.input, both.input[::-1]):
-        value = scope.value(truths, _MOST_TRUTHS)
+        value = scope.value(truths, _MAX_TRUTHS)
         if value is not None and value.all():
             return other
     return ""
 
 
 def _read_difference(name: str, scope: Scope) -> str:
-    """The mask in 1 - mask, which may have got its axes behind that."""
+    """Return the mask in 1 - mask, which may have more axes behind the subtraction."""
     node = scope.maker(_skip_views(name, scope), "Sub")
     return node.input[1] if node is not None and scope.number(node.input[0]) == 1 else ""
 
 
 def _find_tokens(name: str, scope: Scope) -> str:
-    """The tensor of one number for each token that a mask of them is made of by views: a truth has lost the
-    numbers of segments."""
+    """Return the tensor with one number for each token from which views make a mask. Booleans have
+    lost the numbers of segments."""
     segments = _find_segments(name, scope)
     if segments:
         return segments
@@ -183,7 +187,7 @@ def _find_tokens(name: str, scope: Scope) -> str:
     if shape is None or len(shape) != _SCORES_RANK or shape[1] != 1:
         return ""
     batch, tokens, source = shape[0], shape[-1], name
-    for _ in range(_MOST_VIEWS):
+    for _ in range(_MAX_VIEWS):
         if scope.shape(source) == (batch, tokens) and scope.type(source) != TensorProto.BOOL:
             return source
         node = scope.maker(source, *_MASK_VIEWS)
@@ -195,8 +199,9 @@ def _find_tokens(name: str, scope: Scope) -> str:
 
 
 def _find_segments(name: str, scope: Scope) -> str:
-    """The tensor of segments of which a mask says which tokens are of the same one: as packed models are
-    written without the chip's operator. The mask has axes of one besides [batch, tokens, tokens]."""
+    """Return the tensor of segments from which a mask says which tokens share a segment. Packed
+    models without the chip's operator have such masks. The mask may have axes of one element
+    besides [batch, tokens, tokens]."""
     cast = scope.maker(_skip_views(name, scope), "Cast")
     same = scope.maker(_skip_views(cast.input[0], scope), "Equal") if cast is not None else None
     shape = scope.shape(same.output[0]) if same is not None else None
@@ -209,8 +214,8 @@ def _find_segments(name: str, scope: Scope) -> str:
 
 
 def _skip_views(name: str, scope: Scope) -> str:
-    """What a tensor is made of by adding axes or taking them away."""
-    for _ in range(_MOST_VIEWS):
+    """Return the name of a tensor before axes were added or removed."""
+    for _ in range(_MAX_VIEWS):
         node = scope.maker(name, "Identity", "Squeeze", "Unsqueeze")
         if node is None:
             break
@@ -219,11 +224,11 @@ def _skip_views(name: str, scope: Scope) -> str:
 
 
 def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, scope: Scope) -> bool:
-    """Whether an Expand of the mask does not keep tokens last, or a Cast has lost numbers."""
+    """Return whether an Expand does not keep tokens last, or a Cast has lost numbers."""
     shape = scope.shape(node.input[0])
     if node.op_type == "Cast":
         return scope.type(node.input[0]) == TensorProto.BOOL
-    # The others keep the order of what they take.
+    # The other views keep the order of the elements.
     return node.op_type == "Expand" and (not shape or shape[-1] != tokens)
 
 
@@ -242,7 +247,7 @@ class ReplaceWhereMask(PatternPass):
         return node.op_type in self.op_types and node.domain in ("", "ai.onnx", CHIP_DOMAIN)
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At a choice whose condition is the same for several heads or tokens."""
+        """Replace a Where whose condition is the same for several heads or tokens."""
         condition, *sides = node.input
         lows = [index for index, name in enumerate(sides) if _is_low(name, scope)]
         if len(lows) != 1 or scope.reader(node.output[0], "Softmax", "LogSoftmax") is None:

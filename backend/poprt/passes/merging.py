@@ -1,5 +1,5 @@
-"""Passes that do at once what several nodes do of the same kind: products of one tensor, slices of one axis,
-Ifs of one condition."""
+"""Passes that merge nodes of the same kind: products of one tensor, slices of one axis, Ifs with
+one condition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _MATRIX_RANK = 2
 
 
 class _MergingProducts(PatternPass):
-    """Joins two products of one tensor with weights, named by the user, along the last dimension."""
+    """Base class that merges two products of one tensor with weights, named by the user, along the
+    last dimension."""
 
     op_types = frozenset(("MatMul",))
 
@@ -31,7 +32,8 @@ class _MergingProducts(PatternPass):
             raise CompileError(f"{option}: expected {expected}, the names of nodes, found {names!r}")
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Names that no such node has are warned of, and so are products that cannot be joined."""
+        """Merge the products. Warn if the names do not match such nodes, or the products cannot be
+        merged."""
         self._is_done = False
         model = super().run(model) if self._names else model
         if self._names and not self._is_done:
@@ -43,7 +45,7 @@ class _MergingProducts(PatternPass):
         return model
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the first of the two."""
+        """Merge the products at the first of the two."""
         step = len(self._names) // 2
         if node.name not in self._names[::step] or not scope.is_first(node.input[0], node):
             return
@@ -69,7 +71,7 @@ def _find(name: str, nodes: Iterable[onnx.NodeProto], scope: Scope) -> onnx.Node
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product with a weight, and the bias added to it; "": none."""
+    """Product with a weight, and the name of the bias added to it; "" for none."""
 
     source: str
     weight: str
@@ -80,7 +82,8 @@ class _Product:
 
     @classmethod
     def of(cls, product: onnx.NodeProto, add: onnx.NodeProto | None, scope: Scope) -> _Product | None:
-        """None where weight or bias is no constant of the shape that a linear layer's has."""
+        """Return the product; None if weight or bias is no constant with the shape of a linear
+        layer's."""
         source, weight = product.input
         tensor = scope.tensor(weight)
         if tensor is None or len(tensor.dims) != _MATRIX_RANK or scope.shape(source) is None:
@@ -134,7 +137,7 @@ class MergeMatMulAdd(_MergingProducts):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A Slice along one axis, from `start` to below `end`."""
+    """Slice along one axis, from `start` to below `end`."""
 
     node: onnx.NodeProto
     axis: int
@@ -151,7 +154,7 @@ class MergeMultiSlice(PatternPass):
     op_types = frozenset(("Slice",))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the first Slice of a tensor that computes."""
+        """Replace the Slices of a computed tensor at the first of them."""
         source = node.input[0]
         shape = scope.shape(source)
         if shape is None or not scope.is_first(source, node) or scope.tensor(source) is not None:
@@ -170,7 +173,7 @@ class MergeMultiSlice(PatternPass):
 
 
 def _are_all(parts: Sequence[_Part], size: int) -> bool:
-    """Whether parts of one step are all of an axis, each element once."""
+    """Return whether parts with one step cover an axis, each element once."""
     step, starts = parts[0].step, [each.start for each in parts]
     if step == 1:
         return [*starts, size] == [0, *(each.end for each in parts)]
@@ -184,7 +187,7 @@ def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Maki
     if step == 1:
         made.split_as(results, source, [each.end - each.start for each in parts], axis)
         return
-    # Rows stay rows for any batch.
+    # A size of -1 keeps rows for any batch.
     sizes = [-1 if place == 0 and axis else size for place, size in enumerate(shape)]
     sizes[axis] //= step
     apart = made.add("Reshape", source, made.shape([*sizes[: axis + 1], step, *sizes[axis + 1 :]]))
@@ -195,7 +198,7 @@ def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Maki
 
 
 def _read_part(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> _Part | None:
-    """What a Slice along one axis takes, forwards; None of others."""
+    """Return the range that a Slice takes along one axis, forwards; None for other Slices."""
     read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
     if read[0] is None:
         given = [*node.input[1:], "", "", "", ""][:4]
@@ -220,7 +223,7 @@ class MergeIfWithSameCond(PatternPass):
     op_types = frozenset(("If",))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the later of two."""
+        """Merge two Ifs at the later one."""
         condition = node.input[0]
         earlier, scope.marks[condition] = scope.marks.get(condition), node
         if earlier is None or not _can_merge(earlier, node, scope):
@@ -257,7 +260,8 @@ def _may_move_down(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope)
 
 
 def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
-    """Both in one; what the later one reads of the earlier, it reads inside."""
+    """Return both Ifs as one. Results of the earlier one that the later one reads become tensors
+    inside the branches."""
     branches = {}
     for name in _BRANCHES:
         first, second = onnx.GraphProto(), onnx.GraphProto()

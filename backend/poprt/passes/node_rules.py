@@ -1,5 +1,8 @@
-"""What passes share that put other nodes in the place of one: the walk through graphs and bodies, and names
-that nobody has. What is replaced, and when: the passes."""
+"""Base class of passes that replace single nodes, with the walk through graphs and bodies, and
+unused names.
+
+The passes define what is replaced, and when.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,15 @@ WHOLE = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Names(FreshNames):
-    """What is taken, made and left behind in a whole model: of names, what stands before the last slash."""
+    """Names taken, added and no longer read in a whole model. Of each name the part before the last
+    slash counts as taken."""
 
     source: int
-    """The opset of the model."""
+    """Opset of the model."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto, opset: int = 0) -> Names:
-        """Those of `model`; what is made is of that opset, 0: of the model's."""
+        """Return the names of `model`, for new nodes of that opset; 0 stands for the model's."""
         source = find_opset(model, 1)
         taken = {name.rpartition("/")[0] for name in iter_defined(model.graph)}
         return cls(opset or source, taken, source=source)
@@ -51,7 +55,7 @@ class Names(FreshNames):
 
 @dataclass(slots=True, kw_only=True)
 class View(GraphView):
-    """One graph and those around it, with names for what takes the place of its nodes."""
+    """View of a graph and the graphs around it, with names for new nodes."""
 
     names: Names
 
@@ -59,83 +63,85 @@ class View(GraphView):
     def of(
         cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: View | None
     ) -> View:
-        """Of a graph and what was inferred of it, if anything was."""
+        """Return the view of a graph, with the types inferred for it, if any."""
         makers = {name: node for node in graph.node for name in node.output if name}
         types = types_of(graph if known is None else known)
         return cls(outer, types, constants_of(graph), makers, names=names)
 
     @property
     def opset(self) -> int:
-        """Of what is made, which is the model's but on the way to another."""
+        """Opset of new nodes. It differs from the model's only during a conversion to another
+        opset."""
         return self.names.opset
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor."""
+        """Return the node that makes a tensor."""
         home = self.home(name)
         return home.makers.get(name) if home is not None else None
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor is known to be of floats that numpy has too."""
+        """Return whether a tensor is known to be of floats that numpy has, too."""
         return self.type(name) in FLOATS
 
     def start(self, node: onnx.NodeProto, what: str) -> Replacement:
-        """Nodes that are to take the place of `node`; "what" tells them from others'."""
+        """Return an empty replacement of `node`; `what` makes its names distinct."""
         wanted = next(filter(None, node.output), node.op_type)
         return Replacement(self.names.take(f"{wanted}/{what}"), names=self.names)
 
 
 @dataclass(slots=True)
 class Replacement(Chain):
-    """Nodes that take the place of one; their constants become initializers of the main graph."""
+    """Nodes that replace one. Their constants become initializers of the main graph."""
 
     names: Names = field(kw_only=True)
     held: int = 0
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
-        """The name of an initializer."""
+        """Add an initializer and return its name."""
         name = f"{self.prefix}/constant_{self.held}"
         self.held += 1
         self.names.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def end(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes, of which the last makes what `node` made, under its name."""
+        """Return the nodes. The last one takes the name of `node`, whose result it makes."""
         if node.name:
             self.nodes[-1].name = node.name
         return self.nodes
 
     def reduce_sum(self, source: str, axes: Sequence[int], *, keepdims: bool = False) -> str:
-        """Sums along axes."""
+        """Add a sum along axes and return its name."""
         if self.names.opset >= AXES_ARE_INPUTS:
             return self.add("ReduceSum", source, self.shape(axes), keepdims=int(keepdims))
         return self.add("ReduceSum", source, axes=list(axes), keepdims=int(keepdims))
 
     def unsqueeze_as(self, name: str, source: str, axes: Sequence[int]) -> str:
-        """A tensor with new axes of one element."""
+        """Add an Unsqueeze to new axes of one element and return its name."""
         if self.names.opset >= AXES_ARE_INPUTS:
             return self.add_as(name, "Unsqueeze", source, self.shape(axes))
         return self.add_as(name, "Unsqueeze", source, axes=list(axes))
 
 
 class NodeRule(Pass):
-    """A pass that looks at one node after the other, those of bodies too, and may put others in its place.
+    """Base class of passes that visit single nodes, including those in bodies, and may replace
+    each.
 
-    It takes time linear in the nodes as long as `replace` looks at a node's surroundings only.
+    It takes time linear in the number of nodes if `replace` looks only at nodes near the given one.
     """
 
     op_types: ClassVar[frozenset[str]]
-    """Operators of the standard that it looks at; without one in it the model is left alone at once."""
+    """Standard operators that the pass visits. A model without any of them does not change."""
     needs_shapes: ClassVar[bool] = True
-    """Whether it asks for types and shapes of what nodes make."""
+    """Flag that the pass needs types and shapes of results."""
     opset = 0
-    """Of what it makes, where that is not the model's."""
+    """Opset of new nodes, if it is not the model's."""
 
     def replace(self, node: onnx.NodeProto, view: View) -> Iterable[onnx.NodeProto] | None:
-        """What takes the place of a node; None: it stays. For subclasses to define."""
+        """Return the nodes that replace a node, or None to keep it. Subclasses define it."""
         raise NotImplementedError
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Weights that only replaced nodes have read go."""
+        """Replace nodes, and remove weights that only replaced nodes have read."""
         if any(self.looks_at(node) for node in iter_nodes(model.graph)):
             known = self._infer(model) if self.needs_shapes else None
             names = Names.of(model, self.opset)
@@ -153,12 +159,12 @@ class NodeRule(Pass):
             raise CompileError(f"pass {self.name}: {' '.join(str(error).split())}") from error
 
     def looks_at(self, node: onnx.NodeProto) -> bool:
-        """Whether `replace` is asked about a node."""
+        """Return whether `replace` is called for a node."""
         return node.op_type in self.op_types and node.domain in STANDARD_DOMAINS
 
     def _try(self, node: onnx.NodeProto, view: View) -> Iterable[onnx.NodeProto] | None:
-        """CompileError where a node is not what its operator says: nobody has checked a stranger's ranks,
-        axes and counts."""
+        """Return the nodes that replace a node. Raise CompileError if the node does not match its
+        operator: ranks, axes and counts of a given model may be invalid."""
         try:
             return self.replace(node, view)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:

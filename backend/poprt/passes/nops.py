@@ -1,4 +1,4 @@
-"""Passes that drop nodes which hand on what they are given."""
+"""Passes that remove nodes which return an input unchanged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from poprt.passes.scopes import NodeBypass, Scope
 from poprt.passes.views import is_untrained
 
 _RATIO_IS_INPUT = 12
-"""The opset from which Dropout takes its ratio, and whether it trains, as inputs; from 7 to 11 it never
-trains."""
+"""Opset from which Dropout takes its ratio, and whether it trains, as inputs. From opset 7 to 11 it
+never trains."""
 _NEVER_TRAINS = 7
 _PADS_ARE_INPUT = 11
 _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
-"""What changes nothing, as the second operand."""
+"""Value of the second operand that leaves the first unchanged."""
 _COMMUTING = ("Add", "Mul")
 
 
@@ -33,7 +33,7 @@ class EliminateIdentity(NodeBypass):
     needs_shapes = False
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """Its only tensor."""
+        """Return the data input, if the node passes it on."""
         if node.op_type == "Dropout" and not _is_idle(node, scope):
             return None
         return node.input[0]
@@ -55,7 +55,7 @@ class EliminateNopCast(NodeBypass):
     op_types = frozenset({"Cast"})
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """What it casts."""
+        """Return the input of a Cast to its own type."""
         return node.input[0] if scope.type(node.input[0]) == attribute(node, "to", 0) != 0 else None
 
 
@@ -67,7 +67,7 @@ class EliminateNopArithmetic(NodeBypass):
     op_types = frozenset(_NEUTRAL)
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """The other operand."""
+        """Return the other operand, if one is neutral and the shape stays."""
         places = (1, 0) if node.op_type in _COMMUTING else (1,)
         for place in places:
             other = node.input[1 - place]
@@ -84,7 +84,7 @@ def _is_full(scope: Scope, name: str, number: int) -> bool:
 
 
 def keeps_shape(node: onnx.NodeProto, source: str, scope: Scope) -> bool:
-    """Whether the first result of a node is known to have the shape of `source`."""
+    """Return whether the first result of a node is known to have the shape of `source`."""
     shape = scope.shape(node.output[0])
     return shape is not None and shape == scope.shape(source)
 
@@ -96,7 +96,7 @@ class EliminateNopExpand(NodeBypass):
     op_types = frozenset({"Expand"})
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """What it expands."""
+        """Return the input of an Expand to its own shape."""
         return node.input[0] if keeps_shape(node, node.input[0], scope) else None
 
 
@@ -107,7 +107,7 @@ class EliminateNopFlatten(NodeBypass):
     op_types = frozenset({"Flatten"})
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """What it flattens."""
+        """Return the input of a Flatten that keeps the shape."""
         return node.input[0] if keeps_shape(node, node.input[0], scope) else None
 
 
@@ -118,7 +118,7 @@ class EliminateNopReshape(NodeBypass):
     op_types = frozenset({"Reshape"})
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """What it reshapes."""
+        """Return the input of a Reshape to its own shape."""
         return node.input[0] if keeps_shape(node, node.input[0], scope) else None
 
 
@@ -130,7 +130,7 @@ class EliminateNopPad(NodeBypass):
     needs_shapes = False
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """What it pads."""
+        """Return the input of a Pad of zero elements."""
         return node.input[0] if _pads(node, scope) == {0} else None
 
 
@@ -150,14 +150,14 @@ class EliminateNopTranspose(NodeBypass):
     op_types = frozenset({"Transpose"})
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """What it transposes."""
+        """Return the input of a Transpose that keeps the order of axes."""
         order = permutation(node, scope)
         return node.input[0] if order is not None and order == sorted(order) else None
 
 
 def permutation(node: onnx.NodeProto, scope: Scope) -> list[int] | None:
-    """The order of axes that a Transpose makes; without one it is the reverse, of a rank that may not be
-    known."""
+    """Return the order of axes that a Transpose makes. Without one in the node it is the reverse,
+    if the rank is known, else None."""
     found = attribute(node, "perm")
     if found is not None:
         return list(found)

@@ -1,4 +1,5 @@
-"""Passes that find the layer norms which exporters write out, and give them the chip's operators."""
+"""Passes that find layer norms written out by exporters and replace them by the chip's
+operators."""
 
 from __future__ import annotations
 
@@ -18,21 +19,22 @@ from poprt.passes.patterns import Making, PatternPass, Scope, is_operator
 
 _GROUP_NORM, _FAST_NORM = "GroupNormalization", "FastNorm"
 _ROWS_AND_CHANNELS = 2
-"""The rank at which a group norm with one group is a layer norm."""
+"""Rank at which a group norm with one group is a layer norm."""
 _SCALES_CHANNELS = 21
-"""The opset from which GroupNormalization has a scale and a bias for each channel, not for each group."""
+"""Opset from which GroupNormalization has a scale and a bias for each channel, not for each
+group."""
 _HAS_AXES_AS_INPUT = 18
-"""The opset from which ReduceMean takes its axes as an input."""
+"""Opset from which ReduceMean takes its axes as an input."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """A layer norm over the last axis of `source`; a scale or bias of "" is none."""
+    """Layer norm over the last axis of `source`; "" for a missing scale or bias."""
 
     source: str
     epsilon: float
     end: onnx.NodeProto
-    """The node that makes its result."""
+    """Node that makes its result."""
     scale: str = ""
     bias: str = ""
 
@@ -51,7 +53,8 @@ class LayerNormPattern(PatternPass):
     op_types = frozenset(("InstanceNormalization", "LayerNormalization", "Pow", "Sqrt"))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the standard's operator, at the deviation in the formula, or at what norms groups."""
+        """Replace the norm at the standard's operator, at the deviation in the formula, or at the
+        operator that norms groups."""
         if node.op_type == "InstanceNormalization":
             _fuse_groups(node, scope)
             return
@@ -73,7 +76,8 @@ def _read_operator(node: onnx.NodeProto, scope: Scope) -> _Norm | None:
 
 
 def _read_formula(root: onnx.NodeProto, scope: Scope) -> _Norm | None:
-    """The formula around the square root of variance and epsilon, or around its inverse."""
+    """Return the norm of the formula around the square root of variance and epsilon, or around its
+    inverse."""
     added = scope.maker(root.input[0], "Add")
     if added is None or (root.op_type == "Pow" and _read_power(root, scope) == 0):
         return None
@@ -92,21 +96,21 @@ def _read_formula(root: onnx.NodeProto, scope: Scope) -> _Norm | None:
 
 
 def _read_power(node: onnx.NodeProto, scope: Scope) -> int:
-    """1 for a node that makes the square root, -1 for its inverse, 0 for others."""
+    """Return 1 for a node that makes the square root, -1 for its inverse, 0 for others."""
     if node.op_type == "Sqrt":
         return 1
     return {0.5: 1, -0.5: -1}.get(scope.number(node.input[1]) or 0, 0)
 
 
 def _pairs(node: onnx.NodeProto) -> list[tuple[str, str]]:
-    """The operands of a node with two, either first."""
+    """Return both operands of a node, in both orders."""
     left, right = node.input
     return [(left, right), (right, left)]
 
 
 def _find_source(variance: str, scope: Scope) -> str | None:
-    """What the mean of squared distances from the mean is the variance of, or the mean of squares less the
-    squared mean."""
+    """Return the tensor of a variance. The variance is the mean of squared distances from the mean,
+    or the mean of squares less the squared mean."""
     variance = _skip_casts(variance, scope)
     bounded = scope.maker(variance, "Max", "Relu")
     difference = scope.maker(_find_bounded(bounded, scope) if bounded is not None else variance, "Sub")
@@ -121,12 +125,13 @@ def _find_source(variance: str, scope: Scope) -> str | None:
 
 
 def _find_bounded(node: onnx.NodeProto, scope: Scope) -> str:
-    """What is kept from falling below 0: rounding may bring a variance there."""
+    """Return the operand that a lower bound of 0 applies to: rounding may make a variance
+    negative."""
     return next((name for name in node.input if scope.number(name) != 0), "")
 
 
 def _read_difference(node: onnx.NodeProto, scope: Scope) -> str | None:
-    """What is squared and averaged, and then less its squared mean."""
+    """Return the tensor whose mean of squares, less its squared mean, the node computes."""
     mean_square, squared = scope.maker(node.input[0], "ReduceMean"), _read_square(node.input[1], scope)
     source = _read_square(mean_square.input[0], scope) if mean_square is not None else None
     if mean_square is None or source is None or squared is None or not _is_over_last(mean_square, scope):
@@ -135,7 +140,8 @@ def _read_difference(node: onnx.NodeProto, scope: Scope) -> str | None:
 
 
 def _skip_casts(name: str, scope: Scope) -> str:
-    """Exporters of half models widen what is squared; in a model in float that does nothing."""
+    """Return the name of a tensor before a Cast to its own type. Exporters of half models widen the
+    squared tensor; in a float model that Cast does nothing."""
     node = scope.maker(name, "Cast")
     is_idle = node is not None and scope.type(node.input[0]) == scope.type(name) != 0
     return node.input[0] if node is not None and is_idle else name
@@ -150,7 +156,7 @@ def _read_square(name: str, scope: Scope) -> str | None:
 
 
 def _is_distance(node: onnx.NodeProto, source: str, scope: Scope) -> bool:
-    """Whether a Sub takes the mean of `source` from it."""
+    """Return whether a Sub subtracts the mean of `source` from it."""
     mean = scope.maker(node.input[1], "ReduceMean")
     if mean is None or node.input[0] != source:
         return False
@@ -158,7 +164,7 @@ def _is_distance(node: onnx.NodeProto, source: str, scope: Scope) -> bool:
 
 
 def _is_over_last(node: onnx.NodeProto, scope: Scope) -> bool:
-    """Whether a reduction is over the last axis alone, and keeps it."""
+    """Return whether a reduction is over the last axis only, and keeps it."""
     shape = scope.shape(node.input[0])
     if not shape or not attribute(node, "keepdims", 1):
         return False
@@ -169,8 +175,8 @@ def _is_over_last(node: onnx.NodeProto, scope: Scope) -> bool:
 
 
 def _read_division(root: onnx.NodeProto, source: str, epsilon: float, scope: Scope) -> _Norm | None:
-    """The node that divides the distance by the deviation, or multiplies it with the inverse, which may have
-    been multiplied with the scale."""
+    """Return the norm that ends at the node which divides the distance by the deviation or
+    multiplies it by the inverse. The inverse may have been multiplied by the scale before."""
     deviation, shape = _skip_forward(root.output[0], scope), scope.shape(source) or ()
     readers = list(scope.readers.get(deviation, {}).values())
     inverses = [each.output[0] for each in readers if _is_inverse(each, scope)]
@@ -191,13 +197,13 @@ def _read_division(root: onnx.NodeProto, source: str, epsilon: float, scope: Sco
 
 
 def _is_inverse(node: onnx.NodeProto, scope: Scope) -> bool:
-    """Whether a node that reads the deviation makes 1 of it."""
+    """Return whether a node that reads the deviation makes its inverse."""
     is_quotient = is_operator(node, "Div") and scope.number(node.input[0]) == 1
     return is_quotient or is_operator(node, "Reciprocal")
 
 
 def _other_factor(node: onnx.NodeProto, name: str) -> str:
-    """What a Mul multiplies a tensor with; "" of other nodes."""
+    """Return the other factor of a Mul; "" for other nodes."""
     if not is_operator(node, "Mul"):
         return ""
     return next(other for factor, other in _pairs(node) if factor == name)
@@ -215,7 +221,8 @@ def _is_distance_of(name: str, source: str, scope: Scope) -> bool:
 
 
 def _take_scale_and_bias(found: _Norm, shape: tuple[int, ...], scope: Scope) -> _Norm:
-    """The same with the scale and the bias that follow, as far as nobody else reads what is before them."""
+    """Return the norm with the scale and the bias that follow, if no other node reads the tensors
+    before them."""
     scaled, scale = found.end, found.scale
     if not scale:
         scaled, scale = _read_along(found.end, "Mul", shape, scope)
@@ -226,7 +233,8 @@ def _take_scale_and_bias(found: _Norm, shape: tuple[int, ...], scope: Scope) -> 
 def _read_along(
     end: onnx.NodeProto, op_type: str, shape: tuple[int, ...], scope: Scope, axis: int = -1
 ) -> tuple[onnx.NodeProto, str]:
-    """The node that reads what `end` makes, with its operand along an axis; `end` itself without."""
+    """Return the node that reads the result of `end`, and its operand along an axis. Return `end`
+    and "" if there is none."""
     reader = scope.reader(end.output[0], op_type)
     if reader is not None:
         other = reader.input[1 - list(reader.input).index(end.output[0])]
@@ -236,12 +244,13 @@ def _read_along(
 
 
 def _is_along(name: str, shape: tuple[int, ...], scope: Scope) -> bool:
-    """Whether a tensor has an element for each of the last axis, and no other."""
+    """Return whether a tensor has one element for each of the last axis, and no others."""
     return _is_along_axis(name, shape, -1, scope)
 
 
 def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, scope: Scope) -> bool:
-    """Whether a tensor has an element for each along one axis, counted from the last as -1."""
+    """Return whether a tensor has one element for each along one axis, and no others. The axis is
+    counted from the last as -1."""
     found = scope.shape(name)
     if not found or not -axis <= len(found) <= len(shape):
         return False
@@ -250,7 +259,8 @@ def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, scope: Scope) -
 
 
 def _read_folded(root: onnx.NodeProto, source: str, epsilon: float, scope: Scope) -> _Norm | None:
-    """TensorFlow's form: x * m + (bias - mean * m), where m is the scale over the deviation."""
+    """Return the norm in TensorFlow's form: x * m + (bias - mean * m), where m is the scale over
+    the deviation."""
     inverse = scope.reader(root.output[0], "Reciprocal")
     scaled = scope.reader(inverse.output[0], "Mul") if inverse is not None else None
     shape = scope.shape(source)
@@ -280,7 +290,8 @@ def _is_mean_of(name: str, source: str, scope: Scope) -> bool:
 
 
 def _put_group_norm(found: _Norm, scope: Scope) -> None:
-    """The first axis is left to be found out, so that rows stay rows for any batch."""
+    """Replace a norm by a group norm. Reshapes leave the first size open (-1), so that rows stay
+    rows for any batch."""
     shape, result = scope.shape(found.source), found.end.output[0]
     is_float = scope.type(found.source) in (TensorProto.FLOAT, TensorProto.FLOAT16)
     if not shape or 0 in shape or not is_float or shape[-1] > LARGE:
@@ -301,7 +312,8 @@ def _put_group_norm(found: _Norm, scope: Scope) -> None:
 
 
 def _fuse_groups(node: onnx.NodeProto, scope: Scope) -> None:
-    """Reshape to groups, norm, Reshape back, and the scale and bias of channels, axis 1, behind."""
+    """Replace a Reshape to groups, their norm, a Reshape back, and the scale and bias of channels
+    (axis 1)."""
     source, end = _find_ends(node, scope)
     shape, groups = scope.shape(source), (scope.shape(node.input[0]) or (0, 0))[1]
     scale, bias = (scope.value(name) for name in node.input[1:])
@@ -326,7 +338,7 @@ class ReplaceGroupNorm(PatternPass):
     op_types = frozenset((_GROUP_NORM,))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """As long as the channels are known."""
+        """Replace the node if its channels are known."""
         found = scope.find(node.input[0])
         sizes = [dim.dim_value for dim in found.shape.dim] if found is not None else []
         channels = sizes[1] if len(sizes) >= _ROWS_AND_CHANNELS else 0
@@ -343,7 +355,7 @@ class ReplaceGroupNorm(PatternPass):
 
 
 def _widen(name: str, groups: int, channels: int, made: Making, scope: Scope) -> str:
-    """What is of groups, of channels."""
+    """Return the name of a tensor with the values of groups repeated for each channel."""
     value = scope.value(name)
     if value is not None:
         return made.constant(np.repeat(value, channels // groups), scope.dtype(name))
@@ -355,7 +367,8 @@ def _widen(name: str, groups: int, channels: int, made: Making, scope: Scope) ->
 def _weights(
     scale: str, bias: str, channels: int, dtype: np.dtype[Any], made: Making, scope: Scope
 ) -> tuple[str, str]:
-    """Scale and bias of a norm, an element a channel, where there are none those that do nothing."""
+    """Return the scale and bias of a norm, with one element for each channel. Missing ones become
+    ones and zeros."""
     scale, bias = (
         scale or made.constant(np.ones(channels), dtype),
         bias or made.constant(np.zeros(channels), dtype),
@@ -364,7 +377,7 @@ def _weights(
 
 
 def _flatten(name: str, made: Making, scope: Scope) -> str:
-    """A weight of one axis."""
+    """Return the name of a weight reshaped to one axis."""
     tensor = scope.tensor(name)
     if len(scope.shape(name) or (1,)) == 1:
         return name
@@ -384,7 +397,7 @@ class ReplaceGroupNormWithFastNorm(PatternPass):
     domain = CHIP_DOMAIN
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """Of rows and channels, whose statistics nobody asks for."""
+        """Replace a norm of rows and channels in half without outputs for statistics."""
         shape = scope.shape(node.input[0])
         is_half = scope.type(node.input[0]) == TensorProto.FLOAT16
         is_layer = attribute(node, "num_groups", 1) == 1 and len(shape or ()) == _ROWS_AND_CHANNELS
@@ -407,8 +420,8 @@ class ReplaceGroupNormWithFastNorm(PatternPass):
 
 
 def _find_reshapes(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodeProto]:
-    """What a norm is of and the node that makes its result, without the Reshapes around it, if there are
-    two that take each other back and leave rows whole."""
+    """Return the source of a norm and the node that makes its result. Reshapes around it are
+    skipped if one undoes the other and rows stay whole."""
     source, end = _find_ends(node, scope)
     if (scope.shape(source) or ())[-1:] != (scope.shape(node.input[0]) or ())[-1:]:
         return node.input[0], node
@@ -416,7 +429,8 @@ def _find_reshapes(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodePr
 
 
 def _find_ends(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodeProto]:
-    """The same, whatever becomes of rows."""
+    """Return the source of a norm and its last node. Reshapes around it are skipped if one undoes
+    the other."""
     before, after = scope.maker(node.input[0], "Reshape"), scope.reader(node.output[0], "Reshape")
     if before is None or after is None:
         return node.input[0], node

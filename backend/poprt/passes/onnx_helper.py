@@ -1,4 +1,5 @@
-"""Looking at and tidying graphs under the names that scripts import: `onnxgraph` in the real tool's words."""
+"""Functions that inspect and tidy graphs, under the names that scripts import: `onnxgraph` by the
+real tool's names."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ __all__ = ["clean_info", "get_constant", "get_dtype", "get_shape", "topological_
 
 
 def topological_sort(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Copies of the nodes of `graph`, not of its bodies, in an order in which each reads only what is there
-    already; nodes that are in order stay so. Raises CompileError for nodes that wait for each other."""
+    """Return copies of the nodes of `graph`, without its bodies, in topological order; sorted nodes
+    keep their order.
+
+    Raises CompileError for nodes in a cycle.
+    """
     try:
         ordered = sort_nodes(graph)
     except GraphError as error:
@@ -25,11 +29,11 @@ def topological_sort(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 
 def clean_info(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, changed in place, that says of its inner tensors what can be inferred now, and nothing that
-    was said before.
+    """Infer the types and shapes of inner tensors anew and return the model, changed in place.
+    Earlier declarations are removed.
 
-    Nodes whose results nobody reads go where they read something that nothing makes: a script has taken away
-    what they hung on.
+    Nodes with unread results are removed if they read a tensor that does not exist: a script has
+    removed its maker.
     """
     _drop_loose_ends(model.graph)
     for graph in iter_graphs(model.graph):
@@ -57,7 +61,7 @@ def _drop_loose_ends(graph: onnx.GraphProto) -> None:
 
 
 def get_dtype(graph: onnx.GraphProto, name: str) -> int | None:
-    """The element type of a tensor as far as the graph says it."""
+    """Return the element type of a tensor; None if the graph does not declare it."""
     value, tensor = _find(graph, name)
     if tensor is not None:
         return int(tensor.data_type)
@@ -67,7 +71,8 @@ def get_dtype(graph: onnx.GraphProto, name: str) -> int | None:
 
 
 def get_shape(graph: onnx.GraphProto, name: str) -> list[int] | None:
-    """The shape of a tensor as far as the graph says it; 0 for a dimension that is not known."""
+    """Return the shape of a tensor, with 0 for unknown dimensions; None if the graph does not
+    declare it."""
     value, tensor = _find(graph, name)
     if tensor is not None:
         return list(tensor.dims)
@@ -77,8 +82,8 @@ def get_shape(graph: onnx.GraphProto, name: str) -> list[int] | None:
 
 
 def get_constant(graph: onnx.GraphProto, name: str) -> TensorProto | None:
-    """The initializer of that name, or what the Constant holds that makes it: the graph's own, which may be
-    changed in place."""
+    """Return the initializer of that name, or the tensor in the Constant of that name. It is the
+    graph's own, and may be changed in place."""
     _, tensor = _find(graph, name)
     if tensor is not None:
         return tensor
@@ -87,7 +92,7 @@ def get_constant(graph: onnx.GraphProto, name: str) -> TensorProto | None:
 
 
 def _find(graph: onnx.GraphProto, name: str) -> tuple[onnx.ValueInfoProto | None, TensorProto | None]:
-    """What the graph says of a tensor, or the tensor itself."""
+    """Return the graph's declaration of a tensor, and the tensor itself if it is an initializer."""
     tensor = next((each for each in graph.initializer if each.name == name), None)
     values = (each for field in (graph.value_info, graph.input, graph.output) for each in field)
     return next((each for each in values if each.name == name), None), tensor

@@ -1,7 +1,7 @@
-"""How operators were written in older opsets, down to 11: the same operator in another form. What had to be
-made of other operators then: `opset_spellings`.
+"""Rules that write nodes in older opsets, down to 11, by the same operator in another form.
+`opset_spellings` has the rules that use other operators.
 
-Where an operator has no rule the form has stayed, and at most its types have become more.
+An operator without a rule has kept its form; at most, newer opsets support more types.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from poprt.passes.small_values import find_value
 from poprt.passes.views import AXES_ARE_INPUTS, Array, Shape
 
 REDUCTIONS_TAKE_AXES = 18
-"""The opset from which the other reductions do so, too."""
+"""Opset from which the other reductions take their axes as an input, too."""
 _TRAINING_IS_AN_INPUT = 12
 
 
 class NoOlderFormError(Exception):
-    """Why a node cannot be written in an older opset."""
+    """Reason why a node cannot be written in an older opset."""
 
 
 @dataclass(slots=True)
 class Older:
-    """A node of the opset `source` that is to be of the opset `target`, with what can be known of it."""
+    """Node of the opset `source` to be written in the opset `target`, with a view of its graph."""
 
     node: onnx.NodeProto
     view: View
@@ -39,24 +39,25 @@ class Older:
     target: int
 
     def crosses(self, version: int) -> bool:
-        """Whether the form that came with that opset has to go."""
+        """Return whether the form that came with that opset must be replaced."""
         return self.source >= version > self.target
 
     def start(self) -> Replacement:
-        """Nodes to take its place."""
+        """Return an empty replacement of the node."""
         return self.view.start(self.node, "older")
 
     def name(self, place: int) -> str:
-        """Of an input; "": it has none."""
+        """Return the name of an input; "" if it is missing."""
         return self.node.input[place] if place < len(self.node.input) else ""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute; text as such."""
+        """Return the value of an attribute; bytes are decoded."""
         value = attribute(self.node, name, default)
         return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def constant(self, place: int, what: str) -> Array | None:
-        """The constant at an input; None without one. NoOlderFormError where it is computed."""
+        """Return the constant at an input; None if the input is missing. Raise NoOlderFormError if
+        it is computed."""
         if not self.name(place):
             return None
         value = find_value(self.view, self.name(place))
@@ -67,14 +68,15 @@ class Older:
         return value
 
     def values(self, place: int, what: str) -> Array:
-        """The constant at an input that there has to be."""
+        """Return the constant at a required input. Raise NoOlderFormError if it is missing or
+        computed."""
         value = self.constant(place, what)
         if value is None:
             raise NoOlderFormError(f"it has no {what}")
         return value
 
     def shape(self, place: int = 0) -> Shape:
-        """The static shape of an input."""
+        """Return the static shape of an input. Raise NoOlderFormError if it is not known."""
         shape = self.view.shape(self.name(place))
         if shape is None:
             raise NoOlderFormError(
@@ -84,7 +86,8 @@ class Older:
         return shape
 
     def rank(self, place: int = 0) -> int:
-        """The number of dimensions of an input."""
+        """Return the number of dimensions of an input. Raise NoOlderFormError if it is not
+        known."""
         rank = self.view.rank(self.name(place))
         if rank is None:
             raise NoOlderFormError(f"the number of dimensions of its input {self.name(place)!r} is not known")
@@ -93,7 +96,8 @@ class Older:
     def without(
         self, dropped: Iterable[str], inputs: Sequence[str] | None = None, **added: Any
     ) -> onnx.NodeProto:
-        """The node without some attributes, with others, and other inputs if given."""
+        """Return a copy of the node without some attributes, with others, and with other inputs if
+        given."""
         made = onnx.NodeProto()
         made.CopyFrom(self.node)
         gone = {*dropped, *added}
@@ -106,7 +110,8 @@ class Older:
         return made
 
     def refuse_unless(self, name: str, default: Any) -> None:
-        """NoOlderFormError where an attribute says something else than older opsets take for granted."""
+        """Raise NoOlderFormError if an attribute differs from the only value that older opsets
+        support."""
         found = self.get(name, default)
         if found != default and not (default == [] and not found):
             raise NoOlderFormError(f"it has {name}={found!r}, which has no older form")
@@ -114,11 +119,11 @@ class Older:
 
 Rule = Callable[[Older], list[onnx.NodeProto] | None]
 RULES: dict[str, Rule] = {}
-"""By operator; a rule gives the nodes that take the place of one, and None where it can stay."""
+"""Rules by operator; a rule returns the nodes that replace one, or None to keep it."""
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """A decorator for the rule of some operators."""
+    """Return a decorator for the rule of some operators."""
 
     def add(made: Rule) -> Rule:
         RULES.update(dict.fromkeys(op_types, made))
@@ -128,7 +133,8 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
 
 
 def _attributes_of_now(**defaults: Any) -> Rule:
-    """The rule of an operator that has only got attributes: they go if they say what was always so."""
+    """Return the rule of an operator whose newer opsets only add attributes: attributes with the
+    old behaviour are removed."""
 
     def drop(node: Older) -> list[onnx.NodeProto] | None:
         if not any(node.get(name) is not None for name in defaults):
@@ -155,7 +161,7 @@ RULES.update(
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
       "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
 def reduce(node: Older) -> list[onnx.NodeProto] | None:
-    """Axes were an attribute."""
+    """Convert axes from an input to an attribute."""
     version = AXES_ARE_INPUTS if node.node.op_type == "ReduceSum" else REDUCTIONS_TAKE_AXES
     if not node.crosses(version):
         return None
@@ -171,7 +177,7 @@ def reduce(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Squeeze", "Unsqueeze")
 def squeeze(node: Older) -> list[onnx.NodeProto] | None:
-    """Axes were an attribute."""
+    """Convert axes from an input to an attribute."""
     if not node.crosses(AXES_ARE_INPUTS):
         return None
     axes = node.constant(1, "axes")
@@ -181,14 +187,15 @@ def squeeze(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Split")
 def split(node: Older) -> list[onnx.NodeProto] | None:
-    """A number of parts, the last of which may be smaller, has become their sizes, and those an attribute."""
+    """Convert a number of parts, the last of which may be smaller, to sizes, and sizes from an
+    input to an attribute."""
     numbered, sized = node.crosses(18) and node.get("num_outputs") is not None, node.crosses(AXES_ARE_INPUTS)
     if not numbered and not sized:
         return None
     value = node.constant(1, "sizes") if sized else None
     sizes = None if value is None else value.ravel().tolist()
     if numbered and node.view.shape(node.name(0)) is not None:
-        sizes = _part(node)  # of an unknown size they are taken to be equal, as they nearly always are
+        sizes = _part(node)  # without a known size, assume equal parts, as nearly always
     if sizes is not None and not sized:
         chain = node.start()
         return [node.without(["num_outputs"], [node.name(0), chain.shape(sizes)])]
@@ -203,7 +210,8 @@ def _part(node: Older) -> list[int]:
 
 @rule("Softmax", "LogSoftmax", "Hardmax")
 def softmax(node: Older) -> list[onnx.NodeProto] | None:
-    """The axis and all behind it were taken for one; of the last one that is the same."""
+    """Move the axis to the end. Older opsets take the axis and all axes behind it as one, which is
+    the same for the last axis."""
     if not node.crosses(13):
         return None
     axis = node.get("axis", -1)
@@ -220,7 +228,7 @@ def softmax(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Pad")
 def pad(node: Older) -> list[onnx.NodeProto] | None:
-    """Pads were given for every axis, and there was no mode `wrap`."""
+    """Expand pads of some axes to all axes. Reject the mode `wrap`."""
     if node.crosses(19) and node.get("mode") == "wrap":
         raise NoOlderFormError("it has mode='wrap', which has no older form")
     if not node.crosses(18) or not node.name(3):
@@ -236,7 +244,8 @@ def pad(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Resize")
 def resize(node: Older) -> list[onnx.NodeProto] | None:
-    """Regions and scales had to be there, if empty, and were given for every axis."""
+    """Add empty regions and scales, which are required, and expand sizes or scales of some axes to
+    all axes."""
     if node.crosses(19) and node.get("coordinate_transformation_mode") == "half_pixel_symmetric":
         raise NoOlderFormError("it has coordinate_transformation_mode='half_pixel_symmetric'")
     inputs = [node.name(place) for place in range(4)]
@@ -265,7 +274,7 @@ def resize(node: Older) -> list[onnx.NodeProto] | None:
 
 
 def _spread(node: Older, axes: Sequence[int], place: int, whole: Sequence[Any]) -> list[Any]:
-    """What an input says of some axes, and `whole` of the others."""
+    """Return the values of an input at some axes, and `whole` at the others."""
     values, spread = node.values(place, "scales or sizes"), list(whole)
     for axis, value in zip(axes, values.tolist(), strict=True):
         spread[axis] = value
@@ -274,7 +283,7 @@ def _spread(node: Older, axes: Sequence[int], place: int, whole: Sequence[Any]) 
 
 @rule("BatchNormalization")
 def batch_normalization(node: Older) -> list[onnx.NodeProto] | None:
-    """Training was told by the number of results, and all its inputs were of one type."""
+    """Remove the attribute for training; the number of results implies it in older opsets."""
     if node.crosses(14):
         node.refuse_unless("training_mode", 0)
     return [node.without(["training_mode"])] if node.crosses(14) else None
@@ -282,7 +291,7 @@ def batch_normalization(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Dropout")
 def dropout(node: Older) -> list[onnx.NodeProto] | None:
-    """In inference nothing is dropped, whatever the ratio."""
+    """Replace a Dropout in inference by an Identity: it drops nothing, whatever the ratio."""
     if not node.crosses(_TRAINING_IS_AN_INPUT):
         return None
     trains = node.constant(2, "training_mode")
@@ -300,7 +309,7 @@ def dropout(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Reshape")
 def reshape(node: Older) -> list[onnx.NodeProto] | None:
-    """A size of 0 was that of the input."""
+    """Remove allowzero; in older opsets a size of 0 always means that of the input."""
     if not node.crosses(14) or node.get("allowzero") is None:
         return None
     if node.get("allowzero"):
@@ -314,7 +323,7 @@ def reshape(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("LSTM", "GRU", "RNN")
 def recurrent(node: Older) -> list[onnx.NodeProto] | None:
-    """Time came first."""
+    """Insert Transposes around a batch-first node, since older opsets are time-first only."""
     if not node.crosses(14) or node.get("layout") is None:
         return None
     if not node.get("layout"):
@@ -336,7 +345,7 @@ def recurrent(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Shape")
 def shape(node: Older) -> list[onnx.NodeProto] | None:
-    """All of it, of which some is cut out."""
+    """Slice the whole shape for a part of it."""
     start, end = node.get("start", 0), node.get("end")
     if not node.crosses(15) or (not start and end is None):
         return [node.without(["start", "end"])] if node.crosses(15) and node.node.attribute else None
@@ -349,7 +358,8 @@ def shape(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("ArgMax", "ArgMin")
 def arg(node: Older) -> list[onnx.NodeProto] | None:
-    """The first of several was found; the last is the first from behind."""
+    """Find the last of several extremes as the first in reverse order; older opsets find the first
+    only."""
     if not node.crosses(12) or node.get("select_last_index") is None:
         return None
     if not node.get("select_last_index"):
@@ -364,7 +374,7 @@ def arg(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("AveragePool", "LpPool")
 def pool(node: Older) -> list[onnx.NodeProto] | None:
-    """Means and norms were of neighbours only."""
+    """Reject dilations, which older opsets lack."""
     is_mean = node.node.op_type == "AveragePool"
     if not node.crosses(19 if is_mean else 18):
         return None
@@ -377,7 +387,7 @@ def pool(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Mod")
 def remainder(node: Older) -> list[onnx.NodeProto] | None:
-    """Of floats only with the sign of the dividend."""
+    """Reject fmod=0 for floats: older opsets support floats only with the sign of the dividend."""
     if node.crosses(28) and node.view.is_float(node.name(0)) and not node.get("fmod", 0):
         raise NoOlderFormError("it has fmod=0 for floats, which has no older form")
     return None
@@ -385,7 +395,8 @@ def remainder(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("RoiAlign")
 def roi_align(node: Older) -> list[onnx.NodeProto] | None:
-    """There was one way to count pixels, which today is not the default."""
+    """Remove the mode if it is output_half_pixel, the only one in older opsets and not today's
+    default."""
     if not node.crosses(16):
         return None
     mode = node.get("coordinate_transformation_mode", "half_pixel")
@@ -398,7 +409,7 @@ def roi_align(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("GridSample")
 def grid_sample(node: Older) -> list[onnx.NodeProto] | None:
-    """Modes were called after planes."""
+    """Rename modes after those for planes."""
     if not node.crosses(20):
         return None
     mode = node.get("mode", "linear")
@@ -409,7 +420,7 @@ def grid_sample(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("DFT")
 def fourier(node: Older) -> list[onnx.NodeProto] | None:
-    """The axis was an attribute, with another default."""
+    """Convert the axis from an input to an attribute, which has another default."""
     if not node.crosses(20):
         return None
     axis = node.constant(2, "axis")
@@ -419,7 +430,7 @@ def fourier(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Constant")
 def constant(node: Older) -> list[onnx.NodeProto] | None:
-    """It was a tensor."""
+    """Convert numbers in other attributes to a tensor."""
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
              "value_ints": np.int64}  # fmt: skip
     name = node.node.attribute[0].name if node.node.attribute else ""

@@ -1,4 +1,4 @@
-"""How what an operator makes was written in older opsets that had none such: as other operators."""
+"""Rules that write operators which older opsets lack as other operators."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from poprt.passes.node_rules import Replacement
 from poprt.passes.opset_rules import REDUCTIONS_TAKE_AXES, NoOlderFormError, Older, rule
 
 _OPTIONAL_CAME = 15
-_MOST_MASKED = 1 << 26
-"""Elements of the constant that takes the place of a triangle."""
+_MAX_MASKED = 1 << 26
+"""Maximum number of elements of the constant mask for a triangle."""
 _CUBE = 0.044715
-"""Of the tanh form of GELU."""
+"""Coefficient of the cube in the tanh form of GELU."""
 _SCALES_ARE_OF_CHANNELS = 21
-"""The opset from which GroupNormalization has them so."""
+"""Opset from which GroupNormalization has scales of channels."""
 
 
 def _dtype(node: Older) -> np.dtype[Any]:
-    """Of its first input; float where that is not known."""
+    """Return the dtype of the node's first input; float if it is not known."""
     known = node.view.type(node.name(0))
     return node.view.dtype(node.name(0)) if known else np.dtype(np.float32)
 
 
 def _name_result(chain: Replacement, node: Older) -> list[onnx.NodeProto]:
-    """The nodes, of which the last makes the node's first result."""
+    """Return the nodes; the last makes the node's first result."""
     chain.nodes[-1].output[0] = node.node.output[0]
     return chain.end(node.node)
 
 
 @rule("CastLike")
 def cast_like(node: Older) -> list[onnx.NodeProto] | None:
-    """A Cast."""
+    """Write CastLike as a Cast."""
     if not node.crosses(15):
         return None
     to = node.view.type(node.name(1))
@@ -48,7 +48,7 @@ def cast_like(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("GreaterOrEqual", "LessOrEqual")
 def compare(node: Older) -> list[onnx.NodeProto] | None:
-    """Greater, or Less, or Equal: of NaN that is false, as it has to be."""
+    """Write the comparison as Greater or Less, or Equal. For NaN that is false, as required."""
     if not node.crosses(12):
         return None
     chain = node.start()
@@ -59,7 +59,7 @@ def compare(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Relu")
 def relu(node: Older) -> list[onnx.NodeProto] | None:
-    """Of whole numbers."""
+    """Write Relu of integers as a Where."""
     if not node.crosses(14) or node.view.is_float(node.name(0)) or not node.view.type(node.name(0)):
         return None
     chain, dtype = node.start(), node.view.dtype(node.name(0))
@@ -69,13 +69,13 @@ def relu(node: Older) -> list[onnx.NodeProto] | None:
 
 
 def _choose(chain: Replacement, comparison: str, left: str, right: str) -> str:
-    """The left one where the comparison says so."""
+    """Add a Where that chooses the left operand if the comparison is true, else the right one."""
     return chain.add("Where", chain.add(comparison, left, right), left, right)
 
 
 @rule("Max", "Min", "Clip")
 def extremes(node: Older) -> list[onnx.NodeProto] | None:
-    """Of whole numbers: chosen by comparison."""
+    """Write extremes of integers as choices by comparison."""
     kind = node.view.type(node.name(0))
     if not node.crosses(12) or not kind or node.view.is_float(node.name(0)):
         return None
@@ -95,13 +95,13 @@ def extremes(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Trilu")
 def triangle(node: Older) -> list[onnx.NodeProto] | None:
-    """Chosen by a constant mask."""
+    """Write Trilu as a choice by a constant mask."""
     if not node.crosses(14):
         return None
     rows, columns = node.shape()[-2:]
     value = node.constant(1, "diagonal")
     diagonal = 0 if value is None else int(value)
-    if rows * columns > _MOST_MASKED:
+    if rows * columns > _MAX_MASKED:
         raise NoOlderFormError(f"its mask would have {rows} x {columns} elements")
     is_upper = node.get("upper", 1)
     ones = np.ones((rows, columns), bool)
@@ -115,7 +115,7 @@ def triangle(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Einsum")
 def einsum(node: Older) -> list[onnx.NodeProto] | None:
-    """Products, sums and transpositions."""
+    """Write Einsum as products, sums and transpositions."""
     if not node.crosses(12):
         return None
     made = ReplaceEinsumWithMatmul().replace(node.node, node.view)
@@ -128,7 +128,7 @@ def einsum(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("HardSwish")
 def hard_swish(node: Older) -> list[onnx.NodeProto] | None:
-    """x * HardSigmoid(x)."""
+    """Write HardSwish as x * HardSigmoid(x)."""
     if not node.crosses(14):
         return None
     chain = node.start()
@@ -138,7 +138,7 @@ def hard_swish(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Mish")
 def mish(node: Older) -> list[onnx.NodeProto] | None:
-    """x * tanh(softplus(x))."""
+    """Write Mish as x * tanh(softplus(x))."""
     if not node.crosses(18):
         return None
     chain = node.start()
@@ -148,7 +148,7 @@ def mish(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Swish")
 def swish(node: Older) -> list[onnx.NodeProto] | None:
-    """x * sigmoid(alpha * x)."""
+    """Write Swish as x * sigmoid(alpha * x)."""
     if not node.crosses(24):
         return None
     chain, scaled, alpha = node.start(), node.name(0), node.get("alpha", 1.0)
@@ -160,7 +160,7 @@ def swish(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Celu")
 def celu(node: Older) -> list[onnx.NodeProto] | None:
-    """alpha * Elu(x / alpha)."""
+    """Write Celu as alpha * Elu(x / alpha)."""
     if not node.crosses(12):
         return None
     chain, alpha = node.start(), node.get("alpha", 1.0)
@@ -173,7 +173,7 @@ def celu(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("Gelu")
 def gelu(node: Older) -> list[onnx.NodeProto] | None:
-    """As exporters write it."""
+    """Write Gelu as exporters do."""
     if not node.crosses(20):
         return None
     chain, x = node.start(), node.name(0)
@@ -191,7 +191,8 @@ def gelu(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("LayerNormalization")
 def layer_normalization(node: Older) -> list[onnx.NodeProto] | None:
-    """Mean, variance, and so on, as exporters write it, in float where the standard says so."""
+    """Write LayerNormalization as mean, variance and so on, as exporters do, in float where the
+    standard requires it."""
     if not node.crosses(17):
         return None
     chain, x = node.start(), node.name(0)
@@ -219,14 +220,14 @@ def layer_normalization(node: Older) -> list[onnx.NodeProto] | None:
 
 
 def _last_axes(node: Older) -> list[int]:
-    """The axis that a node names and all behind it, counted from behind."""
+    """Return the node's axis and all axes behind it, counted from the end."""
     axis = node.get("axis", -1)
     return list(range(axis - node.rank() if axis >= 0 else axis, 0))
 
 
 @rule("RMSNormalization")
 def rms_normalization(node: Older) -> list[onnx.NodeProto] | None:
-    """x / sqrt(mean(x * x) + epsilon) * scale."""
+    """Write RMSNormalization as x / sqrt(mean(x * x) + epsilon) * scale."""
     if not node.crosses(23):
         return None
     chain, x = node.start(), node.name(0)
@@ -250,8 +251,8 @@ def _mean(chain: Replacement, node: Older, source: str, axes: list[int]) -> str:
 
 @rule("GroupNormalization")
 def group_normalization(node: Older) -> list[onnx.NodeProto] | None:
-    """Groups as the channels of an InstanceNormalization, then scales and biases, as exporters write it;
-    before opset 21 those were of groups, not of channels."""
+    """Write GroupNormalization as exporters do: an InstanceNormalization with groups as channels,
+    then scales and biases. Before opset 21 those are of groups, not of channels."""
     if not (node.crosses(18) or node.crosses(_SCALES_ARE_OF_CHANNELS)):
         return None
     chain, x, groups = node.start(), node.name(0), node.get("num_groups")
@@ -277,7 +278,7 @@ def group_normalization(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("DequantizeLinear")
 def dequantize(node: Older) -> list[onnx.NodeProto] | None:
-    """A scale for each channel: the difference to the zero point, times the scale."""
+    """Write a scale for each channel as the difference to the zero point, times the scale."""
     _check_blocks(node)
     if not node.crosses(13) or (node.get("axis") is None and not _is_per_channel(node)):
         return None
@@ -294,7 +295,8 @@ def dequantize(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("QuantizeLinear")
 def quantize(node: Older) -> list[onnx.NodeProto] | None:
-    """A scale for each channel: the quotient, rounded to even, plus the zero point, within its range."""
+    """Write a scale for each channel as the quotient, rounded to even, plus the zero point, clipped
+    to its range."""
     _check_blocks(node)
     if not node.crosses(13) or (node.get("axis") is None and not _is_per_channel(node)):
         return None
@@ -334,7 +336,7 @@ def _channel_shape(node: Older) -> str:
 
 @rule("OptionalGetElement")
 def get_element(node: Older) -> list[onnx.NodeProto] | None:
-    """Of a tensor: that tensor."""
+    """Replace OptionalGetElement of a tensor by the tensor."""
     is_tensor = bool(node.view.type(node.name(0)))
     if not node.crosses(18) or (node.target >= _OPTIONAL_CAME and not is_tensor):
         return None
@@ -345,7 +347,7 @@ def get_element(node: Older) -> list[onnx.NodeProto] | None:
 
 @rule("OptionalHasElement")
 def has_element(node: Older) -> list[onnx.NodeProto] | None:
-    """Of a tensor it says yes, of nothing no."""
+    """Replace OptionalHasElement by a constant: true for a tensor, false for a missing input."""
     is_tensor = not node.name(0) or bool(node.view.type(node.name(0)))
     if not node.crosses(18) or (node.target >= _OPTIONAL_CAME and not is_tensor):
         return None

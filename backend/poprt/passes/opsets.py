@@ -1,5 +1,8 @@
-"""Passes on opsets: a model in another one, up by the converter of onnx, down by rules of ours, which has
-nearly none for that way. The rules: `opset_rules` and `opset_spellings`."""
+"""Passes that convert a model to another opset: up by the converter of onnx, down by our own rules,
+since onnx has nearly none for that direction.
+
+The rules are in `opset_rules` and `opset_spellings`.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,15 @@ _ONNX_ERRORS = (
     RuntimeError,
 )
 _SCAN_HAS_NO_BATCH = 9
-"""The opset from which a Scan's inputs have no axis for the batch; the converter of onnx drops it from the
-model's own inputs."""
+"""Opset from which a Scan's inputs have no batch axis. The converter of onnx drops that axis from
+the model's own inputs."""
 _AXIS_STANDS_ALONE = 13
-"""The opset from which Softmax, LogSoftmax and Hardmax look at their axis only."""
-_MOST_NESTED = 8
-"""Functions of the standard that call others; known are 3."""
+"""Opset from which Softmax, LogSoftmax and Hardmax apply to their axis only."""
+_MAX_NESTED = 8
+"""Maximum depth of the standard's functions that call others; the known maximum is 3."""
 _KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
-"""Operators whose definitions ONNX Runtime does not load in older opsets: shapes in them are not known."""
+"""Operators whose definitions ONNX Runtime does not load in older opsets, because shapes in them
+are not known."""
 _WIDER = {
     TensorProto.BOOL: (TensorProto.INT32,),
     TensorProto.INT8: (TensorProto.INT32, TensorProto.FLOAT),
@@ -48,13 +52,13 @@ _WIDER = {
     TensorProto.UINT16: (TensorProto.INT32, TensorProto.FLOAT),
     TensorProto.FLOAT16: (TensorProto.FLOAT,),
 }
-"""Types that have all values of another, the narrowest first; what overflows there is cut off alike when it
-is cast back."""
+"""Types that have all values of another, the narrowest first. Values that overflow the narrow type
+are truncated in the same way by the Cast back."""
 _WIDER_IN_POW = dict.fromkeys(
     (*_WIDER, *(getattr(TensorProto, name) for name in ("INT32", "UINT32", "INT64", "UINT64"))),
     (TensorProto.FLOAT,),
 )
-"""Powers of whole numbers, which older opsets have as floats."""
+"""Wider types for powers of integers, which older opsets compute in floats."""
 
 
 @register("check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",))
@@ -62,7 +66,7 @@ class CheckOpset(Pass):
     """Refuse a model of an opset that the installed onnx does not know."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError."""
+        """Check the opset. Raise CompileError if it is too new."""
         found, newest = find_opset(model, 1), defs.onnx_opset_version()
         if found > newest:
             raise CompileError(
@@ -91,7 +95,8 @@ class ConvertVersion(Pass):
         self._version = version
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Large weights stay where they are. Raises CompileError where it cannot go there."""
+        """Convert the model. Large weights are not copied. Raise CompileError if the model has no
+        form in that opset."""
         if self._version is None or self._version == find_opset(model, 1):
             return model
         model = UpgradeLegacyOpset().run(model)
@@ -117,8 +122,8 @@ class ConvertVersion(Pass):
 
 
 def _drop_unread_values(model: onnx.ModelProto) -> None:
-    """Drop the value of each Pad that pads with what is there: the converter would leave it where newer
-    opsets have no such attribute."""
+    """Remove the value of each Pad that does not pad with a constant. The converter would keep it
+    in newer opsets, which have no such attribute."""
     for node in iter_nodes(model.graph):
         if node.op_type == "Pad" and attribute(node, "mode", b"constant") != b"constant":
             drop_attribute(node, "value")
@@ -135,7 +140,7 @@ def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = model.ir_version, {"": find_opset(model, 1)}
     try:
-        for node in iter_nodes(model.graph):  # the converter trusts them, and crashes on what is none
+        for node in iter_nodes(model.graph):  # the converter crashes on invalid ones
             if not any(True for _ in iter_bodies(node)):
                 onnx.checker.check_node(node, context)
         return onnx.version_converter.convert_version(model, version)
@@ -146,9 +151,10 @@ def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
 
 
 def convert_down(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    """`model`, changed in place, in an older opset, 11 or newer. Raises CompileError that names the node."""
+    """Convert `model` in place to an older opset, 11 or newer, and return it. Raise CompileError
+    with the name of a node that cannot be converted."""
     source = find_opset(model, 1)
-    for _ in range(_MOST_NESTED):
+    for _ in range(_MAX_NESTED):
         functions = _Functions(source, version)
         if not any(functions.looks_at(node) for node in iter_nodes(model.graph)):
             break
@@ -161,8 +167,8 @@ def convert_down(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
 
 
 class _Functions(NodeRule):
-    """Operators that the older opset lacks, and for which there is no rule of ours, as the standard defines
-    them."""
+    """Rule that replaces operators that the older opset lacks, and for which we have no rule, by
+    their standard definitions."""
 
     name = "convert_version"
     op_types = frozenset()
@@ -172,7 +178,8 @@ class _Functions(NodeRule):
         self._source, self._target, self.opset = source, target, source
 
     def looks_at(self, node: onnx.NodeProto) -> bool:
-        """Whether the older opset lacks it, and it is defined by others."""
+        """Return whether the older opset lacks the operator, and the standard defines it by
+        others."""
         if node.domain not in STANDARD_DOMAINS or node.op_type in RULES or node.op_type in _KEPT_WHOLE:
             return False
         if defs.has(node.op_type, self._target) or not defs.has(node.op_type, self._source):
@@ -181,7 +188,7 @@ class _Functions(NodeRule):
         return bool(schema.has_function or schema.has_context_dependent_function)
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """None where the definition asks for types that are not known."""
+        """Return the nodes of the definition; None if it needs types that are not known."""
         types = [
             helper.make_tensor_type_proto(view.type(name), view.shape(name)) if name else onnx.TypeProto()
             for name in node.input
@@ -191,7 +198,7 @@ class _Functions(NodeRule):
 
 
 class _OlderForms(NodeRule):
-    """All nodes in the forms of an older opset."""
+    """Rule that writes all nodes in the forms of an older opset."""
 
     name = "convert_version"
     op_types = frozenset()
@@ -202,7 +209,7 @@ class _OlderForms(NodeRule):
         self._stays: dict[str, bool] = {}
 
     def looks_at(self, node: onnx.NodeProto) -> bool:
-        """Whether the operator has another version there."""
+        """Return whether the operator has another version in the older opset, or none."""
         if node.domain not in STANDARD_DOMAINS:
             return False
         if node.op_type not in self._stays:
@@ -213,7 +220,7 @@ class _OlderForms(NodeRule):
         return not self._stays[node.op_type]
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """By its rule; and where it stays, its types must be older ones."""
+        """Apply the operator's rule. If the node stays, check its types."""
         own_rule = RULES.get(node.op_type)
         try:
             self._check_types(node, view)
@@ -228,7 +235,8 @@ class _OlderForms(NodeRule):
             ) from None
 
     def _widen(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The node between casts, where it could not take, or make, these types; None where it could."""
+        """Return the node between Casts, if the older opset does not support its types; None if it
+        does."""
         if not defs.has(node.op_type, self.opset):
             raise NoOlderFormError(f"opset {self.opset} has no {node.op_type}, and nothing to make it of")
         schema = defs.get_schema(node.op_type, self.opset)
@@ -252,7 +260,7 @@ class _OlderForms(NodeRule):
         return chain.nodes
 
     def _check_types(self, node: onnx.NodeProto, view: View) -> None:
-        """NoOlderFormError for tensors of types that the older opset has not at all."""
+        """Raise NoOlderFormError for tensors of types that the older opset lacks entirely."""
         known = defs.get_schema("Identity", self.opset).inputs[0].types
         for name in (*node.input, *node.output):
             element = view.type(name) if name else 0
@@ -272,7 +280,7 @@ class _OlderForms(NodeRule):
     def _find_casts(
         self, node: onnx.NodeProto, view: View, parameters: list[tuple[str, defs.OpSchema.FormalParameter]]
     ) -> dict[str, int]:
-        """The wider type of each type variable that needs one."""
+        """Return the wider type of each type variable that needs one."""
         casts: dict[str, int] = {}
         for name, parameter in parameters:
             element = view.type(name) if name else 0
@@ -292,10 +300,11 @@ class _OlderForms(NodeRule):
 def _match(
     names: Sequence[str], parameters: Sequence[defs.OpSchema.FormalParameter]
 ) -> list[tuple[str, defs.OpSchema.FormalParameter]]:
-    """Each tensor of a node and what the standard says of it; the last parameter may stand for many."""
+    """Return each tensor of a node with its parameter in the schema; the last parameter may stand
+    for many."""
     return [(name, parameters[min(place, len(parameters) - 1)]) for place, name in enumerate(names)]
 
 
 def _spell(element: int) -> str:
-    """A type as schemas have it."""
+    """Return a type's name in schemas."""
     return str(TensorProto.DataType.Name(element)).lower()

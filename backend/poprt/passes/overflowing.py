@@ -1,17 +1,19 @@
-"""What is known to overflow in half: patterns that float_to_half leaves in float, where it is asked to.
+"""Detection of patterns that overflow in half, which float_to_half can leave in float.
 
-The real tool's own are not public; these are ours. A pattern starts at an operator that makes large numbers
-of small ones:
+The real tool's own patterns are not public; these are ours. A pattern starts at an operator that
+makes large numbers from small ones:
 
 - Exp, Cosh and Sinh: half ends at exp(11.1);
-- Pow by a constant above 1, and a product of a tensor with itself, as in the variance of a norm and in GELU:
-  half ends at 256 squared;
-- sums over MANY elements or more (ReduceSum, ReduceSumSquare, ReduceL1, ReduceL2, ReduceMean, CumSum): as
-  many of 64 are beyond half;
-- the addition of a mask, a constant of -LARGE or less or what a product with one makes, before a Softmax.
+- Pow by a constant above 1, and a product of a tensor with itself, as in the variance of a norm and
+  in GELU: half ends at 256 squared;
+- sums over at least MANY elements (ReduceSum, ReduceSumSquare, ReduceL1, ReduceL2, ReduceMean,
+  CumSum): the sum of as many times 64 is beyond half;
+- the addition of a mask before a Softmax. A mask is a constant of -LARGE or less, or the result of
+  a product with one.
 
-From there it goes on through operators that hand large numbers on, as sums and reshapes do, up to one that
-takes them back into range, as a division, a root or a logarithm, which still belongs to it.
+The pattern continues through operators that pass large numbers on, as sums and reshapes. It ends
+with an operator that brings them back into range, as a division, a root or a logarithm, and
+includes it.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ from onnxgraph.weights import has_data, is_outlined, read_array
 from poprt.passes.initializers import read_constant
 
 MANY = 1024
-"""Elements of a sum."""
+"""Minimum number of elements of a sum that may overflow."""
 LARGE = 1e4
-"""From which a constant is a mask: models write -10000, -FLT_MAX and what lies between."""
-_MOST_STEPS = 8
-"""From where numbers become large to where they are small again; a norm's variance takes 4."""
+"""Minimum magnitude of a constant that counts as a mask: models have -10000, -FLT_MAX and values
+between."""
+_MAX_STEPS = 8
+"""Maximum number of steps from where numbers become large to where they are small again; a norm's
+variance takes 4."""
 
 _GROWING = frozenset("Cosh Exp Sinh".split())
 _SUMS = frozenset("CumSum ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare".split())
@@ -48,7 +52,8 @@ _Constants = ChainMap[str, TensorProto]
 
 
 def find_overflowing(graph: onnx.GraphProto) -> frozenset[str]:
-    """What the nodes of such patterns make, in a graph whose types are known and in its bodies."""
+    """Return the outputs of the nodes of such patterns, in a graph with known types and in its
+    bodies."""
     return frozenset(_find(graph, ChainMap()))
 
 
@@ -71,17 +76,17 @@ def _find(graph: onnx.GraphProto, outer: _Constants) -> set[str]:
 
 
 class _Look:
-    """What one graph says of its nodes."""
+    """Search in one graph, with the makers, users and sizes of its tensors."""
 
     def __init__(self, graph: onnx.GraphProto, constants: _Constants) -> None:
         self._constants = constants
         self._makers, self._users = find_makers(graph), find_users(graph)
         self._sizes = {name: value.size for name, value in graph_values(graph).items()}
         self._steps: dict[str, int] = {}
-        """How far what a node makes is from where numbers became large; a graph is walked once."""
+        """Steps from where numbers became large to each output; a graph is walked once."""
 
     def is_large(self, node: onnx.NodeProto) -> bool:
-        """Whether a node makes large numbers of small ones."""
+        """Return whether a node makes large numbers from small ones."""
         if node.op_type in _GROWING:
             return True
         if node.op_type == "Pow":
@@ -96,11 +101,11 @@ class _Look:
         return False
 
     def follow(self, first: onnx.NodeProto, found: set[str]) -> None:
-        """Add what the nodes of a pattern make that starts there."""
+        """Add the outputs of the pattern that starts at `first` to `found`."""
         waiting = [(first, 0)]
         while waiting:
             node, step = waiting.pop()
-            if step > _MOST_STEPS or self._steps.get(node.output[0], _MOST_STEPS + 1) <= step:
+            if step > _MAX_STEPS or self._steps.get(node.output[0], _MAX_STEPS + 1) <= step:
                 continue
             self._steps[node.output[0]] = step
             found.update(filter(None, node.output))
@@ -111,7 +116,8 @@ class _Look:
                     waiting.append((user, step + 1))
 
     def find_mask(self, softmax: onnx.NodeProto) -> set[str]:
-        """What the nodes make that add a mask to the operand of a Softmax, if any do, and the Softmax."""
+        """Return the outputs of a Softmax and of the nodes that add a mask to its operand; none if
+        there is no mask."""
         add = self._makers.get(softmax.input[0])
         if add is None or add.op_type not in ("Add", "Sub"):
             return set()
@@ -127,7 +133,8 @@ class _Look:
         return self._holds(name, lambda values: float(np.max(np.abs(values))) >= LARGE)
 
     def _holds(self, name: str, is_so: Callable[[npt.NDArray[Any]], bool]) -> bool:
-        """Whether that is a constant of numbers of which something is so. Outlined ones are weights."""
+        """Return whether a tensor is a constant of numbers that fulfils a condition. Outlined
+        constants are weights, and do not count."""
         tensor = self._constants.get(name)
         if tensor is None or is_outlined(tensor) or not has_data(tensor):
             return False

@@ -1,4 +1,5 @@
-"""Overlapping I/O: how many tiles a model needs for transfers while the others compute."""
+"""Pass for overlapped I/O: the number of tiles that transfers need while the other tiles
+compute."""
 
 from __future__ import annotations
 
@@ -12,12 +13,13 @@ from simipu.target import TARGETS
 from poprt.passes.base_pass import Pass, Stage, register
 
 IO_TILES = "poprt.num_io_tiles"
-"""Of a model's metadata: the I/O tiles that it is to be compiled with."""
-LEAST_IO_TILES = 32
-"""PopART wants an even number of at least that many (its irlowering.cpp)."""
+"""Key of a model's metadata: number of I/O tiles to compile it with."""
+MIN_IO_TILES = 32
+"""Minimum number of I/O tiles; PopART requires an even number of at least that many (its
+irlowering.cpp)."""
 _BYTES_PER_TILE = TARGETS["ipu2"].bytes_per_tile
-_MOST_IO_TILES = TARGETS["ipu2"].tiles_per_ipu // 2
-"""Of which there is none larger that is a power of two and leaves as many to compute."""
+_MAX_IO_TILES = TARGETS["ipu2"].tiles_per_ipu // 2
+"""Maximum number of I/O tiles: half of the tiles, so that at least as many are left to compute."""
 
 
 @register("overlap_io", stage=Stage.CHECKS)
@@ -30,16 +32,16 @@ class OverlapIo(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """A model whose inputs or outputs are not static, or too large for half of the tiles, stays as it
-        is."""
+        """Choose the number of I/O tiles. The model does not change if its inputs or outputs are
+        not static, or too large for half of the tiles."""
         values = graph_values(infer_shapes(model).graph)
         names = [value.name for value in (*find_inputs(model.graph), *model.graph.output)]
         if not all(name in values for name in names):
             self.logger.warning("overlap_io: the inputs and outputs are not static: no I/O tiles are chosen")
             return model
         needed = max(1, math.ceil(sum(values[name].bytes for name in names) / _BYTES_PER_TILE))
-        tiles = max(LEAST_IO_TILES, 1 << (needed - 1).bit_length())
-        if tiles > _MOST_IO_TILES:
+        tiles = max(MIN_IO_TILES, 1 << (needed - 1).bit_length())
+        if tiles > _MAX_IO_TILES:
             self.logger.warning(
                 "overlap_io: inputs and outputs would need %d I/O tiles: none are chosen", tiles
             )

@@ -1,8 +1,9 @@
-"""packed_transformer: a model of padded samples becomes one of samples that lie end to end.
+"""Pass packed_transformer: a model of padded samples becomes a model of samples that lie end to
+end.
 
-What looks at each token by itself, most of a transformer, stays as it is and works on packed tokens; before
-what looks at several, attention above all, samples are unpacked, and packed again behind it. Which operators
-do what: `token_rules`.
+Operators that compute each token by itself, most of a transformer, do not change and work on packed
+tokens. Before operators that combine tokens, above all attention, samples are unpacked; behind them
+they are packed again. `token_rules` has the rules of the operators.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ from poprt.passes.token_rules import BOTH, LEADING, PLAIN, Ask, Labels, Mixed, S
 from poprt.passes.views import Array, GraphView, constants_of, types_of
 
 LENGTHS = "unpack_info"
-"""The input that says how long the samples are, as published runners know it."""
+"""Input with the lengths of the samples; published runners know this name."""
 _OLDEST_OPSET = 11
 _FLAT, _DEEP = 2, 3
-"""Axes of packed tensors: a number, or a row of them, for each token."""
-_MOST = 2**31 - 1
+"""Numbers of axes of packed tensors: a number, or a row of numbers, for each token."""
+_MAX_INT32 = 2**31 - 1
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _PATH = "s:0->MatMul:1->Add:2->e:3"
 
 
 @dataclass(frozen=True, slots=True)
 class PackArgs:
-    """What --pack_args says, under the real names.
+    """Arguments of --pack_args, by the real tool's names.
 
-    max_valid_num: samples in a run at most. segment_max_size: the longest sample; of samples of several
-    segments the longest of each, 13+51. head_pattern: paths of what is computed of unpacked tokens at the
-    end; without, each output is unpacked as late as it can be. dynamic_groups: inputs that are packed
-    together; all that have their leading axes are. enable_double_batch_unpack, efficiency_priority: how the
-    real tool's vertices work, which is not public; nothing changes here.
+    max_valid_num: maximum number of samples in a run. segment_max_size: length of the longest
+    sample; for samples with several segments the longest of each, 13+51. head_pattern: paths of the
+    nodes at the end that are computed on unpacked tokens; without it, each output is unpacked as
+    late as possible. dynamic_groups: inputs that are packed together; all inputs with their leading
+    axes are packed. enable_double_batch_unpack, efficiency_priority: options of the real tool's
+    vertices, which are not public; they have no effect here.
     """
 
     max_valid_num: int
@@ -55,7 +57,8 @@ class PackArgs:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> PackArgs:
-        """Of texts, as the command line has them, or of values. Raises CompileError."""
+        """Return the arguments from strings, as on the command line, or from values. Raise
+        CompileError for invalid ones."""
         known = dict(_READERS)
         unknown = sorted(given.keys() - known.keys())
         if unknown:
@@ -77,7 +80,7 @@ class PackArgs:
 
 def _size(value: Any) -> int:
     size = int(value)
-    if isinstance(value, bool) or not 0 < size <= _MOST:
+    if isinstance(value, bool) or not 0 < size <= _MAX_INT32:
         raise ValueError
     return size
 
@@ -87,7 +90,7 @@ def _segments(value: Any) -> tuple[int, ...]:
         found = tuple(map(_size, value))
     else:
         found = tuple(map(_size, str(value).strip("[]").replace(",", "+").split("+")))
-    if not 0 < sum(found) <= _MOST:
+    if not 0 < sum(found) <= _MAX_INT32:
         raise ValueError
     return found
 
@@ -97,14 +100,16 @@ def _flag(value: Any) -> bool:
 
 
 def _paths(value: Any) -> tuple[str, ...]:
-    """Paths with commas between, which no path has in it; quotes may be left around them."""
+    """Return paths from a list or a comma-separated string. No path contains a comma; quotes around
+    a path are removed."""
     listed = value.split(",") if isinstance(value, str) else list(value)
     found = tuple(str(path).strip().strip("'\"").strip() for path in listed)
     return tuple(path for path in found if path)
 
 
 def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
-    """[[a,b],[c]], with quotes around the names or without."""
+    """Return groups from lists or from a string as [[a,b],[c]], with or without quotes around the
+    names."""
     if isinstance(value, str):
         text = value.replace("'", "").replace('"', "").replace(" ", "")
         if not (text.startswith("[[") and text.endswith("]]")):
@@ -151,7 +156,7 @@ class PackedTransformer(Pass):
         self._given = pack_args
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError."""
+        """Pack the model. Raise CompileError if it cannot be packed."""
         if not self._given:
             raise CompileError(
                 "packed_transformer: expected pack_args, such as max_valid_num=40 "
@@ -179,7 +184,8 @@ class PackedTransformer(Pass):
 
 @dataclass(slots=True)
 class _Packing:
-    """A graph on its way: where samples are in each tensor, and whether they are packed there."""
+    """Graph during packing: the place of samples in each tensor, and whether they are packed
+    there."""
 
     args: PackArgs
     sizes: Sizes
@@ -190,12 +196,12 @@ class _Packing:
     unpacked: set[str] = field(default_factory=set)
     """Tensors that are made unpacked, under their own names."""
     others: dict[str, str] = field(default_factory=dict)
-    """The names of what is packed unpacked, and the other way round."""
+    """Name of the unpacked twin of a packed tensor, and of the packed twin of an unpacked one."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     @classmethod
     def of(cls, model: onnx.ModelProto, args: PackArgs) -> _Packing:
-        """Of a model whose shapes are static."""
+        """Return the packing of a model with static shapes."""
         known = infer_shapes(model).graph
         view = GraphView(None, types_of(known), constants_of(model.graph))
         inputs = _find_inputs(model.graph, view, args)
@@ -212,14 +218,15 @@ class _Packing:
         return found
 
     def find_head(self) -> frozenset[str]:
-        """What the nodes of the head make."""
+        """Return the outputs of the head's nodes."""
         if not self.args.head_pattern:
             return frozenset()
         found = PatternMatcher(self.args.head_pattern).next_pattern(self.known)
         return frozenset(name for each in (found or {}).values() for name in each.node.output)
 
     def rewrite(self, graph: onnx.GraphProto, head: frozenset[str]) -> None:
-        """Unpack where it has to be, change what counts samples, and say what goes in and out."""
+        """Insert Unpack and Repack where needed, change constants that count samples, and declare
+        the new inputs and outputs."""
         self._start_with_masks(graph)
         for node in graph.node:
             self._add(node, unpacked=bool(head.intersection(node.output)))
@@ -231,7 +238,7 @@ class _Packing:
         forget_values(graph)
 
     def _start_with_masks(self, graph: onnx.GraphProto) -> None:
-        """Masks that number samples say of each token only whether it is there."""
+        """Replace masks that number samples by masks of which tokens are present."""
         masks = {name for name in find_mask_inputs(graph, self.known) if name in self.labels}
         renames = {}
         for name in sorted(masks):
@@ -271,7 +278,7 @@ class _Packing:
             node.input[place] = self.names.hold_once(f"{node.output[0]}/sizes", value)
 
     def _bring(self, name: str, *, packed: bool) -> str:
-        """A tensor as it is wanted."""
+        """Return the name of a tensor in its packed or unpacked form, which is made if needed."""
         if name not in self.labels or packed == (name not in self.unpacked):
             return name
         if name not in self.others:
@@ -280,7 +287,8 @@ class _Packing:
         return self.others[name]
 
     def _turn(self, name: str, result: str, labels: Labels, *, packed: bool) -> None:
-        """Unpack and Repack know batch and tokens as axes of their own."""
+        """Add the Unpack or Repack of a tensor, with Reshapes if needed: both have batch and tokens
+        as separate axes."""
         made, sizes = Making(result, names=self.names), self.sizes
         rest = list(self._rest(name, labels))
         pair = (sizes.batch, sizes.tokens), (sizes.samples, sizes.longest)
@@ -314,7 +322,8 @@ class _Packing:
         return shape[1 if labels[0] == BOTH else _FLAT :]
 
     def _give_outputs(self, graph: onnx.GraphProto) -> None:
-        """Each sample's results in a row of its own, under the names of before."""
+        """Make each output unpacked, with each sample's results in a row of its own, under the old
+        names."""
         renames: dict[str, str] = {}
         ends: list[onnx.NodeProto] = []
         for value in graph.output:
@@ -337,7 +346,7 @@ class _Packing:
 
 
 def _is_packed(labels: Labels) -> bool:
-    """Whether tokens follow one another as they do packed, with one axis behind them at most."""
+    """Return whether tokens lie in packed order, with at most one axis behind them."""
     if labels[:1] == (BOTH,):
         return len(labels) <= _FLAT and not any(labels[1:])
     return labels[:_FLAT] == LEADING and len(labels) <= _DEEP and not any(labels[_FLAT:])
@@ -351,7 +360,7 @@ def _refuse(node: onnx.NodeProto, reason: str) -> CompileError:
 
 
 def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dict[str, tuple[int, ...]]:
-    """The inputs that are packed with their shapes: those whose leading axes are batch and tokens."""
+    """Return the packed inputs, whose leading axes are batch and tokens, with their shapes."""
     shapes = {value.name: view.shape(value.name) for value in find_inputs(graph)}
     unknown = next((name for name, shape in shapes.items() if shape is None), None)
     if unknown is not None:

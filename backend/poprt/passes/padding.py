@@ -1,4 +1,4 @@
-"""The pass that gives the scores of attention as many keys as the chip's vectors like."""
+"""Pass that pads the keys of attention to a multiple of the chip's vector size."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from poprt.passes.base_pass import register
 from poprt.passes.patterns import Making, PatternPass, Scope, is_movable, is_operator
 
 _GRAIN = 16
-"""Keys that a product leaves side by side on a tile (poplin's partialChansPerGroup). The real pass pads
-operands of products, to which size is not public."""
-_MOST_STEPS = 8
-"""Between the scores' product and their softmax; a known model has 5."""
+"""Number of keys that a product keeps together on a tile (poplin's partialChansPerGroup). The real
+pass pads operands of products to a size that is not public."""
+_MAX_STEPS = 8
+"""Maximum number of steps between the scores' product and their softmax; a known model has 5."""
 _AXIS_IS_LAST = 13
-"""The opset from which Softmax is along the last axis if it does not say so."""
+"""Opset from which Softmax is along the last axis by default."""
 _STEPS = ("Add", "Div", "Mul", "Reshape")
 
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """Softmax(steps(queries x keys)) x values."""
+    """Nodes of Softmax(steps(queries x keys)) x values."""
 
     scores: onnx.NodeProto
     steps: list[onnx.NodeProto]
-    """From the scores on, the softmax last."""
+    """Steps behind the scores; the softmax is the last."""
     end: onnx.NodeProto
     keys: int
-    """How many, of which there are to be more."""
+    """Number of keys before the padding."""
 
 
 @register("attention_padding")
@@ -46,7 +46,7 @@ class AttentionPadding(PatternPass):
     op_types = frozenset(("Softmax",))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the softmax between both products."""
+        """Pad the attention around the softmax between both products."""
         found = _read_attention(node, scope)
         if found is not None:
             made = scope.start(found.end, "padded")
@@ -73,14 +73,15 @@ def _read_attention(softmax: onnx.NodeProto, scope: Scope) -> _Attention | None:
 
 
 def _is_of_weight(product: onnx.NodeProto, scope: Scope) -> bool:
-    """Whether an operand of a product is a weight: a layer, not attention."""
+    """Return whether an operand of a product is a weight. Then it is a layer, not attention."""
     return any(scope.tensor(name) is not None for name in product.input)
 
 
 def _read_steps(softmax: onnx.NodeProto, keys: int, scope: Scope) -> list[onnx.NodeProto]:
-    """What is done to scores, each step of them read by the next only; none where it ends elsewhere."""
+    """Return the steps from the scores to the softmax, if each is read by the next step only.
+    Return an empty list if they do not begin at a product."""
     steps = [softmax]
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         name = steps[0].input[_main(steps[0], scope)]
         node = scope.makers.get(name)
         if node is None or not scope.is_read_once(name) or (scope.shape(name) or ())[-1:] != (keys,):
@@ -94,8 +95,8 @@ def _read_steps(softmax: onnx.NodeProto, keys: int, scope: Scope) -> list[onnx.N
 
 
 def _main(node: onnx.NodeProto, scope: Scope) -> int:
-    """The place of the operand of a step that the scores are: of the other the shape is that of a mask, or of
-    a number."""
+    """Return the index of a step's input that has the scores. The other input has the shape of a
+    mask, or is a number."""
     if len(node.input) == 1 or node.op_type in ("Reshape", "Div"):
         return 0
     shape = scope.shape(node.output[0])
@@ -110,7 +111,7 @@ def _main(node: onnx.NodeProto, scope: Scope) -> int:
 
 
 def _keeps_keys(node: onnx.NodeProto, keys: int, scope: Scope) -> bool:
-    """Whether a step leaves each key in its column, and does to those that are added what it may."""
+    """Return whether a step keeps each key in its column, and may be applied to the added keys."""
     main = _main(node, scope)
     if (scope.shape(node.input[main]) or ())[-1:] != (keys,):
         return False
@@ -156,7 +157,7 @@ def _is_mask(step: onnx.NodeProto, keys: int, scope: Scope) -> bool:
 
 
 def _pad_mask(name: str, added: int, fill: float, made: Making, scope: Scope) -> str:
-    """A mask of more keys: a weight becomes another one."""
+    """Return the name of a mask padded for the added keys. A padded weight is a new weight."""
     tensor, rank, dtype = scope.tensor(name), len(scope.shape(name) or ()), scope.dtype(name)
     if tensor is None or not is_movable(tensor):
         return made.pad(name, rank, -1, added, fill, dtype)

@@ -1,11 +1,11 @@
-"""Finds nodes by the shape of the graph around them, written as path strings. What takes their place is the
-business of whoever looks for them.
+"""Search for nodes by the graph around them, described by path strings. Callers replace the nodes.
 
     s:0 -> MatMul:product -> Add:bias -> e:1
 
-is a path along which tensors flow: any maker, a MatMul, an Add that reads it, any reader. Behind the colon
-stands the node's key. A key that stands in several paths is the same node in each, so that several paths
-describe a graph; different keys are different nodes. `s` and `e`, whatever their keys, ask for nothing.
+is a path along which tensors flow: any maker, a MatMul, an Add that reads it, any reader. The
+node's key follows the colon. A key in several paths is the same node in each, so that several paths
+describe a graph; different keys are different nodes. `s` and `e` match anything, whatever their
+keys.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ _ENDS = ("s", "e")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A node of the graph that a key stands for, and its place in the order of the graph."""
+    """Node of the graph that matches a key, and its place in the order of the graph."""
 
     node: onnx.NodeProto
     index: int
 
 
 class PatternMatcher:
-    """Looks for one pattern, again and again while the graph is changed between."""
+    """Search for one pattern, which may continue while the graph changes between matches."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        """Raises CompileError for what is no path, and for a key of two operators."""
+        """Parse the paths. Raise CompileError for an invalid path, and for a key with two
+        operators."""
         self._operators: dict[str, str] = {}
         self._edges: list[tuple[str, str]] = []
         for path in paths:
@@ -56,7 +57,8 @@ class PatternMatcher:
         self._edges += itertools.pairwise(keys)
 
     def next_pattern(self, graph: onnx.GraphProto) -> dict[str, Found] | None:
-        """The first match in the order of the graph that was not given before, by key; None without one."""
+        """Return the first match, by key, in the order of the graph that was not returned before;
+        None if there is none."""
         for found in self._iter_matches(graph):
             outputs = tuple(name for each in found.values() for name in each.node.output)
             if outputs not in self._given:
@@ -75,13 +77,13 @@ class PatternMatcher:
     def _extend(
         self, found: dict[str, Found], by_operator: Mapping[str, list[Found]], makers: Mapping[str, Found]
     ) -> Iterator[dict[str, Found]]:
-        """All matches that have what is found already."""
+        """Yield all matches that extend the nodes found so far."""
         key = self._next_key(found)
         if key is None:
             yield dict(found)
             return
         users = [user for maker, user in self._edges if maker == key and user in found]
-        # Next to what is found there are few candidates: those that it reads.
+        # Next to a found node there are few candidates: the nodes whose results it reads.
         candidates = (
             [makers[name] for name in dict.fromkeys(found[users[0]].node.input) if name in makers]
             if users
@@ -97,12 +99,12 @@ class PatternMatcher:
             del found[key]
 
     def _next_key(self, found: Mapping[str, Found]) -> str | None:
-        """A key next to those found, read by one of them if possible."""
+        """Return a key that is not found yet, if possible one that a found node reads."""
         left = [key for key in reversed(self._operators) if key not in found]
         near = (key for key in left if any(m == key and user in found for m, user in self._edges))
         return next(near, left[0] if left else None)
 
     def _holds(self, found: Mapping[str, Found], key: str) -> bool:
-        """Whether all edges between `key` and what else is found are there."""
+        """Return whether the graph has all edges between `key` and the other found keys."""
         edges = [(m, u) for m, u in self._edges if key in (m, u) and m in found and u in found]
         return all(set(found[m].node.output) & set(found[u].node.input) for m, u in edges)

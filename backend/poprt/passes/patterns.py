@@ -1,5 +1,8 @@
-"""What passes share that look for several nodes at once: graphs with what can be known of their tensors, in
-dictionaries made once and kept up to date while nodes are replaced. What is looked for: the passes."""
+"""Base class of passes that search for patterns of several nodes.
+
+A graph's tensors are kept in dictionaries that are built once and updated when nodes are replaced.
+The passes define the patterns.
+"""
 
 from __future__ import annotations
 
@@ -33,32 +36,34 @@ from poprt.passes.views import FreshNames, GraphView, Shape, constants_of, types
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _CHIP_VERSION = 1
-"""Of the chip's domain: PopART's opset of its own has no other."""
+"""Version of the chip's domain: PopART's own opset has no other."""
 
 
 @dataclass(slots=True)
 class Names(FreshNames):
-    """What is taken, made and left behind in a whole model; weights can be found by their values."""
+    """Names taken, added and no longer read in a whole model; weights can be found by their
+    values."""
 
     held: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
-    """Weights that several places share."""
+    """Names of weights that several places share, by dtype, shape and bytes."""
     derived: dict[tuple[Hashable, ...], str] = field(default_factory=dict)
-    """Those that were made of others, by how and of which."""
+    """Names of weights made from others, by the kind of change and the others' names."""
 
     def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
-        """The name of a new weight."""
+        """Add a weight and return its name."""
         name = self.take(wanted)
         self.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
     def hold_unread(self, wanted: str, data_type: int, dims: Sequence[int]) -> str:
-        """The same without data, made of weights that have none: a profile looks at shapes only."""
+        """Add a weight without data and return its name. Such weights are made from others without
+        data: a profile needs shapes only."""
         name = self.take(wanted)
         self.added.append(TensorProto(name=name, data_type=data_type, dims=dims))
         return name
 
     def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
-        """The same; equal values get one weight."""
+        """Add a weight, unless there is one with equal values, and return its name."""
         array = np.asarray(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self.held:
@@ -68,27 +73,27 @@ class Names(FreshNames):
 
 @dataclass(slots=True)
 class Making(Chain):
-    """Nodes that take the place of others; what they make on the way has names of its own."""
+    """Nodes that replace others. Their intermediate tensors have unique names."""
 
     names: Names = field(kw_only=True)
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
-        """The name of a new weight."""
+        """Add a weight and return its name."""
         return self.names.hold(f"{self.prefix}/constant", value, dtype)
 
     def new_name(self) -> str:
-        """A name that nobody else has."""
+        """Return an unused name."""
         return self.names.take(f"{self.prefix}/{len(self.nodes)}")
 
     def slice(self, source: str, start: int, end: int, axis: int, step: int = 1) -> str:
-        """A part of a tensor along one axis, as the model's opset writes it."""
+        """Add a Slice along one axis in the form of the model's opset and return its name."""
         if self.names.opset < _SLICE_TAKES_TENSORS:
             return self.add("Slice", source, starts=[start], ends=[end], axes=[axis])
         return self.add("Slice", source, *map(self.shape, ([start], [end], [axis], [step])))
 
     def pad(self, source: str, rank: int, axis: int, added: int, value: float, dtype: npt.DTypeLike) -> str:
-        """A tensor of that rank with elements of `value` added at the end of one axis, counted from the last
-        as negative numbers are."""
+        """Add a Pad and return its name. It appends elements of `value` to a tensor of that rank,
+        at the end of one axis, which is negative."""
         pads = [0] * (2 * rank)
         pads[axis] = added
         if self.names.opset < _PAD_TAKES_TENSORS:
@@ -96,7 +101,7 @@ class Making(Chain):
         return self.add("Pad", source, self.shape(pads), self.constant(value, dtype))
 
     def split_as(self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int) -> None:
-        """Parts of a tensor along one axis, as the model's opset writes it."""
+        """Add a Split of a tensor along one axis, in the form of the model's opset."""
         node = helper.make_node("Split", [source], results, name=f"{results[0]}/Split", axis=axis)
         if self.names.opset >= _SPLIT_TAKES_SIZES:
             node.input.append(self.shape(sizes))
@@ -105,18 +110,18 @@ class Making(Chain):
         self.nodes.append(node)
 
     def chip(self, result: str, op_type: str, *inputs: str, **attributes: Any) -> None:
-        """An operator of the chip's own compiler."""
+        """Add an operator of the chip's own compiler."""
         self.add_as(result, op_type, *inputs, domain=CHIP_DOMAIN, **attributes)
 
 
 _SLICE_TAKES_TENSORS, _PAD_TAKES_TENSORS, _SPLIT_TAKES_SIZES = 10, 11, 13
-"""Opsets from which what was an attribute is an input."""
+"""Opsets from which the arguments of Slice, Pad and Split are inputs, not attributes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Scope(GraphView):
-    """One graph while nodes of it are replaced. Tensors of the graphs around it can be seen from it; nodes
-    are those of the graph itself."""
+    """View of a graph while its nodes are replaced. It includes the tensors of the graphs around
+    it, but only the graph's own nodes."""
 
     names: Names
     nodes: list[onnx.NodeProto]
@@ -125,20 +130,22 @@ class Scope(GraphView):
     readers: dict[str, dict[int, onnx.NodeProto]] = field(default_factory=dict)
     inserted: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
     marks: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    """Nodes that a pass remembers, by what is its business."""
+    """Nodes that a pass has stored under a key of its own."""
     gone: set[int] = field(default_factory=set)
-    """Nodes are told apart by identity: all of them stay alive here."""
+    """Identities of removed nodes. `nodes` and `inserted` keep all nodes alive, so that identities
+    stay unique."""
 
     @classmethod
     def of(cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto, outer: Scope | None) -> Scope:
-        """Of a graph, and what was inferred of it."""
+        """Return the scope of a graph, with the types inferred for it."""
         outputs = frozenset(value.name for value in graph.output)
         return cls(
             outer, types_of(known), constants_of(graph), names=names, nodes=list(graph.node), outputs=outputs
         )
 
     def look_at_nodes(self) -> None:
-        """Find makers and readers, which bodies may be, once those are done."""
+        """Index makers and readers. Readers may be inside bodies, so that bodies are processed
+        first."""
         for place, node in enumerate(self.nodes):
             self.places[id(node)] = place
             self._add(node)
@@ -148,15 +155,16 @@ class Scope(GraphView):
             self.readers.setdefault(name, {})[id(node)] = node
         self.makers.update((name, node) for name in node.output if name)
 
-    # What is known of nodes.
+    # Queries.
 
     def maker(self, name: str, *op_types: str, domain: str = "") -> onnx.NodeProto | None:
-        """The node of the graph that makes a tensor, if it is of one of these operators."""
+        """Return the node of the graph that makes a tensor, if it is one of these operators."""
         node = self.makers.get(name)
         return node if node is not None and is_operator(node, *op_types, domain=domain) else None
 
     def reader(self, name: str, *op_types: str, domain: str = "") -> onnx.NodeProto | None:
-        """The only node that reads a tensor which is no output, if it is of one of these operators."""
+        """Return the only node that reads a tensor, if it is one of these operators and the tensor
+        is no output."""
         readers = self.readers.get(name, {})
         if len(readers) != 1 or name in self.outputs:
             return None
@@ -164,27 +172,29 @@ class Scope(GraphView):
         return node if is_operator(node, *op_types, domain=domain) else None
 
     def is_read_once(self, name: str) -> bool:
-        """Whether one node reads a tensor, and nobody else."""
+        """Return whether exactly one node reads a tensor, which is no output."""
         return len(self.readers.get(name, {})) == 1 and name not in self.outputs
 
     def place(self, node: onnx.NodeProto) -> int:
-        """Where a node stands, in order."""
+        """Return the place of a node in the order of the graph."""
         return self.places[id(node)]
 
     def is_before(self, name: str, node: onnx.NodeProto) -> bool:
-        """Whether a tensor is there when that node runs."""
+        """Return whether a tensor is available when a node runs."""
         maker = self.makers.get(name)
         return maker is None or self.place(maker) < self.place(node)
 
     def is_first(self, source: str, node: onnx.NodeProto) -> bool:
-        """Whether no node was asked about before that reads `source`: its readers are looked at once."""
+        """Return whether `node` is the first for which this is called with `source`, so that a pass
+        looks at its readers once."""
         return self.marks.setdefault(source, node) is node
 
-    # Changes.
+    # Changes of nodes.
 
     def derive(self, how: Hashable, names: Sequence[str], make: Callable[[], str]) -> str:
-        """The name of the weight that `make` makes of weights: one for all that ask for it, as layers do that
-        share weights. Those of bodies may share a name and be two."""
+        """Return the name of the weight that `make` makes from weights. It is made once, so that
+        layers which share weights share the result. Weights of bodies are not shared, because
+        different weights may have one name."""
         homes = [self.home(name) for name in names]
         if any(home is not None and home.outer is not None for home in homes):
             return make()
@@ -194,11 +204,11 @@ class Scope(GraphView):
         return self.names.derived[key]
 
     def start(self, node: onnx.NodeProto, what: str) -> Making:
-        """Nodes to be made in the place of `node`; `what` tells their names from others'."""
+        """Return an empty chain that replaces `node`; `what` makes its names distinct."""
         return Making(f"{next(filter(None, node.output))}/{what}", names=self.names)
 
     def replace(self, node: onnx.NodeProto, made: Sequence[onnx.NodeProto]) -> None:
-        """Put nodes in the place of one; the last of them takes its name."""
+        """Replace a node by others; the last of them takes its name."""
         if node.name:
             made[-1].name = node.name
         self.rewrite(node, made, [node])
@@ -206,8 +216,8 @@ class Scope(GraphView):
     def rewrite(
         self, at: onnx.NodeProto, made: Sequence[onnx.NodeProto], gone: Iterable[onnx.NodeProto]
     ) -> None:
-        """Put nodes before the node `at`, which make what the nodes `gone` have made. What only these have
-        read goes too."""
+        """Insert nodes before the node `at` that make the results of the nodes `gone`. Nodes that
+        only these have read are removed, too."""
         place = self.place(at)
         for node in gone:
             self._remove(node)
@@ -236,7 +246,7 @@ class Scope(GraphView):
             waiting += iter_reads(node)
 
     def ordered(self) -> list[onnx.NodeProto] | None:
-        """The nodes as they are now; None where nothing has changed."""
+        """Return the current nodes, or None if nothing has changed."""
         if not self.inserted and not self.gone:
             return None
         nodes: list[onnx.NodeProto] = []
@@ -246,19 +256,20 @@ class Scope(GraphView):
 
 
 def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
-    """Whether a node is of one of these operators of a domain."""
+    """Return whether a node is one of these operators of a domain."""
     if node.op_type not in op_types:
         return False
     return node.domain == domain if domain else node.domain in STANDARD_DOMAINS
 
 
 def is_movable(tensor: TensorProto | None) -> bool:
-    """Whether another weight can be made of a weight, which takes its place; without data of one without."""
+    """Return whether a weight can be replaced by one made from it. A weight without data gives one
+    without data."""
     return tensor is not None and tensor.data_type in _FLOATS
 
 
 def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:
-    """Weights side by side: one weight, or a Concat of what are none."""
+    """Return the name of weights concatenated: one weight, or a Concat if some are no weights."""
     held = {tensor.name: tensor for tensor in scope.names.added}
     tensors = [found for name in names if (found := scope.tensor(name) or held.get(name)) is not None]
     if len(tensors) < len(names) or not all(map(is_movable, tensors)):
@@ -276,21 +287,23 @@ def _join(tensors: Sequence[TensorProto], axis: int, made: Making) -> str:
 
 
 class PatternPass(Pass):
-    """A pass that looks at nodes, those of bodies too, and at what is around them, and may replace several.
+    """Base class of passes that visit nodes, including those in bodies, with their neighbours, and
+    may replace several at once.
 
-    It takes time linear in the nodes as long as `look` goes a bounded number of steps from each.
+    It takes time linear in the number of nodes if `look` goes a bounded number of steps from each.
     """
 
     op_types: ClassVar[frozenset[str]]
-    """Operators at which a pattern is looked for; without one the model is left alone at once."""
+    """Operators at which the pass searches for a pattern. A model without any of them does not
+    change."""
     domain: ClassVar[str] = ""
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """Look for the pattern at a node, and replace it; for subclasses to define."""
+        """Search for the pattern at a node and replace it. Subclasses define it."""
         raise NotImplementedError
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Weights that only nodes which went have read go too."""
+        """Replace the patterns, and remove weights that only removed nodes have read."""
         if not any(self._is_start(node) for node in iter_nodes(model.graph)):
             return model
         names = Names(find_opset(model, 1), set(iter_defined(model.graph)))
@@ -329,7 +342,7 @@ def _drop(graph: onnx.GraphProto, unread: set[str]) -> None:
 
 
 def declare_chip(model: onnx.ModelProto) -> None:
-    """Have the model say that it uses the chip's own operators, if it does."""
+    """Declare the chip's domain in the model, if any node uses it."""
     known = any(entry.domain == CHIP_DOMAIN for entry in model.opset_import)
     if not known and any(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph)):
         model.opset_import.append(helper.make_opsetid(CHIP_DOMAIN, _CHIP_VERSION))

@@ -1,4 +1,4 @@
-"""The pass that keeps one period of an initializer that repeats, and has the rest made on the chip."""
+"""Pass that stores one period of an initializer that repeats, and makes the rest on the chip."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.scopes import Model
 from poprt.passes.views import Array
 
-_LEAST_BYTES = 1024
-"""Smaller ones are not worth a node; no axes, shapes or indices are as large and floats besides."""
+_MIN_BYTES = 1024
+"""Minimum size of an initializer for which a node pays off. Float tensors for axes, shapes or
+indices are not that large."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
@@ -29,7 +30,7 @@ class FoldPeriodicInitializer(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The node that makes it has the initializer's name for its result."""
+        """Replace initializers by nodes whose results have the initializers' names."""
         shared = Model(model)
         for graph in reversed(list(iter_graphs(model.graph))):
             fixed = {value.name for value in graph.input}
@@ -50,7 +51,8 @@ class FoldPeriodicInitializer(Pass):
 
 
 def _repeat(tensor: TensorProto, period: TensorProto, shared: Model) -> tuple[onnx.NodeProto, TensorProto]:
-    """The node that makes a tensor of its period, and the constant that tells it how."""
+    """Return the node that makes a tensor from its period, and the constant with its repeats or
+    shape."""
     pairs = list(zip(tensor.dims, period.dims, strict=True))
     if all(part in (1, whole) for whole, part in pairs):
         op_type, numbers = "Expand", [whole for whole, _ in pairs]
@@ -62,13 +64,13 @@ def _repeat(tensor: TensorProto, period: TensorProto, shared: Model) -> tuple[on
 
 
 def _find_period(tensor: TensorProto) -> Array | None:
-    """The part of a tensor that the rest repeats; None where it is more than half."""
+    """Return the period of a tensor; None if it is more than half of the tensor."""
     if tensor.data_type not in _FLOATS or not has_data(tensor):
         return None
     values = read_array(tensor)
-    if values.nbytes < _LEAST_BYTES:
+    if values.nbytes < _MIN_BYTES:
         return None
-    # Compared as bits: -0 is not 0, and NaN is NaN.
+    # Compare bits: -0 differs from 0, and NaN equals NaN.
     bits = np.ascontiguousarray(values).view(f"u{values.itemsize}")
     for axis in range(bits.ndim):
         for part in _iter_parts(bits.shape[axis]):
@@ -78,15 +80,15 @@ def _find_period(tensor: TensorProto) -> Array | None:
 
 
 def _repeats(values: Array, axis: int, period: int) -> bool:
-    """Whether each slice along an axis is the one `period` before it."""
+    """Return whether each slice along an axis equals the one `period` before it."""
     turned = np.moveaxis(values, axis, 0)
-    if not np.array_equal(turned[period], turned[0]):  # mostly that settles it
+    if not np.array_equal(turned[period], turned[0]):  # decides most cases
         return False
     return np.array_equal(turned[period:], turned[:-period])
 
 
 def _iter_parts(size: int) -> Iterator[int]:
-    """The primes that divide a size."""
+    """Yield the prime factors of a size, each once."""
     for part in range(2, math.isqrt(size) + 1):
         if size % part == 0:
             yield part

@@ -1,6 +1,7 @@
-"""Passes to 8 bits: operands of products become 8-bit floats, weights 8-bit integers, pictures bytes.
+"""Passes to 8 bits: operands of products become 8-bit floats, weights 8-bit integers, pictures
+bytes.
 
-They convert a graph as the chip would compute it; what rounding does to its numbers is `simipu.numerics`'.
+They write the graph that the chip would compute; `simipu.numerics` models the rounding.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ _Array = npt.NDArray[Any]
 
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
 _SCALES = range(-32, 32)
-"""Signed numbers of 6 bits."""
+"""Range of signed 6-bit numbers."""
 
 
 @register_change("quarter")
 def narrow_to_quarter(values: npt.NDArray[Any], data_type: int, scale: int) -> npt.NDArray[np.uint8]:
-    """The codes of the nearest 8-bit floats of one of ONNX's types, at a scale."""
+    """Return the codes of the nearest 8-bit floats of an ONNX type, at a scale."""
     return encode(values, QUARTERS[data_type], scale).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Fp8Params:
-    """fp8_params: format and scale (a power of two) of activations and of weights; the defaults are the
-    Converter's.
+    """Format and scale (a power of two) of activations and of weights, as in fp8_params. The
+    defaults are the Converter's.
 
-    A value is what its 8 bits say times 2 to the power of the scale: a larger scale reaches further, a
-    smaller one is finer.
+    A value is the number in its 8 bits times 2 to the power of the scale. A larger scale has a
+    larger range, a smaller one a finer resolution.
     """
 
     input_format: QuarterFormat = FORMATS["F143"]
@@ -65,8 +66,9 @@ class Fp8Params:
 
     @classmethod
     def parse(cls, text: str | Sequence[Any] | None) -> Fp8Params:
-        """From `input_format,weight_format,input_scale,weight_scale`, as a text or one by one, or the
-        defaults of nothing; CompileError says what is wrong with it."""
+        """Return the parameters of `input_format,weight_format,input_scale,weight_scale`, as a
+        string or a sequence. Return the defaults for an empty value. Raise CompileError for an
+        invalid one."""
         if not text:
             return cls()
         try:
@@ -125,15 +127,15 @@ class FloatToFp8(Pass):
         self._weights = {name: _parse_pair(name, each) for name, each in (fp8_weight_dict or {}).items()}
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a name that no node has."""
+        """Convert the model. Raise CompileError for a name that no node has."""
         self._check_names({node.name for node in iter_nodes(model.graph)})
         self._narrowing = _Narrowing(set(iter_defined(model.graph)))
         self._convert_graph(model.graph, ChainMap(), _Casts())
         return model
 
     def _convert_graph(self, graph: onnx.GraphProto, around: _Scope, casts: _Casts) -> None:
-        """A graph, or one inside a node of it; `around` has the weights that can be seen there, `casts` what
-        has been narrowed and widened before."""
+        """Convert a graph, or a body of a node. `around` has the weights in scope, `casts` the
+        tensors that are already narrowed and widened."""
         weights = _see(graph, around)
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
@@ -150,7 +152,7 @@ class FloatToFp8(Pass):
     def _convert(
         self, node: onnx.NodeProto, place: int, weights: _Scope, casts: _Casts
     ) -> list[onnx.NodeProto]:
-        """What goes before a product, which is changed in place."""
+        """Change a product in place and return the nodes that go before it."""
         params = self._params
         of_weight = self._weights.get(node.name, (params.weight_format, params.weight_scale))
         of_input = self._inputs.get(node.name, (params.input_format, params.input_scale))
@@ -172,11 +174,11 @@ class FloatToFp8(Pass):
 
 
 _Quarter = tuple[QuarterFormat, int]
-"""A format, and the scale of a tensor in it."""
+"""Format and scale of a tensor."""
 
 
 def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
-    """What is given for one node."""
+    """Return the format and scale given for one node. Raise CompileError for invalid ones."""
     try:
         quarter, scale = given
         found = FORMATS[str(quarter).strip()], int(scale)
@@ -192,22 +194,24 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """A weight in half, and the graph that holds it."""
+    """Weight in half, and the graph that holds it."""
 
     tensor: TensorProto
     owner: onnx.GraphProto
 
 
 _Scope = ChainMap[str, _Weight]
-"""The weights that can be seen from a graph, by name."""
+"""Weights in scope of a graph, by name."""
 _Casts = ChainMap[tuple[str, int, int], str]
-"""What has been narrowed, to which type and scale, and what it is called where it is widened again."""
+"""Names of tensors narrowed and widened again, by the original's name, the 8-bit type and the
+scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product with a weight in half: its node, which operand the weight is, the weight, and whether it is
-    outside of all bodies, where what it computes with can be looked at."""
+    """Product with a weight in half: its node, the place of the weight among its inputs, and the
+    weight. `is_outside` says that it is outside of all bodies, where its operands can be
+    examined."""
 
     node: onnx.NodeProto
     place: int
@@ -216,12 +220,12 @@ class Product:
 
     @property
     def activation(self) -> str:
-        """The other operand."""
+        """Name of the other operand."""
         return str(self.node.input[1 - self.place])
 
 
 def find_products(graph: onnx.GraphProto) -> list[Product]:
-    """What float_to_fp8 may convert, in bodies, too, in order."""
+    """Return the products that float_to_fp8 may convert, including those in bodies, in order."""
     return list(_iter_products(graph, ChainMap(), is_outside=True))
 
 
@@ -241,7 +245,8 @@ def _see(graph: onnx.GraphProto, around: _Scope) -> _Scope:
 
 
 def _weight_index(node: onnx.NodeProto, weights: Mapping[str, Any]) -> int | None:
-    """Which operand of a product is a weight, if one is; a convolution's is the second."""
+    """Return the place of a product's weight, or None if not exactly one operand is a weight. A
+    convolution's weight is the second operand."""
     if not operator_of(node).is_product:
         return None
     places = (1,) if node.op_type == "Conv" else (1, 0)
@@ -250,7 +255,7 @@ def _weight_index(node: onnx.NodeProto, weights: Mapping[str, Any]) -> int | Non
 
 
 class _Narrowing:
-    """Makes each 8-bit tensor once."""
+    """Maker of 8-bit tensors, each made once."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken
@@ -258,7 +263,7 @@ class _Narrowing:
         self._made: list[_Weight] = []
 
     def take(self, graph: onnx.GraphProto) -> list[TensorProto]:
-        """The 8-bit weights for a graph that have been made and not been taken."""
+        """Return the 8-bit weights made for a graph since the last call."""
         found = [each.tensor for each in self._made if each.owner is graph]
         self._made = [each for each in self._made if each.owner is not graph]
         return found
@@ -266,7 +271,8 @@ class _Narrowing:
     def weight(
         self, node: onnx.NodeProto, place: int, weight: _Weight, to: _Quarter, casts: _Casts
     ) -> list[onnx.NodeProto]:
-        """The nodes that widen a weight of 8 bits again: the product takes the 8 bits, and its scale."""
+        """Narrow a weight and return the nodes that widen it again. The chip's product takes the 8
+        bits and the scale."""
         quarter, scale = to
         key = (weight.tensor.name, quarter.data_type, scale)
         if key not in self._weights:
@@ -285,7 +291,7 @@ class _Narrowing:
     def activation(
         self, node: onnx.NodeProto, place: int, to: _Quarter, casts: _Casts
     ) -> list[onnx.NodeProto]:
-        """The nodes that narrow an activation."""
+        """Return the nodes that narrow an activation and widen it again."""
         name, (quarter, scale) = node.input[place], to
         key = (name, quarter.data_type, scale)
         if key in casts:
@@ -318,7 +324,8 @@ class FloatToInt8(Pass):
         self._given = dict(int8_offset_scale or {})
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a weight that the model lacks, and for values that are not of its shape."""
+        """Convert the weights. Raise CompileError for a missing weight, and for values that do not
+        have its shape."""
         if not self._given:
             return model
         version = find_opset(model, 1)
@@ -329,7 +336,7 @@ class FloatToInt8(Pass):
             )
         taken = set(iter_defined(model.graph))
         made = {name for node in iter_nodes(model.graph) for name in node.output}
-        missing = sorted(set(self._given) - made)  # what a node makes has been widened before
+        missing = sorted(set(self._given) - made)  # results of nodes were converted before
         for graph in iter_graphs(model.graph):
             found = [tensor for tensor in graph.initializer if tensor.name in self._given]
             nodes = [each for tensor in found for each in self._dequantize(graph, tensor, taken)]
@@ -365,11 +372,12 @@ class FloatToInt8(Pass):
 
 
 _OLDEST_DEQUANTIZING = 10
-"""The opset that brought DequantizeLinear."""
+"""Opset that introduced DequantizeLinear."""
 
 
 def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[_Array, _Array, _Array]:
-    """What was given for a weight, as arrays."""
+    """Return the value, offset and scale given for a weight as arrays. Raise CompileError for
+    invalid ones."""
     try:
         value, offset = np.asarray(given["value"]), np.asarray(given["offset"])
         scale = np.asarray(given["scale"], np.float32)
@@ -397,7 +405,7 @@ class EightBitsIo(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Such a model is fed the picture itself, and no longer what a host makes of it."""
+        """Convert the inputs. The host then sends the picture itself, without preprocessing."""
         graph = model.graph
         taken = set(iter_defined(graph))
         pictures = [value for value in find_inputs(graph) if _is_picture(value)]
@@ -419,7 +427,8 @@ class EightBitsIo(Pass):
 
 
 _MEANS, _DEVIATIONS = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-"""Of red, green and blue over ImageNet, of values from 0 to 1: torchvision's."""
+"""Means and deviations of red, green and blue over ImageNet, for values from 0 to 1, from
+torchvision."""
 _PER_BYTE = (1 / (255 * _DEVIATIONS)).reshape(1, 3, 1, 1)
 _DARKNESS = (_MEANS / _DEVIATIONS).reshape(1, 3, 1, 1)
 _PICTURE_AXES, _COLOURS = 4, 3

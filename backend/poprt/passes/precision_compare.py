@@ -1,8 +1,8 @@
-"""Passes that compute a model beside the one that it was converted from, through ONNX Runtime: as a whole,
-and layer by layer.
+"""Passes that compare a converted model with its original through ONNX Runtime, as a whole and
+layer by layer.
 
-Halves and 8-bit floats are emulated as the chip rounds them (`simipu.numerics`). Operators of the chip's own
-are computed by what the operator table says of them.
+Halves and 8-bit floats are emulated as the chip rounds them (`simipu.numerics`). Operators of the
+chip's own are computed by their entries in the operator table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from poprt.calibration.parting import iter_chunks
 from poprt.calibration.samples import Data, find_input_streams, iter_batches, read_samples
 from poprt.calibration.sides import Feeds, Side
 from poprt.calibration.statistics import iter_comparison
-from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.constants import MIN_CONSTANT_BYTES, take_weights
 from poprt.passes.base_pass import ImmutablePass, Stage, register
 from poprt.passes.shapes import FixInputs
 from poprt.passes.surgery import AddCheckpoints, RemoveInitializerFromInput
@@ -36,7 +36,7 @@ from poprt.passes.surgery import AddCheckpoints, RemoveInitializerFromInput
 Array = npt.NDArray[Any]
 
 LOG_NAME = "precision_compare.log"
-"""The file in which layers are compared, by the real tool's name."""
+"""File with the comparison of layers; the real tool's name."""
 _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
 
 
@@ -60,8 +60,8 @@ class CheckWithFakeData(ImmutablePass):
         self._origin, self._fixed = origin_model, fix_inputs or {}
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError where one of the two cannot be computed. Outputs that part are warned of, as in
-        the calibration run of the compiler."""
+        """Compare the models. Raise CompileError if either cannot be computed. Outputs that differ
+        too much cause a warning, as in the calibration run of the compiler."""
         feeds = _make_up(model)
         ours = _compute("converted", model, feeds, Numerics())
         if self._origin is None:
@@ -99,8 +99,8 @@ class LayerPrecisionCompare(ImmutablePass):
         self._numerics = options.numerics().quiet() if options is not None else Numerics()
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError without an original model, for data that do not fit, and where a model cannot
-        be computed."""
+        """Compare the layers. Raise CompileError without an original model, for data that do not
+        fit, and for a model that cannot be computed."""
         if self._origin is None:
             raise CompileError("layer_precision_compare compares with origin_model; give it one")
         layers = _find_layers(self._origin, model)
@@ -126,8 +126,8 @@ def layer_precision_compare(
     data_preprocess: Data | None = None,
     output_dir: str | Path = "./",
 ) -> None:
-    """The pass of that name as a function, under which scripts call it: `output_dir`/precision_compare.log
-    says how far each layer has parted."""
+    """Run the pass of that name, as scripts call it. It writes the differences of each layer to
+    `output_dir`/precision_compare.log."""
     origin, converted = map(_load, (origin_model_path, converted_model))
     LayerPrecisionCompare(origin, data_preprocess, None, output_dir).run(converted)
 
@@ -141,8 +141,8 @@ def _load(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[str, str]:
-    """The products of the original model whose results the converted one has too: what they make, and what
-    they are called."""
+    """Return the products of the original model whose results the converted one also has: their
+    descriptions, by result."""
     made = {name for node in converted.graph.node for name in node.output}
     return {
         node.output[0]: f"{node.op_type} {node.name!r}"
@@ -158,26 +158,26 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """The model, changed in place, whose outputs are among others those."""
+    """Return the model, changed in place, with those tensors added to its outputs."""
     given = RemoveInitializerFromInput().run(model)
     there = {value.name for value in given.graph.output}
     return AddCheckpoints([name for name in names if name not in there]).run(given)
 
 
 def _make_up(model: onnx.ModelProto) -> Feeds:
-    """A batch of made-up inputs of a static model."""
+    """Return a batch of random inputs for a static model."""
     return next(iter_made_up(model, find_input_streams(model), 0))
 
 
 def _compute(which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numerics | None) -> dict[str, Array]:
-    """The outputs of a model; an input that the data lack is refused."""
+    """Return the outputs of a model. Raise CompileError if the data lack an input."""
     missing = next((value.name for value in find_inputs(model.graph) if value.name not in feeds), None)
     if missing is not None:
         raise CompileError(f"the {which} model has an input {missing!r}, which the converted one has not")
     empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
     if empty is not None:
         raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")
-    light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+    light, weights = take_weights(model, MIN_CONSTANT_BYTES)
     names = [value.name for value in light.graph.output]
     try:
         (values,) = Side(light, weights, numerics).run([feeds])

@@ -1,4 +1,4 @@
-"""The passes of the real tool that do not run here, each with the reason."""
+"""Passes of the real tool that are unsupported here, each with the reason."""
 
 from poprt.passes.base_pass import Stage, refuse_pass
 

@@ -1,4 +1,4 @@
-"""The pass that keeps one of equal initializers; scripts import its class from here."""
+"""Pass that keeps one of several equal initializers. Scripts import its class from here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.views import is_untrained
 
 _SAMPLE_BYTES = 256
-"""Of a tensor, spread over it, by which most that are not equal are told apart."""
+"""Number of bytes spread over a tensor that are compared first; they tell most different tensors
+apart."""
 
 _Seen = ChainMap[Hashable, tuple[TensorProto, ...]]
-"""The tensors that stay and can be seen, by what they have in common."""
+"""Initializers in scope that stay, by element type, shape and data."""
 
 
 @register("remove_duplicated_initializer", stage=Stage.FOLDING, default=True)
@@ -30,8 +31,8 @@ class RemoveDuplicatedInitializer(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Names change where nodes read them only."""
-        # To look at data is to copy them: of a tensor of a shape of its own nobody does.
+        """Remove the duplicates. Only names that nodes read change."""
+        # Reading data copies them, so tensors whose type and shape are unique are not read.
         counts = Counter(map(_shape_key, _iter_initializers(model.graph)))
         _keep_one(model.graph, ChainMap(), {key for key, count in counts.items() if count > 1})
         return model
@@ -62,7 +63,8 @@ def _keep_one(graph: onnx.GraphProto, outer: _Seen, shared: set[Hashable]) -> No
 def _find_doubles(
     graph: onnx.GraphProto, seen: _Seen, shared: set[Hashable]
 ) -> tuple[list[int], dict[str, str]]:
-    """The places of initializers that go, and whose names nodes read instead; those that stay are seen."""
+    """Return the places of the duplicates, and for each name the one to read instead. Initializers
+    that stay are added to `seen`."""
     inputs, outputs = {value.name for value in graph.input}, {value.name for value in graph.output}
     own = inputs | {tensor.name for tensor in graph.initializer}
     here: set[str] = set()
@@ -74,7 +76,7 @@ def _find_doubles(
         data = _data(tensor)
         key = (_shape_key(tensor), data if isinstance(data, tuple) else _sample(data))
         first = next((each.name for each in seen.get(key, ()) if _data(each) == data), None)
-        # A name of this graph hides that of a tensor around it.
+        # A name of this graph hides the same name in a graph around it.
         if first is None or tensor.name in outputs or (first in own and first not in here):
             seen[key] = (*seen.get(key, ()), tensor)
             here.add(tensor.name)
@@ -91,7 +93,8 @@ def _can_be_equal(tensor: TensorProto) -> bool:
 
 
 def _data(tensor: TensorProto) -> bytes | tuple[str, ...]:
-    """The bits of a tensor, or where they lie: equal of equal tensors of one type and shape."""
+    """Return the bytes of a tensor, or their place if it is outlined. They are equal for equal
+    tensors of one type and shape."""
     if is_outlined(tensor):
         return describe_place(tensor)
     return tensor.raw_data if tensor.HasField("raw_data") else read_array(tensor).tobytes()

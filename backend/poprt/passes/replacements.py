@@ -1,5 +1,5 @@
-"""Passes that write an operator as others that are cheaper on the chip, or that its compiler knows: what each
-makes is said where it stands. Einsum and NonZero: `contractions`."""
+"""Passes that replace an operator by others that are cheaper on the chip, or that its compiler
+supports. Each class describes its replacement. `contractions` has Einsum and NonZero."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from poprt.passes.views import AXES_ARE_INPUTS, Array
 
 _HALF = np.finfo(np.float16)
 _SIX = 6
-"""HardSwish is x * min(max(x / 6 + 1/2, 0), 1)."""
+"""Divisor in HardSwish, which is x * min(max(x / 6 + 1/2, 0), 1)."""
 _NORMALIZES_PER_CHANNEL = 9
-"""The opset from which BatchNormalization does nothing else when it does not train."""
+"""Opset from which BatchNormalization in inference only normalises."""
 _CLIP_TAKES_TENSORS = 11
 _LARGEST_POWER = 4
-"""Exponents up to which products are cheaper than a power: two products, after that more."""
+"""Maximum exponent for which products are cheaper than a power; it takes two products, larger ones
+more."""
 _HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 
 
@@ -33,7 +34,7 @@ class ReplaceBnWithMulAdd(NodeRule):
     op_types = frozenset(("BatchNormalization",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Folded in double: the two constants are rounded once."""
+        """Replace a BatchNormalization. The constants are computed in double and rounded once."""
         rank = view.rank(node.input[0])
         values = [view.value(name) for name in node.input[1:5]]
         trains = attribute(node, "training_mode", 0) or len(list(filter(None, node.output))) > 1
@@ -58,7 +59,7 @@ class ReplaceCastlike(NodeRule):
     op_types = frozenset(("CastLike",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """What else the node says, `saturate` above all, a Cast says alike."""
+        """Replace the CastLike. The Cast keeps its attributes, above all `saturate`."""
         to = view.type(node.input[1])
         if not to:
             return None
@@ -76,8 +77,8 @@ class ReplaceGatherWithReshape(NodeRule):
     op_types = frozenset(("Gather",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Where the indices are 0, 1, 2, ... to the size of the axis; what has no elements stays (a 0 in a
-        Reshape means another size)."""
+        """Replace the Gather if its indices are 0, 1, 2, ... to the size of the axis. Empty tensors
+        stay, because a 0 in a Reshape means another size."""
         data, indices = node.input
         shape, picked = view.shape(data), view.shape(indices)
         if not shape or picked is None or 0 in shape:
@@ -101,8 +102,8 @@ class ReplaceClipEmptyInputs(NodeRule):
     op_types = frozenset(("Clip",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """An integer that nothing bounds stays what it is; of floats the infinities become the largest, as
-        the standard has it."""
+        """Replace the Clip. An integer without bounds becomes an Identity. For floats, infinities
+        become the largest values, as the standard requires."""
         given = [*node.input, "", ""][:3]
         has_lower, has_upper = bool(given[1]), bool(given[2])
         if len(node.input) == 1 + has_lower + has_upper and has_lower:
@@ -129,7 +130,8 @@ class ReplaceDivWithMul(NodeRule):
     op_types = frozenset(("Div",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Only by what has a reciprocal that half has in full, for the graph may be on the way there."""
+        """Replace the division if the reciprocal is exact enough in half, since the graph may be
+        converted to half."""
         divisor = view.value(node.input[1])
         if divisor is None or not view.is_float(node.input[1]) or not divisor.size:
             return None
@@ -143,14 +145,14 @@ class ReplaceDivWithMul(NodeRule):
 
 
 def _is_normal_in_half(values: Array) -> bool:
-    """Whether half has all of them with as many digits as it has."""
+    """Return whether all values are normal numbers in half, with full precision."""
     size = np.abs(values)
     return bool(((size >= float(_HALF.tiny)) & (size <= float(_HALF.max))).all())
 
 
 @register_change("transposed", undoes="transposed")
 def transpose_values(values: Array) -> Array:
-    """A matrix the other way round."""
+    """Return the transpose of a matrix."""
     return values.T
 
 
@@ -164,7 +166,7 @@ class ReplaceGemmWithMatmul(NodeRule):
     op_types = frozenset(("Gemm",))
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Who reads the weights is counted once."""
+        """Replace the Gemms. Readers of the weights are counted once for all."""
         counts: dict[str, int] = {}
         for node in iter_nodes(model.graph):
             for name in node.input:
@@ -178,7 +180,7 @@ class ReplaceGemmWithMatmul(NodeRule):
         return super().run(model)
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Of floats; the IPU has no other."""
+        """Replace a Gemm of floats; the IPU has no other."""
         if not view.is_float(node.output[0]) and not view.is_float(node.input[0]):
             return None
         chain = view.start(node, "gemm")
@@ -209,8 +211,8 @@ class ReplaceGemmWithMatmul(NodeRule):
 def _add_steps(
     chain: Replacement, steps: Sequence[tuple[str, list[str]]], node: onnx.NodeProto
 ) -> list[onnx.NodeProto]:
-    """Steps that each take what the one before makes where they leave a name open; the last makes what `node`
-    made."""
+    """Add steps to the chain and return its nodes. An empty input name stands for the result of the
+    step before. The last step makes the result of `node`."""
     result = ""
     for place, (op_type, inputs) in enumerate(steps):
         name = node.output[0] if place == len(steps) - 1 else chain.new_name()
@@ -227,7 +229,7 @@ class ReplaceGreaterOrEqual(NodeRule):
     opposite = "Less"
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Whatever the types."""
+        """Replace the comparison, for any types."""
         chain = view.start(node, "opposite")
         chain.add_as(node.output[0], "Not", chain.add(self.opposite, *node.input))
         return chain.end(node)
@@ -248,7 +250,8 @@ class ReplaceHalfReducemean(NodeRule):
     op_types = frozenset(("ReduceMean",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """As long as the reciprocal of the number of elements is one that half has in full."""
+        """Replace the mean if half represents the reciprocal of the number of elements with full
+        precision."""
         shape, axes = view.shape(node.input[0]), self._find_axes(node, view)
         if shape is None or axes is None or not view.is_float(node.input[0]):
             return None
@@ -291,7 +294,7 @@ class ReplaceHardswish(NodeRule):
     needs_shapes = False
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """As the standard defines it."""
+        """Replace HardSwish by its standard definition."""
         chain = view.start(node, "hard_swish")
         gate = chain.add("HardSigmoid", node.input[0], alpha=1 / _SIX, beta=0.5)
         chain.add_as(node.output[0], "Mul", node.input[0], gate)
@@ -309,7 +312,7 @@ class ReplacePow(NodeRule):
     op_types = frozenset(("Pow",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """One exponent for all elements."""
+        """Replace the power if all elements have one exponent."""
         exponent, base = view.value(node.input[1]), node.input[0]
         rank = view.rank(base)
         if exponent is None or exponent.size != 1 or rank is None or exponent.ndim > rank:
@@ -344,7 +347,8 @@ class ReplaceWhereWithMulAdd(NodeRule):
     op_types = frozenset(("Where",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Constants that are not finite keep the operator; of what is computed nobody can know."""
+        """Replace the Where, unless a constant is not finite. Computed values are assumed to be
+        finite."""
         condition, *chosen = node.input
         values = [view.value(name) for name in chosen]
         if not view.is_float(chosen[0]):

@@ -1,4 +1,4 @@
-"""Passes that change nothing and say what is in a model."""
+"""Passes that report facts about a model and do not change it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from poprt.passes.shapes import describe_shape
 
 
 class _Report(ImmutablePass):
-    """Says something of a model, on the standard output or else to the log."""
+    """Base class of reports, which write to the standard output or to the log."""
 
     def __init__(self, use_print: bool = True) -> None:
         super().__init__()
         self._use_print = use_print
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model as it is."""
+        """Write the report and return the model unchanged."""
         for line in self.describe(model):
             if self._use_print:
                 sys.stdout.write(f"{line}\n")
@@ -33,7 +33,7 @@ class _Report(ImmutablePass):
         return model
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:
-        """Its lines."""
+        """Yield the lines of the report."""
         raise NotImplementedError
 
 
@@ -43,7 +43,7 @@ class ModelOverview(_Report):
     operator."""
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:
-        """Its lines."""
+        """Yield the lines of the overview."""
         opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in model.opset_import)
         yield f"Model {model.graph.name!r}: IR version {model.ir_version}, opset {opsets}"
         for kind, values in (("Input", find_inputs(model.graph)), ("Output", model.graph.output)):
@@ -62,7 +62,7 @@ class ModelIoInfoStat(_Report):
     """Say how many inputs and how many outputs of a model are of which type and shape."""
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:
-        """Its lines: the most frequent first."""
+        """Yield the lines, the most frequent first."""
         for kind, values in (("Inputs", find_inputs(model.graph)), ("Outputs", list(model.graph.output))):
             yield f"{kind}: {len(values)}"
             counts = Counter(f"dtype - {_type_name(each)}, shape - {describe_shape(each)}" for each in values)

@@ -1,8 +1,8 @@
-"""A graph as the passes see it that fold, drop and fuse: what is known of its tensors and of those of the
-graphs around it, who makes and who reads them, and what is to become of its nodes.
+"""Base classes of passes that fold, remove and fuse nodes of a graph.
 
-Names stay as they were until all of a graph has been looked at; then they change at once. What is changed,
-and when: the passes.
+A scope has the types, constants, makers and readers of a graph's tensors, including those of the
+graphs around it. It records the changes to the graph's nodes. Names do not change until the whole
+graph is processed; then all change at once. The passes define the changes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LISTS = {
     "value_float": np.float32,
     "value_floats": np.float32,
 }
-"""What a Constant may hold besides a tensor, and of which type it is then."""
+"""Attributes in which a Constant may hold numbers other than a tensor, with the dtype of each."""
 
 
 def constant_of(node: onnx.NodeProto) -> TensorProto | None:
-    """The tensor that a node makes which is a Constant of numbers."""
+    """Return the tensor of a Constant of numbers; None for other nodes."""
     if node.op_type != "Constant" or len(node.attribute) != 1 or node.domain not in STANDARD_DOMAINS:
         return None
     held = node.attribute[0]
@@ -55,7 +55,7 @@ def constant_of(node: onnx.NodeProto) -> TensorProto | None:
 
 
 class Model:
-    """What the scopes of a model share; found out when it is asked for."""
+    """Data that all scopes of a model share; computed on first use."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.opset = find_opset(model, 1)
@@ -68,14 +68,14 @@ class Model:
 
     @cached_property
     def doubled(self) -> frozenset[str]:
-        """Those that are given twice: what is inside a body hides what is outside."""
+        """Names that are defined twice: a name inside a body hides the same name outside."""
         if not any(any(iter_bodies(node)) for node in self._graph.node):
             return frozenset()
         counts = Counter(iter_defined(self._graph))
         return frozenset(name for name, count in counts.items() if count > 1)
 
     def take(self, wanted: str) -> str:
-        """A name that nobody has, taken from now on."""
+        """Return an unused name, and mark it as used."""
         found, number = wanted, 0
         while found in self.taken:
             number += 1
@@ -86,16 +86,17 @@ class Model:
 
 @dataclass(slots=True, kw_only=True)
 class Scope(GraphView):
-    """One graph, inside those that it stands in."""
+    """View of one graph, inside the graphs around it, with the changes to be made."""
 
     model: Model
     graph: onnx.GraphProto
     outputs: frozenset[str] = frozenset()
     uses: Counter[str] = field(default_factory=Counter)
-    """How often each tensor is read, by nodes, by what is inside them, and as an output."""
+    """Number of readers of each tensor: nodes, including those in bodies, and outputs."""
     _renames: dict[str, str] = field(default_factory=dict)
     _dropped: set[int] = field(default_factory=set)
-    """The nodes, by their identity: protobuf gives the same object while somebody holds it."""
+    """Identities of removed nodes: protobuf returns the same object while a reference to it
+    exists."""
     _held: list[onnx.NodeProto] = field(default_factory=list)
     _after: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
     _released: set[str] = field(default_factory=set)
@@ -104,13 +105,13 @@ class Scope(GraphView):
     def of(
         cls, model: Model, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: Scope | None
     ) -> Scope:
-        """Of a graph and what was inferred of it, if anything was."""
+        """Return the scope of a graph, with the types inferred for it, if any."""
         types = types_of(graph if known is None else known)
         outputs = frozenset(each.name for each in graph.output)
         return cls(outer, types, constants_of(graph, constant_of), model=model, graph=graph, outputs=outputs)
 
     def look(self) -> None:
-        """See who makes and who reads what, once the bodies inside have been changed."""
+        """Index makers and readers. The bodies must have been changed before."""
         self._held = list(self.graph.node)
         self.makers = {name: node for node in self._held for name in node.output if name}
         self.uses = Counter()
@@ -120,12 +121,12 @@ class Scope(GraphView):
         self.uses.update(value.name for value in self.graph.output)
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
-        """Those that are still there, in order."""
+        """Return an iterator over the nodes that are not removed, in order."""
         return (node for node in self._held if id(node) not in self._dropped)
 
     def axes(self, node: onnx.NodeProto, rank: int | None) -> list[int] | None:
-        """The axes of a Squeeze or Unsqueeze counted from the front of `rank`; None where they are not known
-        or not given."""
+        """Return the axes of a Squeeze or Unsqueeze, counted from the front of `rank`. Return None
+        if they are not known or not given."""
         if self.model.opset >= AXES_ARE_INPUTS:
             found = self.numbers(node.input[1]) if len(node.input) > 1 else None
         else:
@@ -134,10 +135,10 @@ class Scope(GraphView):
             return None
         return [axis + (rank or 0) if axis < 0 else axis for axis in found]
 
-    # Who makes it, and who reads it.
+    # Makers and readers.
 
     def resolve(self, name: str) -> str:
-        """The name by which a tensor goes by now."""
+        """Return the current name of a tensor."""
         path = []
         while name in self._renames:
             path.append(name)
@@ -147,25 +148,26 @@ class Scope(GraphView):
         return name
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """The node of this graph that makes a tensor."""
+        """Return the node of this graph that makes a tensor."""
         return self.makers.get(self.resolve(name))
 
     def only_reader_of(self, name: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor which is read once."""
+        """Return the node that makes a tensor, if the tensor has one reader and is no output."""
         found = self.resolve(name)
         return self.makers.get(found) if self.uses[found] == 1 and found not in self.outputs else None
 
     def is_read(self, node: onnx.NodeProto, index: int = 0) -> bool:
-        """Whether anything reads that result of a node."""
+        """Return whether anything reads that result of a node."""
         return len(node.output) > index and self.uses[self.resolve(node.output[index])] > 0
 
-    # What becomes of nodes.
+    # Changes of nodes.
 
     def bypass(self, node: onnx.NodeProto, source: str) -> bool:
-        """Have all that read the first result of `node` read `source` instead, and drop it; whether that can
-        be.
+        """Remove `node` and let all readers of its first result read `source`. Return whether that
+        is possible.
 
-        A graph's output keeps its name: then what makes `source` makes it under that name.
+        A graph's output keeps its name: in that case the node that makes `source` makes it under
+        that name.
         """
         made, source = node.output[0], self.resolve(source)
         if {made, source} & self.model.doubled:
@@ -188,8 +190,8 @@ class Scope(GraphView):
         return True
 
     def merge(self, node: onnx.NodeProto, first: onnx.NodeProto) -> bool:
-        """Have all that read the results of `node` read those of `first`, an equal node before it, instead;
-        whether that can be."""
+        """Remove `node` and let all readers of its results read those of `first`, an equal node
+        before it. Return whether that is possible."""
         pairs = [(a, self.resolve(b)) for a, b in zip(node.output, first.output, strict=True) if a]
         if any(
             {made, kept} & self.model.doubled or (made in self.outputs and kept in self.outputs)
@@ -206,20 +208,20 @@ class Scope(GraphView):
         return True
 
     def drop_if_unread(self, node: onnx.NodeProto) -> None:
-        """Drop a node of which nothing is read, and what goes with it."""
+        """Remove a node without readers, and all nodes that only it reads."""
         if id(node) not in self._dropped and not self._is_wanted(node):
             self._drop(node)
             self._release_all(node)
 
     def read_instead(self, node: onnx.NodeProto, index: int, source: str) -> None:
-        """Have `node` read `source` there; what nothing reads any longer is dropped."""
+        """Set an input of `node` to `source`. Tensors without a reader after that are removed."""
         before = node.input[index]
         self.uses[self.resolve(source)] += 1
         node.input[index] = source
         self.release(before)
 
     def hold(self, wanted: str, values: Array) -> str:
-        """The name of a new initializer."""
+        """Add an initializer and return its name."""
         name = self.model.take(wanted)
         tensor = numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
         self.graph.initializer.append(tensor)
@@ -227,14 +229,14 @@ class Scope(GraphView):
         return name
 
     def put_after(self, node: onnx.NodeProto, made: onnx.NodeProto) -> None:
-        """Have a new node stand right behind another."""
+        """Insert a new node directly behind another."""
         self._after.setdefault(id(node), []).append(made)
-        self._held.append(made)  # for its identity; it is looked at as the last
+        self._held.append(made)  # keeps its identity; visited last
         self.makers.update((name, made) for name in made.output)
         self.uses.update(filter(None, made.input))
 
     def release(self, name: str) -> None:
-        """One reads a tensor less: without any reader left, what makes it goes, and so on."""
+        """Count one reader of a tensor less. If none is left, remove its maker, and so on."""
         waiting = [name] if name else []
         while waiting:
             name = self.resolve(waiting.pop())
@@ -258,7 +260,7 @@ class Scope(GraphView):
         self._dropped.add(id(node))
 
     def finish(self) -> None:
-        """Change the graph."""
+        """Apply the recorded changes to the graph."""
         if self._dropped or self._after:
             added = {id(each) for nodes in self._after.values() for each in nodes}
             kept: list[onnx.NodeProto] = []
@@ -274,19 +276,19 @@ class Scope(GraphView):
 
 
 class ScopedPass(Pass):
-    """A pass that looks at one graph after the other, bodies before what they stand in."""
+    """Base class of passes that process one graph after the other, bodies first."""
 
     op_types: ClassVar[frozenset[str]]
-    """Operators of the standard without one of which it has nothing to do."""
+    """Standard operators that the pass changes. A model without any of them does not change."""
     needs_shapes: ClassVar[bool] = True
-    """Whether it asks for types and shapes of what nodes make."""
+    """Flag that the pass needs types and shapes of results."""
 
     def change(self, scope: Scope) -> None:
-        """What is done to a graph; for subclasses to define."""
+        """Change a graph. Subclasses define it."""
         raise NotImplementedError
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Where nothing is to be done, nothing is inferred."""
+        """Run the pass. Types are inferred only if there are nodes to change."""
         if any(self.is_ours(node) for node in iter_nodes(model.graph)):
             known = infer_shapes(model).graph if self.needs_shapes else None
             shared = Model(model)
@@ -294,7 +296,7 @@ class ScopedPass(Pass):
         return model
 
     def is_ours(self, node: onnx.NodeProto) -> bool:
-        """Whether the pass looks at that node."""
+        """Return whether the pass may change a node."""
         return node.op_type in self.op_types and node.domain in STANDARD_DOMAINS
 
     def _visit(
@@ -316,14 +318,15 @@ class ScopedPass(Pass):
 
 
 class NodeBypass(ScopedPass):
-    """A pass that drops nodes whose result is one of the tensors that they take."""
+    """Base class of passes that remove nodes whose result equals one of their inputs."""
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
-        """The input that a node hands on as it is; None: it does something. For subclasses to define."""
+        """Return the input that a node returns unchanged, or None if it computes something.
+        Subclasses define it."""
         raise NotImplementedError
 
     def change(self, scope: Scope) -> None:
-        """In order, so that chains go as well."""
+        """Bypass the nodes in order, so that chains are removed, too."""
         for node in scope.nodes():
             if self.is_ours(node) and node.input and not any(scope.is_read(node, i) for i in _beside(node)):
                 source = self.passes_on(node, scope)
@@ -332,5 +335,5 @@ class NodeBypass(ScopedPass):
 
 
 def _beside(node: onnx.NodeProto) -> Iterable[int]:
-    """The places of results besides the first."""
+    """Return the indices of the results after the first."""
     return [i for i, name in enumerate(node.output) if name and i > 0]

@@ -1,7 +1,8 @@
-"""Passes that have large products computed one part after the other, in less memory and more time.
+"""Passes that compute large products in parts, one after the other, in less memory and more time.
 
-PopART does the same to its own graph: slices of the operands, a product of each, and what puts the results
-together. It is written out here, so that the cost is that of what is run.
+PopART does the same to its own graph: slices of the operands, a product of each, and a node that
+combines the results. The passes write these nodes into the graph, so that the cost estimate is that
+of the nodes that run.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE = (
 )
 _MODES = (INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE)
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
-_MOST_PARTS = 4096
-"""More nodes than that for one product are a mistake."""
-_LEAST_RANK = 2
+_MAX_PARTS = 4096
+"""Maximum number of parts of one product; more nodes are assumed to be a mistake."""
+_MIN_RANK = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What is asked for one product. `keeps` is the real tool's KEEP_PRECISION, for partial sums in float:
-    here sums of parts are always made in float, and rounded once."""
+    """Options for one product. `keeps` is the real tool's KEEP_PRECISION, for partial sums in
+    float. Here sums of parts are always made in float, and rounded once."""
 
     factor: int
     mode: str = OUTPUT_CHANNELS
@@ -43,28 +44,29 @@ class _Order:
 
     @classmethod
     def parse(cls, option: str, name: str, given: Any) -> _Order:
-        """From FACTOR[/MODE[/KEEP]], as a text, a sequence or a number. Raises CompileError."""
+        """Return the options of FACTOR[/MODE[/KEEP]], as a string, a sequence or a number. Raise
+        CompileError for invalid ones."""
         parts = given.split("/") if isinstance(given, str) else given
         parts = list(parts) if isinstance(parts, Sequence) else [parts]
         texts = [str(part).strip() for part in parts]
         factor = int(texts[0]) if texts and texts[0].isdecimal() and len(texts[0]) < len(str(2**31)) else 0
         mode = texts[1].lower() if len(texts) > 1 and texts[1] else OUTPUT_CHANNELS
         keeps = _TRUTHS.get(texts[2].lower()) if len(texts) > 2 else False  # noqa: PLR2004
-        if not 1 <= factor <= _MOST_PARTS or mode not in _MODES or keeps is None or len(texts) > 3:  # noqa: PLR2004
+        if not 1 <= factor <= _MAX_PARTS or mode not in _MODES or keeps is None or len(texts) > 3:  # noqa: PLR2004
             raise CompileError(
-                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to {_MOST_PARTS}, a "
+                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to {_MAX_PARTS}, a "
                 f"mode of {', '.join(_MODES)}, and True or False; found {given!r}"
             )
         return cls(factor, mode, keeps)
 
     @property
     def does_nothing(self) -> bool:
-        """Whether the product stays whole."""
+        """Flag that the product stays whole."""
         return self.factor == 1 or self.mode == NONE
 
 
 class _Serialising(PatternPass):
-    """Takes products apart that the user names."""
+    """Base class of passes that split products named by the user."""
 
     op_types = frozenset(("MatMul",))
 
@@ -75,7 +77,7 @@ class _Serialising(PatternPass):
         self._done: set[str] = set()
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Names that no such node has are warned of."""
+        """Split the products. Warn of names that no such node has."""
         self._done = set()
         model = super().run(model) if self._orders else model
         for name in self._orders.keys() - self._done:
@@ -89,7 +91,8 @@ class _Serialising(PatternPass):
         return None if order is None or order.does_nothing else order
 
     def _measure(self, node: onnx.NodeProto, size: int, order: _Order, what: str) -> int:
-        """The length of a part of a dimension."""
+        """Return the length of a part of a dimension. Raise CompileError if the parts are not
+        equal."""
         if size % order.factor:
             raise CompileError(
                 f"{self._option}: node {node.name!r} has {size} {what}, which {order.factor} parts cannot "
@@ -101,8 +104,9 @@ class _Serialising(PatternPass):
 def _slice(
     made: Making, scope: Scope, node: onnx.NodeProto, operand: int, start: int, end: int, axis: int
 ) -> str:
-    """A part of an operand of a product. Where both are widened from 8 bits it is cut before that: the
-    product of the part has 8-bit operands as the whole one had."""
+    """Add a slice of a product's operand and return its name. If both operands are widened from 8
+    bits, the slice is taken before that, so that the product of the parts has 8-bit operands,
+    too."""
     casts = [scope.maker(name, "Cast") for name in node.input]
     cast = casts[operand]
     if cast is None or any(each is None or scope.type(each.input[0]) not in QUARTERS for each in casts):
@@ -129,10 +133,10 @@ class SerializeMatMul(_Serialising):
         super().__init__("serialize_matmul", serialize_matmul)
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """Raises CompileError for a factor that does not divide the dimension."""
+        """Split the product. Raise CompileError for a factor that does not divide the dimension."""
         order = self._find_order(node.name)
         shapes = [scope.shape(name) for name in node.input]
-        if order is None or any(shape is None or len(shape) < _LEAST_RANK for shape in shapes):
+        if order is None or any(shape is None or len(shape) < _MIN_RANK for shape in shapes):
             return
         left, right = (shape or () for shape in shapes)
         made = scope.start(node, "serial")
@@ -148,7 +152,7 @@ class SerializeMatMul(_Serialising):
     def _cut(
         self, node: onnx.NodeProto, order: _Order, shapes: tuple[Shape, Shape], made: Making, scope: Scope
     ) -> list[str]:
-        """The products of the parts."""
+        """Return the products of the parts."""
         first, second = node.input
         left, right = shapes
         parts = []
@@ -188,11 +192,12 @@ class SerializeMatMulAdd(_Serialising):
         super().__init__("serialize_matmul_add", serialize_matmul_add)
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """Raises CompileError for a factor that does not divide the dimension."""
+        """Split the product and the sum. Raise CompileError for a factor that does not divide the
+        dimension."""
         add = scope.reader(node.output[0], "Add")
         order = self._find_order(f"{node.name}/{add.name}") if add is not None else None
         right = scope.shape(node.input[1])
-        if add is None or order is None or right is None or len(right) < _LEAST_RANK:
+        if add is None or order is None or right is None or len(right) < _MIN_RANK:
             return
         bias = next((name for name in add.input if name != node.output[0]), "")
         shape = scope.shape(node.output[0])

@@ -1,5 +1,5 @@
-"""Passes over nodes whose attributes ONNX's shape inference, ONNX Runtime and the specification read in
-different ways: they are written so that all three agree."""
+"""Passes that rewrite nodes whose attributes ONNX's shape inference, ONNX Runtime and the
+specification interpret differently. After these passes all three agree."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from poprt.passes.node_rules import FLOATS, NodeRule, Replacement, View
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 _PADS_AS_INPUT = 11
-"""The opset from which the sizes of a Pad are an input."""
+"""Opset from which the sizes of a Pad are an input."""
 _EXPAND = 8
-"""The opset from which there is Expand."""
+"""Opset that introduced Expand."""
 _SPATIAL = 2
-"""The first axis that a window moves along."""
+"""First axis along which a window moves."""
 
 Pads = list[tuple[int, int]]
-"""What is put before and behind each spatial axis."""
+"""Padding before and behind each spatial axis."""
 
 
 class _Reshaping(NodeRule):
-    """A rule that may change the shape of a result: shapes behind such a node are inferred anew."""
+    """Base class of rules that may change the shape of a result. Shapes behind such a node are then
+    inferred again."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Run until no shape changes."""
@@ -62,7 +63,7 @@ class SettleWindows(_Reshaping):
     op_types = _POOLS | {"Conv", "ConvTranspose"}
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The same node with explicit padding, if it needs it."""
+        """Return the node with explicit padding, if it needs it."""
         shape = view.shape(node.input[0])
         kernel = _find_kernel(node, view)
         if self._is_stale or shape is None or kernel is None or len(shape) != _SPATIAL + len(kernel):
@@ -91,15 +92,15 @@ class SettleWindows(_Reshaping):
 
 
 def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence[int]) -> bool:
-    """Return whether a pool is padded by its kernel's size or more, which ONNX Runtime refuses, and
-    a Pad can do it: not where padding is counted, or elements are numbered."""
+    """Return whether a Pad has to pad a pool. ONNX Runtime rejects padding of at least the kernel's
+    size. A Pad cannot replace padding that is counted, or where elements are numbered."""
     has_indices = len(node.output) > 1 and bool(node.output[1])
     is_simple = node.op_type == "LpPool" or (node.op_type == "MaxPool" and not has_indices)
     return is_simple and any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True))
 
 
 def _pad_apart(around: Replacement, node: onnx.NodeProto, pads: Sequence[int], kind: int) -> str:
-    """Add a Pad by what changes no result of the pool."""
+    """Add a Pad with the value that does not change the pool's result."""
     half = len(pads) // 2
     sizes = around.shape([0, 0, *pads[:half], 0, 0, *pads[half:]])
     dtype = helper.tensor_dtype_to_np_dtype(kind)
@@ -108,7 +109,7 @@ def _pad_apart(around: Replacement, node: onnx.NodeProto, pads: Sequence[int], k
 
 
 class _Window:
-    """The attributes of a node, one for each spatial axis."""
+    """Attributes of a node, with one value for each spatial axis."""
 
     def __init__(self, node: onnx.NodeProto, given: Sequence[int], kernel: Sequence[int]) -> None:
         rank = len(kernel)
@@ -125,7 +126,7 @@ class _Window:
         self._is_dilated = any(step > 1 for step in dilations)
 
     def find_pads(self) -> Pads | None:
-        """Return the padding to write down, or None where all agree on what the node says."""
+        """Return the explicit padding, or None if all interpret the node's attributes alike."""
         if self._node.op_type == "ConvTranspose":
             return self._find_transposed()
         if self._auto in _SAME:
@@ -134,7 +135,7 @@ class _Window:
 
     @property
     def rounds_twice(self) -> bool:
-        """Whether `ceil_mode` stands beside a padding that leaves nothing to round."""
+        """Flag that the node has `ceil_mode` and a padding that leaves nothing to round."""
         return self._auto in _SAME and bool(attribute(self._node, "ceil_mode", 0))
 
     def sizes(self, pads: Pads | None) -> list[int]:
@@ -153,8 +154,8 @@ class _Window:
         ]
 
     def _skips(self) -> bool:
-        """Whether ONNX Runtime refuses a pool, because a window smaller than its stride gives a negative
-        padding."""
+        """Return whether ONNX Runtime rejects a pool because a window smaller than its stride gives
+        a negative padding."""
         is_refused = self._node.op_type == "MaxPool" or (
             self._node.op_type == "AveragePool" and not attribute(self._node, "count_include_pad", 0)
         )
@@ -167,7 +168,7 @@ class _Window:
         return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
 
     def _find_ceiled(self) -> Pads | None:
-        """Padding with which no window is cut off or left out: the last one ends with it.
+        """Return padding with which no window is cut off or left out: the last one ends with it.
 
           input      padding
         |1 2 3 4 5 6|.        kernel 1, stride 2: ceil(6 / 2) = 3 steps, so 4 windows, of which the
@@ -193,7 +194,7 @@ class _Window:
         if min(totals) < 0:
             if wanted:
                 return None
-            # ONNX Runtime never pads less than nothing: the result is smaller.
+            # ONNX Runtime does not pad less than zero: the result is smaller.
             totals = [max(0, total) for total in totals]
         return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
 
@@ -201,7 +202,8 @@ class _Window:
         return list(attribute(self._node, "output_padding") or [0] * len(self._axes))
 
     def _part(self, total: int, *, is_upper: bool) -> tuple[int, int]:
-        """Halve the padding of an axis; where it is odd, the larger half is behind with SAME_UPPER."""
+        """Return both halves of an axis's padding. If it is odd, the larger half is behind for
+        SAME_UPPER."""
         half = total // 2
         return (half, total - half) if is_upper else (total - half, half)
 
@@ -215,12 +217,12 @@ def _find_kernel(node: onnx.NodeProto, view: View) -> Sequence[int] | None:
 
 
 _ROWS_FIRST = (1, 0, 2)
-"""Between (steps, rows, size) and (rows, steps, size), and between (directions, rows, size) and
-(rows, directions, size)."""
+"""Permutation between (steps, rows, size) and (rows, steps, size), and between (directions, rows,
+size) and (rows, directions, size)."""
 _OUTPUT = (2, 0, 1, 3)
-"""From (steps, directions, rows, size) to (rows, steps, directions, size)."""
+"""Permutation from (steps, directions, rows, size) to (rows, steps, directions, size)."""
 _STATES = range(5, 7)
-"""The inputs with the initial states: of (directions, rows, size), or rows first."""
+"""Inputs with the initial states, of shape (directions, rows, size), or rows first."""
 
 
 @register("settle_layouts", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
@@ -232,7 +234,7 @@ class SettleLayouts(NodeRule):
     needs_shapes = False
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The node with steps first, between Transposes."""
+        """Return the node with steps first, between Transposes."""
         if not attribute(node, "layout", 0):
             return None
         made = onnx.NodeProto()
@@ -255,7 +257,7 @@ _DEFAULTS: dict[str, tuple[str, Any]] = {
     "MeanVarianceNormalization": ("axes", [0, 2, 3]),
     "STFT": ("onesided", 1),
 }
-"""Attributes whose default ONNX's shape inference (1.23) fails on, or takes for another."""
+"""Attributes whose default ONNX's shape inference (1.23) fails on or misreads."""
 
 
 @register("settle_defaults", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
@@ -267,7 +269,7 @@ class SettleDefaults(NodeRule):
     needs_shapes = False
 
     def replace(self, node: onnx.NodeProto, _view: View) -> list[onnx.NodeProto] | None:
-        """The same node with the attribute."""
+        """Return the node with the attribute, if it lacks it."""
         name, default = _DEFAULTS[node.op_type]
         if attribute(node, name) is not None:
             return None
@@ -285,7 +287,7 @@ class SettleSlices(_Reshaping):
     op_types = frozenset(("Slice",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The same node with bounds that are there."""
+        """Return the node with bounds within the axis."""
         shape, starts = view.shape(node.input[0]), attribute(node, "starts")
         if shape is None or starts is None:
             return None
@@ -309,7 +311,7 @@ class SettleSlopes(_Reshaping):
     op_types = frozenset(("PRelu",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The node behind an Expand, if its slope has more axes or sizes."""
+        """Return the node behind an Expand, if its slope has more axes or larger sizes."""
         source, slope = (view.shape(name) for name in node.input)
         if self._is_stale or source is None or slope is None or view.opset < _EXPAND:
             return None
@@ -337,7 +339,8 @@ class SettleConditions(NodeRule):
     op_types = frozenset(("Compress",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """What is left, picked by its places; without an axis of all elements in a row."""
+        """Return a Gather of the chosen elements by their indices. Without an axis the input is
+        flattened first."""
         condition = view.value(node.input[1])
         if condition is None:
             return None
@@ -372,7 +375,8 @@ class SettleBits(NodeRule):
         self._precision = precision
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """A constant. Raises CompileError for a node that reads bits which the chip does not have."""
+        """Return the result as a constant. Raise CompileError for a node that reads bits which the
+        chip does not have."""
         source, to = view.type(node.input[0]), attribute(node, "to")
         kinds = [TensorProto.DataType.Name(kind) for kind in (source, to)]
         value = view.value(node.input[0])
@@ -398,7 +402,7 @@ class SettleBodies(Pass):
     type looks for it there."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Types that cannot be inferred stay open."""
+        """Declare the types. Types that cannot be inferred stay open."""
         untyped = [list(filter(_lacks_type, _borders(graph))) for graph in iter_graphs(model.graph)]
         if not any(untyped[1:]):
             return model

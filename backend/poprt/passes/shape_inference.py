@@ -1,4 +1,5 @@
-"""Shape inference under the names that scripts import, with functions of theirs for their operators."""
+"""Shape inference under the names that scripts import, with shape functions that scripts register
+for their operators."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ __all__ = ["ShapeFunc", "infer_shapes", "register_shape_func"]
 
 
 def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, changed in place, with what can be inferred of its tensors, bodies' too. Weights stay where
-    they are, and what it said before stays where nothing can be inferred."""
+    """Infer the types and shapes of a model's tensors, including those in bodies, and return the
+    model, changed in place.
+
+    Weights are not copied. Declarations stay for tensors whose shapes cannot be inferred.
+    """
     inferred = onnxgraph.infer_shapes(model)
     for graph, known in zip(iter_graphs(model.graph), iter_graphs(inferred.graph), strict=True):
         forget_values(graph)
@@ -27,16 +31,17 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class ShapeFunc:
-    """What makes the shapes of an operator known; subclasses say in `__call__` how."""
+    """Base class of shape functions; subclasses define `__call__`."""
 
     def __call__(self, model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.ModelProto, bool]:
-        """The model with the types and shapes that `node` makes, and whether they are known."""
+        """Return the model with the types and shapes of `node`'s results, and whether they are
+        known."""
         raise NotImplementedError(
             f"{type(self).__name__} does not say what shapes there are: define __call__"
         )
 
     def update_value_info(self, model: onnx.ModelProto, value_info: onnx.ValueInfoProto) -> onnx.ModelProto:
-        """The model, changed in place, that says this of the tensor of that name."""
+        """Declare a tensor by its name in `value_info` and return the model, changed in place."""
         graph = model.graph
         for found in (*graph.value_info, *graph.output):
             if found.name == value_info.name:
@@ -50,8 +55,11 @@ _F = TypeVar("_F", bound=type[ShapeFunc])
 
 
 def register_shape_func(op_types: Sequence[str] | str) -> Callable[[_F], _F]:
-    """A decorator of a ShapeFunc that is made without arguments: it is asked for what those operators make,
-    whatever their domain, where nothing else says it."""
+    """Return a decorator that registers a ShapeFunc for operators of any domain.
+
+    The class is created without arguments. Its function is called if no other source has the shapes
+    of the results.
+    """
     names = [op_types] if isinstance(op_types, str) else list(op_types)
 
     def add(made: _F) -> _F:

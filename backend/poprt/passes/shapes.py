@@ -1,4 +1,4 @@
-"""Passes that settle what a model is given: the shapes of its inputs, and inputs that are settings and become
+"""Passes that fix the inputs of a model: their shapes, and inputs that are settings and become
 constants. The IPU runs static graphs only."""
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
-    """Refuse names of inputs that the model lacks, which const_input_shape only warns of, for published
-    scripts have them.
+    """Check that the model has all inputs in `input_shape`. const_input_shape only warns of unknown
+    ones, since published scripts have them.
 
-    Raises CompileError.
+    Raises CompileError for a name that the model lacks.
     """
     inputs = _inputs_by_name(model.graph)
     unknown = sorted(set(input_shape) - set(inputs))
@@ -48,7 +48,7 @@ def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
 
 
 def describe_shape(value: onnx.ValueInfoProto) -> str:
-    """The shape as the model states it: `[batch, 3, ?, 224]`."""
+    """Return the shape as the model declares it: `[batch, 3, ?, 224]`."""
     dims = value.type.tensor_type.shape.dim
     sizes = (d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
     return f"[{', '.join(sizes)}]"
@@ -82,8 +82,8 @@ class FixInputs(Pass):
         self._values, self._input_shape = values or {}, input_shape or {}
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for an unknown input, and for values that are not of the input's type and
-        shape."""
+        """Replace the inputs by constants. Raise CompileError for an unknown input, and for values
+        that do not match the input's type and shape."""
         inputs = _inputs_by_name(model.graph)
         unknown = sorted(set(self._values) - set(inputs))
         if unknown:
@@ -129,12 +129,13 @@ class ConstInputShape(Pass):
         self._batch_axis, self._widens = batch_axis or 0, widens
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a contradiction, or a dimension that stays variable."""
+        """Fix the shapes. Raise CompileError for a contradiction, and for a dimension that stays
+        variable."""
         inputs = _inputs_by_name(model.graph)
         if self._batch_size is not None and self._batch_size < 1:
             raise CompileError(f"batch_size must be at least 1, found {self._batch_size}")
         for name in sorted(set(self._input_shape) - set(inputs)):
-            # Published scripts give shapes of inputs that their models have not.
+            # Published scripts give shapes of inputs that their models do not have.
             self.logger.warning(
                 "input_shape names %r, which is ignored; the model's inputs are %s", name, ", ".join(inputs)
             )
@@ -150,19 +151,19 @@ class ConstInputShape(Pass):
         return model
 
     def _has_one(self, value: onnx.ValueInfoProto) -> bool:
-        """Whether a batch of 1 is written down."""
+        """Return whether an input has a fixed batch of 1."""
         dims = value.type.tensor_type.shape.dim[self._batch_axis :][:1]
         return any(dim.dim_value == 1 for dim in dims)
 
     def _is_open(self, value: onnx.ValueInfoProto) -> bool:
-        """Whether the batch of an input is variable."""
+        """Return whether the batch of an input is variable."""
         dims = value.type.tensor_type.shape.dim[self._batch_axis :][:1]
         return any(dim.dim_value < 1 for dim in dims)
 
 
 def _settle_batch(model: onnx.ModelProto, fixed: Sequence[str], axis: int) -> None:
-    """Infer shapes anew, and note arithmetic with the size of the batch, which inputs `fixed` have at `axis`
-    and had not before."""
+    """Infer shapes again, and record arithmetic with the size of the batch. `fixed` are the inputs
+    whose batch, at `axis`, was variable and is fixed now."""
     _clear_shapes(model.graph)
     if fixed and (reason := find_batch_arithmetic(model, fixed, axis)):
         note_dependence(model, reason)
@@ -179,7 +180,7 @@ class ConstBatchSize(Pass):
         self._size = const_batch_size
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """What the model declares of other tensors is inferred anew. Raises CompileError for a size below
+        """Fix the batch and infer the other tensors again. Raise CompileError for a size below
         1."""
         if self._size < 1:
             raise CompileError(f"const_batch_size must be at least 1, found {self._size}")
@@ -199,7 +200,8 @@ class ShapeInference(Pass):
     """Write what can be inferred of the inner tensors into the model, bodies' too."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """What was said before stays where nothing can be inferred."""
+        """Declare the inferred shapes. Earlier declarations stay for tensors whose shapes cannot be
+        inferred."""
         return declare_shapes(model)
 
 
@@ -208,7 +210,8 @@ class FillSqueezeAxes(Pass):
     """Give a Squeeze that names no axes those that it drops, which the shape of its operand says."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """One that drops nothing stays as it is: no axes mean all of size 1."""
+        """Fill in the axes. A Squeeze that drops no axis does not change: without axes it means all
+        of size 1."""
         if not any(map(_lacks_axes, iter_nodes(model.graph))):
             return model
         version, taken = find_opset(model, _SQUEEZE_TAKES_AXES), set(iter_defined(model.graph))
@@ -227,7 +230,7 @@ class FillSqueezeAxes(Pass):
 
 
 _SQUEEZE_TAKES_AXES = 13
-"""The opset from which Squeeze's axes are an input; before they are an attribute."""
+"""Opset from which Squeeze's axes are an input; before it they are an attribute."""
 
 
 def _lacks_axes(node: onnx.NodeProto) -> bool:
@@ -240,7 +243,7 @@ class ForgetDeclaredShapes(Pass):
     inferred: exporters and editors leave wrong ones behind."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """What is inferred is not written down: see declare_outputs."""
+        """Remove the declarations. The inferred shapes are not declared: see declare_outputs."""
         declared = [*map(_copy, model.graph.value_info), *map(_copy, model.graph.output)]
         _clear_shapes(model.graph)
         for value in model.graph.output:
@@ -273,7 +276,7 @@ class DeclareOutputs(Pass):
     anew."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Their types, too."""
+        """Declare the shapes and types of the outputs."""
         replace_outputs(model.graph, infer_shapes(model).graph.output)
         return model
 
@@ -326,7 +329,8 @@ def _fix(
 
 
 def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
-    """The size of one dimension, of what the model says and what is asked for."""
+    """Return the size of one dimension from the model's and the requested one. Raise CompileError
+    if they differ or neither is known."""
     dim = value.type.tensor_type.shape.dim[axis]
     known = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
     if known is not None and asked not in (None, known):
@@ -347,7 +351,8 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
 
 
 def _parse(value: onnx.ValueInfoProto, given: Any) -> npt.NDArray[Any]:
-    """The values in the input's type."""
+    """Return the given values in the input's type. Raise CompileError if they do not fit into
+    it."""
     element = value.type.tensor_type.elem_type
     dtype = (
         helper.tensor_dtype_to_np_dtype(element)
@@ -386,7 +391,7 @@ def _read(value: onnx.ValueInfoProto, word: str, dtype: np.dtype[Any], given: st
 def _shape(
     value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, wanted: Sequence[int] | None
 ) -> npt.NDArray[Any]:
-    """The values in the input's shape, of which one dimension may be open."""
+    """Return the values in the input's shape, of which one dimension may be variable."""
     if not value.type.tensor_type.HasField("shape"):
         return array if wanted is None else _fit(value, array, given, list(wanted))
     dims = [dim.dim_value if dim.dim_value > 0 else -1 for dim in value.type.tensor_type.shape.dim]
@@ -405,7 +410,8 @@ def _fit(
     value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: list[int]
 ) -> npt.NDArray[Any]:
     known = math.prod(dim for dim in dims if dim >= 0)
-    # A lone number fills nothing larger than itself: where two are meant, one has been forgotten.
+    # A single number is not repeated to fill a larger shape: where two are needed, one was
+    # forgotten.
     fits = array.size == known if -1 not in dims else known and array.size and array.size % known == 0
     if dims.count(-1) <= 1 and fits:
         return array.reshape(dims)

@@ -1,5 +1,8 @@
-"""Manual sharding: which IPU runs each node, and which stage of a pipeline, from a few nodes that the user
-names. The compiler reads it of the nodes' attributes (`lowering`); nothing else ever sees these."""
+"""Manual sharding: the IPU, and the pipeline stage, of each node, from a few nodes that the user
+names.
+
+The compiler reads them from the nodes' attributes (`lowering`); no other code uses these.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from onnxgraph.errors import GraphError
 from simipu import CompileError
 from simipu.cost.placed import find_stages
 from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
-from simipu.target import MOST_IPUS
+from simipu.target import MAX_IPUS
 
 from poprt.passes.base_pass import Pass, Stage, register
 
@@ -36,8 +39,8 @@ class ManualSharding(Pass):
         self._stages = _read("pipelining_info", pipelining_info)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for names that no node has, or several have, and for a stage that needs a later
-        one."""
+        """Set the attributes. Raise CompileError for names that no node or several nodes have, and
+        for a stage that needs a later one."""
         if not self._devices and not self._stages:
             return model
         _check_names(model.graph, [*self._devices, *self._stages])
@@ -50,14 +53,15 @@ class ManualSharding(Pass):
 
 
 class Sharder:
-    """The same by the real tool's name: `Sharder(sharding_info, pipelining_info).run(model)`. Nodes need
-    names of their own."""
+    """Manual sharding under the real tool's name: `Sharder(sharding_info,
+    pipelining_info).run(model)`. Nodes need unique names."""
 
     def __init__(self, sharding_info: Points | None = None, pipelining_info: Points | None = None) -> None:
         self._pass = ManualSharding(sharding_info, pipelining_info)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The model, changed in place. Raises CompileError as the pass manual_sharding does."""
+        """Shard the model and return it, changed in place. Raise CompileError as the pass
+        manual_sharding does."""
         return self._pass.run(model)
 
 
@@ -68,10 +72,10 @@ def _read(option: str, points: Any) -> dict[str, int]:
         raise CompileError(f"{option}: expected numbers by the names of nodes, found {type(points).__name__}")
     for name, number in points.items():
         whole = isinstance(number, int) and not isinstance(number, bool)
-        if not isinstance(name, str) or not whole or not 0 <= number < MOST_IPUS:
+        if not isinstance(name, str) or not whole or not 0 <= number < MAX_IPUS:
             raise CompileError(
                 f"{option} of {str(name)[:100]!r}: expected the name of a node and a number from 0 to "
-                f"{MOST_IPUS - 1}, found {str(number)[:100]}"
+                f"{MAX_IPUS - 1}, found {str(number)[:100]}"
             )
     return dict(points)
 
@@ -95,7 +99,7 @@ def _check_names(graph: onnx.GraphProto, points: Iterable[str]) -> None:
 
 
 def _spread(graph: onnx.GraphProto, points: Points) -> list[int]:
-    """The number of each node."""
+    """Return the number of each node."""
     try:
         ordered = list(sort_nodes(graph) or graph.node)
     except GraphError as error:
@@ -113,12 +117,13 @@ def _spread(graph: onnx.GraphProto, points: Points) -> list[int]:
 
 
 def check_stages(graph: onnx.GraphProto) -> None:
-    """Raise CompileError where a stage of a pipeline needs what a later one makes: batches move on only."""
+    """Raise CompileError if a pipeline stage needs the result of a later one: batches only move
+    forward."""
     stages = find_stages(graph)
-    wrong = next((i for i, stage in enumerate(stages) if not 0 <= stage < MOST_IPUS), None)
+    wrong = next((i for i, stage in enumerate(stages) if not 0 <= stage < MAX_IPUS), None)
     if wrong is not None:
         raise CompileError(
-            f"node {graph.node[wrong].name!r}: {STAGE_ATTRIBUTE} must be a number from 0 to {MOST_IPUS - 1}, "
+            f"node {graph.node[wrong].name!r}: {STAGE_ATTRIBUTE} must be a number from 0 to {MAX_IPUS - 1}, "
             f"found {stages[wrong]}"
         )
     made = {name: i for i, node in enumerate(graph.node) for name in node.output if name}

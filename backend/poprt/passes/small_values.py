@@ -1,5 +1,8 @@
-"""Values of small tensors that nodes compute of constants and of known shapes: sizes, axes, pads. What is
-large, or depends on the inputs, is not known here; it is folded later, by ONNX Runtime (`folding`)."""
+"""Values of small tensors that nodes compute from constants and known shapes: sizes, axes, pads.
+
+Tensors that are large or depend on the inputs are not computed here; `folding` computes large
+constants later with ONNX Runtime.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from onnxgraph import attribute, iter_bodies
 from poprt.passes.node_rules import View
 from poprt.passes.views import Array
 
-_MOST_ELEMENTS = 1 << 12
-"""Of each tensor on the way; shapes and pads have dozens."""
-_MOST_BROADCAST = 1 << 20
-_MOST_NODES = 256
-"""Looked at for one value."""
+_MAX_ELEMENTS = 1 << 12
+"""Maximum number of elements of each intermediate tensor; shapes and pads have dozens."""
+_MAX_BROADCAST = 1 << 20
+_MAX_NODES = 256
+"""Maximum number of nodes visited for one value."""
 _KEEPING = frozenset(
     (
         "Abs Add And Cast CastLike Ceil Concat Constant Div Equal Floor Gather Greater GreaterOrEqual "
@@ -28,26 +31,27 @@ _KEEPING = frozenset(
         "Reshape Shape Size Slice Squeeze Sub Transpose Unsqueeze Where"
     ).split()
 )
-"""Operators whose results have no more elements than all they read, broadcast."""
+"""Operators whose results have no more elements than all their inputs, broadcast."""
 
 
 def find_value(view: View, name: str) -> Array | None:
-    """The values of a small tensor; None where they are not known without the model's inputs."""
+    """Return the values of a small tensor; None if they are not known without the model's
+    inputs."""
     known: dict[str, Array] = {}
     nodes = _find_nodes(view, name, known)
     if nodes is None:
         return None
     for node in nodes:
         made = _compute(node, known, view)
-        if made is None or made.size > _MOST_ELEMENTS:
+        if made is None or made.size > _MAX_ELEMENTS:
             return None
         known[node.output[0]] = made
     return known.get(name)
 
 
 def _find_nodes(view: View, name: str, known: dict[str, Array]) -> list[onnx.NodeProto] | None:
-    """Those that make it, in order; constants go to `known`. None where it takes others than are simple, or
-    too many."""
+    """Return the nodes that make a tensor, in order; constants are added to `known`. Return None if
+    they include nodes that are not simple, or are too many."""
     nodes: dict[str, onnx.NodeProto] = {}
     waiting = [(name, False)]
     ordered: list[onnx.NodeProto] = []
@@ -58,12 +62,12 @@ def _find_nodes(view: View, name: str, known: dict[str, Array]) -> list[onnx.Nod
             continue
         if wanted in nodes or wanted in known:
             continue
-        constant = view.value(wanted, _MOST_ELEMENTS)
+        constant = view.value(wanted, _MAX_ELEMENTS)
         if constant is not None:
             known[wanted] = constant
             continue
         node = view.maker(wanted)
-        if node is None or not _is_simple(node) or len(nodes) >= _MOST_NODES:
+        if node is None or not _is_simple(node) or len(nodes) >= _MAX_NODES:
             return None
         nodes[wanted] = node
         waiting.append((wanted, True))
@@ -76,7 +80,7 @@ def _is_simple(node: onnx.NodeProto) -> bool:
 
 
 def _iter_read(node: onnx.NodeProto, view: View) -> Iterator[str]:
-    """What must be computed first: of a known shape nothing."""
+    """Yield the tensors that must be computed first; none for a Shape or Size of a known shape."""
     if node.op_type not in ("Shape", "Size") or view.shape(node.input[0]) is None:
         yield from filter(None, node.input)
 
@@ -89,7 +93,7 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: View) -> Array
         start, end = attribute(node, "start", 0), attribute(node, "end")
         return np.array(shape[start:end], np.int64)
     read = [known[name] for name in node.input if name]
-    if node.op_type != "Concat" and math.prod(each.size or 1 for each in read) > _MOST_BROADCAST:
+    if node.op_type != "Concat" and math.prod(each.size or 1 for each in read) > _MAX_BROADCAST:
         return None
     try:
         graph = helper.make_graph(
@@ -102,6 +106,6 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: View) -> Array
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", view.names.source)])
         fed = {name: known[name] for name in node.input if name}
         made: Any = ReferenceEvaluator(model).run([node.output[0]], fed)
-    except Exception:  # noqa: BLE001 - whatever is wrong with a stranger's node, its value is not known
+    except Exception:  # noqa: BLE001 - the value of an invalid node is unknown
         return None
     return np.asarray(made[0])

@@ -1,4 +1,4 @@
-"""Operators that the standard itself defines by others, put into a graph as those others."""
+"""Expansion of operators that the standard defines by other operators."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from onnx import AttributeProto, defs
 def expand(
     node: onnx.NodeProto, opset: int, types: Sequence[onnx.TypeProto], prefix: str
 ) -> list[onnx.NodeProto] | None:
-    """The nodes, of that opset, by which the standard defines what `node` makes, their names after `prefix`;
-    None where it does not. `types` are those of its inputs."""
+    """Return the nodes, in that opset, by which the standard defines `node`; None if it does not
+    define it.
+
+    `types` are the types of the node's inputs. The names of the new nodes start with `prefix`.
+    """
     body = _find_body(node, opset, types)
     if body is None:
         return None
@@ -37,7 +40,7 @@ def expand(
 def _find_body(
     node: onnx.NodeProto, opset: int, types: Sequence[onnx.TypeProto]
 ) -> onnx.FunctionProto | None:
-    schema: Any = defs.get_schema(node.op_type, opset)  # onnx declares half of what it has
+    schema: Any = defs.get_schema(node.op_type, opset)  # onnx's stubs are incomplete
     body = onnx.FunctionProto()
     fixed = [each for each in schema.function_opset_versions if each <= opset]
     if fixed:
@@ -56,7 +59,8 @@ def _find_body(
 def _settle(
     node: onnx.NodeProto, prefix: str, renames: dict[str, str], given: dict[str, AttributeProto]
 ) -> None:
-    """Give a node of a function, in place, the names and attributes of where it is put."""
+    """Replace the names and attribute references of a function's node, in place, by those of the
+    graph."""
     node.input[:] = [_own_name(name, prefix, renames) for name in node.input]
     node.output[:] = [_own_name(name, prefix, renames) for name in node.output]
     kept = list(_iter_attributes(node, given))

@@ -1,5 +1,5 @@
-"""Passes that change what a model says of itself: the version of its format, its inputs and
-outputs, the names and the order of its nodes."""
+"""Passes that change a model's own data: the version of its format, its inputs and outputs, the
+names and the order of its nodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from poprt.constants import MAXIMUM_IR_VERSION
 from poprt.passes.base_pass import Pass, Stage, register
 
 MINIMUM_IR_VERSION = 8
-"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX
-Runtime reads 8."""
+"""Minimum IR version of converted models. ONNX IR 4 made initializers independent of inputs, and
+every pass here relies on that. Every supported ONNX Runtime reads 8."""
 
 
 @register("limit_ir_version", stage=Stage.INTERFACE, default=True, is_ours=True)
@@ -38,7 +38,7 @@ class LimitIrVersion(Pass):
     """Say that a model is written in a version of the format that all that comes after can read."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """From MINIMUM_IR_VERSION to MAXIMUM_IR_VERSION."""
+        """Clamp the version to the range from MINIMUM_IR_VERSION to MAXIMUM_IR_VERSION."""
         model.ir_version = min(max(model.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
         return model
 
@@ -54,7 +54,8 @@ class RemoveOutputs(Pass):
         self._outputs = frozenset(outputs)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for an output that the model lacks, and where none is left."""
+        """Remove the outputs. Raise CompileError for an output that the model lacks, and if none is
+        left."""
         names = [value.name for value in model.graph.output]
         unknown = sorted(self._outputs - set(names))
         if unknown:
@@ -77,7 +78,7 @@ class KeepOutputs(Pass):
         self._outputs = outputs
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for an output that the model lacks."""
+        """Keep the outputs. Raise CompileError for an output that the model lacks."""
         if self._outputs is not None:
             known = [value.name for value in model.graph.output]
             unknown = sorted(set(self._outputs) - set(known))
@@ -100,7 +101,7 @@ class AddCheckpoints(Pass):
         self._checkpoints = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a tensor that no node of the main graph makes."""
+        """Add the outputs. Raise CompileError for a tensor that no node of the main graph makes."""
         graph = model.graph
         there = {value.name for value in graph.output}
         wanted = [name for name in dict.fromkeys(self._checkpoints) if name not in there]
@@ -130,7 +131,7 @@ class RemoveInitializerFromInput(Pass):
     could replace. Nobody does on the chip."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The format becomes one that allows it."""
+        """Remove the inputs. The format is raised to one that allows weights without inputs."""
         if drop_weight_inputs(model):
             model.ir_version = max(model.ir_version, MINIMUM_IR_VERSION)
         return model
@@ -145,7 +146,8 @@ class RemoveInputCast(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """A Cast to int32 goes; one to int64 stays, and takes int32."""
+        """Change the inputs. A Cast to int32 is removed; a Cast to int64 stays, with an int32
+        input."""
         graph = model.graph
         users, outputs = find_users(graph), {value.name for value in graph.output}
         dropped: dict[str, str] = {}
@@ -187,7 +189,8 @@ class RemoveEmptyConcatInputs(Pass):
     Identity."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """One operand stays, be it empty. Shapes that are not known count as not empty."""
+        """Remove the empty operands. At least one operand stays, even if empty. Unknown shapes
+        count as not empty."""
         if any(node.op_type == "Concat" for node in iter_nodes(model.graph)):
             inferred = infer_shapes(model).graph
             for graph, known in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
@@ -222,7 +225,7 @@ class UniqueNameForNodes(Pass):
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """No name that a node has alone changes."""
+        """Rename the nodes. A name that only one node has does not change."""
         name_nodes(model.graph)
         given = Counter(node.name for node in iter_nodes(model.graph))
         seen: set[str] = set()
@@ -244,7 +247,7 @@ class SortGraph(Pass):
     already; nodes that are in order stay so."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for nodes that wait for each other."""
+        """Sort the nodes. Raise CompileError for nodes in a cycle."""
         for graph in iter_graphs(model.graph):
             try:
                 ordered = sort_nodes(graph)

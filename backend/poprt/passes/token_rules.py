@@ -1,9 +1,9 @@
-"""Where samples and their tokens lie in what operators make of them: the rules that `packing` follows through
-a graph. Which tensors are packed, and what is done about it, is said there.
+"""Rules for where the samples and tokens lie in the results of operators. `packing` follows them
+through a graph, selects the packed tensors and rewrites the nodes.
 
-An axis is labelled SAMPLES (or a multiple of them, samples outermost), TOKENS, or BOTH where the two are one
-axis; any other axis, and each of a tensor that has no samples, is PLAIN. Sizes are those of the model as it
-came; `Sizes` says what they are once samples are unpacked.
+An axis is labelled SAMPLES (or a multiple of them, samples outermost), TOKENS, or BOTH if the two
+are one axis. Any other axis, and each axis of a tensor without samples, is PLAIN. Sizes are those
+of the original model; `Sizes` has the sizes after samples are unpacked.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _MASK_RANK = 4
 
 
 class Mixed(Exception):
-    """Samples, or tokens in a way that has no meaning here, are mixed; why, in words."""
+    """Error for nodes that mix samples, or tokens in a way that has no meaning here. Its message
+    gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of samples and tokens: as they came packed, and unpacked."""
+    """Numbers of samples and tokens: in the packed inputs, and unpacked."""
 
     batch: int
     tokens: int
@@ -44,7 +45,7 @@ class Sizes:
     longest: int
 
     def unpacked(self, size: int, label: str) -> int:
-        """What becomes of an axis."""
+        """Return the unpacked size of an axis."""
         if label == SAMPLES:
             return size // self.batch * self.samples
         if label == BOTH:
@@ -54,7 +55,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class Ask:
-    """One node, asked where it has samples and tokens of its inputs."""
+    """Query for one node: where its results have the samples and tokens of its inputs."""
 
     node: onnx.NodeProto
     view: GraphView
@@ -62,38 +63,39 @@ class Ask:
     sizes: Sizes
     labels: Mapping[str, Labels]
     changed: dict[int, Array] = field(default_factory=dict)
-    """Constants that it takes where samples are unpacked, by place: those whose sizes change."""
+    """Constants whose sizes change when samples are unpacked, by input place."""
     shrunk: dict[int, Array] = field(default_factory=dict)
-    """Constants that say the same of all samples, or tokens, said once."""
+    """Constants with equal values for all samples or tokens, reduced to one of them, by input
+    place."""
     mixes: bool = False
-    """Whether tokens look at one another, so that they have to be unpacked."""
+    """Flag that the node combines tokens, so that they have to be unpacked."""
 
     def labels_of(self, place: int) -> Labels:
-        """Of an input."""
+        """Return the labels of an input."""
         name = self.node.input[place]
         return self.labels.get(name) or (PLAIN,) * len(self.shape_of(place))
 
     def shape_of(self, place: int) -> Shape:
-        """Of an input, as it came."""
+        """Return the original shape of an input."""
         return self.shape(self.node.input[place])
 
     def shape(self, name: str) -> Shape:
-        """Of a tensor, as it came."""
+        """Return the original shape of a tensor. Raise Mixed if it is not known."""
         found = self.view.shape(name)
         if found is None:
             raise Mixed(f"the shape of {name!r} is not known")
         return found
 
     def result(self, place: int = 0) -> Shape:
-        """The shape of a result, as it came."""
+        """Return the original shape of a result."""
         return self.shape(self.node.output[place])
 
     def is_labelled(self, place: int) -> bool:
-        """Whether an input has samples."""
+        """Return whether an input has samples."""
         return place < len(self.node.input) and self.node.input[place] in self.labels
 
     def only_first(self) -> Labels:
-        """The labels of the first input; the others, if there are any, have to be without."""
+        """Return the labels of the first input. Raise Mixed if another input has samples."""
         if not self.is_labelled(0) or any(
             self.is_labelled(place) for place in range(1, len(self.node.input))
         ):
@@ -101,11 +103,12 @@ class Ask:
         return self.labels_of(0)
 
     def axis(self, rank: int, default: int) -> int:
-        """The attribute `axis`, from the front."""
+        """Return the attribute `axis`, counted from the front."""
         return int(attribute(self.node, "axis", default)) % max(1, rank)
 
     def axes(self, default: Sequence[int] | None, since: int = AXES_ARE_INPUTS) -> list[int]:
-        """The axes of a Squeeze, an Unsqueeze or a reduction, as they are written."""
+        """Return the axes of a Squeeze, an Unsqueeze or a reduction as they are written. Raise
+        Mixed if they are not known."""
         if self.opset < since:
             found = attribute(self.node, "axes")
         else:
@@ -116,11 +119,12 @@ class Ask:
 
 
 Rule = Callable[[Ask], Labels]
-"""The labels of all results of a node, which have one shape but along plain axes. Raises Mixed."""
+"""Function that returns the labels of all results of a node. The results have one shape, except
+along plain axes. It raises Mixed."""
 
 
 def _elementwise(ask: Ask) -> Labels:
-    """Axes count from the last. What has no samples must not tell one from another."""
+    """Align axes at the last one. Inputs without samples must not differ between samples."""
     rank = max(len(ask.shape_of(place)) for place, name in enumerate(ask.node.input) if name)
     found = [PLAIN] * rank
     for place, name in enumerate(ask.node.input):
@@ -138,7 +142,7 @@ def _elementwise(ask: Ask) -> Labels:
 
 
 def _square(ask: Ask, found: list[str]) -> None:
-    """Tokens that see, in a mask of those that are seen: a constant brings them."""
+    """Label the tokens that see in a mask of tokens that are seen, if a constant has them."""
     if len(found) != _MASK_RANK or found[-1] != TOKENS or found[_MATRIX]:
         return
     for place, name in enumerate(ask.node.input):
@@ -148,7 +152,7 @@ def _square(ask: Ask, found: list[str]) -> None:
 
 
 def _fit(ask: Ask, place: int, found: Sequence[str]) -> None:
-    """Take a part of a constant that has a number for each token; an axis of one element fits all."""
+    """Reduce or cut a constant with a number for each token; an axis of one element fits all."""
     labels, shape = ask.labels_of(place), ask.shape_of(place)
     for axis, (label, size) in enumerate(zip(labels, shape, strict=True)):
         wanted = found[len(found) - len(shape) + axis]
@@ -157,7 +161,7 @@ def _fit(ask: Ask, place: int, found: Sequence[str]) -> None:
         name = ask.node.input[place]
         if name in ask.labels:
             raise Mixed(f"{name!r} tells {wanted} apart")
-        value = ask.shrunk.get(place, ask.view.value(name, _MOST_READ))
+        value = ask.shrunk.get(place, ask.view.value(name, _MAX_READ))
         first = None if value is None else np.take(value, [0], axis)
         if (
             value is not None
@@ -172,7 +176,7 @@ def _fit(ask: Ask, place: int, found: Sequence[str]) -> None:
 
 
 def _cut(ask: Ask, place: int, axis: int, wanted: str) -> None:
-    """Of positions, as many as the longest sample has."""
+    """Cut a constant of positions to the length of the longest sample."""
     name, size, longest = ask.node.input[place], ask.shape_of(place)[axis], ask.sizes.longest
     if wanted != TOKENS:
         raise Mixed(f"{name!r} tells {wanted} apart")
@@ -180,14 +184,15 @@ def _cut(ask: Ask, place: int, axis: int, wanted: str) -> None:
     if longest > size:
         raise Mixed(f"{name!r} is for {size} tokens, samples have up to {longest}")
     if longest < size:
-        value = ask.changed.get(place, ask.shrunk.get(place, ask.view.value(name, _MOST_READ)))
+        value = ask.changed.get(place, ask.shrunk.get(place, ask.view.value(name, _MAX_READ)))
         if value is None:
             raise Mixed(f"{name!r} is for {size} tokens, and is not a constant whose values are there")
         ask.changed[place] = np.take(value, range(longest), axis)
 
 
-_MOST_READ = 2**26
-"""Elements of a constant that is cut: positions of long texts, biases between all their tokens."""
+_MAX_READ = 2**26
+"""Maximum number of elements of a constant that is cut: positions of long texts, biases between all
+their tokens."""
 
 
 def _matmul(ask: Ask) -> Labels:
@@ -215,7 +220,7 @@ def _matmul(ask: Ask) -> Labels:
 
 
 def _check_groups(ask: Ask, groups: Sequence[str]) -> None:
-    """Leading axes of an operand without samples must not count them."""
+    """Check that leading axes of an operand without samples do not count samples."""
     for place in (0, 1):
         labels, shape = ask.labels_of(place), ask.shape_of(place)
         for axis, (label, size) in enumerate(zip(labels[:-_MATRIX], shape, strict=False)):
@@ -251,7 +256,8 @@ def _flatten(ask: Ask) -> Labels:
 
 
 def _regroup(labels: Labels, taken: Shape, made: Shape, sizes: Sizes) -> Labels:
-    """Axes side by side whose sizes multiply to the same: what is labelled has to stay whole in them.
+    """Return the labels after a Reshape. Group neighbouring axes whose sizes have equal products:
+    labelled axes must stay whole in their group.
 
     [b, t, w] as [b, t, h, d]:  (b | b) (t | t) (w | h, d)
     """
@@ -309,7 +315,7 @@ def _squeeze(ask: Ask) -> Labels:
 
 
 def _along(default: int) -> Rule:
-    """Several results, or several inputs, along one plain axis."""
+    """Return the rule of a node with several results, or several inputs, along one plain axis."""
 
     def rule(ask: Ask) -> Labels:
         found = _joined(ask)
@@ -321,7 +327,7 @@ def _along(default: int) -> Rule:
 
 
 def _joined(ask: Ask) -> Labels:
-    """Inputs whose labelled axes agree."""
+    """Return the labels of the inputs, whose labelled axes have to be the same."""
     labels = {ask.labels_of(place) for place, name in enumerate(ask.node.input) if name in ask.labels}
     if len(labels) != 1:
         raise Mixed("its inputs have samples along different axes")
@@ -335,7 +341,7 @@ def _joined(ask: Ask) -> Labels:
 
 
 def _slice(ask: Ask) -> Labels:
-    """Plain axes; and the first tokens, of which every sample has a place."""
+    """Allow slices of plain axes, and of the first tokens, which every sample has."""
     labels, shape, made = ask.only_first(), ask.shape_of(0), ask.result()
     found = list(labels)
     for axis, (label, before, after) in enumerate(zip(labels, shape, made, strict=True)):
@@ -349,7 +355,8 @@ def _slice(ask: Ask) -> Labels:
 
 
 def _gather(ask: Ask) -> Labels:
-    """Rows of a table; or, of samples, something along a plain axis, or tokens that every sample has."""
+    """Look up rows of a table. For samples, allow indices along a plain axis, or tokens that every
+    sample has."""
     axis = ask.axis(len(ask.shape_of(0)), 0)
     if not ask.is_labelled(0):
         table, places = ask.labels_of(0), ask.labels_of(1)
@@ -380,7 +387,8 @@ def _reduce(ask: Ask) -> Labels:
 
 
 def _softmax(ask: Ask) -> Labels:
-    """Over tokens: whoever hides padding from it hides what is behind a sample."""
+    """Allow a softmax over tokens: a mask that hides padding also hides the positions behind a
+    sample."""
     labels = ask.only_first()
     along_one = ask.opset >= _SOFTMAX_ALONG_AXIS or ask.node.domain not in STANDARD_DOMAINS
     axis = ask.axis(len(labels), -1 if along_one else 1)
@@ -392,7 +400,8 @@ def _softmax(ask: Ask) -> Labels:
 
 
 def _cumulative(ask: Ask) -> Labels:
-    """Sums from the first token on: a sample has its own. Backwards, padding would come first."""
+    """Allow sums from the first token on, so that each sample has its own. In reverse, padding
+    would come first."""
     labels, axes = ask.only_first(), ask.view.numbers(ask.node.input[1])
     if axes is None or attribute(ask.node, "reverse", 0) or labels[axes[0]] in (SAMPLES, BOTH):
         raise Mixed("it adds up over samples, or backwards")
@@ -401,7 +410,7 @@ def _cumulative(ask: Ask) -> Labels:
 
 
 def _norm(default: int) -> Rule:
-    """Over all axes from one on."""
+    """Return the rule of a norm over all axes from one on."""
 
     def rule(ask: Ask) -> Labels:
         labels = ask.only_first()
@@ -420,7 +429,8 @@ def _group_norm(ask: Ask) -> Labels:
 
 
 def _expand(ask: Ask) -> Labels:
-    """A mask of the tokens that are seen becomes one for each token that sees."""
+    """Label the tokens that see, if a mask of the tokens that are seen is expanded to one for each
+    token."""
     labels, shape, made = ask.only_first(), ask.shape_of(0), ask.result()
     found = [PLAIN] * (len(made) - len(labels)) + list(labels)
     for axis, (size, label) in enumerate(zip(made, found, strict=True)):
@@ -465,7 +475,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
 
 
 def follow(ask: Ask) -> Labels:
-    """The labels of what a node makes. Raises Mixed where samples do not stay apart."""
+    """Return the labels of a node's results. Raise Mixed if samples do not stay separate."""
     rule = RULES.get(ask.node.op_type)
     if rule is None and operator_of(ask.node).rows is computing.elementwise:
         rule = _elementwise

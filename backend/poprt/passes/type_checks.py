@@ -1,6 +1,7 @@
-"""The check that operators get tensors of types that they take, and that what is read is made, and once.
+"""Check that operators get tensors of supported types, that every tensor read has a maker, and that
+it has only one.
 
-Shape inference does not look at it, and ONNX Runtime, which does, sees a model only when it is served.
+Shape inference does not check this. ONNX Runtime does, but loads a model only when it is served.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class CheckTypes(Pass):
     results that are made twice."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError at the first, which names the branch of an If where it is in one."""
+        """Check the types. Raise CompileError at the first fault, with the branch of an If that
+        contains it."""
         fault = _find_fault(model)
         if fault is not None:
             raise_for_branch(model, _find_fault)
@@ -51,7 +53,7 @@ def _iter_faults(
     given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     given |= {sparse.values.name for sparse in graph.sparse_initializer}
     yield from _iter_doubles(graph, given)
-    # Nodes need not stand in order: whoever sorts them comes later, or has been.
+    # Nodes may be unsorted here.
     seen = [*outside, given | {name for node in graph.node for name in node.output}]
     for place, node in enumerate(graph.node):
         for name in filter(None, node.input):
@@ -80,16 +82,17 @@ def _iter_doubles(graph: onnx.GraphProto, given: Collection[str]) -> Iterator[st
 
 
 def _iter_mismatches(node: onnx.NodeProto, scope: Scope) -> Iterator[str]:
-    """What is wrong with a node's inputs whose types are known."""
+    """Yield the type errors of a node's inputs with known types."""
     try:
         schema = onnx.defs.get_schema(node.op_type, scope.model.opset)
     except onnx.defs.SchemaError:
-        return  # of a newer opset: whoever converts the version says so
+        return  # of a newer opset: the conversion reports it
     bound: dict[str, tuple[str, int]] = {}
     for place, name in enumerate(node.input):
         parameter = _find_parameter(schema.inputs, place)
         found = scope.type(name) if name else 0
-        # A model that was converted before has 8-bit floats in an opset that knows none, between our Casts.
+        # A model that was converted before has 8-bit floats, between our Casts, in an opset without
+        # them.
         if parameter is None or not found or (node.op_type == "Cast" and found in QUARTERS):
             continue
         if f"tensor({_name(found)})" not in parameter.types:
@@ -111,7 +114,7 @@ def _iter_mismatches(node: onnx.NodeProto, scope: Scope) -> Iterator[str]:
 def _find_parameter(
     parameters: Sequence[onnx.defs.OpSchema.FormalParameter], place: int
 ) -> onnx.defs.OpSchema.FormalParameter | None:
-    """That of an input; the last may stand for all that follow."""
+    """Return the schema's parameter for an input; the last one may stand for all that follow."""
     if place < len(parameters):
         return parameters[place]
     last = parameters[-1] if parameters else None
@@ -119,5 +122,5 @@ def _find_parameter(
 
 
 def _name(element: int) -> str:
-    """As the standard's schemas write a type."""
+    """Return a type's name in the standard's schemas."""
     return str(TensorProto.DataType.Name(element)).lower()

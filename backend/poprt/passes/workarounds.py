@@ -1,5 +1,5 @@
-"""Passes around what the chip's compiler does not take, though the standard allows it: whole numbers where it
-computes in floats, negative axes and indices, indices of 64 bits."""
+"""Passes that replace forms which the chip's compiler does not support, though the standard allows
+them: integers where it computes in floats, negative axes and indices, 64-bit indices."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _FLOAT_ONLY = frozenset(
         "ReduceSumSquare Relu Resize"
     ).split()
 )
-"""Operators of the standard that also take whole numbers, and that poplibs has in floats only: products
-(poplin), powers, means, norms and resampling."""
+"""Operators of the standard that support integers, but only floats in poplibs: products (poplin),
+powers, means, norms and resampling."""
 _SETTINGS = {"ReduceL1": 1, "ReduceL2": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1, "ReduceMean": 1}
 _SETTINGS |= {"ReduceSumSquare": 1, "Resize": 1}
-"""How many inputs are data where those behind them are axes, scales and sizes."""
+"""Number of data inputs of operators whose other inputs are axes, scales and sizes."""
 
 _WIDENED = frozenset(
     "Add Clip Div Greater Less Max Min Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Sub Sum".split()
 )
-"""Operators whose older versions take fewer types of whole numbers, or none, than their newest."""
+"""Operators whose older versions support fewer integer types than their newest, or none."""
 _COMPARING = frozenset(("Greater", "Less"))
 
 _INDICES = (TensorProto.INT32, TensorProto.INT64)
@@ -47,7 +47,7 @@ class WidenIntegers(NodeRule):
     op_types = _WIDENED
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Casts around it."""
+        """Return the node between Casts, if it needs a wider type."""
         given = view.type(node.input[0])
         wide = _find_wide(node.op_type, given, view.opset) if given in WHOLE else given
         if wide == given:
@@ -60,7 +60,8 @@ class WidenIntegers(NodeRule):
 def _compute_in(
     wide: int, node: onnx.NodeProto, places: Iterable[int], back: int | None, view: View
 ) -> list[onnx.NodeProto]:
-    """The node on those inputs in another type, and its result in the type `back`; None: as it is."""
+    """Return the node with those inputs cast to another type, and its result cast to `back`; None
+    keeps the result."""
     chain = view.start(node, "wide")
     inputs = list(node.input)
     for place in places:
@@ -75,12 +76,12 @@ def _compute_in(
 
 
 def _find_wide(op_type: str, given: int, opset: int) -> int:
-    """The type in which an operator of an opset is to compute whole numbers: their own, where it takes it,
-    or where it takes none that is wider."""
+    """Return the type in which an operator of an opset computes integers. It is their own type if
+    the operator supports it, or if it supports no wider one."""
     try:
         types = onnx.defs.get_schema(op_type, opset).inputs[0].types
     except onnx.defs.SchemaError:
-        return given  # of an opset that there is not: whoever checks that says so
+        return given  # unknown opset: check_opset reports it
     for wide in (given, TensorProto.INT32, TensorProto.FLOAT):
         if f"tensor({TensorProto.DataType.Name(wide).lower()})" in types:
             return wide
@@ -95,7 +96,7 @@ class FloatOpsWorkaround(NodeRule):
     op_types = _FLOAT_ONLY
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Casts around it."""
+        """Return the node between Casts, if it reads integers."""
         result = view.type(node.output[0])
         count = _SETTINGS.get(node.op_type, len(node.input))
         wide = [place for place in range(count) if view.type(node.input[place]) in WHOLE]
@@ -111,7 +112,8 @@ class IndicesWorkaround(NodeRule):
     op_types = frozenset(("Gather", "GatherElements"))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Constants at once; of what is computed the negative ones are moved when it is there."""
+        """Return the node with its indices changed. Constants are changed at once; for computed
+        indices, nodes move the negative ones at run time."""
         data, indices = node.input
         shape, axis = view.shape(data), attribute(node, "axis", 0)
         if not shape or view.type(indices) not in _INDICES:
@@ -138,7 +140,7 @@ class IndicesWorkaround(NodeRule):
         return chain.end(node)
 
     def _is_moved(self, indices: str, view: View) -> bool:
-        """Whether that has been done already."""
+        """Return whether the indices have been moved already."""
         chosen = view.maker(indices)
         if chosen is None or chosen.op_type != "Where" or view.type(indices) != TensorProto.INT32:
             return False
@@ -158,11 +160,12 @@ class OnehotWorkaround(NodeRule):
     op_types = frozenset(("OneHot",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """A depth of more than 31 bits stays: no chip has room for what it makes."""
+        """Return the node with its axis and depth changed. A depth of more than 31 bits stays: no
+        chip has enough memory for the result."""
         rank, depth = view.rank(node.input[0]), view.value(node.input[1])
         axis = attribute(node, "axis", -1)
         is_wide = depth is not None and depth.dtype != np.int32 and depth.max() <= np.iinfo(np.int32).max
-        # Those of its kernels that ONNX Runtime has.
+        # ONNX Runtime has kernels for these types only.
         is_wide &= view.type(node.input[0]) in _INDICES and view.type(node.input[2]) in _HOT
         if rank is None or not (axis < 0 or is_wide):
             return None
@@ -181,7 +184,8 @@ class TopkWorkaround(NodeRule):
     op_types = frozenset(("TopK",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """The last axis is its default, which is a negative one."""
+        """Return the node with its axis counted from the front; the default is the last axis,
+        -1."""
         rank, axis = view.rank(node.input[0]), attribute(node, "axis", -1)
         if not rank or axis >= 0:
             return None

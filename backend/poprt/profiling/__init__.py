@@ -1,4 +1,4 @@
-"""The profile of what has been compiled, and its tables: what `poprt --show_profile` shows.
+"""Profile of a compiled model, and its tables: the output of `poprt --show_profile`.
 
-Opening models to profile them, sweeps, plots and traces are `commands.profile`.
+`commands.profile` opens models to profile them, and has sweeps, plots and traces.
 """

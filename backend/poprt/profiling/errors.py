@@ -1,7 +1,7 @@
-"""How far off the model was for such networks: what the validation found, beside what it is said of.
+"""Expected error of the cost model for networks of a kind, from the validation.
 
-`errors.json` is what `make validation` wrote: each family of published measurements in turn was left out of
-what the constants were chosen on, and its errors are those of networks that the model had not seen.
+`make validation` wrote `errors.json`. It left out each family of published measurements in turn
+when it chose the constants, so the errors are those of networks that the model had not seen.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from simipu.cost import Estimate
 
 FILE = "errors.json"
-_LEAST_FIGURES, _LEAST_FAMILIES = 5, 2
-"""Of a group: fewer, or those of one network, say nothing of the next."""
+_MIN_FIGURES, _MIN_FAMILIES = 5, 2
+"""Minimum numbers of figures and families of a group. Fewer figures, or those of one network, say
+nothing of the next."""
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "DeformConv", "ConvInteger", "QLinearConv"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
@@ -26,23 +27,23 @@ _HALF = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """What validation found for networks of a kind and a precision, or of all of either."""
+    """Result of the validation for networks of a kind (or all) and a precision (or all)."""
 
     kind: str | None
-    """transformer, vision, recurrent or other; None for all kinds."""
+    """Kind of network: transformer, vision, recurrent or other; None for all kinds."""
     precision: str | None
-    """None for all precisions."""
+    """Precision of the networks; None for all precisions."""
     families: int
-    """Networks, each left out in turn."""
+    """Number of networks, each left out in turn."""
     figures: int
-    """Published measurements that were predicted."""
+    """Number of published measurements that were predicted."""
     median_error: float
-    """Of |modelled / measured - 1| of their times."""
+    """Median of |modelled / measured - 1| of the measured times."""
     within_25: float
-    """The part of them that is at most 25 % off, 0 to 1."""
+    """Share of the measurements that are at most 25 % off, 0 to 1."""
 
     def describe(self) -> str:
-        """As a sentence."""
+        """Return the error as a sentence."""
         kinds = {
             "transformer": "transformers",
             "vision": "vision networks",
@@ -58,10 +59,11 @@ class ExpectedError:
 
 
 def kind_of(estimate: Estimate) -> str:
-    """Which kind of network a graph is like, by what it is made of.
+    """Return the kind of network of a graph, by its operators.
 
-    vision: convolutions do half of the multiply-adds or more; recurrent: LSTM, GRU and RNN do; transformer: a
-    product follows a Softmax, or it has an attention operator; other: none of it.
+    vision: convolutions do half of the multiply-adds or more. recurrent: LSTM, GRU and RNN do.
+    transformer: a product follows a Softmax, or the graph has an attention operator. other: none of
+    these.
     """
     macs: dict[str, int] = {}
     attends = softmax = False
@@ -77,17 +79,20 @@ def kind_of(estimate: Estimate) -> str:
 
 
 def find_error(estimate: Estimate, precision: str) -> ExpectedError | None:
-    """What was found for such networks: of their kind and precision, else of their kind, else of all; None
-    where nothing has been validated."""
+    """Return the expected error of similar networks; None if nothing has been validated.
+
+    Similar networks have the same kind and precision, else the same kind, else the same precision;
+    otherwise all networks count.
+    """
     return choose_error(_read_groups(), kind_of(estimate), precision)
 
 
 def choose_error(groups: Sequence[ExpectedError], kind: str, precision: str) -> ExpectedError | None:
-    """The nearest of the groups that has figures enough."""
+    """Return the nearest of the groups that have enough figures."""
     found = {
         (each.kind, each.precision): each
         for each in groups
-        if each.figures >= _LEAST_FIGURES and each.families >= _LEAST_FAMILIES
+        if each.figures >= _MIN_FIGURES and each.families >= _MIN_FAMILIES
     }
     for key in ((kind, precision), (kind, None), (None, precision), (None, None)):
         if key in found:
@@ -96,7 +101,7 @@ def choose_error(groups: Sequence[ExpectedError], kind: str, precision: str) -> 
 
 
 def parse_groups(document: Mapping[str, Any]) -> tuple[ExpectedError, ...]:
-    """The groups of what `make validation` wrote."""
+    """Return the groups in the document that `make validation` wrote."""
     return tuple(ExpectedError(**group) for group in document["groups"])
 
 

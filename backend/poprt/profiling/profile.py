@@ -1,4 +1,4 @@
-"""A profile: the cost model's answer for a converted graph, with what it is of."""
+"""Profile: the cost model's estimate of a converted graph, with what it describes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from poprt.pipeline import estimate
 from poprt.profiling.errors import ExpectedError, find_error
 
 _NOTHING_SECONDS = 1e-12
-"""What sums of floats leave of nothing."""
+"""Maximum time in seconds that counts as zero: the rounding error of sums of floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypeCost:
-    """All nodes of one operator type together; cycles of the busiest tile."""
+    """Cost of all nodes of one operator type together, in cycles of the busiest tile."""
 
     op_type: str
     count: int
@@ -31,31 +31,32 @@ class TypeCost:
 
     @property
     def cycles(self) -> int:
-        """Compute, exchange and sync, one after the other."""
+        """Cycles of compute, exchange and sync, one after the other."""
         return self.compute + self.exchange + self.sync
 
     @property
     def bound(self) -> str:
-        """What takes most of the cycles; "" where there are none."""
+        """Cause of most of the cycles; "" if there are no cycles."""
         causes = {"compute": self.compute, "exchange": self.exchange, "sync": self.sync}
         return max(causes, key=lambda cause: causes[cause]) if self.cycles else ""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyParts:
-    """The parts of the latency of a lone call, in seconds; they add up to it."""
+    """Parts of the latency of a single call, in seconds; their sum is the latency."""
 
     chip_seconds: float
-    """From the first operator to the last."""
+    """Time from the first operator to the last."""
     transfer_seconds: float
-    """To and from the host."""
+    """Time of the transfers from and to the host."""
     waiting_seconds: float
-    """For the steps of other batches, where I/O tiles overlap transfers with computing; else 0."""
+    """Time of waiting for the steps of other batches, if I/O tiles overlap transfers with
+    computing; else 0."""
     fixed_seconds: float
-    """The host's own work for a call, whatever is in it."""
+    """The host's own work for a call, whatever the call contains."""
 
     def name(self) -> dict[str, float]:
-        """Seconds by the words that the reports have for the parts; without waiting where there is none."""
+        """Return the seconds of each part by its name in reports, without a waiting time of 0."""
         found = {
             "chip": self.chip_seconds,
             "transfers": self.transfer_seconds,
@@ -67,7 +68,10 @@ class LatencyParts:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An estimate with what it is of. Everything in it is modelled, nothing measured."""
+    """An estimate with its model, precision and batch size.
+
+    All values are modelled, none is measured.
+    """
 
     model: str
     precision: str
@@ -76,27 +80,27 @@ class Profile:
 
     @property
     def target(self) -> Target:
-        """The chip."""
+        """Target chip of the estimate."""
         return self.estimate.target
 
     @property
     def chip(self) -> str:
-        """The chip as people call it, with Poplar's name."""
+        """Common name of the chip, with Poplar's name."""
         return self.target.title
 
     @property
     def partials(self) -> str:
-        """The type of partial sums, as a result line has it."""
+        """Type of partial sums, as in a result line."""
         return f"{self.estimate.options.partials_type} partials"
 
     @property
     def expected_error(self) -> ExpectedError | None:
-        """What validation found for such networks; None where there is nothing."""
+        """Expected error of such networks from the validation; None if there is none."""
         return find_error(self.estimate, self.precision)
 
     @property
     def latency_parts(self) -> LatencyParts:
-        """What a lone call waits for, part by part."""
+        """Parts of the latency of a single call."""
         result = self.estimate
         fixed = result.calibration.host_call_seconds + result.calibration.host_batch_seconds
         chip, transfers = result.compute_seconds, result.host_seconds
@@ -105,13 +109,15 @@ class Profile:
 
     @property
     def steps(self) -> list[OperatorCost]:
-        """The nodes that take any time, in order: views are left out."""
+        """Nodes that take time, in order; views are left out."""
         return [operator for operator in self.estimate.operators if operator.cycles]
 
     @property
     def peak_macs_per_cycle(self) -> int:
-        """Multiply-adds that all tiles together could do in a cycle, in this precision and type of partial
-        sums."""
+        """Maximum multiply-adds of all tiles in a cycle.
+
+        They depend on this precision and type of partial sums.
+        """
         if self.precision == "fp32":
             return self.target.float_macs * self.target.num_tiles
         if self.precision == "fp8" and self.target.quarter_macs:
@@ -121,11 +127,11 @@ class Profile:
         return rate * self.target.num_tiles
 
     def peak_share(self, macs: int, cycles: int) -> float:
-        """How much of the chip's peak rate `macs` multiply-adds in `cycles` are, 0 to 1."""
+        """Return the share of the chip's peak rate, 0 to 1, of `macs` multiply-adds in `cycles`."""
         return macs / (cycles * self.peak_macs_per_cycle) if cycles else 0.0
 
     def by_type(self) -> list[TypeCost]:
-        """The operator types, dearest first."""
+        """Return the costs of the operator types, most expensive first."""
         found: dict[str, list[OperatorCost]] = {}
         for operator in self.estimate.operators:
             found.setdefault(operator.op_type, []).append(operator)
@@ -133,11 +139,11 @@ class Profile:
         return sorted(costs, key=lambda cost: (-cost.cycles, cost.op_type))
 
     def dearest(self, count: int) -> list[OperatorCost]:
-        """The `count` nodes with the most cycles, dearest first."""
+        """Return the `count` nodes with the most cycles, most expensive first."""
         return sorted(self.steps, key=lambda operator: -operator.cycles)[:count]
 
     def as_json(self) -> dict[str, Any]:
-        """The stable keys of `--json`."""
+        """Return the profile with the stable keys of `--json`."""
         result = self.estimate
         return {
             "modelled": True,
@@ -189,14 +195,17 @@ def make_profile(
     options: CostOptions,
     batch_size: int | None = None,
 ) -> Profile:
-    """The profile of a converted graph, whose unnamed nodes are named, in place, by what they make."""
+    """Return the profile of a converted graph.
+
+    Nodes without a name are named, in place, after their results.
+    """
     name_nodes(model.graph)
     batch = batch_size or _input_batch(model)
     return Profile(name, precision, batch, estimate(model, target, options, batch))
 
 
 def _input_batch(model: onnx.ModelProto) -> int:
-    """The leading dimension that the inputs of a static graph share; 1 where there is none."""
+    """Return the leading dimension that the inputs of a static graph share; 1 if there is none."""
     inputs = find_inputs(model.graph)
     shapes = [tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in inputs]
     return popef.batch_size(shapes) or 1

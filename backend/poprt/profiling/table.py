@@ -13,18 +13,22 @@ from poprt.profiling.profile import Profile
 from poprt.terminal import cell
 
 FOUR_DIGITS = 1000
-"""Numbers from here on are written whole: three digits would need an exponent."""
+"""Numbers from here on are written as integers: three digits would need an exponent."""
 
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
-_MOST_ALIVE = 5
-"""Tensors that the table lists: the report has more."""
+_MAX_ALIVE = 5
+"""Maximum number of tensors in the table; the report has more."""
 _TWO_DECIMALS = 100
-"""Below it a second decimal tells two figures apart; from there on one does."""
+"""Numbers below this have two decimals, so that two figures can be told apart; larger ones have
+one."""
 
 
 def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
-    """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
+    """Print summary, tables by operator type, cause, memory and node, and warnings.
+
+    A warning lists the operators whose cost is a guess.
+    """
     console.print(cell(describe_profile(profile)))
     console.print(cell(describe_error(profile)))
     for table in (_operators(profile), _causes(profile), _memory(profile)):
@@ -39,7 +43,7 @@ def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
 
 
 def describe_profile(profile: Profile) -> str:
-    """What it is of, the sum that makes the latency, throughput and memory."""
+    """Return the subject of the profile, the sum that makes the latency, throughput and memory."""
     result = profile.estimate
     tile = profile.target.bytes_per_tile
     fits = "fits" if result.fits else "DOES NOT FIT"
@@ -54,7 +58,7 @@ def describe_profile(profile: Profile) -> str:
 
 
 def describe_subject(profile: Profile) -> str:
-    """The model, batch, precision, partials and chip: what every figure depends on."""
+    """Return the model, batch, precision, partials and chip, on which every figure depends."""
     return (
         f"{profile.model}, batch {profile.batch_size}, {profile.precision}, {profile.partials} "
         f"on {profile.chip}"
@@ -62,15 +66,18 @@ def describe_subject(profile: Profile) -> str:
 
 
 def describe_latency(profile: Profile) -> str:
-    """The sum that makes the latency."""
+    """Return the sum that makes the latency."""
     parts, total = describe_sum(profile)
     told = " + ".join(f"{part} {seconds}" for part, seconds in parts)
     return f"{told} = latency {total}"
 
 
 def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
-    """The parts of the latency with their names, and the latency, all in its unit and with as many decimals:
-    what is read adds up, the largest part being what the others leave."""
+    """Return the parts of the latency with their names, and the latency.
+
+    All have the same unit and number of decimals. The printed numbers add up: the largest part is
+    the latency minus the other parts.
+    """
     parts = profile.latency_parts.name()
     total = profile.estimate.latency_seconds
     unit, scale = next(((u, s) for u, s in _UNITS if total * s >= 1), _UNITS[-1])
@@ -85,13 +92,16 @@ def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
 
 
 def describe_error(profile: Profile) -> str:
-    """How far off such figures were."""
+    """Return the expected error of such figures."""
     found = profile.expected_error
     return found.describe() if found else "error unknown: such networks have not been validated"
 
 
 def describe_warnings(profile: Profile) -> list[str]:
-    """What had to be assumed, and a warning that names the operators without a formula, if there are any."""
+    """Return the assumptions, and a warning if there are operators without a formula.
+
+    The warning names these operators.
+    """
     assumed = [f"assumed: {assumption}" for assumption in profile.estimate.assumptions]
     counts: Mapping[str, int] = profile.estimate.fallback_operators
     if not counts:
@@ -101,7 +111,7 @@ def describe_warnings(profile: Profile) -> list[str]:
 
 
 def describe_seconds(seconds: float) -> str:
-    """A time with three digits or so in the unit that suits it."""
+    """Return a time with about three digits in a suitable unit."""
     for unit, scale in _UNITS:
         if seconds * scale >= 1 or unit == "us":
             return (
@@ -113,7 +123,7 @@ def describe_seconds(seconds: float) -> str:
 
 
 def describe_macs(macs: int) -> str:
-    """Multiply-adds with three digits; empty for none."""
+    """Return a number of multiply-adds with three digits; an empty text for 0."""
     for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if macs >= scale:
             return f"{macs / scale:.3g} {unit}"
@@ -180,14 +190,17 @@ def _memory(profile: Profile) -> Table:
 
 
 def list_alive(peak: Peak) -> list[tuple[str, int]]:
-    """What is live at the peak with bytes of a tile, largest first: the tensors, and the node's copies."""
+    """Return the live tensors and the node's copies at the peak, largest first.
+
+    Sizes are bytes of a tile.
+    """
     copies = [(f"copies of {peak.op_type} {peak.node}", peak.temporary_bytes)] if peak.temporary_bytes else []
     return sorted([*peak.tensors, *copies], key=lambda each: -each[1])
 
 
 def _alive(profile: Profile, peak: Peak) -> Table:
     table = make_table(f"live while {escape(peak.node)} runs", "bytes|", "of the tile|")
-    for name, size in list_alive(peak)[:_MOST_ALIVE]:
+    for name, size in list_alive(peak)[:_MAX_ALIVE]:
         add_row(table, [name, f"{size:,}", f"{size / profile.target.bytes_per_tile:.1%}"])
     return table
 
@@ -226,7 +239,7 @@ def _nodes(profile: Profile, top: int) -> Table:
 
 
 def make_table(*columns: str) -> Table:
-    """Columns that end in | are numbers, to the right."""
+    """Return a table; columns whose names end in | are numbers and aligned to the right."""
     table = Table()
     for column in columns:
         table.add_column(
@@ -236,5 +249,5 @@ def make_table(*columns: str) -> Table:
 
 
 def add_row(table: Table, cells: Sequence[str]) -> None:
-    """Add the texts, whatever of them comes out of a model."""
+    """Add a row of texts, which may come from a model."""
     table.add_row(*map(cell, cells))

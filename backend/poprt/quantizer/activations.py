@@ -1,5 +1,7 @@
-"""Computes a model on the user's samples and shows what its products are given, batch by batch: nothing is
-kept here."""
+"""Computes a model on the user's samples and yields the inputs of its products, batch by batch.
+
+Nothing is stored here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from simipu.errors import DeviceLostError, LoadTimeoutError
 from poprt.calibration.parting import iter_chunks
 from poprt.calibration.samples import iter_batches
 from poprt.calibration.sides import Side
-from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.constants import MIN_CONSTANT_BYTES, take_weights
 
 Array = npt.NDArray[Any]
 _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
@@ -26,12 +28,13 @@ _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
 def iter_activations(
     model: onnx.ModelProto, samples: Mapping[str, Array], names: Iterable[str]
 ) -> Iterator[tuple[str, Array]]:
-    """The tensors of those names, of the main graph, as the model computes them in float, for all samples: in
-    parts of a few tensors that fit into memory together, each batch by batch.
+    """Yield the named tensors of the main graph for all samples, as the model computes them in
+    float.
 
-    Raises CompileError for a model that cannot be computed on them.
+    The tensors are computed in groups that fit into memory together, each batch by batch. Raises
+    CompileError for a model that cannot be computed on the samples.
     """
-    light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+    light, weights = take_weights(model, MIN_CONSTANT_BYTES)
     inputs = {value.name for value in find_inputs(light.graph)}
     wanted = list(dict.fromkeys(names))
     given = [name for name in wanted if name in inputs]

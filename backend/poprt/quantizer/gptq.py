@@ -1,13 +1,14 @@
-"""Weights of 8 bits that answer more like those of half than the nearest do: what rounding one weight has
-made wrong, those after it make up for.
+"""Rounding of weights to 8 bits so that the answers stay closer to those of half than with the
+nearest values. Later weights compensate for the rounding errors of earlier ones.
 
-After "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers" (Frantar et al.,
-2022), in the form of LDLQ ("QuIP", Chee et al., 2023, which proves the two equal): with the activations'
-Hessian H = X'X = (A + 1) D (A + 1)', A above the diagonal,
+After "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers" (Frantar
+et al., 2022), in the form of LDLQ ("QuIP", Chee et al., 2023, which proves the two equal). The
+Hessian of the activations is H = X'X = (A + 1) D (A + 1)', with A above the diagonal. The rule is
 
     for each input channel i:   q_i = round(w_i + (w - q)_<i A_<i,i)
 
-which keeps (w - q) H (w - q)', the error of the answers, small. Format and scale of a weight stay.
+It keeps (w - q) H (w - q)', the error of the answers, small. Format and scale of a weight do not
+change.
 """
 
 from __future__ import annotations
@@ -28,22 +29,27 @@ from poprt.quantizer.search import Candidate
 
 Array = npt.NDArray[Any]
 
-MOST_CHANNELS = 8192
-"""Of an output: the Hessian of more would take half a gigabyte; such weights are rounded to the nearest."""
-MOST_ROWS = 4096
-"""Of a batch that a layer's Hessian is made of; of more, as of large pictures, evenly spaced ones."""
+MAX_CHANNELS = 8192
+"""Maximum number of channels of an output. The Hessian of more would take half a gigabyte; such
+weights are rounded to the nearest value."""
+MAX_ROWS = 4096
+"""Maximum number of rows of a batch that go into a layer's Hessian; of more rows, as in large
+pictures, evenly spaced ones are taken."""
 _DAMPING = 0.01
-"""Of the mean of the diagonal, added to it, as in the paper."""
+"""Share of the mean of the diagonal that is added to the diagonal, as in the paper."""
 _BLOCK = 128
-"""Channels whose corrections are made one by one before they reach those behind."""
+"""Number of channels whose corrections are made one by one before they are applied to later
+channels."""
 _MATRIX = 2
-"""Axes of one."""
+"""Number of axes of a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a product's weight is one matrix [groups, outputs, channels], and its activation is rows of
-    channels [groups, rows, channels]."""
+    """Layout of a product's weight as one matrix [groups, outputs, channels].
+
+    Its activation becomes rows of channels [groups, rows, channels].
+    """
 
     shape: tuple[int, ...]
     to_matrix: Callable[[Array], Array]
@@ -52,20 +58,27 @@ class Layout:
 
     @staticmethod
     def of(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout | None:
-        """Of a Conv, Gemm or MatMul whose operand `place` is a weight of that shape; None of a product of
-        stacks of matrices, and of one with more than `MOST_CHANNELS` channels."""
+        """Return the layout of a Conv, Gemm or MatMul whose operand `place` is a weight of that
+        shape.
+
+        Returns None for a product of stacks of matrices, and for one with more than `MAX_CHANNELS`
+        channels.
+        """
         if node.op_type == "Conv":
             found = _of_convolution(node, shape)
         elif len(shape) == _MATRIX:
             found = _of_matrix(node, place, shape)
         else:
             return None
-        return found if found.shape[-1] <= MOST_CHANNELS else None
+        return found if found.shape[-1] <= MAX_CHANNELS else None
 
 
 def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout:
-    """A right operand has its channels along the first axis, a left one along the last; Gemm may turn
-    both."""
+    """Return the layout of a matrix.
+
+    A right operand has its channels along the first axis, a left one along the last; Gemm may
+    transpose both.
+    """
     turned = ("transA", "transB")
     own, others = turned[place], turned[1 - place]
     swaps = bool(attribute(node, own, 0)) != (place == 1)
@@ -86,7 +99,10 @@ def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layo
 
 
 def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
-    """Channels are those of a group at all kernel positions."""
+    """Return the layout of a convolution.
+
+    Channels are those of a group at all kernel positions.
+    """
     geometry = Convolution.of(node, shape)
     groups, rank = geometry.groups, len(geometry.kernel)
     matrix = (groups, shape[0] // groups, math.prod(shape[1:]))
@@ -96,7 +112,7 @@ def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
         padded = np.pad(values, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
         kernel = zip(geometry.kernel, geometry.dilations, strict=True)
         reach = tuple((taps - 1) * step + 1 for taps, step in kernel)
-        axes: Any = tuple(range(2, 2 + rank))  # its types know of one axis only
+        axes: Any = tuple(range(2, 2 + rank))  # numpy's annotation allows one axis only
         windows: Array = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
         steps = (1, 1, *geometry.strides, *geometry.dilations)
         seen = windows[tuple(slice(None, None, step) for step in steps)]
@@ -114,12 +130,12 @@ def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
 
 
 def _thin(count: int) -> npt.NDArray[np.int64]:
-    """Which of so many rows are taken."""
-    return np.arange(count) if count <= MOST_ROWS else np.linspace(0, count - 1, MOST_ROWS).astype(np.int64)
+    """Return the indices of the rows to use out of `count`."""
+    return np.arange(count) if count <= MAX_ROWS else np.linspace(0, count - 1, MAX_ROWS).astype(np.int64)
 
 
 class Hessian:
-    """The sum of the products of all pairs of channels over the activations that were shown."""
+    """Sum of the products of all pairs of channels over the activations that were added."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -128,12 +144,12 @@ class Hessian:
 
     @staticmethod
     def size_bytes(layout: Layout) -> int:
-        """What one takes."""
+        """Return the number of bytes of a Hessian."""
         groups, _, channels = layout.shape
         return 4 * groups * channels**2
 
     def add(self, values: Array) -> None:
-        """Take an activation; what is not finite counts as 0."""
+        """Add an activation; values that are not finite count as 0."""
         rows = self._layout.to_rows(
             np.nan_to_num(values.astype(np.float32), posinf=HALF_MAX, neginf=-HALF_MAX)
         )
@@ -143,8 +159,11 @@ class Hessian:
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """A weight, its values 8-bit ones already, and the errors of the answers, over all activations that were
-    shown: of these weights, and of the nearest."""
+    """A weight whose values are already 8-bit ones, and the errors of the answers over all
+    activations that were added.
+
+    `loss` is the error of these weights, `rounded_loss` that of the nearest ones.
+    """
 
     values: Array
     loss: float
@@ -152,8 +171,11 @@ class Adjusted:
 
 
 def adjust(weight: Array, layout: Layout, candidate: Candidate, hessian: Hessian) -> Adjusted:
-    """The 8-bit weights of a format and scale whose answers are nearest; no output is worse than with the
-    nearest weights, which are taken where they do better."""
+    """Return the 8-bit weights of a format and scale whose answers are nearest to the original
+    ones.
+
+    No output is worse than with the nearest weights, which are used if they are better.
+    """
     matrix = layout.to_matrix(weight.astype(np.float32))
     sums = hessian.sums
     nearest = _round(matrix, candidate)
@@ -166,24 +188,27 @@ def adjust(weight: Array, layout: Layout, candidate: Candidate, hessian: Hessian
 
 
 def _losses(matrix: Array, rounded: Array, sums: Array) -> Array:
-    """The error of each output."""
+    """Return the error of each output."""
     apart = (rounded - matrix).astype(np.float64)
     return np.asarray(((apart @ sums) * apart).sum(-1))
 
 
 def _round(values: Array, candidate: Candidate) -> Array:
-    """The nearest 8-bit values that a half can hold."""
+    """Return the nearest 8-bit values that a half can hold."""
     within = np.clip(candidate.quantise(values), -HALF_MAX, HALF_MAX).astype(np.float16)
     return candidate.quantise(within).astype(np.float32)
 
 
 def _factor(sums: Array) -> Array:
-    """A of the Hessians: how much of each earlier channel's error each channel makes up for."""
+    """Return the matrix A of the Hessians.
+
+    It has the share of each earlier channel's error that each channel compensates.
+    """
     damped = sums.astype(np.float64)
     diagonal = np.einsum("gii->gi", damped)
     mean = diagonal.mean(-1, keepdims=True)
     diagonal += np.where(mean > 0, _DAMPING * mean, 1.0)
-    # A Cholesky factor is below the diagonal; of the reversed matrix, reversed, it is above.
+    # A Cholesky factor is lower triangular. Reversing the matrix and its factor gives an upper one.
     upper = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1]
     return np.asarray(upper / np.einsum("gii->gi", upper)[:, None, :], np.float32)
 

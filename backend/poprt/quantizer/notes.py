@@ -1,5 +1,5 @@
-"""What `Converter(quantize=True)` was told of 8 bits, which it leaves for the quantizer: in the model's
-metadata, under names of ours."""
+"""8-bit options of `Converter(quantize=True)`, which stores them for the quantizer in the model's
+metadata, under our own names."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _NAMES = {"fp8_params": _PARAMS, "fp8_skip_op_names": _SKIP}
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """fp8_params and fp8_skip_op_names, None where they were not given."""
+    """The options fp8_params and fp8_skip_op_names; None if they were not given."""
 
     given_params: Fp8Params | None = None
     given_skip_op_names: frozenset[str] | None = None
 
     @property
     def params(self) -> Fp8Params:
-        """With the defaults."""
+        """The given fp8_params, or the defaults."""
         return self.given_params or Fp8Params()
 
     @property
     def skip_op_names(self) -> frozenset[str]:
-        """With the defaults."""
+        """The given fp8_skip_op_names, or the default."""
         return self.given_skip_op_names or frozenset()
 
     @staticmethod
     def of_options(options: Mapping[str, Any]) -> Notes:
-        """Raises CompileError for an option that there is not."""
+        """Return the notes of these options. Raises CompileError for an unknown option."""
         unknown = sorted(set(options) - _NAMES.keys())
         if unknown:
             raise CompileError(f"options: expected {' or '.join(_NAMES)}, found {unknown[0]!r}")
@@ -47,14 +47,14 @@ class Notes:
         )
 
     def over(self, others: Notes) -> Notes:
-        """These, and where they say nothing the others."""
+        """Return these notes, with missing values taken from `others`."""
         return Notes(
             self.given_params or others.given_params, self.given_skip_op_names or others.given_skip_op_names
         )
 
     @staticmethod
     def leave(model: onnx.ModelProto, params: Fp8Params, skip_op_names: Collection[str]) -> None:
-        """Write them into a model."""
+        """Write the options into a model."""
         Notes.take(model)
         formats = f"{params.input_format.name},{params.weight_format.name}"
         texts = {_PARAMS: f"{formats},{params.input_scale},{params.weight_scale}"}
@@ -64,7 +64,7 @@ class Notes:
 
     @staticmethod
     def take(model: onnx.ModelProto) -> Notes:
-        """Those that are in a model, which are taken out. Raises CompileError for damaged ones."""
+        """Remove the notes from a model and return them. Raises CompileError for damaged ones."""
         found = {entry.key: entry.value for entry in model.metadata_props}
         kept = [entry for entry in model.metadata_props if entry.key not in _NAMES.values()]
         del model.metadata_props[:]

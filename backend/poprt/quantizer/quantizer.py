@@ -1,4 +1,4 @@
-"""The real tool's quantizer: searches or adjusts, converts, and says in quantize.log what it found."""
+"""The real tool's quantizer: searches or adjusts, converts, and writes quantize.log."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from poprt.terminal import show_progress
 
 LOG_NAME = "quantize.log"
 LOSS_TYPES = (*LOSSES, "gptq")
-"""mse, mae, snr, cos_dist, kld, and gptq, which adjusts weights."""
+"""Names of the losses: mse, mae, snr, cos_dist, kld, and gptq, which adjusts weights."""
 PRECISIONS = ("fp8", "fp8_weight")
 _HESSIAN_BYTES = 1 << 30
-"""Of the Hessians that are collected in one go; the samples are computed once for each go."""
+"""Maximum number of bytes of the Hessians that are collected together; the samples are computed
+once for each group."""
 
 _log = logging.getLogger("poprt")
 
@@ -46,16 +47,17 @@ def quantize(
     num_of_layers_keep_fp16: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> onnx.ModelProto:
-    """The 8-bit model of one that `Converter(precision=..., quantize=True)` has made, which stays as it is:
-    the operands of every product with a weight get the format and scale of least loss.
+    """Return the 8-bit model of a model from `Converter(precision=..., quantize=True)`, which is
+    not changed.
 
-    `input_model` is the one that was converted; it is not needed, and not read. `data_preprocess` has samples
-    by input name, along the first axis: a pickled dict, an .npz file, a folder of .npy files, or a mapping;
-    fp8_weight needs them for gptq only. The rest: `FP8Quantizer`.
+    The operands of every product with a weight get the format and scale of least loss.
+    `input_model` is the source model; it is not needed, and not read. `data_preprocess` has samples
+    by input name, along the first axis: a pickled dict, an .npz file, a folder of .npy files, or a
+    mapping. fp8_weight needs them for gptq only. For the other arguments see `FP8Quantizer`.
 
     Raises CompileError naming what does not fit.
     """
-    del input_model  # the converted model computes what it does
+    del input_model  # the converted model computes the same
     quantizer = FP8Quantizer(
         output_dir, quantize_loss_type, data_preprocess, precision, num_of_layers_keep_fp16, options
     )
@@ -77,8 +79,8 @@ class _Layer:
 
     @property
     def loss(self) -> float:
-        """By which the layers that stay in fp16 are chosen: the losses of its operands together, or of its
-        answers."""
+        """Loss by which the layers that stay in fp16 are chosen: that of its operands together, or
+        of its answers."""
         if self.adjusted is not None:
             return self.adjusted.loss
         return sum(choice.loss for choice in (self.weight, self.activation) if choice is not None)
@@ -87,13 +89,14 @@ class _Layer:
 class FP8Quantizer:
     """Finds formats and scales, converts a model with them, and writes output_dir/quantize.log.
 
-    loss_type: mse, mae, snr (noise over signal), kld or cos_dist, the measure of an operand's values beside
-    what 8 bits make of them; or gptq, for fp8_weight: formats and scales are those of `fp8_params`, and
-    weights are adjusted so that the products' answers change least. num_of_layers_keep_fp16: so many products
-    of largest loss stay in half; ours is the sum over the operands. options: `fp8_params` and
-    `fp8_skip_op_names` as `Converter` takes them, which go before those that it was given.
+    loss_type: mse, mae, snr (noise over signal), kld or cos_dist, the measure between an operand's
+    values and their 8-bit approximation. Or gptq, for fp8_weight: formats and scales are those of
+    `fp8_params`, and weights are adjusted so that the products' answers change least.
+    num_of_layers_keep_fp16: number of products of largest loss that stay in half; our loss is the
+    sum over the operands. options: `fp8_params` and `fp8_skip_op_names` as `Converter` takes them;
+    they override those that the converter was given.
 
-    What activations are inside the bodies of If, Loop and Scan is not looked at: they take `fp8_params`.
+    Activations inside the bodies of If, Loop and Scan are not examined: they use `fp8_params`.
     """
 
     def __init__(
@@ -125,8 +128,11 @@ class FP8Quantizer:
         self._given = Notes.of_options(options or {})
 
     def quantize(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:
-        """The 8-bit model; `onnx_model` stays as it is. Raises CompileError for one that is not in half, or
-        without weights, and for samples that do not fit."""
+        """Return the 8-bit model; `onnx_model` is not changed.
+
+        Raises CompileError for a model that is not in half or has no weights, and for samples that
+        do not fit.
+        """
         model = onnx.ModelProto()
         model.CopyFrom(onnx_model)
         notes = self._given.over(Notes.take(model))
@@ -202,7 +208,7 @@ class FP8Quantizer:
         samples = read_samples(self._data)
         candidate = Candidate(params.weight_format, params.weight_scale)
         users = Counter(name for node in iter_nodes(model.graph) for name in node.input)
-        # A weight that others read, too, would have to suit them all: it is rounded.
+        # A weight that several nodes read would have to suit them all: it is rounded instead.
         layouts = {
             layer.name: layout
             for layer in layers
@@ -251,7 +257,7 @@ def _layout(product: Product) -> Layout | None:
 
 
 def _iter_groups(layers: Iterable[_Layer], layouts: Mapping[str, Layout]) -> Iterator[list[_Layer]]:
-    """Layers whose Hessians fit into memory together."""
+    """Yield groups of layers whose Hessians fit into memory together."""
     group: list[_Layer] = []
     size = 0
     for layer in layers:
@@ -270,14 +276,14 @@ def _pair(choice: Choice) -> tuple[str, int]:
 
 
 def _describe(values: Values, best: Candidate) -> tuple[str, ...]:
-    """Moments of the values, of what 8 bits make of them, and of the noise between."""
+    """Return lines with the moments of the values, their 8-bit approximation, and the noise."""
     quantised = values.quantise(best)
     pairs = {"original": values.values, "quantised": quantised, "noise": quantised - values.values}
     return tuple(f"    {name}: {Moments.of(each, values.counts).describe()}" for name, each in pairs.items())
 
 
 def _iter_losses(choice: Choice) -> Iterator[str]:
-    """The losses of all candidates, a line for each format."""
+    """Yield the losses of all candidates, a line for each format."""
     for name in dict.fromkeys(candidate.quarter.name for candidate in CANDIDATES):
         losses = {c.scale: loss for c, loss in choice.losses.items() if c.quarter.name == name}
         yield f"    {name}: " + ", ".join(f"{scale}: {losses[scale]:.4g}" for scale in sorted(losses))

@@ -1,5 +1,5 @@
-"""The real tool's runtime over `model_runtime`: runners that write into the caller's arrays, their
-configurations, devices."""
+"""The real tool's runtime on top of `model_runtime`: runners that write into the caller's arrays,
+their configurations, and devices."""
 
 from model_runtime import InputMemoryView, OutputMemoryView
 

@@ -1,4 +1,7 @@
-"""How runners are made: the real tool's fields and defaults. What is particular to packing is packing's."""
+"""Configurations of runners: the real tool's fields and defaults.
+
+The configuration of packing is in `packing`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from model_runtime import Device, ModelRunnerConfig
 
 
 class RunnerType(IntEnum):
-    """Which runner a configuration is for, by the numbers of the C++ class."""
+    """Type of the runner that a configuration is for, by the numbers of the C++ class."""
 
     ModelRunner = 0
     PackRunner = 1
@@ -23,46 +26,50 @@ class RunnerType(IntEnum):
 
 @dataclass
 class DeviceWaitConfig:
-    """How long to wait for a device, and how long between two looks, in seconds."""
+    """Timeout of waiting for a device, and time between two checks, in seconds."""
 
     timeoutSec: int = 1
     sleepTimeSec: int = 6
 
     def for_model_runner(self) -> model_runtime.DeviceWaitConfig:
-        """The same for model_runtime."""
+        """Return the same configuration for model_runtime."""
         timeout, sleep = timedelta(seconds=self.timeoutSec), timedelta(seconds=self.sleepTimeSec)
         return model_runtime.DeviceWaitConfig(timeout=timeout, sleepTime=sleep)
 
 
 class ReplicaIdToDevice(dict[int, Device]):
-    """Devices by the replica that is to run on them."""
+    """Devices by the replica that runs on them."""
 
 
 HIDDEN = ("device_wait_config", "replica_to_device", "flush_by_name", "index_check")
-"""Fields that are not shown, as ours are not."""
+"""Fields that are not shown; our own fields are hidden too."""
 
 
 @dataclass(repr=False)
 class RuntimeConfig(ModelRunnerConfig):
-    """How a Runner is made: `model_runtime.ModelRunnerConfig`, with the real tool's wait for a device.
+    """Configuration of a Runner: `model_runtime.ModelRunnerConfig`, with the real tool's wait for a
+    device.
 
-    Scripts set further attributes, some of them misspelt, as the real class lets them: these change nothing.
+    Scripts set additional attributes, some of them misspelt. The real class allows this; they
+    change nothing.
     """
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)  # type: ignore[assignment]
     replica_to_device: Mapping[int, Device] = field(default_factory=ReplicaIdToDevice)
     index_check: str = "clamp"
-    """Ours: published scripts feed indices that are out of range, at which no chip raises."""
+    """Ours: published scripts feed indices out of range, for which no chip raises an error."""
     runner_type: ClassVar[RunnerType] = RunnerType.ModelRunner
 
     def __repr__(self) -> str:
-        """JSON as the real class prints it: the names of the C++ class, sorted; devices and data for flushing
-        are left out."""
+        """Return JSON as the real class prints it, with the sorted names of the C++ class.
+
+        Devices and data for flushing are left out.
+        """
         real = [entry.name for entry in fields(self) if entry.name not in (*HIDDEN, *self.OURS)]
         return describe(self, real, self.device_wait_config)
 
     def for_model_runner(self) -> ModelRunnerConfig:
-        """The same for model_runtime."""
+        """Return the same configuration for model_runtime."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(ModelRunnerConfig)}
         values["device_wait_config"] = self.device_wait_config.for_model_runner()
         values["replica_to_device"] = dict(self.replica_to_device)
@@ -70,11 +77,11 @@ class RuntimeConfig(ModelRunnerConfig):
 
 
 class LightRunnerConfig(RuntimeConfig):
-    """How a LightRunner is made."""
+    """Configuration of a LightRunner."""
 
 
 def describe(config: Any, names: list[str], wait: DeviceWaitConfig) -> str:
-    """Those fields of a configuration, its wait for a device and its runner, as JSON."""
+    """Return these fields of a configuration, its device wait and runner type, as JSON."""
     named = {_to_camel(name): getattr(config, name) for name in names}
     named["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
     named["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
@@ -82,6 +89,6 @@ def describe(config: Any, names: list[str], wait: DeviceWaitConfig) -> str:
 
 
 def _to_camel(name: str) -> str:
-    """timeout_ns -> timeoutNS, as the C++ class spells it."""
+    """Convert timeout_ns to timeoutNS, as the C++ class spells it."""
     first, *rest = name.split("_")
     return first + "".join(part.upper() if part in ("ns", "io") else part.capitalize() for part in rest)

@@ -1,4 +1,5 @@
-"""HostConcatRunner: many small inputs that apply_host_concat_split has made one are concatenated here."""
+"""HostConcatRunner: concatenates inputs that apply_host_concat_split has merged into joint
+inputs."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ from poprt.runtime.runners import Array, Arrays, LightRunner
 
 @dataclass
 class HostConcatConfig:
-    """One joint input: its name, the inputs that it is made of, in their order, its shape (inputs, elements
-    of each) and size. `input_shape`, the shape of each of them, is ours: without it they are described as
-    flat."""
+    """Configuration of one joint input: its name, its original inputs in order, its shape (inputs,
+    elements of each) and size.
+
+    `input_shape`, the shape of each original input, is ours: without it they are described as flat.
+    """
 
     tensor_name: str = ""
     input_tensor_names: Sequence[str] = ()
@@ -32,17 +35,20 @@ class HostConcatConfig:
 
 @dataclass(repr=False)
 class HostConcatRunnerConfig(LightRunnerConfig):
-    """How a HostConcatRunner is made. `host_concat_config` has the joint inputs by name; without any they
-    are read from the PopEF's opaque blob, which callers copy there out of the converted model's metadata."""
+    """Configuration of a HostConcatRunner.
+
+    `host_concat_config` has the joint inputs by name. If it is empty, they are read from the
+    PopEF's opaque blob, which callers copy there from the converted model's metadata.
+    """
 
     host_concat_config: Mapping[str, HostConcatConfig] = field(default_factory=dict)
 
 
 class HostConcatRunner(LightRunner):
-    """Takes the inputs that the model had before apply_host_concat_split, of any number of rows as Runner
-    does. A model that did not go through it runs as it is.
+    """Runner that takes the inputs that the model had before apply_host_concat_split.
 
-    Raises ModelRuntimeError for a configuration that does not fit the model.
+    Requests may have any number of rows, as for Runner. A model without joint inputs runs
+    unchanged. Raises ModelRuntimeError for a configuration that does not fit the model.
     """
 
     def __init__(
@@ -58,7 +64,7 @@ class HostConcatRunner(LightRunner):
         self._parts = {name for each in self._joined.values() for name in each.input_tensor_names}
 
     def execute_async(self, input: Arrays, output: Arrays) -> OutputFutureMemory:
-        """As Runner's, of the old inputs."""
+        """Start a request with the original inputs, like `Runner.execute_async`."""
         rest = {name: array for name, array in input.items() if name not in self._parts}
         joined = {name: _join(each, input) for name, each in self._joined.items()}
         return super().execute_async({**rest, **joined}, output)
@@ -66,11 +72,11 @@ class HostConcatRunner(LightRunner):
     executeAsync = execute_async
 
     def execute(self, input: Arrays, output: Arrays) -> None:
-        """As Runner's, of the old inputs."""
+        """Execute a request with the original inputs, like `Runner.execute`."""
         self.execute_async(input, output).wait()
 
     def get_execute_inputs(self) -> list[DataDesc]:
-        """The old inputs, those that were joined in the place of what they became."""
+        """Return the original inputs; merged ones are in the place of their joint input."""
         found = []
         for described in super().get_execute_inputs():
             joined = self._joined.get(described.name)
@@ -79,7 +85,7 @@ class HostConcatRunner(LightRunner):
 
 
 def _part(described: DataDesc, joined: HostConcatConfig) -> list[DataDesc]:
-    """The inputs of which a joint one is made."""
+    """Return the original inputs of a joint input."""
     names = joined.input_tensor_names
     shape = list(joined.input_shape) or described.shape[1:]
     size = described.size_in_bytes // len(names)
@@ -125,7 +131,7 @@ def _check(joined: HostConcatConfig, known: Mapping[str, DataDesc]) -> None:
 
 
 def _read_blob(blobs: Mapping[str, bytes]) -> dict[str, HostConcatConfig]:
-    """What apply_host_concat_split has written: JSON, joint inputs by name."""
+    """Read what apply_host_concat_split has written: JSON, joint inputs by name."""
     blob = blobs.get(sHostConcatRunnerConfig)
     if blob is None:
         return {}

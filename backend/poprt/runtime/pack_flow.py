@@ -1,5 +1,5 @@
-"""Requests of different lengths that share runs: who waits for whom, and for how long. Where they lie in the
-arrays of a run is pack_layout's."""
+"""Scheduling of requests of different lengths that share runs: which requests wait for each other,
+and how long. pack_layout places them in the arrays of a run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from simipu.watchdog import WATCHDOG
 from poprt.runtime.pack_layout import Array, Group, PackLayout, Sample
 from poprt.runtime.packing import PackRunnerConfig
 
-MOST_GROUPS = 64
-"""Runs that may wait for the device before whoever brings more has to wait, too: bounds the memory."""
+MAX_GROUPS = 64
+"""Maximum number of runs that wait for the device before new requests are blocked, too; it limits
+the memory."""
 _STOPPED = "the runner was closed before the request was computed"
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A group on its way, with the promises of its samples, and when it is sent at the latest (None: when
-    it is full)."""
+    """A group that is being filled or run, with the promises of its samples.
+
+    The run is sent at the deadline at the latest.
+    """
 
     group: Group
     deadline_ns: int
@@ -44,12 +47,13 @@ class _Run:
 
 
 class PackFlow:
-    """Packs requests into runs of a ModelRunner, in the order in which they come, and answers each for
-    itself.
+    """Packs requests into runs of a ModelRunner, in the order of their arrival, and answers each
+    separately.
 
-    A run is sent when it is full, that is when the next sample does not fit, or as long after its first
-    sample as the configuration says. Where it fails because values are refused, each of its samples is run
-    again, alone. `close` it; one that is dropped ends by itself.
+    A run is sent when it is full, that is when the next sample does not fit, or after the
+    configured time since its first sample. If a run fails because values are rejected, each of its
+    samples is run again, alone. Callers should `close` it; a PackFlow without references ends by
+    itself.
     """
 
     def __init__(self, runner: ModelRunner, config: PackRunnerConfig) -> None:
@@ -61,45 +65,47 @@ class PackFlow:
         self._core.start()
 
     def getExecuteInputs(self) -> list[DataDesc]:
-        """What a run takes: of a request, the part of one sample."""
+        """Return the inputs of a run; a request has the part of one sample."""
         return self._runner.getExecuteInputs()
 
     def getExecuteOutputs(self) -> list[DataDesc]:
-        """What a run gives."""
+        """Return the outputs of a run."""
         return self._runner.getExecuteOutputs()
 
     def execute(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
     ) -> OutputMemory:
-        """Compute one sample and wait."""
+        """Compute one sample and wait for the results."""
         return self.executeAsync(inputs, outputs).wait()
 
     def executeAsync(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
     ) -> OutputFutureMemory:
-        """Compute one sample: arrays of its length, or padded where padding is removed.
+        """Start computing one sample: arrays of its length, or padded ones if padding is removed.
 
-        Results are written to the beginning of the arrays in `outputs`, which must have room: as many places
-        as the sample has, or all of its row where the model takes samples apart; None has arrays made.
-        Raises ModelRuntimeError for a sample that does not fit into a run, StoppedError once the runner is
-        closed.
+        Results are written to the beginning of the arrays in `outputs`. They need as many places as
+        the sample has, or all of its row if the model separates the samples. None allocates the
+        arrays. Raises ModelRuntimeError for a sample that does not fit into a run, and StoppedError
+        after the runner is closed.
         """
         sample, promise = self._core.add(inputs, outputs)
         return OutputFutureMemory(list(sample.outputs), promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
-        """None: a PackRunnerConfig cannot ask for them."""
+        """Return the runner's tracepoints: none, because a PackRunnerConfig cannot request them."""
         return self._runner.getRequestTracepoints()
 
     def close(self) -> None:
-        """Stop. Requests that have no results yet get a StoppedError."""
+        """Stop. Requests without results get a StoppedError."""
         self._finalizer.detach()
         self._core.close()
 
 
 class _Core:
-    """What the thread of a PackFlow holds, which must not hold the PackFlow itself. As a session, it ends
-    with the interpreter (model_runtime.exits)."""
+    """State of the thread of a PackFlow, which must not hold a reference to the PackFlow itself.
+
+    Like a session, it ends with the interpreter (model_runtime.exits).
+    """
 
     def __init__(self, runner: ModelRunner, layout: PackLayout, timeout_ns: int) -> None:
         self._runner, self._layout, self._timeout_ns = runner, layout, timeout_ns
@@ -108,33 +114,35 @@ class _Core:
         FORKS.watch(self)
 
     def forget_parent(self) -> None:
-        """Begin without requests and without a thread. In a fork those are the parent's, and a thread of the
-        parent's may have had the lock."""
+        """Reset to a state without requests and without a thread.
+
+        In a fork these belong to the parent, and a thread of the parent may have held the lock.
+        """
         self._lock = Condition()
         self._open: _Run | None = None
         self._ready: deque[_Run] = deque()
-        """Runs of one sample that failed beside others."""
+        """Runs of one sample that failed together with others."""
         self._sent = 0
         self._is_asleep = False
         self._thread: SessionThread | None = None
 
     @property
     def is_served(self) -> bool:
-        """Whether its thread was started in this process."""
+        """Return whether its thread was started in this process."""
         return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread that sends what has waited long enough."""
+        """Start the thread that sends runs whose deadline has passed."""
         attend(self)
         self._thread = SessionThread(self._serve, "poprt packing", self)
         self._thread.start()
 
     def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> tuple[Sample, Promise]:
-        """Put a request into the run that is open, or send that and open another."""
+        """Add a request to the open run, or send that run and open another."""
         sample = self._layout.read(inputs, outputs)
         promise = Promise()
         with self._lock:
-            while self._sent >= MOST_GROUPS and not self._is_stopped:
+            while self._sent >= MAX_GROUPS and not self._is_stopped:
                 with endless_wait:
                     self._lock.wait()
             if self._is_stopped:
@@ -155,22 +163,22 @@ class _Core:
         return sample, promise
 
     def stop(self) -> None:
-        """Take no more requests, and have the thread answer those that were not sent."""
+        """Reject new requests, and let the thread answer those that were not sent."""
         with self._lock:
             self._is_stopped = True
             self._lock.notify_all()
 
     def cancel(self) -> None:
-        """The same: runs in flight are the ModelRunner's to end."""
+        """Stop like `stop`: the ModelRunner ends the runs in flight."""
         self.stop()
 
     def abandon(self) -> None:
-        """Stop, and give the ModelRunner up, which nobody else has: it ends its run."""
+        """Stop, and drop the only reference to the ModelRunner, which then ends its run."""
         self._is_abandoned = True
         self.stop()
 
     def close(self) -> None:
-        """Stop, answer everything, and close the ModelRunner."""
+        """Stop, answer all requests, and close the ModelRunner."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -180,14 +188,14 @@ class _Core:
         return _Run(self._layout.open(), time.perf_counter_ns() + self._timeout_ns)
 
     def _send(self, run: _Run) -> None:
-        """Hand a run to the device; hold the lock."""
+        """Send a run to the device; the caller holds the lock."""
         if run is self._open:
             self._open = None
         self._layout.seal(run.group)
         self._sent += 1
         try:
             future = self._runner.executeAsync(run.group.arrays)
-        except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
+        except Exception as error:  # noqa: BLE001  every request gets an answer
             self._sent -= 1
             _refuse(run, error)
             return
@@ -205,13 +213,13 @@ class _Core:
             if again:
                 self._ready.extend(map(self._set_apart, run.group.samples, run.promises))
             self._sent -= 1
-            if again or self._sent == MOST_GROUPS - 1:
+            if again or self._sent == MAX_GROUPS - 1:
                 self._lock.notify_all()
 
     def _give(self, sample: Sample, results: OutputMemory, promise: Promise) -> None:
         try:
             self._layout.give(sample, results)
-        except Exception as error:  # noqa: BLE001  of one request, of which its neighbours are to know nothing
+        except Exception as error:  # noqa: BLE001  fails one request, not the others of its run
             promise.set_exception(error)
         else:
             views = {name: array.view(TensorMemory) for name, array in sample.outputs.items()}
@@ -243,8 +251,11 @@ class _Core:
             self._send(self._open)
 
     def _sleep(self) -> None:
-        """Until something is due. A run that is opened meanwhile is due later than the one that is waited
-        for: only who sleeps without end is woken for it."""
+        """Wait until a run is due.
+
+        A run that is opened in the meantime is due later than the current one. Only a sleep without
+        a timeout is therefore woken for it.
+        """
         if self._ready or self._is_stopped:
             return
         if self._open is None:
@@ -264,6 +275,9 @@ def _refuse(run: _Run, error: BaseException) -> None:
 
 
 def _abandon(core: _Core) -> None:
-    """A finalizer. In a fork without a request there is no thread to end."""
+    """Abandon the core; this is a finalizer.
+
+    In a fork without a request there is no thread to end.
+    """
     if core.is_served:
         WATCHDOG.soon(core.abandon)

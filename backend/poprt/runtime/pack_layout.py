@@ -1,6 +1,6 @@
-"""What the tensors of a model are to a PackRunner: which have a sample's length, which a row for each sample,
-and how samples are put into the arrays of a run and taken out again. No thread is here.
-"""
+"""Layout of a model's tensors for a PackRunner: which have a sample's length, and which a row for
+each sample. It puts samples into the arrays of a run and takes them out again. This module starts
+no thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Sample:
-    """One request: its arrays of their valid length, by input, where its results go, and where it is put."""
+    """One request: its arrays of valid length by input, its result arrays, and its position."""
 
     inputs: dict[str, Array]
     lengths: tuple[int, ...]
@@ -44,20 +44,20 @@ class Sample:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The samples of one run, in the order of their requests, and the arrays that they are put into."""
+    """The samples of one run, in the order of their requests, and the arrays that hold them."""
 
     arrays: dict[str, Array]
     flat: dict[str, Array]
-    """The arrays of dynamic inputs with their rows one behind the other."""
+    """The arrays of dynamic inputs, with all rows concatenated."""
     places: list[Places]
     samples: list[Sample] = field(default_factory=list)
 
 
 class PackLayout:
-    """How samples lie in the inputs and outputs of one model.
+    """Layout of samples in the inputs and outputs of one model.
 
-    Raises ModelRuntimeError where the configuration names what the model lacks, or a tensor is neither of a
-    sample's length nor has a row for each.
+    Raises ModelRuntimeError if the configuration names a tensor that the model lacks, or if a
+    tensor neither has a sample's length nor a row for each sample.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PackLayout:
         self._unpack_info = self._find_unpack_info(config.unpack_info_input_name)
         self._numbers_mask = config.disable_data_across_rows
         self.most = self._find_most(config.max_valid_num)
-        """Samples that a run has place for, whatever their lengths."""
+        """Maximum number of samples of a run, whatever their lengths."""
         self._segments = self._find_segments(config)
         self._segment_of = {name: i for i, each in enumerate(self._segments) for name in each.names}
         self._rests = self._find_rests()
@@ -83,8 +83,10 @@ class PackLayout:
         self._check_mask()
 
     def read(self, inputs: Arrays, outputs: Arrays | None) -> Sample:
-        """The sample of a request, with outputs of its own for None. Raises ModelRuntimeError, naming it, for
-        what does not fit into a run."""
+        """Return the sample of a request, with new output arrays if `outputs` is None.
+
+        Raises ModelRuntimeError, naming the tensor, for data that do not fit into a run.
+        """
         for name in inputs:
             if name not in self._inputs:
                 raise ModelRuntimeError(f"input {name!r} is not known; there are {', '.join(self._inputs)}")
@@ -114,7 +116,7 @@ class PackLayout:
         return Sample(arrays, tuple(lengths), outputs)
 
     def open(self) -> Group:
-        """Room for the samples of a run: zeros."""
+        """Return an empty group for the samples of a run; its arrays are zeros."""
         arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._inputs.items()}
         flat = {
             name: arrays[name].reshape(segment.rows * segment.places, *self._rests[name])
@@ -126,7 +128,7 @@ class PackLayout:
         return Group(arrays, flat, places)
 
     def put(self, group: Group, sample: Sample) -> bool:
-        """Put a sample into a group, if it has room."""
+        """Put a sample into a group if it fits; return whether it does."""
         if len(group.samples) >= self.most:
             return False
         starts = tuple(
@@ -147,7 +149,7 @@ class PackLayout:
             place = flat[name][start : start + len(array)]
             place[:] = array
             if name == numbered:
-                # A mask may be of any values but 0: what counts is which sample it is.
+                # A mask may have any values except 0: the sample's number replaces them.
                 np.not_equal(place, 0, out=place, casting="unsafe")
                 if numbers[index] > 1:
                     place *= numbers[index]
@@ -156,7 +158,7 @@ class PackLayout:
         return True
 
     def seal(self, group: Group) -> None:
-        """Number the samples by where they lie, and fill in what the model is told of each."""
+        """Number the samples by position, and fill in the inputs that describe each sample."""
         ordered = sorted(group.samples, key=lambda sample: sample.starts)
         for number, sample in enumerate(ordered):
             sample.number = number
@@ -170,7 +172,7 @@ class PackLayout:
                 info[: len(ordered), column] = places.lengths(starts, lengths)
 
     def give(self, sample: Sample, results: Arrays) -> None:
-        """Copy a sample's results to where its request wants them."""
+        """Copy a sample's results to the arrays of its request."""
         start, length = sample.starts[0], sample.lengths[0]
         for name, place in sample.outputs.items():
             if self._is_whole[name]:
@@ -183,7 +185,7 @@ class PackLayout:
                 place.flat[: found.size] = found.ravel()
 
     def _find_rests(self) -> dict[str, tuple[int, ...]]:
-        """What is left of each shape behind rows and places."""
+        """Return the dimensions of each shape after rows and places."""
         rests = {}
         for name, (shape, _) in {**self._outputs, **self._inputs}.items():
             segment = self._segments[self._segment_of.get(name, 0)]
@@ -231,7 +233,7 @@ class PackLayout:
         if all(isinstance(each, str) for each in config.dynamic_group):
             groups = [[name for group in groups for name in group]]
         if len(groups) == 1:
-            # All of one shape belong together, whether their padding is to be removed or not.
+            # All inputs of one shape belong together, whether or not their padding is removed.
             first = config.dynamic_input_name or next(iter([*groups[0], config.mask_name]), "")
             first = first or next(iter(self._candidates()), "")
             shape = self._known(first)
@@ -282,7 +284,10 @@ class PackLayout:
         return PackAlgorithm.end_to_end if crosses else PackAlgorithm(config.algorithm)
 
     def _is_taken_whole(self, name: str) -> bool:
-        """Whether an output has a row for each sample; otherwise it has the dynamic inputs' places."""
+        """Return whether an output has a row for each sample.
+
+        Otherwise it has the dynamic inputs' places.
+        """
         shape, segment = self._outputs[name][0], self._segments[0]
         if self._unpack_info and shape[:1] == self._inputs[self._unpack_info][0][:1]:
             return True
@@ -295,7 +300,10 @@ class PackLayout:
         )
 
     def _miss(self, name: str) -> None:
-        """A published script leaves an input out and gets zeros."""
+        """Log a warning for a missing input, or raise ModelRuntimeError if it is required.
+
+        A published script omits an input and gets zeros.
+        """
         if name in (self._mask, self._segments[0].names[0]):
             raise ModelRuntimeError(
                 f"input {name!r} is not given; a sample has {', '.join(self._segment_of)}"
@@ -305,7 +313,7 @@ class PackLayout:
             _log.warning("input %r is not given: its samples are zeros", name)
 
     def _find_kept(self, inputs: Arrays) -> tuple[int, Array | slice]:
-        """The length of a padded sample, and which of its places hold something."""
+        """Return the length of a padded sample, and which of its places hold data."""
         if self._mask not in inputs:
             raise ModelRuntimeError(f"input {self._mask!r} is not given, by which padding is removed")
         mask = np.asarray(inputs[self._mask]).reshape(-1)
@@ -351,7 +359,7 @@ class PackLayout:
                 )
 
     def _result_shape(self, name: str, length: int) -> tuple[int, ...]:
-        """What one sample of that length gets."""
+        """Return the shape of an output for one sample of that length."""
         return self._outputs[name][0][1:] if self._is_whole[name] else (length, *self._rests[name])
 
     def _check_outputs(self, outputs: Arrays, length: int) -> None:

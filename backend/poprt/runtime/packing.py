@@ -1,7 +1,7 @@
-"""Where samples of different lengths go in a compiled input of rows by places: the packing algorithms, and
-how a PackRunner is told to use them. No array and no thread is here.
+"""Placement of samples of different lengths in a compiled input of rows by places: the packing
+algorithms, and the configuration of a PackRunner. This module has no arrays and no threads.
 
-The rows of an input lie one behind the other: a place is counted through all of them.
+The rows of an input are concatenated: places are counted through all rows.
 """
 
 from __future__ import annotations
@@ -20,34 +20,39 @@ NO_PLACE = -1
 
 
 class PackAlgorithm(IntEnum):
-    """How samples are packed. The numbers are ours, but for the default, which is the first."""
+    """Algorithm that packs samples.
+
+    The numbers are ours, except the default, which is the first.
+    """
 
     next_fit = 0
-    """Into the row that the last sample is in, else into the next."""
+    """Place a sample in the row of the last sample, else in the next row."""
     first_fit = 1
-    """Into the first row that has room."""
+    """Place a sample in the first row with enough space."""
     end_to_end = 2
-    """One behind the other, across rows: the model takes them apart again by its input unpack_info."""
+    """Concatenate samples across rows; the model separates them by its input unpack_info."""
 
 
 @dataclass(repr=False)
 class PackRunnerConfig:
-    """How requests of different lengths are packed into runs. Defaults are the real class's.
+    """Configuration of how requests of different lengths are packed into runs. Defaults are the
+    real class's.
 
-    timeout_microseconds: how long the first sample of a run waits for others; 0: it does not. max_valid_num:
-    the most samples of a run; 0: as many as unpack_info has room for, or as fit. dynamic_input_name: the
-    input whose length is the sample's; without it the mask, else the first input. unpack_info_input_name:
-    the int32 input that takes the samples' lengths; without it the one called unpack_info, if there is one.
-    compile_batch_size: rows, where the inputs were compiled without a dimension for them; -1: they have one.
-    mask_name: the input that says which places hold something. dynamic_group: the inputs that have the
-    sample's length, or lists of them, one for each column of unpack_info; without it all of the shape of
-    dynamic_input_name. algorithm: rows are crossed by end_to_end, and where the model has unpack_info and
-    single-row mode is off. disable_data_across_rows: single-row mode. enable_padding_remove: drop the
-    places whose mask is 0. delimiter_num: zeros between two samples of a row. enable_prefetch_datastreams:
-    changes nothing here.
+    timeout_microseconds: how long the first sample of a run waits for others; 0: it does not wait.
+    max_valid_num: maximum number of samples of a run; 0: as many as unpack_info has space for, or
+    as fit. dynamic_input_name: the input whose length is the sample's; default: the mask, else the
+    first input. unpack_info_input_name: the int32 input that takes the samples' lengths; default:
+    the input called unpack_info, if there is one. compile_batch_size: number of rows, if the inputs
+    were compiled without a dimension for them; -1: they have one. mask_name: the input that says
+    which places hold data. dynamic_group: the inputs that have the sample's length, or lists of
+    them, one for each column of unpack_info; default: all of the shape of dynamic_input_name.
+    algorithm: see PackAlgorithm; end_to_end is always used if the model has unpack_info
+    and single-row mode is off. disable_data_across_rows: single-row mode. enable_padding_remove:
+    drop the places whose mask is 0. delimiter_num: number of zeros between two samples of a row.
+    enable_prefetch_datastreams: has no effect here.
 
-    Scripts set further attributes, some of them misspelt (`algorithom`), as the real class lets them: these
-    change nothing.
+    Scripts set additional attributes, some of them misspelt (`algorithom`). The real class allows
+    this; they change nothing.
     """
 
     timeout_microseconds: int = 0
@@ -64,11 +69,11 @@ class PackRunnerConfig:
     enable_prefetch_datastreams: bool = True
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
     index_check: str = "clamp"
-    """Ours: as RuntimeConfig's."""
+    """Ours: as in RuntimeConfig."""
     runner_type: ClassVar[RunnerType] = RunnerType.PackRunner
 
     def __repr__(self) -> str:
-        """JSON, as RuntimeConfig's."""
+        """Return JSON, as for RuntimeConfig."""
         names = [entry.name for entry in fields(self) if entry.name not in HIDDEN]
         return describe(self, names, self.device_wait_config)
 
@@ -81,7 +86,7 @@ class PackRunnerConfig:
         self.unpack_info_input_name = unpack_info_name or self.unpack_info_input_name
 
     enableSingleRowMode = enable_input_single_row_mode
-    """The spelling of the C++ class."""
+    """Alias with the spelling of the C++ class."""
 
     def enable_padding_remove_mode(self, mask_name: str, group: Sequence[str] = ()) -> None:
         """Drop the places whose mask is 0, from the mask and from the inputs in `group`."""
@@ -89,15 +94,15 @@ class PackRunnerConfig:
         self.mask_name, self.dynamic_group = mask_name, list(group)
 
     enablePaddingRemovePattern = enable_padding_remove_mode
-    """The spelling of the C++ class."""
+    """Alias with the spelling of the C++ class."""
 
     def for_model_runner(self) -> ModelRunnerConfig:
-        """How the runner underneath is made: what is packed already waits for nothing."""
+        """Return the configuration of the underlying runner, which does not wait for requests."""
         wait = self.device_wait_config.for_model_runner()
         return ModelRunnerConfig(device_wait_config=wait, timeout_ns=1, index_check=self.index_check)
 
     def check(self) -> None:
-        """Raise ModelRuntimeError for what no model could be run with."""
+        """Raise ModelRuntimeError for a configuration with which no model could be run."""
         for name in ("timeout_microseconds", "max_valid_num", "delimiter_num"):
             if getattr(self, name) < 0:
                 raise ModelRuntimeError(
@@ -118,21 +123,26 @@ class PackRunnerConfig:
 
 
 class Places(Protocol):
-    """The room of one run. `find` changes nothing; what it found is there until the next `take`."""
+    """Free places of one run.
+
+    `find` changes nothing; the place that it returns is free until the next `take`.
+    """
 
     def find(self, length: int) -> int:
-        """Where a sample of that length would begin; NO_PLACE where it does not fit."""
+        """Return where a sample of that length would begin; NO_PLACE if it does not fit."""
 
     def take(self, start: int, length: int) -> int:
-        """Put a sample there: its number among those of its row, from 1."""
+        """Put a sample there; return its number among the samples of its row, from 1."""
 
     def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """What unpack_info says of samples in the order of their places: added up from the first on, where
-        each of them begins."""
+        """Return the values of unpack_info for samples in the order of their places.
+
+        Their running sum is where each sample begins.
+        """
 
 
 class EndToEnd:
-    """One behind the other, `delimiter` zeros between."""
+    """Concatenates samples, with `delimiter` zeros between them."""
 
     def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
         self._room, self._delimiter = rows * places, delimiter
@@ -155,11 +165,12 @@ class EndToEnd:
 
 
 class FirstFit:
-    """Into the first row that has room.
+    """Places a sample in the first row with enough space.
 
-    A run takes at least as many of the same samples as NextFit's, and a stream of them at most as many runs:
-    by induction FirstFit is never in a later row than NextFit, nor farther in the same one; and NextFit,
-    whose rows are consecutive pieces of the stream, gets no less far where it starts later.
+    A run takes at least as many of the same samples as NextFit's, and a stream of them at most as
+    many runs. Proof by induction: FirstFit is never in a later row than NextFit, nor farther in the
+    same one. NextFit's rows are consecutive pieces of the stream, so it gets no less far if it
+    starts later.
     """
 
     def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
@@ -187,18 +198,18 @@ class FirstFit:
         return self._samples[row]
 
     def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """See Places: the last of a row has all that is left of it."""
+        """See Places; the last sample gets all remaining places of its row."""
         last = starts[-1] // self._places * self._places + self._places - starts[-1] if starts else 0
         return [*_distances(starts), *([last] if lengths else [])]
 
     def _skip(self, _row: int) -> None:
-        """Look no more where not even a sample of one place fits."""
+        """Skip rows in which not even a sample of one place fits."""
         while self._first < len(self._ends) and self._ends[self._first] + self._delimiter >= self._places:
             self._first += 1
 
 
 class NextFit(FirstFit):
-    """Into the row of the last sample, else into the next."""
+    """Places a sample in the row of the last sample, else in the next row."""
 
     def _skip(self, row: int) -> None:
         self._first = row

@@ -1,4 +1,4 @@
-"""Runners: a model that is fed dicts of arrays and writes into dicts of arrays."""
+"""Runners: they run a model with dicts of input arrays and write into dicts of output arrays."""
 
 from __future__ import annotations
 
@@ -26,40 +26,39 @@ AnyConfig = RuntimeConfig | PackRunnerConfig
 
 
 class Underneath(Protocol):
-    """What a Runner runs with: model_runtime's ModelRunner, or something that looks like one."""
+    """Interface of the runner under a Runner: model_runtime's ModelRunner, or a similar class."""
 
     def execute(self, inputs: Arrays, outputs: Arrays | None = None) -> OutputMemory:
-        """Compute and wait."""
+        """Compute and wait for the results."""
 
     def executeAsync(self, inputs: Arrays, outputs: Arrays | None = None) -> OutputFutureMemory:
-        """Compute."""
+        """Start computing."""
 
     def getExecuteInputs(self) -> list[model_runtime.DataDesc]:
-        """What a request brings."""
+        """Return the inputs of a request."""
 
     def getExecuteOutputs(self) -> list[model_runtime.DataDesc]:
-        """What a request gets."""
+        """Return the outputs of a request."""
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
-        """What became of the last requests."""
+        """Return the tracepoints of the last requests."""
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the runner."""
 
 
 def open_runner(model: popef.Model | str | PathLike[str], config: AnyConfig) -> Underneath:
-    """The runner that the configuration asks for and the file needs."""
+    """Return the runner that the configuration requests."""
     runner = model_runtime.ModelRunner(model, config.for_model_runner())
     return PackFlow(runner, config) if isinstance(config, PackRunnerConfig) else runner
 
 
 class Runner:
-    """Runs a model, from a PopEF file or as it was compiled, for any number of threads. `config` chooses how:
-    a RuntimeConfig has requests of whole batches, or of any number of rows, a PackRunnerConfig packs samples
-    of different lengths.
+    """Runs a model, from a PopEF file or as it was compiled, for any number of threads.
 
-    Raises ModelRuntimeError, LoadError or PopefError for a model that cannot be loaded, and for requests that
-    do not fit.
+    The type of `config` selects how. With a RuntimeConfig, requests have whole batches or any
+    number of rows. A PackRunnerConfig packs samples of different lengths. Raises ModelRuntimeError,
+    LoadError or PopefError for a model that cannot be loaded, and for requests that do not fit.
     """
 
     def __init__(self, popef: str | PathLike[str] | Executable, config: AnyConfig | None = None) -> None:
@@ -68,43 +67,51 @@ class Runner:
         self._runner = open_runner(_read(popef), self._config)
 
     def __reduce__(self) -> tuple[type[Runner], tuple[str | Executable, AnyConfig]]:
-        """Pickle by path, or with the Executable that it was made from, and configuration."""
+        """Pickle the path or the Executable that the runner was made from, and the
+        configuration."""
         return type(self), (self._model, self._config)
 
     def execute(self, input: Arrays, output: Arrays) -> None:
-        """Compute, and write the results into the arrays of `output`, which are of their shapes and types."""
+        """Compute, and write the results into the arrays of `output`, which have the outputs'
+        shapes and types."""
         self._runner.execute(input, output)
 
     def execute_async(self, input: Arrays, output: Arrays) -> OutputFutureMemory:
-        """The same without waiting: what is returned has `wait()`. All arrays stay as they are until then."""
+        """Start computing and return a future with `wait()`.
+
+        No array may change until it has returned.
+        """
         return self._runner.executeAsync(input, output)
 
     executeAsync = execute_async
-    """The older spelling."""
+    """Alias with the older spelling."""
 
     def get_execute_inputs(self) -> list[DataDesc]:
-        """What every request brings; shapes are those of one compiled batch."""
+        """Return the inputs of every request; shapes are those of one compiled batch."""
         return list(map(DataDesc.of, self._runner.getExecuteInputs()))
 
     def get_execute_outputs(self) -> list[DataDesc]:
-        """What every request gets; shapes are those of one compiled batch."""
+        """Return the outputs of every request; shapes are those of one compiled batch."""
         return list(map(DataDesc.of, self._runner.getExecuteOutputs()))
 
     def get_model_inputs(self) -> list[DataDesc]:
-        """The same as get_execute_inputs."""
+        """Return the same as get_execute_inputs."""
         return self.get_execute_inputs()
 
     def get_model_outputs(self) -> list[DataDesc]:
-        """The same as get_execute_outputs."""
+        """Return the same as get_execute_outputs."""
         return self.get_execute_outputs()
 
     def get_request_tracepoints(self) -> list[RequestTracepoint]:
-        """What became of the last requests, see model_runtime.ModelRunner.getRequestTracepoints (ours)."""
+        """Return the tracepoints of the last requests, see
+        model_runtime.ModelRunner.getRequestTracepoints (ours)."""
         return self._runner.getRequestTracepoints()
 
     def close(self) -> None:
-        """Stop, and give the device up; requests that have no results yet get a StoppedError (ours: a runner
-        that is dropped ends by itself)."""
+        """Stop, and release the device; requests without results get a StoppedError.
+
+        This method is ours: a runner without references ends by itself.
+        """
         self._runner.close()
 
 
@@ -113,11 +120,11 @@ def _read(model: str | PathLike[str] | Executable) -> popef.Model | str | PathLi
 
 
 ModelRunner = Runner
-"""The older name."""
+"""Alias with the older name."""
 
 
 class PackRunner(Runner):
-    """A Runner that packs, by the name of the C++ class."""
+    """Runner that packs samples, under the name of the C++ class."""
 
     def __init__(
         self, popef: str | PathLike[str] | Executable, config: PackRunnerConfig | None = None
@@ -126,27 +133,34 @@ class PackRunner(Runner):
 
 
 class LightRunner(Runner):
-    """A Runner that gives its device up and takes it again, and whose streamed weights (constant_weights
-    False) can be set anew."""
+    """Runner that can release its device and take it again, and whose streamed weights can be
+    replaced.
+
+    Weights are streamed if the model was compiled with constant_weights False.
+    """
 
     def __init__(
         self, popef: str | PathLike[str] | Executable, config: LightRunnerConfig | None = None
     ) -> None:
-        """As Runner; CompileError for a file that holds no executable of poprt's."""
+        """Open the runner like Runner.
+
+        Raises CompileError for a file that holds no executable of poprt's.
+        """
         self._executable = popef if isinstance(popef, Executable) else Executable(str(popef))
         self._anchors: dict[str, Array] = {}
         super().__init__(self._executable, config or LightRunnerConfig())
         self._model = self._executable if popef is self._executable else os.path.abspath(str(popef))
 
     def get_model_inputs(self) -> list[DataDesc]:
-        """What every request brings, and the streamed weights."""
+        """Return the inputs of every request, and the streamed weights."""
         weights = self._executable.weights.items()
         return [*self.get_execute_inputs(), *(DataDesc.of_weight(name, value) for name, value in weights)]
 
     def set_input_anchor(self, name: str, array: Array) -> None:
-        """Take `array` as the values of a streamed weight from the next update_weights on.
+        """Set `array` as the values of a streamed weight from the next update_weights on.
 
-        Raises CompileError for another name, type or shape."""
+        Raises CompileError for another name, type or shape.
+        """
         known = self._executable.weights
         if name not in known:
             listed = ", ".join(known) or "none: compile with constant_weights=False"
@@ -160,7 +174,10 @@ class LightRunner(Runner):
         self._anchors[name] = found
 
     def update_weights(self) -> None:
-        """Load the weights that were set; requests in flight have the old ones and are waited for."""
+        """Load the weights that were set.
+
+        Requests in flight use the old weights and are waited for.
+        """
         changed = Executable.of(
             self._executable.executable,
             self._executable.metadata,
@@ -173,7 +190,7 @@ class LightRunner(Runner):
         self.reload()
 
     def stop(self) -> None:
-        """Give the device up; requests that have no results yet get an error."""
+        """Release the device; requests without results get an error."""
         self._runner.close()
 
     def reload(self) -> None:

@@ -1,9 +1,9 @@
-"""The cost model: what a graph would take on the chip, in cycles and bytes of a tile. It knows shapes; of
-values only constants of one element: trip counts, exponents, steps of slices.
+"""Cost model: cycles and tile memory that a graph would take on the chip. It reads shapes; of
+values it reads only constants of one element: trip counts, exponents, steps of slices.
 
-`estimate` has the answer, `walk` costs node after node and follows layouts, `liveness` and `memory` say what
-a tile holds, `outlining` which layers repeat, `placed` which IPU runs what; what an operator takes is said in
-`simipu.operators`.
+`estimate` has the result. `walk` computes the cost of each node and follows layouts. `liveness` and
+`memory` say what a tile holds, `outlining` which layers repeat, `placed` which IPU runs each node.
+The cost of an operator is in `simipu.operators`.
 """
 
 from simipu.cost.estimate import Estimate, estimate, node_cycles

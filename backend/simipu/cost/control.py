@@ -1,4 +1,5 @@
-"""Control flow: the graphs inside a node, how often they run, and what had to be assumed to say so."""
+"""Control flow: the graphs inside a node, how often they run, and the assumptions made about
+that."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from dataclasses import dataclass
 import onnx
 from onnx import numpy_helper
 from onnxgraph import Value, attribute, iter_bodies
-from onnxgraph.inference import MOST_TRIPS, count_trips
+from onnxgraph.inference import MAX_TRIPS, count_trips
 from onnxgraph.weights import has_data
 
 Known = Mapping[str, onnx.TensorProto]
-"""Small constants by name, which may hold a trip count."""
+"""Small constants by name; one may hold a trip count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Bodies:
 
 
 def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known) -> Bodies:
-    """What is inside `node`; nothing for most operators."""
+    """Return the graphs inside `node`; most operators have none."""
     graphs = tuple(iter_bodies(node))
     if node.op_type == "If":
         return Bodies(graphs, 1, "the dearer branch is taken")
@@ -37,7 +38,7 @@ def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known)
 
 
 def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Initializers and constants of one element, by name."""
+    """Return initializers and constants of one element, by name."""
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
@@ -54,7 +55,7 @@ def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> t
     while goes_on in makers and makers[goes_on].op_type == "Identity":
         goes_on = makers[goes_on].input[0]
     unconditional = goes_on == body.input[1].name or bool(_value(goes_on, {**known, **known_constants(body)}))
-    if trips is None or (trips > MOST_TRIPS and not unconditional):
+    if trips is None or (trips > MAX_TRIPS and not unconditional):
         return 1, "the trip count is not known: one iteration is counted"
     return (
         trips,

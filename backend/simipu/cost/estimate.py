@@ -1,8 +1,8 @@
-"""What one run of a graph would take on the chip, in time and memory. Modelled, never measured; shapes only,
-no values.
+"""Estimated time and memory of one run of a graph on the chip. The estimate is modelled, never
+measured, from shapes only, not from values.
 
-Laws: cycles are integers; every cycle of every tile has exactly one cause, and the causes sum to total cycles
-times tiles.
+Invariants: cycles are integers. Every cycle of every tile has exactly one cause, and the causes sum
+to total cycles times tiles.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.operators.formulas.code import NO_CODE
 from simipu.target import Target
 
-_MOST_TENSORS = 10
-"""That a peak names."""
+_MAX_TENSORS = 10
+"""Maximum number of tensors that a peak lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,53 +34,53 @@ class Estimate:
     """Time and memory of one run of one replica: the compiled batch, once."""
 
     target: Target
-    """With the IPUs of a replica."""
+    """Chip, with the IPUs of one replica."""
     options: CostOptions
     operators: tuple[OperatorCost, ...]
     ipus: tuple[IpuCost, ...]
     host_bytes: int
-    """To and from the host in one run."""
+    """Bytes transferred to and from the host in one run."""
     batch_size: int = 1
     assumptions: tuple[str, ...] = ()
-    """What is not known before the run, and what is taken for it."""
+    """Assumptions about what is not known before the run."""
     calibration: Calibration = CALIBRATION
     stage_cycles: tuple[int, ...] = ()
-    """Of the stages of a pipeline, where nodes say theirs; else each IPU is a stage."""
+    """Cycles of each stage of a pipeline, if nodes name their stages; else each IPU is a stage."""
     peak: Peak | None = None
-    """Of the fullest IPU; None where no node is costed."""
+    """Memory peak of the fullest IPU; None if no node has a cost."""
     cycles: int = field(init=False)
-    """Of one batch on the chip, from the first node to the last, without host transfers."""
+    """Cycles of one batch on the chip, from the first node to the last, without host transfers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cycles", sum(operator.cycles for operator in self.operators))
 
     @property
     def overlapped(self) -> bool:
-        """Whether I/O tiles transfer while the others compute."""
+        """Return whether I/O tiles transfer while the others compute."""
         return self.options.num_io_tiles > 0
 
     @property
     def host_cycles(self) -> int:
-        """Cycles that the transfers of all replicas to and from the host take: the link is shared."""
+        """Cycles of all replicas' transfers to and from the host: they share the link."""
         return math.ceil(self.host_seconds * self.target.clock_hz)
 
     @property
     def total_cycles(self) -> int:
-        """Cycles with the host's transfers: one after the other, or the longer of the two where they
+        """Cycles including the host's transfers: the sum of both, or the longer of the two if they
         overlap."""
         return max(self.cycles, self.host_cycles) if self.overlapped else self.cycles + self.host_cycles
 
     @property
     def interval_cycles(self) -> int:
-        """Cycles from batch to batch: of the slowest stage of a pipeline, or of the busiest IPU where it has
-        several stages; else of all IPUs one after the other."""
+        """Cycles from batch to batch. With pipelining these are the cycles of the slowest stage, or
+        of the busiest IPU if it has several stages; else of all IPUs one after the other."""
         if not self.options.enable_pipelining:
             return self.cycles
         return max(*(ipu.cycles for ipu in self.ipus), *self.stage_cycles, 0)
 
     @property
     def num_stages(self) -> int:
-        """Of a pipeline."""
+        """Number of stages of a pipeline."""
         return len(self.stage_cycles) or self.target.num_ipus
 
     @property
@@ -95,7 +95,7 @@ class Estimate:
 
     @property
     def host_buffer_bytes(self) -> int:
-        """Of the host's memory, for the streams' buffers: the chip has none."""
+        """Bytes of host memory for the streams' buffers; the chip has none."""
         return self.host_bytes * self.options.stream_buffering_depth * self.options.replication_factor
 
     @property
@@ -105,7 +105,8 @@ class Estimate:
 
     @property
     def seconds_per_batch(self) -> float:
-        """Modelled seconds from batch to batch while batches are queued; every replica has one meanwhile."""
+        """Modelled seconds from batch to batch while batches are queued; every replica computes one
+        batch in that time."""
         return batch_seconds(
             self.target.seconds(self.interval_cycles),
             self.host_seconds,
@@ -116,7 +117,8 @@ class Estimate:
 
     @property
     def latency_seconds(self) -> float:
-        """Modelled seconds of a call that waits for its one batch, nothing else being queued."""
+        """Modelled seconds of a call that waits for its one batch while no other batch is
+        queued."""
         host = self.calibration.host_call_seconds + self.calibration.host_batch_seconds
         step = max(self.target.seconds(self.interval_cycles), self.host_seconds) if self.overlapped else 0.0
         return host + pass_seconds(self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped)
@@ -128,7 +130,8 @@ class Estimate:
 
     @property
     def fallback_operators(self) -> dict[str, int]:
-        """How many nodes of each operator have no formula of their own, only a conservative guess."""
+        """Number of nodes of each operator that has no formula of its own, only a conservative
+        guess."""
         counts: dict[str, int] = {}
         for operator in self.operators:
             if operator.work.fallback:
@@ -136,10 +139,10 @@ class Estimate:
         return counts
 
     def by_cause(self) -> dict[str, int]:
-        """Cycles of all tiles of a replica, I/O tiles included, by what they were spent on; sum: total cycles
-        times tiles.
+        """Return the cycles of all tiles of a replica, I/O tiles included, by cause. They sum to
+        total cycles times tiles.
 
-        Transfers keep the I/O tiles busy or, where there are none, all tiles.
+        Transfers keep the I/O tiles busy or, if there are none, all tiles.
         """
         tiles = self.target.num_tiles
         compute = exchange = sync = 0
@@ -153,7 +156,7 @@ class Estimate:
         return {"compute": compute, "exchange": exchange, "sync": sync, "host": host, "idle": idle}
 
     def by_operator(self) -> dict[str, int]:
-        """Cycles by operator type, dearest first."""
+        """Return cycles by operator type, most expensive first."""
         cycles: dict[str, int] = {}
         for operator in self.operators:
             cycles[operator.op_type] = cycles.get(operator.op_type, 0) + operator.cycles
@@ -166,11 +169,11 @@ class Estimate:
 
     @property
     def weight_bytes(self) -> int:
-        """Of a tile of the fullest IPU."""
+        """Bytes of weights on a tile of the fullest IPU."""
         return self.fullest.weight_bytes
 
     def by_memory(self) -> dict[str, int]:
-        """Bytes of the fullest tile at the peak, by what they hold."""
+        """Return the bytes of the fullest tile at the peak, by category."""
         return self.fullest.by_memory()
 
     @property
@@ -180,7 +183,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether every tile of every IPU, I/O tiles too, has memory enough."""
+        """Return whether every tile of every IPU, I/O tiles included, has enough memory."""
         return self.fullest.fullest_tile_bytes <= self.target.bytes_per_tile
 
 
@@ -191,10 +194,10 @@ def estimate(
     batch_size: int = 1,
     calibration: Calibration = CALIBRATION,
 ) -> Estimate:
-    """What one run of a placed graph takes on `target`; `batch_size` samples are in a run.
+    """Estimate one run of a placed graph on `target`; a run has `batch_size` samples.
 
-    Its shapes are those that it declares. `options.num_ipus` counts the chips, not `target`. Raises
-    CompileError for a node with a tensor whose shape is not known.
+    Shapes are those that the graph declares. `options.num_ipus` sets the number of chips, not
+    `target`. Raises CompileError for a node with a tensor of unknown shape.
     """
     options = options or CostOptions()
     graph = placed.graph
@@ -204,7 +207,7 @@ def estimate(
     by_stage = dict.fromkeys(sorted(set(stages)), 0)
     operators = []
     fullest: dict[int, tuple[OperatorCost, int]] = {}
-    """By IPU, with the node's position."""
+    """Node with the most live bytes on each IPU, with the node's position."""
     for operator in walk.iter_operators(graph, ipus):
         operators.append(operator)
         if operator.ipu not in fullest or operator.live_bytes > fullest[operator.ipu][0].live_bytes:
@@ -234,8 +237,9 @@ def node_cycles(
     options: CostOptions,
     calibration: Calibration = CALIBRATION,
 ) -> list[int]:
-    """The cycles of each node of a graph whose shapes are declared, with all that is inside it, as if each
-    were on an IPU of its own: what a pipeline's stages are balanced by."""
+    """Return the cycles of each node of a graph with declared shapes, including the graphs inside
+    the node. Each node is costed as if it had an IPU of its own. The result is used to balance a
+    pipeline's stages."""
     graph = model.graph
     cycles = [0] * len(graph.node)
     walk = Walk(_take_ipu(target, options), options, graph_values(graph), calibration)
@@ -245,7 +249,7 @@ def node_cycles(
 
 
 def _take_ipu(target: Target, options: CostOptions) -> Target:
-    """One IPU, without its I/O tiles."""
+    """Return the target of one IPU without its I/O tiles."""
     return replace(target, num_ipus=1, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
 
 
@@ -261,7 +265,7 @@ def _ipu_cost(
     nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
     options = walk.options
     weights = _weight_bytes(graph, nodes, walk.values, options.num_ipus) + walk.further_weight_bytes[ipu]
-    # A pipeline's stage hands on one batch while it computes the next.
+    # A pipeline's stage passes on one batch while it computes the next.
     handed = [walk.values[node.input[0]].bytes for node in nodes if node.op_type == IPU_COPY]
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
@@ -274,7 +278,7 @@ def _ipu_cost(
 
 
 def _find_streams(graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, Value]) -> Counter[int]:
-    """Bytes to and from the host in one run, by the IPU that reads or makes them."""
+    """Return the bytes to and from the host in one run, by the IPU that reads or computes them."""
     places = place_inputs(graph, ipus)
     for node, ipu in zip(graph.node, ipus, strict=True):
         places.update(dict.fromkeys(node.output, ipu))
@@ -286,8 +290,9 @@ def _find_streams(graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[s
 
 
 def _io_tile_bytes(num_bytes: int, options: CostOptions) -> int:
-    """Of an I/O tile, with so many to and from the host: while a batch is computed the next one's inputs and
-    the last one's outputs lie there (PopART's OverlapInnerLoop), in pieces for the tiles that compute."""
+    """Return the bytes that an I/O tile holds if its IPU transfers `num_bytes` to and from the
+    host. While a batch is computed, the tile holds the next batch's inputs and the last one's
+    outputs (PopART's OverlapInnerLoop), in pieces for the tiles that compute."""
     if not options.num_io_tiles:
         return 0
     held = math.ceil(num_bytes / options.num_io_tiles)
@@ -301,14 +306,15 @@ def _find_peak(operator: OperatorCost, position: int, walk: Walk) -> Peak:
         operator.name,
         operator.op_type,
         operator.work.temporary_bytes,
-        tuple((name, walk.per_tile(size)) for name, size in alive[:_MOST_TENSORS]),
+        tuple((name, walk.per_tile(size)) for name, size in alive[:_MAX_TENSORS]),
     )
 
 
 def _weight_bytes(
     graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], values: dict[str, Value], num_ipus: int
 ) -> int:
-    """Of the weights that `nodes` read; all are on the only IPU, whoever reads them."""
+    """Return the bytes of the weights that `nodes` read. A single IPU has all weights, used or
+    not."""
     read = {name for node in nodes for name in iter_reads(node)}
     return sum(
         values[tensor.name].bytes for tensor in graph.initializer if tensor.name in read or num_ipus == 1

@@ -1,4 +1,4 @@
-"""The host's side of a run: transfers over its link, and its own work for each batch. Modelled, in
+"""Host side of a run: transfers over its link, and its own work for each batch. Modelled, in
 seconds."""
 
 from __future__ import annotations
@@ -7,13 +7,14 @@ from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.target import Target
 
 OVERLAPPED_STEPS = 3
-"""Of a batch where I/O tiles overlap its transfers with computing: it is loaded, computed and stored, each
-while other batches have the other steps (PopART's OverlapInnerLoop). So many threads have to feed a runner
-for the chip to be busy."""
+"""Number of steps of a batch if I/O tiles overlap its transfers with computing: load, compute and
+store, each while other batches are in the other steps (PopART's OverlapInnerLoop). As many threads
+must feed a runner to keep the chip busy."""
 
 
 def transfer_seconds(num_bytes: int, target: Target) -> float:
-    """What moving so many bytes between host and chip takes, in both directions together."""
+    """Return the seconds that moving `num_bytes` between host and chip takes, in both directions
+    together."""
     return num_bytes / target.host_bytes_per_second + target.seconds(2 * target.external_sync_cycles)
 
 
@@ -25,11 +26,11 @@ def batch_seconds(
     batches_per_step: int = 0,
     calibration: Calibration = CALIBRATION,
 ) -> float:
-    """From batch to batch while batches are queued.
+    """Return the seconds from batch to batch while batches are queued.
 
-    Transfers overlap with computing where there are I/O tiles (`overlapped`), else one follows the other; the
-    host prepares the next batch meanwhile. So many batches share the way back to the host and out again,
-    which computing hides, too; 0 leaves it out.
+    Transfers overlap with computing if there are I/O tiles (`overlapped`), else one follows the
+    other; the host prepares the next batch meanwhile. `batches_per_step` batches share the round
+    trip to the host, which computing also hides; 0 leaves it out.
     """
     device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
     if batches_per_step and not overlapped:
@@ -38,7 +39,8 @@ def batch_seconds(
 
 
 def pass_seconds(compute_seconds: float, host_seconds: float, interval: float, *, overlapped: bool) -> float:
-    """From the beginning of a batch's transfers to the end of them, where a batch comes each `interval`: with
-    I/O tiles a step is as long as an interval, whichever of its parts is shorter."""
+    """Return the seconds from the start to the end of a batch's transfers, if a batch comes each
+    `interval`. With I/O tiles a step is as long as an interval, whichever of its parts is
+    shorter."""
     steps = OVERLAPPED_STEPS * interval if overlapped else interval
     return max(steps, compute_seconds + host_seconds)

@@ -1,8 +1,8 @@
-"""Which tensors are alive while a node runs, and on which of the IPUs.
+"""Liveness of tensors: which are alive while a node runs, and on which IPU.
 
-What PopART does in place needs no memory of its own: views, which keep all of their source alive, and
-operators that write over an operand whom nobody needs afterwards (its in-placing pattern is on by default;
-docs/ipu-performance.md, section 8).
+Nodes that PopART runs in place need no memory of their own. These are views, which keep all of
+their source alive, and operators that overwrite an operand that is not needed later. PopART's
+in-placing pattern is on by default (docs/ipu-performance.md, section 8).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simipu.cost.placed import place_inputs
 from simipu.operators import operator_of
 
 _VIEWS = frozenset("Transpose Split Slice Concat Expand Identity".split())
-"""Beside those that the table of operators calls views. Of a Concat's parts each stays where it is."""
+"""Views besides those in the table of operators. The parts of a Concat stay where they are."""
 _LEFT, _EITHER = (0,), (0, 1)
 _IN_PLACE: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(
@@ -28,14 +28,17 @@ _IN_PLACE: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(("Add", "Mul"), _EITHER),
     "Where": (1, 2),
 }
-"""The operands that may be written over: the in-place variants of PopART (willow/src/popx/op), and Tanh,
-which popnn has in place. Subtractions, divisions, comparisons, casts and products have none."""
+"""Operands that may be overwritten: the in-place variants of PopART (willow/src/popx/op), and Tanh,
+which popnn computes in place. Subtractions, divisions, comparisons, casts and products have
+none."""
 
 
 class Liveness:
-    """From the node that makes a tensor to the last that needs it, on the IPU of its maker.
+    """Lifetimes of tensors, each from the node that makes it to the last node that needs it, on the
+    IPU of its maker.
 
-    Weights, and what nodes make of `constants` alone, are not among them: they are always there.
+    Weights, and tensors that nodes compute from `constants` alone, are not included: they are
+    always in memory.
     """
 
     def __init__(
@@ -53,22 +56,22 @@ class Liveness:
         for name, end in self._ends.items():
             self._dying.setdefault(end, []).append(name)
         self._holders: dict[str, str] = {}
-        """What a view shows, where that is one tensor."""
+        """Tensor that each view shows, if it is only one."""
         self._live: dict[str, int] = {}
-        """Tensors with the node that made them: -1 is the host."""
+        """Live tensors with the index of the node that made them; -1 is the host."""
         self._spans: dict[str, tuple[int, int]] = {}
-        """First and last node of those that are dead."""
+        """First and last node of tensors that are dead."""
         self._totals = Counter[int]()
-        """Bytes of what is alive, by IPU: kept, because to add them up for each node would take time in the
-        square of nodes."""
+        """Live bytes, by IPU. The sum is kept because adding up for each node would take quadratic
+        time in the number of nodes."""
         self.freed = 0
-        """Bytes on its IPU that the last node was the last to need."""
+        """Bytes on the last node's IPU that no later node needs."""
         for info in find_inputs(graph):
             if info.name in self._ends and info.name not in self._constants:
                 self._begin(info.name, -1)
 
     def _find_ends(self, graph: onnx.GraphProto) -> dict[str, int]:
-        """The last node that needs a tensor, itself or by a view of it."""
+        """Return for each tensor the last node that needs it, directly or through a view."""
         ends = {info.name: len(graph.node) for info in graph.output}
         for i, node in reversed(list(enumerate(graph.node))):
             shown = max((ends.get(name, i) for name in node.output), default=i) if _is_view(node) else i
@@ -80,7 +83,8 @@ class Liveness:
         return self._values[name].bytes if name in self._values else 0
 
     def during(self, i: int, node: onnx.NodeProto) -> int:
-        """Bytes alive on its IPU while node `i` runs; to be called for each in turn."""
+        """Return the live bytes on the node's IPU while node `i` runs. Call it for each node in
+        order."""
         ipu, reads = self._ipus[i], list(iter_reads(node))
         self._places.update(dict.fromkeys(node.output, ipu))
         if self._constants.issuperset(reads) and not operator_of(node).is_random:
@@ -115,7 +119,8 @@ class Liveness:
                 self._begin(name, i)
 
     def _find_taken(self, i: int, node: onnx.NodeProto) -> str | None:
-        """The tensor whose memory the result gets: one as large that nobody needs afterwards."""
+        """Return the operand whose memory the result reuses: one of the same size that is not
+        needed later, or None."""
         size = self._bytes(node.output[0])
         for index in _IN_PLACE.get(node.op_type, ()):
             if index < len(node.input):
@@ -131,7 +136,8 @@ class Liveness:
             self._totals[self._places[name]] += self._bytes(name)
 
     def iter_alive(self, i: int, ipu: int) -> Iterator[tuple[str, int]]:
-        """The tensors that lie on an IPU while node `i` runs, with their bytes; after the last node."""
+        """Yield the tensors on an IPU while node `i` runs, with their bytes. Call it after the last
+        node."""
         spans: Iterable[tuple[str, tuple[int, int]]] = [
             *self._spans.items(),
             *((name, (begin, len(self._nodes))) for name, begin in self._live.items()),

@@ -1,4 +1,4 @@
-"""What lies on a tile, by the categories of Poplar's memory reports, and where most does."""
+"""Memory of a tile, by the categories of Poplar's memory reports, and the node at its peak."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from simipu.operators.formulas.code import Code
 
 STACK_BYTES = 1_760
 HOST_EXCHANGE_BYTES = 289
-"""Together what a dense layer's profile has beside its own categories, 2,049 bytes (ipu_tensorflow_addons,
-Mk2); the second as an addition's says it (the TensorFlow documentation's report, Mk1; section 8)."""
+"""Stack and host exchange code of a tile. Together they are what a dense layer's profile has
+besides its own categories, 2,049 bytes (ipu_tensorflow_addons, Mk2). The second is the value from
+an addition's profile (the TensorFlow documentation's report, Mk1; section 8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class IpuCost:
-    """What one of the IPUs has of a run: cycles, and bytes of the fullest of the tiles that compute."""
+    """Share of one IPU in a run: cycles, and bytes of the fullest of the tiles that compute."""
 
     cycles: int
     weight_bytes: int
-    """What is always there: weights, constants, and a second copy of a layer's where layers share code."""
+    """Bytes that are always in memory: weights, constants, and a second copy of a layer's weights
+    if layers share code."""
     code: Code
     live_bytes: int
-    """At the peak: tensors, and what the operator there copies."""
+    """Bytes at the peak: tensors, and the operands that the operator there copies."""
     handed_bytes: int = 0
-    """Of a pipeline's stage: what it hands on and is handed meanwhile."""
+    """Bytes that a pipeline's stage passes on and receives meanwhile."""
     io_tile_bytes: int = 0
-    """Of an I/O tile, where there are any: the next inputs and the last outputs, beside its code."""
+    """Bytes of an I/O tile, if there are any: the next inputs and the last outputs, beside its
+    code."""
 
     def by_memory(self) -> dict[str, int]:
-        """Bytes of the fullest tile at the peak, by what they hold."""
+        """Return the bytes of the fullest tile at the peak, by category."""
         return {
             "weights": self.weight_bytes,
             "live": self.live_bytes,
@@ -43,7 +46,7 @@ class IpuCost:
 
     @property
     def code_bytes(self) -> int:
-        """What every program has, and what its operators add to that."""
+        """Bytes of code: what every program has, and what its operators add."""
         own = self.code.vertex_bytes + self.code.state + self.code.exchange + self.code.control
         return own + HOST_EXCHANGE_BYTES + STACK_BYTES
 
@@ -54,18 +57,18 @@ class IpuCost:
 
     @property
     def fullest_tile_bytes(self) -> int:
-        """The same, or of an I/O tile where that holds more."""
+        """Bytes of the fullest tile at the peak, or of an I/O tile if that holds more."""
         return max(self.peak_tile_bytes, self.io_tile_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The node at which most is alive, and what that is. Bytes of a tile."""
+    """Node at which most memory is in use, and its contents. Bytes are per tile."""
 
     ipu: int
     node: str
     op_type: str
     temporary_bytes: int
-    """What the node copies for itself."""
+    """Bytes that the node copies for itself."""
     tensors: tuple[tuple[str, int], ...]
-    """The largest tensors alive there, largest first, without the weights."""
+    """Largest tensors alive at the node, largest first, without the weights."""

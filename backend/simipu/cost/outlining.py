@@ -1,8 +1,9 @@
-"""Layers that repeat share their code; what that takes of memory.
+"""Outlining: layers that repeat share their code, which costs memory.
 
-PopART makes a subgraph of what comes several times (SubgraphOutline, on by default) and calls it. A call
-copies all that goes in, weights too, since tensors are never aliased there (`aliasZeroCopy` is off by
-default; docs/ipu-performance.md, section 8): while a layer runs, its weights are there a second time.
+PopART makes a subgraph of what repeats (SubgraphOutline, on by default) and calls it. A call copies
+all its inputs, weights included, because tensors are never aliased there (`aliasZeroCopy` is off by
+default; docs/ipu-performance.md, section 8). So a second copy of a layer's weights exists while the
+layer runs.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy.typing as npt
 import onnx
 from onnxgraph import Value
 
-_MOST_PERIODS = 32
-"""That are tried: the most frequent distances between equal nodes with weights."""
+_MAX_PERIODS = 32
+"""Maximum number of periods to try: the most frequent distances between equal nodes with
+weights."""
 
 Array = npt.NDArray[Any]
 
@@ -25,11 +27,11 @@ Array = npt.NDArray[Any]
 def find_copied_weights(
     nodes: Sequence[onnx.NodeProto], values: Mapping[str, Value], constants: Collection[str]
 ) -> list[int]:
-    """For each node the bytes, of all tiles, of the weights that are copied when the subgraph with the node
-    is called; 0 where it is called nowhere else.
+    """Return for each node the bytes, over all tiles, of the weights that a call of the node's
+    subgraph copies; 0 if the subgraph is called only once.
 
-    A subgraph is a sequence of nodes that follows itself at least once. Of several ways to see it the one
-    with most nodes is taken, and of those the shortest.
+    A subgraph is a sequence of nodes that is repeated immediately at least once. Among several ways
+    to divide the nodes the one that covers most nodes is chosen, and among those the shortest.
     """
     known = set(constants)
     weights = [_take_weights(node, values, known) for node in nodes]
@@ -49,7 +51,8 @@ def find_copied_weights(
 
 
 def _take_weights(node: onnx.NodeProto, values: Mapping[str, Value], known: set[str]) -> set[str]:
-    """Those that a node reads; what it makes of constants alone becomes one."""
+    """Return the weights that a node reads. A result computed from constants alone counts as a
+    weight, too."""
     read = {name for name in node.input if name in known and name in values}
     if all(name in known for name in node.input if name):
         known.update(node.output)
@@ -57,7 +60,8 @@ def _take_weights(node: onnx.NodeProto, values: Mapping[str, Value], known: set[
 
 
 def _describe(node: onnx.NodeProto, values: Mapping[str, Value]) -> Any:
-    """What two nodes have to have in common to be called as one; values of tensors do not matter."""
+    """Return the key that two nodes must share to be called as one subgraph; values of tensors do
+    not matter."""
     attributes = sorted(
         (each.name, each.i, each.f, each.s, tuple(each.ints), tuple(each.floats)) for each in node.attribute
     )
@@ -69,7 +73,8 @@ def _describe(node: onnx.NodeProto, values: Mapping[str, Value]) -> Any:
 
 
 def _rank_periods(ids: Array, weights: Sequence[Collection[str]]) -> list[int]:
-    """Distances between equal nodes with weights: those first by which most nodes follow themselves."""
+    """Return distances between equal nodes with weights, sorted by the number of nodes that they
+    repeat."""
     last: dict[int, int] = {}
     distances = Counter[int]()
     for i, (kind, read) in enumerate(zip(ids.tolist(), weights, strict=True)):
@@ -77,13 +82,14 @@ def _rank_periods(ids: Array, weights: Sequence[Collection[str]]) -> list[int]:
             if kind in last:
                 distances[i - last[kind]] += 1
             last[kind] = i
-    periods = [period for period, _ in distances.most_common(_MOST_PERIODS)]
+    periods = [period for period, _ in distances.most_common(_MAX_PERIODS)]
     covered = {period: sum(end - start for start, end in _iter_runs(ids, period)) for period in periods}
     return sorted((period for period in periods if covered[period]), key=lambda each: (-covered[each], each))
 
 
 def _iter_runs(ids: Array, period: int) -> Iterator[tuple[int, int]]:
-    """Where whole subgraphs of that length follow themselves: first node, and that behind the last."""
+    """Yield the ranges in which whole subgraphs of length `period` repeat: the first node, and the
+    one after the last."""
     same = np.concatenate([[False], ids[:-period] == ids[period:], [False]])
     edges = np.flatnonzero(np.diff(same.astype(np.int8)))
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

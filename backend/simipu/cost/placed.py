@@ -1,5 +1,5 @@
-"""What a placed graph says of its nodes: which IPU runs each, and where the inputs go. Who places them:
-`poprt.passes.lowering`."""
+"""Placement of a placed graph: which IPU runs each node, and which receives each input.
+`poprt.passes.lowering` places the nodes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 
 def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
-    """The IPU of each node of a placed graph; where there is one IPU, nodes need not say it."""
+    """Return the IPU of each node of a placed graph. With one IPU the nodes need not name it."""
     if num_ipus == 1:
         return [0] * len(graph.node)
     return [int(attribute(node, IPU_ATTRIBUTE, 0)) for node in graph.node]
 
 
 def find_stages(graph: onnx.GraphProto) -> list[int]:
-    """The stage of each node of a placed graph, where nodes say it: of one that does not, that of the node
-    before; none where none does."""
+    """Return the stage of each node of a placed graph. A node that names none has the stage of the
+    node before it. If no node names a stage, the list is empty."""
     said = [attribute(node, STAGE_ATTRIBUTE) for node in graph.node]
     if all(stage is None for stage in said):
         return []
@@ -32,7 +32,7 @@ def find_stages(graph: onnx.GraphProto) -> list[int]:
 
 
 def place_inputs(graph: onnx.GraphProto, ipus: Sequence[int]) -> dict[str, int]:
-    """The IPU to which the host sends each input: the one that reads it first."""
+    """Return the IPU that receives each input from the host: the one that reads it first."""
     found = {info.name: 0 for info in find_inputs(graph)}
     for node, ipu in reversed(list(zip(graph.node, ipus, strict=True))):
         found.update((name, ipu) for name in iter_reads(node) if name in found)

@@ -1,5 +1,5 @@
-"""Walks a placed graph in order and costs its nodes, and those of the graphs inside them, by the table of
-operators. It reads shapes and the IPU of each node, and changes nothing."""
+"""Traversal of a placed graph that computes the cost of its nodes, and of those in graphs inside
+them, with the table of operators. It reads shapes and the IPU of each node, and changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import numpy_helper
 from onnxgraph import Value, graph_values, iter_reads
-from onnxgraph.inference import MOST_TRIPS
+from onnxgraph.inference import MAX_TRIPS
 
 from simipu.cost.control import Bodies, find_bodies, known_constants
 from simipu.cost.liveness import Liveness
@@ -34,24 +34,24 @@ _READ_FOR_THEIR_SCALARS = ("Pow", "CumSum", "CumProd")
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
-    """One node of the graph: what it takes, and what is live on a tile while it runs."""
+    """Cost of one node of the graph, and the live memory of a tile while it runs."""
 
     name: str
     op_type: str
     work: Work
     sync_cycles: int
     live_bytes: int
-    """Of a tile: tensors that are alive, and copies of operands."""
+    """Bytes of a tile: live tensors, and copies of operands."""
     ipu: int = 0
 
     @property
     def cycles(self) -> int:
-        """Compute, exchange and sync of the busiest tile, one after the other."""
+        """Cycles of compute, exchange and sync of the busiest tile, one after the other."""
         return self.work.compute + self.work.exchange + self.sync_cycles
 
 
 class Walk:
-    """Costs the nodes of a graph in order, and those of the graphs inside them."""
+    """Computes the cost of a graph's nodes in order, and of those in graphs inside them."""
 
     def __init__(
         self, target: Target, options: CostOptions, values: dict[str, Value], calibration: Calibration
@@ -59,27 +59,27 @@ class Walk:
         self.target, self.options, self.values, self.calibration = target, options, values, calibration
         self.assumptions: list[str] = []
         self.further_weight_bytes = Counter[int]()
-        """By IPU: of the graphs inside nodes, and of what constants alone make, as far as it is more than
-        they are."""
+        """Bytes, by IPU, of weights of graphs inside nodes, and of results of constants alone, as
+        far as these are larger than the constants."""
         self.position = 0
-        """The node of the main graph that is costed."""
+        """Index of the main graph's node that is being costed."""
         self.liveness: Liveness
-        """Of the main graph, from its first node on."""
+        """Liveness of the main graph; set at its first node."""
         self._plan_options = PlanOptions(
             options.available_memory_proportion, options.use_128bit_conv_unit_load
         )
         self._known: dict[str, onnx.TensorProto] = {}
         self._constants: set[str] = set()
         self._grown: dict[str, int] = {}
-        """Constants that nodes make of constants, and how many elements more they have than those that are
-        weights."""
+        """Constants that nodes compute from constants, with the number of elements that they have
+        more than the weights."""
         self._layouts: dict[str, Layout] = {}
 
     def iter_operators(
         self, graph: onnx.GraphProto, ipus: Sequence[int], inside: str = "", around: int = 0
     ) -> Iterator[OperatorCost]:
-        """The nodes of `graph`, which is inside the node of that name; `around` bytes are alive on a tile
-        meanwhile."""
+        """Yield the cost of each node of `graph`. `inside` is the prefix of the node that contains
+        the graph; `around` bytes of a tile are live meanwhile."""
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
         liveness = Liveness(graph, self.values, ipus, self._constants)
@@ -107,7 +107,7 @@ class Walk:
             self._hold((info.name for info in graph.output), ipus[-1] if ipus else 0)
 
     def per_tile(self, size: int) -> int:
-        """Bytes of the fullest tile."""
+        """Return the bytes of the fullest tile."""
         return math.ceil(size / self.target.num_tiles * self.calibration.imbalance)
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
@@ -115,14 +115,16 @@ class Walk:
         return known and not operator_of(node).is_random
 
     def _hold(self, names: Iterable[str], ipu: int) -> None:
-        """What constants make is computed by the compiler and lies on the chip, if a run needs it."""
+        """Add the bytes of constants that the compiler computes and that lie on the chip because a
+        run needs them."""
         held = {name: self._grown.pop(name, 0) for name in names}
         self.further_weight_bytes[ipu] += sum(
             size * self.values[name].bytes_per_element for name, size in held.items() if size
         )
 
     def _grow(self, node: onnx.NodeProto) -> None:
-        """In elements: a weight that is widened where it is used lies on the chip as narrow as it is."""
+        """Store how many elements the node adds to its constants. Elements count, not bytes: a
+        weight that is widened at its use stays narrow on the chip."""
         taken = [
             self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values
         ]
@@ -148,7 +150,8 @@ class Walk:
         return work
 
     def _place(self, node: onnx.NodeProto, work: Work) -> None:
-        """The layouts of the node's results: a view's follows its source, others' is what their work says."""
+        """Set the layouts of the node's results: a view's follows its source, others are given by
+        their work."""
         if self._is_constant(node):
             return
         read = [name for name in node.input if name in self._layouts and name in self.values]
@@ -171,7 +174,7 @@ class Walk:
                 self._layouts[name] = work.layout or linear(name, value)
 
     def _is_strided(self, node: onnx.NodeProto) -> bool:
-        """Whether a Slice leaves elements out; where its step is not known, it does not."""
+        """Return whether a Slice skips elements; False if its step is unknown."""
         steps = 4
         if node.op_type != "Slice" or len(node.input) <= steps or node.input[steps] not in self._known:
             return False
@@ -202,8 +205,8 @@ class Walk:
     def _iter_bodies(
         self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int
     ) -> Iterator[OperatorCost]:
-        """The node itself, which copies what goes in and comes out, and the nodes of the dearest of the
-        graphs inside it."""
+        """Yield the cost of the node itself, which copies inputs and outputs, and of the nodes of
+        the most expensive graph inside it."""
         self._check_runs(node, bodies, inside)
         if bodies.assumption:
             self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
@@ -226,7 +229,7 @@ class Walk:
 
     @staticmethod
     def _check_runs(node: onnx.NodeProto, bodies: Bodies, inside: str) -> None:
-        if bodies.runs > MOST_TRIPS:
+        if bodies.runs > MAX_TRIPS:
             raise CompileError(
                 f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and nothing ends "
                 "it before"
@@ -234,14 +237,15 @@ class Walk:
 
 
 def operator_work(context: Context) -> Work:
-    """The work of a node, by its entry in the table. What constants alone make is the compiler's work.
+    """Return the work of a node, by its entry in the table. Results of constants alone are computed
+    by the compiler.
 
-    Raises CompileError when a tensor of it has no shape.
+    Raises CompileError if one of the node's tensors has no shape.
     """
     operator = operator_of(context.node)
     cost = operator.cost
     known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
-    # A copy between IPUs is the placement's: the compiler does not undo it.
+    # A copy between IPUs belongs to the placement: the compiler does not remove it.
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
     if cost is None or not context.outputs or folded:
         return Work(VIEW)
@@ -249,14 +253,16 @@ def operator_work(context: Context) -> Work:
 
 
 def _is_empty(context: Context) -> bool:
-    """Whether there is nothing to compute with: what is there of the result is a value to be filled in."""
+    """Return whether a node has no data to compute with; its result, if any, is then filled with a
+    value."""
     settings = operator_of(context.node).shaped_by
     read = [value for place, value in enumerate(context.inputs) if place not in settings]
     return not context.result.size or any(value is not None and not value.size for value in read)
 
 
 def code_of_all(operators: Iterable[OperatorCost], *, outlined: bool) -> Code:
-    """Of a tile. Where it is outlined (PopART's SubgraphOutline), equal operators share their code."""
+    """Return the code of the operators on a tile. With outlining (PopART's SubgraphOutline) equal
+    operators share their code."""
     found: Collection[Work] = [operator.work for operator in operators]
     return sum((work.code for work in (set(found) if outlined else found)), NO_CODE)
 

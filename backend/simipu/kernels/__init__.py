@@ -1,8 +1,8 @@
-"""The chip's arithmetic in C (kernels.h says what it computes), as a library of operators for ONNX Runtime:
-where it is, and whether it can be used here.
+"""The chip's arithmetic in C (kernels.h defines it), as a library of operators for ONNX Runtime:
+the path of the library, and whether it can be used on this machine.
 
-It is compiled when the project is installed. Without it `numerics` writes the same arithmetic out in ONNX
-Runtime's own operators: the same numbers, slower.
+It is compiled when the project is installed. Without it `numerics` expresses the same arithmetic
+with ONNX Runtime's own operators: the same numbers, but slower.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simipu.errors import LoadError
 
 LIBRARY = Path(__file__).with_name("libsimipu.so")
 OPTION = "SIMIPU_KERNELS"
-"""The environment variable that chooses: `none`, or a set of instructions that the machine has."""
+"""Environment variable that selects the kernels: `none`, or an instruction set of the machine."""
 NONE = "none"
 CHOICES = ("avx512", "avx2", "portable", NONE)
 
@@ -29,22 +29,22 @@ _log = logging.getLogger("simipu")
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What computes sums in half and rounds: the instructions that the kernels use, one of CHOICES, and, of
-    none, why."""
+    """Kernels that compute sums in half and round. `instructions` is their instruction set, one of
+    CHOICES; `reason` says why there are none."""
 
     instructions: str
     reason: str = ""
 
     @property
     def are_there(self) -> bool:
-        """Whether the library can be used."""
+        """Return whether the library can be used."""
         return self.instructions != NONE
 
 
 @cache
 def find_kernels() -> Kernels:
-    """Load the library, once for a process, and say in the log what was found. Raises LoadError when the
-    environment asks for what there is not."""
+    """Load the library, once per process, and log the result. Raises LoadError if the environment
+    variable requests kernels that are not available."""
     wanted = os.environ.get(OPTION, "")
     if wanted not in ("", *CHOICES):
         raise LoadError(f"environment variable {OPTION}: expected {', '.join(CHOICES)}, found {wanted!r}")
@@ -63,7 +63,7 @@ def find_kernels() -> Kernels:
 
 @cache
 def warn_of_none() -> None:
-    """Say, once for a process, that a model in half is computed without kernels."""
+    """Log a warning, once per process, that a model in half is computed without kernels."""
     reason = find_kernels().reason
     _log.warning("no kernels: %s; half precision gives the same numbers, several times slower", reason)
 
@@ -77,7 +77,7 @@ def _load() -> Kernels:
     try:
         library = ctypes.CDLL(str(LIBRARY))
         onnxruntime.SessionOptions().register_custom_ops_library(str(LIBRARY))
-    except Exception as error:  # noqa: BLE001  ONNX Runtime's have no base
+    except Exception as error:  # noqa: BLE001  ONNX Runtime's exceptions have no common base
         return Kernels(NONE, f"{LIBRARY} does not load: {error}")
     library.simipu_instructions.restype = ctypes.c_char_p
     return Kernels(library.simipu_instructions().decode())

@@ -1,7 +1,7 @@
-"""How the kernels are compiled: by setup.py, which runs this file before anything is installed, and by tests,
-with sanitizers.
+"""Compilation of the kernels: by setup.py, which runs this file before anything is installed, and
+by tests, with sanitizers.
 
-The library needs neither Python nor a certain version of it.
+The library does not depend on Python or its version.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 FLAGS = [
     *("-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"),
-    # Every product and sum is rounded as it is written down.
+    # Every product and sum is rounded as written in the source.
     *("-ffp-contract=off", "-fno-math-errno"),
 ]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
 SETS: dict[str, list[str]] = {"portable": []}
-"""The flags of each set of instructions that machines of this kind may have."""
+"""Compiler flags of each instruction set that machines of this kind may have."""
 if platform.machine() == "x86_64":
     SETS |= {"avx2": AVX2, "avx512": AVX512}
 UNITS: dict[str, tuple[str, list[str]]] = {
@@ -32,15 +32,16 @@ UNITS: dict[str, tuple[str, list[str]]] = {
     "dispatch": ("dispatch.c", []),
     **{name: ("set.c", flags) for name, flags in SETS.items()},
 }
-"""What is compiled, by the name of what it makes: set.c once for each set of instructions."""
+"""Compilation units, by the name of their object file: set.c once for each instruction set."""
 
 
 class CompilerError(Exception):
-    """There is no C compiler, or it refuses."""
+    """There is no C compiler, or it reports an error."""
 
 
 def compile_units(folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, ...] = ()) -> list[str]:
-    """The objects of units, made in `folder`; CompilerError where there is no compiler or it refuses."""
+    """Compile units into `folder`, and return the paths of their object files. Raises CompilerError
+    if there is no compiler or it reports an error."""
     compiler = find_compiler()
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -57,8 +58,8 @@ def compile_units(folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, 
 def find_compiler(
     language: str = "C", variable: str = "CC", names: tuple[str, ...] = ("cc", "gcc", "clang")
 ) -> list[str]:
-    """The command in CC, or the system's compiler, or that of another language. Not the one that Python was
-    made with, nor its flags."""
+    """Return the command in CC, or the system's C compiler, or the same for another language. It is
+    not the compiler that built Python, and does not use that compiler's flags."""
     found = shlex.split(os.environ.get(variable, "")) or [name for name in names if shutil.which(name)][:1]
     if not found:
         known = f"{', '.join(names[:-1])} or {names[-1]}"
@@ -67,12 +68,12 @@ def find_compiler(
 
 
 def link(objects: Iterable[str], library: Path, extra: tuple[str, ...] = ()) -> None:
-    """Make a library of objects; raises as `compile_units`."""
+    """Link object files to a library. Raises the errors of `compile_units`."""
     run([*find_compiler(), "-shared", "-pthread", *extra, *objects, "-o", str(library)])
 
 
 def run(command: list[str]) -> None:
-    """Run a compiler; CompilerError with what it says."""
+    """Run a compiler. Raises CompilerError with its output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -11,8 +11,8 @@ static struct ort_status *read_shape(const struct node *node, size_t i, const st
                                      struct tensor *tensor) {
     TRY(node->api->get_type(shape, &tensor->type));
     TRY(node->api->get_rank(shape, &tensor->rank));
-    if (tensor->rank > MOST_AXES)
-        return refuse(node, "input %zu: expected at most %d axes, found %zu", i, MOST_AXES, tensor->rank);
+    if (tensor->rank > MAX_AXES)
+        return refuse(node, "input %zu: expected at most %d axes, found %zu", i, MAX_AXES, tensor->rank);
     return node->api->get_sizes(shape, tensor->sizes, tensor->rank);
 }
 
@@ -48,7 +48,7 @@ struct tensor *operand_of(struct call *call, int operand) {
 
 static struct ort_status *refuse_operand(const struct node *node, int operand, const char *expected,
                                          const struct tensor *found) {
-    char text[MOST_MESSAGE / 2] = "";
+    char text[MAX_MESSAGE / 2] = "";
     size_t used = 0;
     for (size_t i = 0; i < found->rank && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", i ? ", " : "",

@@ -10,7 +10,7 @@ struct tensor {
     const void *data;
     enum ort_type type;
     size_t rank;
-    int64_t sizes[MOST_AXES];
+    int64_t sizes[MAX_AXES];
 };
 
 struct call {
@@ -18,8 +18,8 @@ struct call {
     struct ort_context *context;
     int has_failed; /* ONNX Runtime's threads did */
     int exception;  /* see `struct program` */
-    struct tensor inputs[MOST_FIXED + MOST_OPERANDS];
-    struct values values[MOST_OPERANDS];
+    struct tensor inputs[MAX_FIXED + MAX_OPERANDS];
+    struct values values[MAX_OPERANDS];
 };
 
 /* Find out what a call is given: every input is there and has few enough axes. */

@@ -21,7 +21,7 @@ static int64_t place_row(const struct chain *chain, const int64_t *strides, int6
 
 static void run_run(const struct chain *chain, int64_t row, int64_t column, int64_t count) {
     int last = chain->rank - 1;
-    struct operand_run operands[MOST_OPERANDS];
+    struct operand_run operands[MAX_OPERANDS];
     float held[RUN + LANES];
     for (int i = 0; i < chain->program.num_steps; i++) {
         const struct step *step = chain->program.steps + i;

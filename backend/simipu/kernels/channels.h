@@ -5,7 +5,7 @@
 
 #include "geometry.h"
 
-enum { STRIP = 4, MOST_TAPS = 1024, MOST_MULTIPLES = 2 };
+enum { STRIP = 4, MAX_TAPS = 1024, MAX_MULTIPLES = 2 };
 
 /* totals of STRIP registers of neighbours in the copied field, as in multiply_tile. */
 INLINE int sum_strip(const struct geometry *g, const float *field, const float *weights, enum rule rule,
@@ -53,7 +53,7 @@ static int sum_stretch(const struct geometry *g, const float *field, const float
 static void sum_rows(const struct geometry *g, const float *field, const float *weights, const int64_t *start,
                      int64_t rows, int64_t width, int64_t batch, int64_t output) {
     const struct convolution *c = g->of;
-    struct operand_run operands[MOST_OPERANDS];
+    struct operand_run operands[MAX_OPERANDS];
     float totals[RUN + STRIP * LANES];
     int64_t pitch = g->sizes[2], from = (start[0] * g->sizes[1] + start[1]) * pitch + start[2];
     int64_t column = (start[0] * c->result_sizes[1] + start[1]) * c->result_sizes[2] + start[2];
@@ -77,10 +77,10 @@ static void convolve_channel(void *data, size_t number) {
     const struct convolution *c = g->of;
     int64_t group = (int64_t)number % c->groups, batch = (int64_t)number / c->groups;
     const float *field = g->field + (int64_t)number * g->plane;
-    int64_t height = c->result_sizes[1], width = c->result_sizes[2], start[MOST_SPATIAL];
+    int64_t height = c->result_sizes[1], width = c->result_sizes[2], start[MAX_SPATIAL];
     int64_t rows = g->sizes[2] <= RUN ? RUN / g->sizes[2] : 1, most = g->sizes[2] <= RUN ? width : RUN;
     for (int64_t output = group * c->outputs; output < (group + 1) * c->outputs; output++) {
-        float weights[MOST_TAPS];
+        float weights[MAX_TAPS];
         widen(&c->filters, output * g->taps, g->taps, weights);
         for (start[0] = 0; start[0] < c->result_sizes[0]; start[0]++)
             for (start[1] = 0; start[1] < height; start[1] += rows)

@@ -27,7 +27,7 @@ static int cut_terms(struct supply *supply, int64_t first, struct part *part) {
     for (; from->block < g->num_blocks; from->block++) {
         int size = g->blocks[from->block];
         int64_t needed = g->unit && (first + part->channels) % g->unit == 0 ? g->unit : size;
-        if (part->channels && part->channels + needed > MOST_CHANNELS) break;
+        if (part->channels && part->channels + needed > MAX_CHANNELS) break;
         part->channels += size;
         part->ends[part->blocks++] = part->channels;
     }
@@ -154,7 +154,7 @@ static struct supply *supply_turned(const void *owner, int64_t batch, int64_t gr
     return made;
 }
 
-enum { MOST_TURNED = 64 }; /* positions: more have few idle lanes beside them */
+enum { MAX_TURNED = 64 }; /* positions: more have few idle lanes beside them */
 
 /* Whether turning the filters, which takes about half as long as multiplying each by one register of
    positions, is less than the work that is lost on registers that are not full. */
@@ -163,7 +163,7 @@ static int is_turned(const struct geometry *g) {
     int64_t registers = divide_up(g->positions, LANES);
     int is_near = c->channels * g->plane < INT32_MAX && c->channels * g->taps < INT32_MAX;
     int has_spans = g->unit || g->taps == 1; /* parts are weights that lie together */
-    int is_small = g->positions <= MOST_TURNED && c->outputs >= LANES;
+    int is_small = g->positions <= MAX_TURNED && c->outputs >= LANES;
     return is_near && has_spans && is_small && 2 * (registers * LANES - g->positions) > LANES;
 }
 
@@ -190,7 +190,7 @@ static void convolve_blocks(const struct geometry *g, const struct machine *mach
 /* --- a field of one position --- */
 
 static int is_one_position(const struct convolution *c) {
-    for (int axis = 0; axis < MOST_SPATIAL; axis++)
+    for (int axis = 0; axis < MAX_SPATIAL; axis++)
         if (c->field[axis] != 1 || c->kernel[axis] != 1 || c->result_sizes[axis] != 1 || c->before[axis])
             return 0;
     return c->groups == 1;
@@ -199,7 +199,7 @@ static int is_one_position(const struct convolution *c) {
 /* As after global pooling: filters are columns, and registers hold neighbouring outputs instead of positions.
  */
 static enum outcome convolve_position(const struct convolution *c, const struct machine *machine) {
-    struct values values[MOST_OPERANDS];
+    struct values values[MAX_OPERANDS];
     for (int i = 0; i < c->program.num_steps; i++) {
         int operand = c->program.steps[i].operand;
         if (operand < 0) continue;
@@ -232,7 +232,7 @@ enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, cons
     measure(&g);
     if (!convolution->batches || !convolution->groups || !convolution->outputs || !g.positions) return DONE;
     int by_channel =
-        convolution->channels == 1 && convolution->outputs <= MOST_MULTIPLES && g.taps <= MOST_TAPS;
+        convolution->channels == 1 && convolution->outputs <= MAX_MULTIPLES && g.taps <= MAX_TAPS;
     enum outcome outcome = take_field(&g, by_channel, machine);
     if (outcome == DONE) outcome = order_terms(&g, machine);
     if (outcome == DONE) {

@@ -17,9 +17,9 @@ struct term {
 
 struct geometry {
     const struct convolution *of;
-    int64_t sizes[MOST_SPATIAL], phases[MOST_SPATIAL]; /* of a phase; how many */
-    int64_t plane;                                     /* floats of a channel, all phases */
-    int64_t positions;                                 /* of the result */
+    int64_t sizes[MAX_SPATIAL], phases[MAX_SPATIAL]; /* of a phase; how many */
+    int64_t plane;                                   /* floats of a channel, all phases */
+    int64_t positions;                               /* of the result */
     int64_t taps;
     const float *field;
     float *copy;        /* the field, if it had to be copied */
@@ -39,7 +39,7 @@ static int64_t reach(const struct convolution *c, int axis) {
 static void measure(struct geometry *g) {
     const struct convolution *c = g->of;
     g->plane = g->positions = g->taps = 1;
-    for (int axis = 0; axis < MOST_SPATIAL; axis++) {
+    for (int axis = 0; axis < MAX_SPATIAL; axis++) {
         g->phases[axis] = c->kernel[axis] > 1 ? c->strides[axis] : 1;
         g->sizes[axis] = c->result_sizes[axis] + reach(c, axis) / c->strides[axis];
         g->plane *= g->phases[axis] * g->sizes[axis];
@@ -50,7 +50,7 @@ static void measure(struct geometry *g) {
 
 static int is_copied(const struct geometry *g) {
     const struct convolution *c = g->of;
-    for (int axis = 0; axis < MOST_SPATIAL; axis++)
+    for (int axis = 0; axis < MAX_SPATIAL; axis++)
         if (c->strides[axis] != 1 || c->before[axis] || c->field[axis] != g->sizes[axis]) return 1;
     return c->source.element != FLOAT;
 }
@@ -142,10 +142,10 @@ static void place_taps(const struct geometry *g, int64_t *taps) {
     const struct convolution *c = g->of;
     int64_t of_phase = g->sizes[0] * g->sizes[1] * g->sizes[2];
     for (int64_t tap = 0; tap < g->taps; tap++) {
-        int64_t at[MOST_SPATIAL] = {tap / c->kernel[2] / c->kernel[1], tap / c->kernel[2] % c->kernel[1],
-                                    tap % c->kernel[2]};
+        int64_t at[MAX_SPATIAL] = {tap / c->kernel[2] / c->kernel[1], tap / c->kernel[2] % c->kernel[1],
+                                   tap % c->kernel[2]};
         int64_t phase = 0, place = 0;
-        for (int axis = 0; axis < MOST_SPATIAL; axis++) {
+        for (int axis = 0; axis < MAX_SPATIAL; axis++) {
             int64_t far = at[axis] * c->dilations[axis];
             phase = phase * g->phases[axis] + far % c->strides[axis];
             place = place * g->sizes[axis] + far / c->strides[axis];
@@ -179,16 +179,16 @@ static void order_slic(struct geometry *g, const int64_t *taps) {
 /* A block of channels at a position, for all positions; with packed rows a channel is one of a row. */
 static void order_blocks(struct geometry *g, const int64_t *taps, int64_t block) {
     const struct convolution *c = g->of;
-    int64_t rows = c->packed_rows, channels = rows * c->channels, kernel[MOST_SPATIAL];
+    int64_t rows = c->packed_rows, channels = rows * c->channels, kernel[MAX_SPATIAL];
     memcpy(kernel, c->kernel, sizeof kernel);
     kernel[c->packed_axis] = divide_up(kernel[c->packed_axis], rows);
     int64_t groups = kernel[0] * kernel[1] * kernel[2], row_taps = 1; /* from a row to the next */
-    for (int axis = c->packed_axis + 1; axis < MOST_SPATIAL; axis++) row_taps *= c->kernel[axis];
+    for (int axis = c->packed_axis + 1; axis < MAX_SPATIAL; axis++) row_taps *= c->kernel[axis];
     for (int64_t first = 0; first < channels; first += block)
         for (int64_t group = 0; group < groups; group++) {
             int64_t before = g->num_terms;
-            int64_t at[MOST_SPATIAL] = {group / kernel[2] / kernel[1], group / kernel[2] % kernel[1],
-                                        group % kernel[2]};
+            int64_t at[MAX_SPATIAL] = {group / kernel[2] / kernel[1], group / kernel[2] % kernel[1],
+                                       group % kernel[2]};
             at[c->packed_axis] *= rows;
             int64_t tap = (at[0] * c->kernel[1] + at[1]) * c->kernel[2] + at[2];
             int64_t row = first / c->channels, channel = first % c->channels;
@@ -199,7 +199,7 @@ static void order_blocks(struct geometry *g, const int64_t *taps, int64_t block)
             }
             end_block(g, before);
         }
-    g->unit = block * groups <= MOST_CHANNELS ? block * groups : 0;
+    g->unit = block * groups <= MAX_CHANNELS ? block * groups : 0;
 }
 
 enum { FLOAT_BLOCK = 16 }; /* of sums that are not rounded: as good as any */

@@ -39,8 +39,8 @@ enum kind {
     STEP_MULTIPLY, /* x * y */
     STEP_DIVIDE,   /* x / y */
     STEP_UNDER,    /* y / x */
-    STEP_MOST,     /* max(x, y); NaN where one is (as ONNX has it) */
-    STEP_LEAST,    /* min(x, y); likewise */
+    STEP_MAXIMUM,  /* max(x, y); NaN where one is (as ONNX has it) */
+    STEP_MINIMUM,  /* min(x, y); likewise */
     STEP_TABLE,    /* y[bits of x as a half]; y: 65,536 halves, x is one exactly */
     STEP_F143,     /* x rounded to F143 times `number`, 2 to the power of a scale */
     STEP_F152      /* the same of F152 */
@@ -60,7 +60,7 @@ struct step {
     float number;
 };
 
-enum { MOST_OPERANDS = 64, MOST_BLOCK = 128 };
+enum { MAX_OPERANDS = 64, MAX_BLOCK = 128 };
 
 struct program {
     int num_steps, nan_on_overflow;
@@ -105,7 +105,7 @@ struct product {
     int64_t left_row, left_channel, right_channel, right_column;
     /* Where each batch begins, in elements; NULL: all at 0. */
     const int64_t *left_starts, *right_starts;
-    int block; /* channels after which a sum is rounded, up to MOST_BLOCK; 0: sums stay floats, in any order
+    int block; /* channels after which a sum is rounded, up to MAX_BLOCK; 0: sums stay floats, in any order
                 */
     int nan_on_overflow;
     struct program program;
@@ -117,14 +117,14 @@ enum outcome simipu_multiply(const struct product *product, const struct machine
 
 /* --- convolutions --- */
 
-enum { MOST_SPATIAL = 3 };
+enum { MAX_SPATIAL = 3 };
 
 /* result[n, o, ...] as ONNX's Conv; unused spatial axes, the leading ones, are of size 1. Transposed forms
    are this one of a field with zeros between its positions. */
 struct convolution {
     int64_t batches, groups, channels, outputs; /* channels and outputs of one group */
-    int64_t field[MOST_SPATIAL], kernel[MOST_SPATIAL], result_sizes[MOST_SPATIAL];
-    int64_t strides[MOST_SPATIAL], dilations[MOST_SPATIAL], before[MOST_SPATIAL]; /* zeros before the field */
+    int64_t field[MAX_SPATIAL], kernel[MAX_SPATIAL], result_sizes[MAX_SPATIAL];
+    int64_t strides[MAX_SPATIAL], dilations[MAX_SPATIAL], before[MAX_SPATIAL]; /* zeros before the field */
     struct operand source, filters; /* [batches, groups * channels, ...], [groups * outputs, channels, ...] */
     int block;                      /* as of a product; 0: sums stay floats */
     int packed_axis;                /* the spatial axis that is the model's first, whose rows are packed */
@@ -142,19 +142,19 @@ enum outcome simipu_convolve(const struct convolution *convolution, const struct
 
 /* --- chains --- */
 
-enum { MOST_CHAIN_AXES = 6 };
+enum { MAX_CHAIN_AXES = 6 };
 
 /* result = steps(source), of any shapes that broadcast; axes of one stride are joined by the caller. */
 struct chain {
     int rank;
-    int64_t sizes[MOST_CHAIN_AXES];
-    int64_t source_strides[MOST_CHAIN_AXES]; /* in elements; 0: broadcast. The last is 0 or 1. */
+    int64_t sizes[MAX_CHAIN_AXES];
+    int64_t source_strides[MAX_CHAIN_AXES]; /* in elements; 0: broadcast. The last is 0 or 1. */
     const void *source;
     int source_is_half;
     struct program program;
     /* As `values`, of which only data and is_half are looked at, and their strides along all axes. */
     const struct values *values;
-    const int64_t (*value_strides)[MOST_CHAIN_AXES];
+    const int64_t (*value_strides)[MAX_CHAIN_AXES];
     float *result; /* may be the source where that has the same shape and floats */
 };
 

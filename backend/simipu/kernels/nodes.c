@@ -10,7 +10,7 @@
 enum { NUMBERS_OF_STEP = 3 };
 
 struct ort_status *refuse(const struct node *node, const char *format, ...) {
-    char message[MOST_MESSAGE];
+    char message[MAX_MESSAGE];
     int used = snprintf(message, sizeof message, "simipu.%s %s: ", node->description->name, node->name);
     va_list values;
     va_start(values, format);
@@ -52,7 +52,7 @@ static int takes_operand(enum kind kind) {
 
 /* The powers of two by which every 8-bit value stays a float, exactly. */
 static int is_unit(float number) {
-    for (int scale = -MOST_SCALE; scale <= MOST_SCALE; scale++)
+    for (int scale = -MAX_SCALE; scale <= MAX_SCALE; scale++)
         if (number == __builtin_ldexpf(1, scale)) return 1;
     return 0;
 }
@@ -68,17 +68,17 @@ static struct ort_status *check_step(struct node *node, size_t i, const int64_t 
         return refuse(node, "step %zu of kind %lld: expected one of %lld operands, found %lld", i,
                       (long long)kind, (long long)operands, (long long)operand);
     if ((kind == STEP_F143 || kind == STEP_F152) && !is_unit(number))
-        return refuse(node, "step %zu: expected a power of two from 2**-%d to 2**%d, found %g", i, MOST_SCALE,
-                      MOST_SCALE, (double)number);
+        return refuse(node, "step %zu: expected a power of two from 2**-%d to 2**%d, found %g", i, MAX_SCALE,
+                      MAX_SCALE, (double)number);
     node->steps[i] = (struct step){(enum kind)kind, (enum rounding)rounding, (int)operand, number};
     return NULL;
 }
 
 static struct ort_status *read_steps(struct node *node, const struct ort_info *info) {
-    int64_t found[NUMBERS_OF_STEP * MOST_STEPS];
-    float numbers[MOST_STEPS];
+    int64_t found[NUMBERS_OF_STEP * MAX_STEPS];
+    float numbers[MAX_STEPS];
     size_t count, num_numbers = 0;
-    TRY(read_integers(node, info, "steps", found, NUMBERS_OF_STEP * MOST_STEPS, &count));
+    TRY(read_integers(node, info, "steps", found, NUMBERS_OF_STEP * MAX_STEPS, &count));
     size_t num_steps = count / NUMBERS_OF_STEP;
     struct ort_status *status = node->api->get_floats(info, "numbers", NULL, &num_numbers);
     if (status) {
@@ -105,8 +105,8 @@ static struct ort_status *read_node(struct node *node, const struct ort_info *in
     }
     TRY(node->api->count_inputs(info, &node->inputs));
     size_t fixed = node->description->fixed;
-    if (node->inputs < fixed || node->inputs > fixed + MOST_OPERANDS)
-        return refuse(node, "expected %zu to %zu inputs, found %zu", fixed, fixed + MOST_OPERANDS,
+    if (node->inputs < fixed || node->inputs > fixed + MAX_OPERANDS)
+        return refuse(node, "expected %zu to %zu inputs, found %zu", fixed, fixed + MAX_OPERANDS,
                       node->inputs);
     for (const struct attribute *each = node->description->attributes; each->name; each++)
         TRY(read_integer(node, info, each));

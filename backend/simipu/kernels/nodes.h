@@ -7,12 +7,12 @@
 #include "ort_abi.h"
 
 enum {
-    MOST_AXES = 16,   /* of a tensor */
-    MOST_STEPS = 64,  /* of a program */
-    MOST_FIXED = 2,   /* inputs before the operands of steps */
-    MOST_SCALE = 100, /* of 8-bit codes, as a power of two */
-    MOST_NAME = 128,
-    MOST_MESSAGE = 512,
+    MAX_AXES = 16,   /* of a tensor */
+    MAX_STEPS = 64,  /* of a program */
+    MAX_FIXED = 2,   /* inputs before the operands of steps */
+    MAX_SCALE = 100, /* of 8-bit codes, as a power of two */
+    MAX_NAME = 128,
+    MAX_MESSAGE = 512,
 };
 
 /* A node, as it was made; which of the numbers it has depends on its operator. */
@@ -20,16 +20,16 @@ struct node {
     const struct ort_api *api;
     struct ort_allocator *allocator;
     const struct description *description;
-    char name[MOST_NAME];
+    char name[MAX_NAME];
     size_t inputs;
     struct program program;
-    struct step steps[MOST_STEPS];
+    struct step steps[MAX_STEPS];
     int64_t block, nan_on_overflow, raises, trans_left, trans_right, left_format, right_format, left_scale,
         right_scale;
     int64_t group, filters_format, filters_scale, packed_rows, slic_taps;
     int64_t threads; /* of the session; 0: not known */
     size_t axes;     /* spatial */
-    int64_t strides[MOST_SPATIAL], dilations[MOST_SPATIAL], pads[2 * MOST_SPATIAL];
+    int64_t strides[MAX_SPATIAL], dilations[MAX_SPATIAL], pads[2 * MAX_SPATIAL];
 };
 
 /* An integer of a node: where it is kept, and what it may be. */

@@ -32,7 +32,7 @@ static struct ort_status *read_operand(const struct call *call, size_t i, int64_
 
 struct batches {
     size_t rank; /* of the result */
-    int64_t sizes[MOST_AXES];
+    int64_t sizes[MAX_AXES];
     int64_t count;
 };
 
@@ -55,7 +55,7 @@ static struct ort_status *find_batches(const struct call *call, struct batches *
 
 /* Where each batch of an operand begins. Counts through the result's leading axes as an odometer does. */
 static void find_starts(const struct tensor *operand, const struct batches *batches, int64_t *starts) {
-    int64_t strides[MOST_AXES] = {0}, at[MOST_AXES] = {0};
+    int64_t strides[MAX_AXES] = {0}, at[MAX_AXES] = {0};
     size_t leading = batches->rank - 2, missing = batches->rank - operand->rank;
     int64_t elements = operand->sizes[operand->rank - 2] * operand->sizes[operand->rank - 1], start = 0;
     for (size_t i = leading; i-- > missing;) {
@@ -78,7 +78,7 @@ static void find_starts(const struct tensor *operand, const struct batches *batc
 static void join_batches(struct call *call, struct product *product) {
     const struct tensor *right = &call->inputs[1];
     if (call->node->trans_left || count_elements(right->sizes, right->rank - 2) != 1) return;
-    for (int i = 0; i < MOST_OPERANDS; i++) {
+    for (int i = 0; i < MAX_OPERANDS; i++) {
         struct values *values = &call->values[i];
         if (product->rows == 1) values->row = values->batch;
         if (values->batch != values->row * product->rows) return;
@@ -149,14 +149,14 @@ struct ort_status *run_product(struct node *node, struct ort_context *context) {
 
 struct ort_status *read_convolution(struct node *node, const struct ort_info *info) {
     size_t dilations, pads;
-    TRY(read_integers(node, info, "strides", node->strides, MOST_SPATIAL, &node->axes));
-    TRY(read_integers(node, info, "dilations", node->dilations, MOST_SPATIAL, &dilations));
-    TRY(read_integers(node, info, "pads", node->pads, 2 * MOST_SPATIAL, &pads));
+    TRY(read_integers(node, info, "strides", node->strides, MAX_SPATIAL, &node->axes));
+    TRY(read_integers(node, info, "dilations", node->dilations, MAX_SPATIAL, &dilations));
+    TRY(read_integers(node, info, "pads", node->pads, 2 * MAX_SPATIAL, &pads));
     if (!node->axes || dilations != node->axes || pads != 2 * node->axes)
         return refuse(node,
                       "attributes 'strides', 'dilations' and 'pads': expected 1 to %d integers, as many, and "
                       "twice as many, found %zu, %zu and %zu",
-                      MOST_SPATIAL, node->axes, dilations, pads);
+                      MAX_SPATIAL, node->axes, dilations, pads);
     for (size_t i = 0; i < pads; i++) {
         int64_t stride = node->strides[i / 2], dilation = node->dilations[i / 2], pad = node->pads[i];
         if (stride < 1 || stride > INT32_MAX || dilation < 1 || dilation > INT32_MAX || pad < 0 ||
@@ -213,14 +213,14 @@ static struct ort_status *place_axes(const struct call *call, struct convolution
     const struct node *node = call->node;
     const int64_t *given = call->inputs[0].sizes;
     /* No size of 0 may hide what the others overflow: products of some of them are made, too. */
-    int64_t room[2 + MOST_SPATIAL] = {given[0] ? given[0] : 1, given[1] ? given[1] : 1};
-    for (size_t i = 0; i < MOST_SPATIAL; i++) {
+    int64_t room[2 + MAX_SPATIAL] = {given[0] ? given[0] : 1, given[1] ? given[1] : 1};
+    for (size_t i = 0; i < MAX_SPATIAL; i++) {
         convolution->field[i] = convolution->kernel[i] = convolution->result_sizes[i] = 1;
         convolution->strides[i] = convolution->dilations[i] = 1;
         convolution->before[i] = 0;
     }
     for (size_t i = 0; i < node->axes; i++) {
-        size_t axis = MOST_SPATIAL - node->axes + i;
+        size_t axis = MAX_SPATIAL - node->axes + i;
         int64_t field = given[2 + i], kernel = call->inputs[1].sizes[2 + i];
         int64_t padded = field + node->pads[i] + node->pads[node->axes + i];
         int64_t reach = (kernel - 1) * node->dilations[i] + 1;
@@ -254,14 +254,14 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
         .channels = filters->sizes[1],
         .outputs = filters->sizes[0] / node->group,
         .block = (int)node->block,
-        .packed_axis = MOST_SPATIAL - (int)node->axes,
+        .packed_axis = MAX_SPATIAL - (int)node->axes,
         .packed_rows = (int)node->packed_rows,
         .slic_taps = (int)node->slic_taps,
         .nan_on_overflow = (int)node->nan_on_overflow,
         .program = program_of(&call),
         .values = call.values,
     };
-    int64_t sizes[2 + MOST_SPATIAL] = {field->sizes[0], filters->sizes[0]};
+    int64_t sizes[2 + MAX_SPATIAL] = {field->sizes[0], filters->sizes[0]};
     TRY(place_axes(&call, &convolution, sizes));
     TRY(read_operand(&call, 0, FORMAT_OF_TENSOR, 0, &convolution.source));
     TRY(read_operand(&call, 1, node->filters_format, node->filters_scale, &convolution.filters));
@@ -279,8 +279,8 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
 /* A chain's axes while they are joined: of the result, the source, and each operand of the steps. */
 struct joined {
     size_t rank;
-    int64_t sizes[MOST_AXES];
-    int64_t strides[1 + MOST_OPERANDS][MOST_AXES]; /* the source's are the first */
+    int64_t sizes[MAX_AXES];
+    int64_t strides[1 + MAX_OPERANDS][MAX_AXES]; /* the source's are the first */
 };
 
 /* Axis `i` of the result, joined with the one before it where all go on from the one to the other. */
@@ -295,7 +295,7 @@ static void join_axis(struct joined *joined, int64_t size, const int64_t *stride
 
 static void join_axes(const struct tensor *const *tensors, size_t count, const int64_t *sizes, size_t rank,
                       struct joined *joined) {
-    int64_t strides[MOST_AXES][1 + MOST_OPERANDS], elements[1 + MOST_OPERANDS];
+    int64_t strides[MAX_AXES][1 + MAX_OPERANDS], elements[1 + MAX_OPERANDS];
     for (size_t t = 0; t < count; t++) elements[t] = 1;
     for (size_t i = rank; i-- > 0;)
         for (size_t t = 0; t < count; t++) {
@@ -341,8 +341,8 @@ static size_t list_tensors(struct call *call, const struct tensor **tensors, siz
 struct ort_status *run_chain(struct node *node, struct ort_context *context) {
     struct call call;
     struct joined joined;
-    const struct tensor *tensors[1 + MOST_OPERANDS];
-    int64_t sizes[MOST_AXES], strides[MOST_OPERANDS][MOST_CHAIN_AXES] = {{0}};
+    const struct tensor *tensors[1 + MAX_OPERANDS];
+    int64_t sizes[MAX_AXES], strides[MAX_OPERANDS][MAX_CHAIN_AXES] = {{0}};
     size_t rank;
     TRY(begin(&call, node, context));
     TRY(check_operands(&call));
@@ -361,14 +361,14 @@ struct ort_status *run_chain(struct node *node, struct ort_context *context) {
         .source_is_half = call.inputs[0].type == ORT_FLOAT16,
         .program = program_of(&call),
         .values = call.values,
-        .value_strides = (const int64_t (*)[MOST_CHAIN_AXES])strides,
+        .value_strides = (const int64_t (*)[MAX_CHAIN_AXES])strides,
     };
     TRY(open_result(&call, sizes, rank, &chain.result));
     if (!elements) return NULL;
     join_axes(tensors, count, sizes, rank, &joined);
-    if (joined.rank > MOST_CHAIN_AXES)
-        return refuse(node, "expected shapes that broadcast along at most %d axes, found %zu",
-                      MOST_CHAIN_AXES, joined.rank);
+    if (joined.rank > MAX_CHAIN_AXES)
+        return refuse(node, "expected shapes that broadcast along at most %d axes, found %zu", MAX_CHAIN_AXES,
+                      joined.rank);
     if (joined.rank) {
         chain.rank = (int)joined.rank;
         memcpy(chain.sizes, joined.sizes, joined.rank * sizeof *sizes);

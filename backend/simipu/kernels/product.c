@@ -12,8 +12,8 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
     const struct product *product = ((struct product_supply *)supply)->product;
     int64_t left = product->depth - first;
     if (left <= 0) return 0;
-    int most = product->block ? MOST_CHANNELS / product->block * product->block : MOST_CHANNELS;
-    int block = product->block ? product->block : MOST_CHANNELS;
+    int most = product->block ? MAX_CHANNELS / product->block * product->block : MAX_CHANNELS;
+    int block = product->block ? product->block : MAX_CHANNELS;
     part->channels = left < most ? (int)left : most;
     part->blocks = 0;
     for (int end = 0; end < part->channels; part->ends[part->blocks++] = end)

@@ -5,35 +5,35 @@
 
 #include "operators.h"
 
-enum { MOST_PACKED_ROWS = 4, SLIC_TAPS = 4, MOST_THREADS = 1024 };
+enum { MAX_PACKED_ROWS = 4, SLIC_TAPS = 4, MAX_THREADS = 1024 };
 
 #define INTEGER(name, least, most) {#name, offsetof(struct node, name), least, most}
 #define END {NULL, 0, 0, 0}
 
 static const struct attribute PRODUCT[] = {
-    INTEGER(block, 0, MOST_BLOCK),
+    INTEGER(block, 0, MAX_BLOCK),
     INTEGER(nan_on_overflow, 0, 1),
     INTEGER(raises, 0, 1),
     INTEGER(trans_left, 0, 1),
     INTEGER(trans_right, 0, 1),
     INTEGER(left_format, 0, FORMAT_F152),
     INTEGER(right_format, 0, FORMAT_F152),
-    INTEGER(left_scale, -MOST_SCALE, MOST_SCALE),
-    INTEGER(right_scale, -MOST_SCALE, MOST_SCALE),
-    INTEGER(threads, 0, MOST_THREADS),
+    INTEGER(left_scale, -MAX_SCALE, MAX_SCALE),
+    INTEGER(right_scale, -MAX_SCALE, MAX_SCALE),
+    INTEGER(threads, 0, MAX_THREADS),
     END,
 };
 
 static const struct attribute CONVOLUTION[] = {
-    INTEGER(block, 0, MOST_BLOCK),
+    INTEGER(block, 0, MAX_BLOCK),
     INTEGER(nan_on_overflow, 0, 1),
     INTEGER(raises, 0, 1),
     INTEGER(filters_format, 0, FORMAT_F152),
-    INTEGER(filters_scale, -MOST_SCALE, MOST_SCALE),
+    INTEGER(filters_scale, -MAX_SCALE, MAX_SCALE),
     INTEGER(group, 1, INT32_MAX),
-    INTEGER(packed_rows, 1, MOST_PACKED_ROWS),
+    INTEGER(packed_rows, 1, MAX_PACKED_ROWS),
     INTEGER(slic_taps, 0, SLIC_TAPS),
-    INTEGER(threads, 0, MOST_THREADS),
+    INTEGER(threads, 0, MAX_THREADS),
     END,
 };
 

@@ -46,8 +46,8 @@ INLINE V take_operand(const struct operand_run *operand, V one, int64_t at, int6
     return load_some((const float *)operand->data + at, count - at);
 }
 
-INLINE V v_most(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_max(x, y)); }
-INLINE V v_least(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_min(x, y)); }
+INLINE V v_maximum(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_max(x, y)); }
+INLINE V v_minimum(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_min(x, y)); }
 
 /* To an 8-bit format: adding and taking away a large multiple leaves the leading bits, to nearest even; of
    normal values a multiple of themselves (Veltkamp's splitting, exact for the 11 bits of a half), of others a
@@ -71,8 +71,8 @@ INLINE V apply(enum kind kind, V x, V y, float unit, int nan_on_overflow) {
     case STEP_MULTIPLY: return v_mul(x, y);
     case STEP_DIVIDE: return v_div(x, y);
     case STEP_UNDER: return v_div(y, x);
-    case STEP_MOST: return v_most(x, y);
-    case STEP_LEAST: return v_least(x, y);
+    case STEP_MAXIMUM: return v_maximum(x, y);
+    case STEP_MINIMUM: return v_minimum(x, y);
     case STEP_F143: return v_quarter(x, unit, 0, nan_on_overflow);
     case STEP_F152: return v_quarter(x, unit, 1, nan_on_overflow);
     default: return x;
@@ -107,8 +107,8 @@ static void run_step(const struct step *step, int nan_on_overflow, const struct 
         default: break;
         }
     }
-    if (step->rounding == KEPT && step->kind == STEP_MOST) {
-        apply_to_run(STEP_MOST, KEPT, 0, y, from, to, count);
+    if (step->rounding == KEPT && step->kind == STEP_MAXIMUM) {
+        apply_to_run(STEP_MAXIMUM, KEPT, 0, y, from, to, count);
         return;
     }
     apply_to_run(step->kind, step->rounding, nan_on_overflow, y, from, to, count);

@@ -119,7 +119,7 @@ static void multiply_panel(const struct job *job, const struct part *part, int r
 /* Rows count through all groups. */
 static void finish_rows(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column,
                         int columns, const float *totals, ptrdiff_t pitch) {
-    struct operand_run operands[MOST_OPERANDS];
+    struct operand_run operands[MAX_OPERANDS];
     for (int i = 0; i < rows; i++) {
         find_operands(job->program, job->values, batch, row + i, column, operands);
         float *to = job->result + (batch * job->groups * job->rows + row + i) * job->columns + column;
@@ -130,8 +130,8 @@ static void finish_rows(const struct job *job, int64_t batch, int64_t row, int r
 /* The same where columns of the job are rows of the result. */
 static void finish_columns(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column,
                            int columns, const float *totals, ptrdiff_t pitch) {
-    struct operand_run operands[MOST_OPERANDS];
-    float run[MOST_ROWS];
+    struct operand_run operands[MAX_OPERANDS];
+    float run[MAX_ROWS];
     for (int i = 0; i < rows; i++) {
         for (int j = 0; j < columns; j++) run[j] = totals[j * pitch + i];
         find_operands(job->program, job->values, batch, row + i, column, operands);
@@ -149,7 +149,7 @@ static void run_task(void *data, size_t number) {
     int columns =
         (int)(job->columns - column < job->column_block ? job->columns - column : job->column_block);
     int rows = (int)(job->rows - row < job->row_block ? job->rows - row : job->row_block);
-    _Alignas(64) float totals[MOST_ROWS * MOST_COLUMNS], right[MOST_PANELS * MOST_CHANNELS * PANEL + LANES];
+    _Alignas(64) float totals[MAX_ROWS * MAX_COLUMNS], right[MAX_PANELS * MAX_CHANNELS * PANEL + LANES];
     _Alignas(64) float held[TILE_ROWS * (HELD_CHANNELS + LANES)];
     _Alignas(64) char supply_memory[SUPPLY_BYTES];
     struct part part;
@@ -158,8 +158,8 @@ static void run_task(void *data, size_t number) {
     /* Panels of about as many registers each. */
     int registers = (columns + LANES - 1) / LANES, pitch = registers * LANES,
         panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
-    int starts[MOST_PANELS + 1];
-    struct panel packed[MOST_PANELS];
+    int starts[MAX_PANELS + 1];
+    struct panel packed[MAX_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
     memset(totals, 0, (size_t)rows * pitch * sizeof *totals);
     for (int64_t first = 0; supply->cut(supply, first, &part); first += part.channels) {
@@ -255,10 +255,10 @@ enum {
 static void run_job(struct job *job, int64_t depth, const struct machine *machine) {
     int64_t batches = job->batches * job->groups;
     if (!batches || !job->rows || !job->columns) return;
-    int64_t panels = divide_up(job->columns, PANEL), row_blocks = divide_up(job->rows, MOST_ROWS);
+    int64_t panels = divide_up(job->columns, PANEL), row_blocks = divide_up(job->rows, MAX_ROWS);
     int64_t threads = machine->threads ? machine->threads : SUPPOSED_THREADS;
-    int64_t wide = threads > 1 ? panels * row_blocks * batches / (threads * TASKS_OF_THREAD) : MOST_PANELS;
-    wide = wide < 1 ? 1 : wide > MOST_PANELS ? MOST_PANELS : wide;
+    int64_t wide = threads > 1 ? panels * row_blocks * batches / (threads * TASKS_OF_THREAD) : MAX_PANELS;
+    wide = wide < 1 ? 1 : wide > MAX_PANELS ? MAX_PANELS : wide;
     job->column_blocks = divide_up(panels, wide);
     job->column_block = divide_up(panels, job->column_blocks) * PANEL;
     double products = (double)batches * job->rows * job->columns * depth;

@@ -25,18 +25,18 @@ enum { TILE_ROWS = 4, TILE_VECTORS = 3 };
 #endif
 enum {
     PANEL = TILE_VECTORS * LANES, /* columns of a tile */
-    MOST_PANELS = 256 / PANEL,    /* of a task */
-    MOST_COLUMNS = MOST_PANELS * PANEL,
-    MOST_ROWS = 132,    /* of a task: whole tiles */
-    MOST_CHANNELS = 256 /* that are packed at a time */
+    MAX_PANELS = 256 / PANEL,     /* of a task */
+    MAX_COLUMNS = MAX_PANELS * PANEL,
+    MAX_ROWS = 132,    /* of a task: whole tiles */
+    MAX_CHANNELS = 256 /* that are packed at a time */
 };
 
-/* What is packed: up to MOST_CHANNELS channels, in blocks. */
+/* What is packed: up to MAX_CHANNELS channels, in blocks. */
 struct part {
     int channels, blocks;
-    int ends[MOST_CHANNELS];    /* of blocks; sums are rounded there */
-    int offsets[MOST_CHANNELS]; /* of a channel's left, from what `take` gives */
-    int64_t low, span;          /* a convolution's: where its weights begin in a filter; 0: they lie apart */
+    int ends[MAX_CHANNELS];    /* of blocks; sums are rounded there */
+    int offsets[MAX_CHANNELS]; /* of a channel's left, from what `take` gives */
+    int64_t low, span;         /* a convolution's: where its weights begin in a filter; 0: they lie apart */
 };
 
 enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };

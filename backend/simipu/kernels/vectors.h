@@ -13,7 +13,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-static const float HALF_MOST = 65504.0f;
+static const float HALF_MAX = 65504.0f;
 enum { NAN_BITS = 0x7FC00000 };
 
 #if defined(__AVX512F__)
@@ -263,7 +263,7 @@ INLINE V v_decode(const uint8_t *from, int is_f152) {
 
 /* To half, too large values to the largest; NaN stays, and infinities unless `growing`. */
 INLINE V v_half_bounded(V x, int growing) {
-    V half = v_half(v_max(v_all(-HALF_MOST), v_min(v_all(HALF_MOST), x)));
+    V half = v_half(v_max(v_all(-HALF_MAX), v_min(v_all(HALF_MAX), x)));
     return growing ? half : v_if_equal(v_abs(x), v_all(__builtin_inff()), x, half);
 }
 

@@ -1,5 +1,6 @@
-"""What the chip's types do to values: `lower` makes the computed graph of a placed one, which ONNX Runtime
-computes exactly so, with `simipu.kernels` where these are there. No cycles here."""
+"""Effects of the chip's types on values: `lower` converts a placed graph to the computed graph,
+which ONNX Runtime runs with exactly these effects, using `simipu.kernels` if they are available.
+This package knows nothing of cycles."""
 
 from simipu.numerics.lowering import lower
 from simipu.numerics.options import KernelUse, Numerics

@@ -1,4 +1,5 @@
-"""Matrix products whose sums are kept in half, block by block, and what such chains of nodes are made of."""
+"""Matrix products whose sums are kept in half, block by block, and the helpers to build such chains
+of nodes."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from collections.abc import Callable, Sequence
 from onnxgraph import Chain, make_body
 
 Shape = tuple[int | None, ...]
-"""Sizes; None where the compiled graph leaves one open, as it does the number of rows."""
+"""Sizes; None for a size that the compiled graph leaves open, such as the number of rows."""
 Round = Callable[[Chain, str], str]
-"""Adds to a chain the rounding of a sum."""
+"""Function that adds the rounding of a sum to a chain, and returns the name of the result."""
 Size = int | tuple[str, int, int]
-"""A number, or sizes from one axis to before another of a tensor, which may be open."""
+"""A number, or the sizes of a tensor from one axis to before another, which may be open."""
 
 
 def multiply_blocks(
     chain: Chain, left: str, right: str, shapes: tuple[Shape, Shape], block: int, round_sum: Round
 ) -> str:
-    """left x right, of two or more axes each, whose products are added up `block` at a time:
+    """Add the product left x right, of two or more axes each, summed `block` channels at a time:
 
                       block 0   block 1  ...
              +-------+-------+-------+              sum = 0
@@ -26,11 +27,11 @@ def multiply_blocks(
              +-------+-------+-------+              sum = round(sum + L1 x R1)
                                                     sum = round(sum + L2 x R2), its last channels zeros
 
-    A Scan has one body for all blocks: no graph grows with its channels. `shapes` are the operands', of which
-    the channels are known.
+    A Scan has one body for all blocks, so the graph does not grow with its channels. `shapes` are
+    the operands', with known channels. Return the name of the result.
     """
-    # ONNX Runtime's MatMul adds up one channel after the other, as the definition has it, unless there is one
-    # row or one column only: then, or if that may be so, there is another.
+    # ONNX Runtime's MatMul sums one channel after the other, as the definition says, except for a
+    # single row or column. So a row or column is added if there is, or may be, only one.
     (rows, columns), depth = map(len, shapes), known(shapes[0])[-1]
     lonely = (shapes[0][-2] in (1, None), shapes[1][-1] in (1, None))
     left = pad_end(chain, left, rows, rows - 2, int(lonely[0]))
@@ -47,20 +48,21 @@ def multiply_blocks(
 def _scan_blocks(
     chain: Chain, left: str, right: str, sizes: tuple[int, int, int], block: int, round_sum: Round
 ) -> str:
-    """The same of more than one block; `sizes` are the axes of the operands and the channels."""
+    """Add a product of more than one block; `sizes` are the numbers of axes of the operands and the
+    number of channels."""
     rows, columns, depth = sizes
     blocks = math.ceil(depth / block)
-    # A Scan takes equal parts only; the chip, too, fills up the last block, and zeros change no sum.
+    # A Scan takes equal parts only. The chip also pads the last block, and zeros change no sum.
     left = pad_end(chain, left, rows, rows - 1, blocks * block - depth)
     right = pad_end(chain, right, columns, columns - 2, blocks * block - depth)
-    # The number of rows may be open until the graph is run, so that zeros of the result's shape are made of
-    # the operands' sizes; leading axes broadcast.
+    # The number of rows may be open until the graph is run, so zeros of the result's shape are made
+    # from the operands' sizes; leading axes broadcast.
     start = add_zeros(
         chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
     )
     lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
     rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))
-    # The block's own products are added up in float by MatMul; only what is stored is rounded, as in the
+    # MatMul sums the block's own products in float; only the stored sum is rounded, as in the
     # accumulator of the AMP unit.
     body = Chain(f"{chain.prefix}/block")
     names = [f"{body.prefix}/{name}" for name in ("sum", "left", "right")]
@@ -77,14 +79,14 @@ def _scan_blocks(
 
 
 def pad_end(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
-    """Zeros at the end of an axis: they add nothing to a sum."""
+    """Add zeros at the end of an axis, which add nothing to a sum."""
     if not missing:
         return name
     return chain.add("Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1)))
 
 
 def cut_end(chain: Chain, name: str, axes: Sequence[int]) -> str:
-    """All but the last position of some axes."""
+    """Add a slice that drops the last position of some axes."""
     if not axes:
         return name
     starts, ends = chain.shape([0] * len(axes)), chain.shape([-1] * len(axes))
@@ -92,7 +94,7 @@ def cut_end(chain: Chain, name: str, axes: Sequence[int]) -> str:
 
 
 def add_zeros(chain: Chain, *shapes: Sequence[Size]) -> str:
-    """Zeros of the shape that `shapes` are broadcast to."""
+    """Add zeros of the shape that `shapes` are broadcast to."""
     zeros = chain.constant(0.0)
     for shape in shapes:
         sizes = [_add_sizes(chain, part) for part in shape]
@@ -108,5 +110,5 @@ def _add_sizes(chain: Chain, part: Size) -> str:
 
 
 def known(shape: Shape) -> tuple[int, ...]:
-    """The sizes; an open number of rows, which nothing here depends on, is 0."""
+    """Return the sizes, with 0 for an open number of rows, on which nothing here depends."""
     return tuple(size or 0 for size in shape)

@@ -1,5 +1,5 @@
-"""Puts in what computes operators that ONNX Runtime lacks, those of the chip's own compiler, and nodes that
-it computes wrongly."""
+"""Replaces operators that ONNX Runtime lacks, those of the chip's own compiler, and nodes that ONNX
+Runtime computes wrongly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from simipu.operators.entry import Body, Surroundings
 
 
 def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """The constants of a graph and its bodies by name, but for those whose data lie elsewhere."""
+    """Return the constants of a graph and its bodies by name, except those whose data are outside
+    the graph."""
     found: dict[str, onnx.TensorProto] = {}
     for each in iter_graphs(graph):
         found.update((tensor.name, tensor) for tensor in each.initializer)
@@ -29,8 +30,8 @@ def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
-    """Write down, in place, the shapes of what the bodies of Scans make: ONNX Runtime asks for them, and
-    finds none behind a kernel."""
+    """Declare, in place, the shapes of the results of Scans' bodies: ONNX Runtime requires them,
+    and cannot infer them after a kernel."""
     for node in iter_nodes(graph):
         for body in iter_bodies(node) if node.op_type == "Scan" else ():
             for value in body.output:
@@ -40,9 +41,10 @@ def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
 
 
 def put_bodies(graph: onnx.GraphProto, around: Surroundings) -> None:
-    """Replace such nodes of a graph and of its nodes' bodies, in place.
+    """Replace the nodes of a graph and of its nodes' bodies that ONNX Runtime cannot compute
+    correctly, in place.
 
-    Comes last: nodes of standard operators are those of the rounding, too.
+    It must be the last step, because the nodes that round are also nodes of standard operators.
     """
     for node in graph.node:
         for body in iter_bodies(node):
@@ -53,7 +55,7 @@ def put_bodies(graph: onnx.GraphProto, around: Surroundings) -> None:
 
 
 def needs_bodies(graph: onnx.GraphProto, around: Surroundings) -> bool:
-    """Whether there is such a node."""
+    """Return whether there is a node to replace."""
     return any(
         find_body(node, replace(around, makers=makers)) is not None
         for each in iter_graphs(graph)
@@ -63,7 +65,7 @@ def needs_bodies(graph: onnx.GraphProto, around: Surroundings) -> bool:
 
 
 def find_body(node: onnx.NodeProto, around: Surroundings) -> Body | None:
-    """What computes a node instead of ONNX Runtime; None of all others."""
+    """Return the body that replaces a node, or None if ONNX Runtime computes the node."""
     operator = operator_of(node)
     if operator.guard is not None:
         return operator.guard(node, around)
@@ -71,11 +73,11 @@ def find_body(node: onnx.NodeProto, around: Surroundings) -> Body | None:
 
 
 def _replace_by_body(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
-    """What computes a node; itself where ONNX Runtime does."""
+    """Return the nodes that compute a node, or the node itself if ONNX Runtime computes it."""
     body = find_body(node, around)
     if body is None:
         return [node]
     chain = Chain(f"{node.output[0]}/body")
     body(chain, node, around)
-    chain.nodes[-1].name = node.name  # by which reports speak of what makes its results
+    chain.nodes[-1].name = node.name  # reports use this name for the results
     return chain.nodes

@@ -1,8 +1,10 @@
-"""Convolutions whose sums are kept in half: in which order the chip adds up, as chains of small products.
+"""Convolutions whose sums are kept in half, in the chip's order of summation, as chains of small
+products.
 
-The AMP unit takes a block of input channels at a kernel position; the SLIC vertex, for groups of few
-channels, four kernel positions of a row (poplibs, ConvPartial1x1 and ConvPartial1xNSLIC). Every such product
-is a MatMul, of all groups at once: ONNX Runtime's Conv adds in orders of its own.
+The AMP unit processes a block of input channels at a kernel position; the SLIC vertex, for groups
+of few channels, four kernel positions of a row (poplibs, ConvPartial1x1 and ConvPartial1xNSLIC).
+Every such product is a MatMul of all groups at once, because ONNX Runtime's Conv sums in orders of
+its own.
 """
 
 from __future__ import annotations
@@ -20,20 +22,22 @@ from simipu.numerics.blocks import Round, Shape, add_zeros, cut_end, known, mult
 
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 SLIC_CHANNELS, SLIC_TAPS = 4, 4
-"""Channels of a group up to which it takes the SLIC vertex, and the kernel positions whose products that adds
-up."""
+"""Maximum number of channels of a group for the SLIC vertex, and the number of kernel positions
+whose products the vertex sums."""
 PACKED_ROWS = (4, 2, 1)
-"""Kernel rows that poplin takes for channels where there are few of those (its kernel height packing)."""
-MOST_UNROLLED = 32
-"""Kernel positions up to which each gets nodes of its own; more go through a loop, so that no graph grows
-with its kernels."""
+"""Numbers of kernel rows that poplin packs into channels if there are few channels (its kernel
+height packing)."""
+MAX_UNROLLED = 32
+"""Maximum number of kernel positions that each get nodes of their own; more positions use a loop,
+so that no graph grows with its kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The geometry of a convolution, and the order of its sums.
+    """Geometry of a convolution, and the order of its sums.
 
-    A block is `block` input channels at one kernel position; the sum of an output is rounded after each:
+    A block is `block` input channels at one kernel position; the sum of an output is rounded after
+    each:
 
         field, one row of one group          kernel, 3 positions a row       sum of one output
                   0   1   2   3   4   5              t0  t1  t2
@@ -42,14 +46,14 @@ class Convolution:
                   \\___window___/                                    round(sum + r.a2 )  block 0, t2
                                                                      round(sum + u.b0 )  block 1, t0 ...
 
-    With fewer channels than a block neighbouring kernel positions are taken for channels: a block is then all
-    channels of up to `packing` positions, one position after the other.
+    With fewer channels than a block, neighbouring kernel positions count as channels. A block is
+    then all channels of up to `packing` positions, one position after the other.
     """
 
     groups: int
     outputs: int
     channels: int
-    """Of a group's input."""
+    """Number of channels of a group's input."""
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -58,7 +62,8 @@ class Convolution:
 
     @staticmethod
     def of(node: onnx.NodeProto, weights: Shape) -> Convolution:
-        """As node and filters say; the result is not known yet."""
+        """Return the convolution of a node with filters of that shape; the result's sizes are not
+        set yet."""
         outputs, channels, *kernel = known(weights)
         ones = [1] * len(kernel)
         strides, dilations = (tuple(attribute(node, name, ones)) for name in ("strides", "dilations"))
@@ -66,24 +71,24 @@ class Convolution:
 
     @property
     def taps(self) -> int:
-        """Kernel positions."""
+        """Number of kernel positions."""
         return math.prod(self.kernel)
 
     @property
     def is_slic(self) -> bool:
-        """Whether its groups have so few channels that the AMP units would be idle."""
+        """Return whether its groups have so few channels that the AMP units would be idle."""
         return self.groups > 1 and self.channels <= SLIC_CHANNELS
 
     def packed_rows(self, block: int) -> int:
-        """Kernel rows that are taken for channels."""
-        # Poplin packs to keep the AMP units busy: only where channels alone do not fill a block, and never
-        # across groups, whose channels are other convolutions'.
+        """Return the number of kernel rows that are packed into channels."""
+        # Poplin packs to keep the AMP units busy: only if the channels alone do not fill a block,
+        # and never across groups, whose channels belong to other convolutions.
         if self.groups > 1 or self.channels >= block:
             return 1
         return min(next(rows for rows in PACKED_ROWS if rows * self.channels <= block), self.kernel[0])
 
     def packing(self, block: int) -> Packing:
-        """Which positions of the kernel a block takes."""
+        """Return which positions of the kernel a block covers."""
         # The SLIC vertex adds four neighbouring positions of a kernel row before it stores.
         if self.is_slic:
             axis = len(self.kernel) - 1
@@ -91,10 +96,11 @@ class Convolution:
         return Packing(self, 0, self.packed_rows(block))
 
     def padding(self, node: onnx.NodeProto, source: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Positions added before and after each spatial axis of a field of those sizes."""
+        """Return the positions added before and after each spatial axis of a field of those
+        sizes."""
         rank, mode = len(self.kernel), attribute(node, "auto_pad", b"NOTSET").decode()
-        # By ONNX's rule, SAME is the padding with which the result has ceil(size / stride) positions; an odd
-        # one goes behind (UPPER) or before (LOWER).
+        # By ONNX's rule, SAME is the padding with which the result has ceil(size / stride)
+        # positions; an odd one is added at the end (UPPER) or the beginning (LOWER).
         if mode not in ("SAME_UPPER", "SAME_LOWER"):
             pads = attribute(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
             return list(pads[:rank]), list(pads[rank:])
@@ -109,7 +115,8 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A convolution of which `count` neighbouring kernel positions along an axis are channels:
+    """Convolution in which `count` neighbouring kernel positions along an axis are packed into
+    channels:
 
         kernel row    t0 t1 t2 t3 t4         field   a0 a1 a2 a3 a4 a5 a6 ...
         4 a window    t0 t4     channel 0 of the packed field   a0 a1 a2 ...
@@ -126,33 +133,33 @@ class Packing:
 
     @property
     def kernel(self) -> list[int]:
-        """Windows along each axis."""
+        """Number of windows along each axis."""
         kernel = list(self.whole.kernel)
         kernel[self.axis] = math.ceil(kernel[self.axis] / self.count)
         return kernel
 
     @property
     def missing(self) -> int:
-        """Positions that the last window along the axis lacks."""
+        """Number of positions that the last window along the axis lacks."""
         return -self.whole.kernel[self.axis] % self.count
 
     @property
     def steps(self) -> list[int]:
-        """Positions of the field from window to window, along each axis."""
+        """Distance from window to window, in positions of the field, along each axis."""
         steps = list(self.whole.dilations)
         steps[self.axis] *= self.count
         return steps
 
     @property
     def field(self) -> list[int]:
-        """Spatial sizes of the field that the windows see."""
+        """Spatial sizes of the part of the field that the windows cover."""
         whole = self.whole
         axes = zip(self.kernel, self.steps, whole.result, whole.strides, strict=True)
         return [(taps - 1) * step + (size - 1) * stride + 1 for taps, step, size, stride in axes]
 
     def windows(self, channels: int) -> Windows:
-        """The parts of the packed field that the windows are, in row-major order, in which the vertex goes
-        through the kernel; `channels` are a block's of one position."""
+        """Return the windows as parts of the packed field. They are in row-major order, in which
+        the vertex goes through the kernel; `channels` are a block's at one position."""
         at = np.indices(self.kernel).reshape(len(self.kernel), -1).T
         starts = at * self.steps
         ends = starts + (np.array(self.whole.result) - 1) * self.whole.strides + 1
@@ -165,8 +172,8 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Parts of a packed field: starts and ends along its channels and spatial axes, one row for each window,
-    and the steps between positions."""
+    """Parts of a packed field: starts and ends along its channels and spatial axes, one row for
+    each window, and the steps between positions."""
 
     starts: npt.NDArray[np.int64]
     ends: npt.NDArray[np.int64]
@@ -177,19 +184,19 @@ class Windows:
 
     @property
     def axes(self) -> range:
-        """Those axes; before them are the batch and the groups."""
+        """Channel and spatial axes of the field; before them are the batch and the groups."""
         return range(2, 2 + len(self.steps))
 
     @property
     def have_one_depth(self) -> bool:
-        """Whether all take all channels."""
+        """Return whether all windows cover all channels."""
         return len(set(self.ends[:, 0].tolist())) == 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """What the nodes of a sum have in common: `positions` of the result in each of which as many channels of
-    a group as there are `outputs` are computed."""
+    """Common properties of the nodes of a sum. It has `outputs` channels of each group at
+    `positions` positions of the result."""
 
     windows: Windows
     groups: int
@@ -199,13 +206,14 @@ class _Sum:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the sum, but for its rows."""
+        """Sizes of the sum, without its rows."""
         return [self.groups, self.outputs, max(2, self.positions)]
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A convolution of two tensors: the sizes of its field, and the zeros before and after it."""
+    """Convolution of two tensors, with the sizes of its field, and the zeros before and after
+    it."""
 
     geometry: Convolution
     field: str
@@ -216,8 +224,8 @@ class Placed:
 
 
 def place_operands(chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape]) -> Placed:
-    """The convolution that a Conv or a ConvTranspose is, of whose operands a chain may have to make others;
-    `shapes` are of field, filters and result."""
+    """Return the convolution that a Conv or a ConvTranspose computes; nodes that change its
+    operands are added to the chain if needed. `shapes` are of field, filters and result."""
     source, result = known(shapes[0])[2:], known(shapes[2])[2:]
     if node.op_type == "ConvTranspose":
         return turn(chain, node, shapes[1], source, result)
@@ -229,13 +237,13 @@ def place_operands(chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shap
 def convolve(
     chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape], block: int, round_sum: Round
 ) -> str:
-    """The nodes that compute a Conv or a ConvTranspose without its bias; `shapes` are of field, filters and
-    result."""
+    """Add the nodes that compute a Conv or a ConvTranspose without its bias, and return the name of
+    the result; `shapes` are of field, filters and result."""
     placed = place_operands(chain, node, shapes)
     conv, field, filters, before = placed.geometry, placed.field, placed.filters, placed.before
     packing, rank = conv.packing(block), len(conv.kernel)
-    # Padding is done once for all windows: a padded position adds zeros to a sum, as it does on the chip. And
-    # the copies of a packed field end together, beyond what is there, where nothing is read.
+    # Padding is done once for all windows: a padded position adds zeros to a sum, as it does on the
+    # chip. The copies of a packed field have the same end, beyond the data, where nothing is read.
     after = list(placed.after)
     after[packing.axis] += packing.missing * conv.dilations[packing.axis]
     if any(before) or any(after):
@@ -257,10 +265,10 @@ def convolve(
 def turn(
     chain: Chain, node: onnx.NodeProto, weights: Shape, source: Sequence[int], result: Sequence[int]
 ) -> Placed:
-    """A ConvTranspose as the convolution that it is:
+    """Return a ConvTranspose as an equivalent convolution:
 
     field   a b c, in steps of 2          0 0 a 0 b 0 c 0 0      zeros between its positions and around
-    filters p q r                             r q p              turned round, inputs for outputs
+    filters p q r                             r q p              reversed, inputs for outputs
     """
     inputs, outputs, *kernel = known(weights)
     rank, groups = len(kernel), attribute(node, "group", 1)
@@ -275,7 +283,7 @@ def turn(
     before = [reach - less for reach, less in zip(reaches, cut, strict=True)]
     sizes = [size + reach for size, reach in zip(result, reaches, strict=True)]
     after = [size - seen - first for size, seen, first in zip(sizes, spread, before, strict=True)]
-    if any(before) or any(after):  # what is negative goes: the result may leave out positions
+    if any(before) or any(after):  # a negative pad cuts: the result may omit positions
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
     filters = chain.add("Reshape", node.input[1], chain.shape([groups, inputs // groups, outputs, *kernel]))
     filters = chain.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
@@ -296,7 +304,7 @@ def turn(
 
 
 def _spread(chain: Chain, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]) -> str:
-    """Each position of a field in an axis of its own, zeros behind it."""
+    """Add nodes that put zeros after each position of a field, which gets an axis of its own."""
     alone = [each for size in sizes for each in (size, 1)]
     zeros = [each for step in strides for each in (0, step - 1)]
     field = chain.add("Reshape", field, chain.shape([0, channels, *alone]))
@@ -304,14 +312,15 @@ def _spread(chain: Chain, field: str, channels: int, sizes: Sequence[int], strid
 
 
 def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[int]) -> list[int]:
-    """Positions of a ConvTranspose's result that are left out at the beginning of each axis."""
+    """Return the number of positions of a ConvTranspose's result that are cut at the beginning of
+    each axis."""
     rank, mode = len(source), attribute(node, "auto_pad", b"NOTSET").decode()
     strides, more = attribute(node, "strides", [1] * rank), attribute(node, "output_padding", [0] * rank)
     wanted = attribute(node, "output_shape", [])[-rank:]
     if not wanted and mode not in ("SAME_UPPER", "SAME_LOWER"):
         return list(attribute(node, "pads", [0] * 2 * rank)[:rank] if mode == "NOTSET" else [0] * rank)
-    # By ONNX's rule as many as make the result as large as it says, or as source and strides say; an odd one
-    # behind only with SAME_UPPER.
+    # By ONNX's rule, cut as many as give the result its declared size, or the size that source and
+    # strides give; an odd one at the end only with SAME_UPPER.
     wanted = wanted or [size * step for size, step in zip(source, strides, strict=True)]
     whole = zip(source, strides, reaches, more, wanted, strict=True)
     cut = [max(0, (size - 1) * step + reach + 1 + add - want) for size, step, reach, add, want in whole]
@@ -321,10 +330,10 @@ def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[i
 def _multiply_positions(
     chain: Chain, conv: Convolution, field: str, filters: str, block: int, round_sum: Round
 ) -> str:
-    """A convolution whose kernel is one position is a matrix product: a block takes fewer nodes than as one
-    of kernels."""
+    """Add a convolution with a kernel of one position as a matrix product, which needs fewer nodes
+    for a block."""
     sizes, strides = conv.result, conv.strides
-    # With one position a stride only leaves positions out: so they are, before anything is multiplied.
+    # With one position a stride only skips positions: drop them before the product.
     if math.prod(strides) > 1:
         ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
         axes = chain.shape(range(2, 2 + len(sizes)))
@@ -338,8 +347,8 @@ def _multiply_positions(
 
 
 def _pack(chain: Chain, packing: Packing, field: str) -> str:
-    """The field, whose axes are rows, groups, channels and the spatial ones, beside itself, a kernel position
-    further each time."""
+    """Add nodes that join shifted copies of the field, each one kernel position further. The axes
+    of the field are rows, groups, channels and the spatial ones."""
     if packing.count == 1:
         return field
     axis, step = chain.shape([3 + packing.axis]), packing.whole.dilations[packing.axis]
@@ -354,12 +363,12 @@ def _pack(chain: Chain, packing: Packing, field: str) -> str:
 def _sum_blocks(
     chain: Chain, packing: Packing, field: str, filters: str, block: int, round_sum: Round
 ) -> str:
-    """Block of channels after block, and in each window after window: a Scan over the blocks, which have an
-    axis of the field behind the groups', or none where there is one."""
+    """Add the sum of all blocks of channels and, in each, of all windows: a Scan over the blocks.
+    The field has an axis of blocks after the groups', or none if there is one block."""
     conv = packing.whole
     blocks = math.ceil(conv.channels / block)
     each, positions = conv.outputs // conv.groups, math.prod(conv.result)
-    outputs = max(2, each)  # a MatMul of one row adds up in another order; so of one column, see `_multiply`
+    outputs = max(2, each)  # a MatMul of one row or column sums in another order
     filters = _arrange(chain, packing, filters, (blocks, block, outputs))
     window_sum = _Sum(packing.windows(block), conv.groups, outputs, positions, round_sum)
     if blocks == 1:
@@ -383,8 +392,8 @@ def _sum_blocks(
 
 
 def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int, int]) -> str:
-    """The filters as matrices of outputs and channels, one for each window and group; and those for each
-    block, if there is more than one."""
+    """Add nodes that arrange the filters as matrices of outputs and channels, one for each window
+    and group, and for each block if there are several."""
     conv, (blocks, block, outputs) = packing.whole, sizes
     rank, each = len(conv.kernel), conv.outputs // conv.groups
     at = packing.axis
@@ -404,10 +413,10 @@ def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int
 
 
 def _sum_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:
-    """Add one window of the field after the other times its part of `filters`, which has one for each along
-    its leading axis, to the sum `total` ("" for none)."""
+    """Add the products of the windows of the field, one after the other, to the sum `total` ("" for
+    none). `filters` has a part for each window along its leading axis."""
     windows = window_sum.windows
-    if len(windows) > MOST_UNROLLED:
+    if len(windows) > MAX_UNROLLED:
         total = total or add_zeros(chain, [(field, 0, 1), *window_sum.sizes])
         return _scan_windows(chain, window_sum, field, filters, total)
     for i, (first, last) in enumerate(zip(windows.starts, windows.ends, strict=True)):
@@ -418,7 +427,7 @@ def _sum_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total
 
 
 def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:
-    """The same in a Scan over the windows."""
+    """Add the sum of the windows in a Scan over them."""
     body = Chain(f"{chain.prefix}/{len(chain.nodes)}/window")
     sum_, first, last, part = names = [f"{body.prefix}/{name}" for name in ("sum", "start", "end", "filters")]
     product = _multiply(body, window_sum, field, part, (first, last))
@@ -431,10 +440,11 @@ def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, tota
 
 
 def _multiply(chain: Chain, window_sum: _Sum, field: str, part: str, borders: tuple[str, str]) -> str:
-    """One window of the field, from the first to before the last of `borders`, times its filters."""
+    """Add the product of one window of the field, from the first to before the last of `borders`,
+    with its filters."""
     windows, (first, last) = window_sum.windows, borders
     seen = chain.add("Slice", field, first, last, chain.shape(windows.axes), chain.shape(windows.steps))
-    # To a matrix of the same channels, which may be fewer in some windows.
+    # Reshape to a matrix of the same channels, of which some windows have fewer.
     seen = chain.add("Reshape", seen, chain.shape([0, 0, 0, window_sum.positions]))
     if window_sum.positions == 1:
         seen = chain.add("Expand", seen, chain.shape([1, 2]))

@@ -1,4 +1,4 @@
-"""Functions whose kernels in ONNX Runtime are not exact enough for half: other nodes for them, in float.
+"""Replacements, in float, of functions whose kernels in ONNX Runtime are not exact enough for half.
 
 No result of any of the 65,536 halves is more than 0.501 units in the last place from the exact one.
 """
@@ -15,27 +15,30 @@ from onnx import TensorProto
 from onnxgraph import Chain, attribute
 
 Function = Callable[[Chain, onnx.NodeProto], str]
-"""Adds to a chain the nodes of a function of a node's first input; its result, not rounded."""
+"""Function that adds the nodes of a function of a node's first input to a chain, and returns the
+name of the result, not rounded."""
 _HALF_BITS, _DOUBLE_BITS = 11, 53
-_LEAST, _LEAST_NORMAL, _FAR = 2.0**-24, 2.0**-14, 2.0**17
-"""The least half, the least normal one, and a number beyond all."""
+_MIN_HALF, _MIN_NORMAL, _FAR = 2.0**-24, 2.0**-14, 2.0**17
+"""Smallest half, smallest normal half, and a number larger than all halves."""
 _SATURATED = 100.0
-"""Where the gate of Mish is 1, and the square of e^x no infinity."""
+"""Input at which the gate of Mish is 1 and the square of e^x is still finite."""
 _TAIL_DEGREE, _TAIL_END, _BEYOND_TAIL = 9, 6.0, 64.0
-"""Of the polynomial of `_fit_tail`, and up to where: there the tail is less than the least half. And where it
-is 0 in float."""
+"""Degree of the polynomial of `_fit_tail`, the end of its range, where the tail is less than the
+smallest half, and an input at which the tail is 0 in float."""
 
 
 def function_of(node: onnx.NodeProto) -> Function | None:
-    """What computes a node instead of ONNX Runtime's kernel, if something has to."""
+    """Return the function that replaces ONNX Runtime's kernel for a node, or None to keep the
+    kernel."""
     if node.op_type == "Gelu" and attribute(node, "approximate", b"none") != b"none":
         return None
     return None if node.domain else _FUNCTIONS.get(node.op_type)
 
 
 def compute_float(node: onnx.NodeProto) -> list[onnx.NodeProto]:
-    """The nodes that compute one whose result is no half: others for a Celu, which the standard has in float
-    only, between casts from and to half."""
+    """Return the nodes that compute a node whose result is no half. A Celu, which the standard has
+    in float only, between casts from and to half, is replaced; other nodes are returned
+    unchanged."""
     if node.op_type != "Celu" or node.domain:
         return [node]
     chain = Chain(f"{node.output[0]}/function")
@@ -44,7 +47,8 @@ def compute_float(node: onnx.NodeProto) -> list[onnx.NodeProto]:
 
 
 def _sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
-    """1 / (1 + e^-x): ONNX Runtime's is a rational function, poor where little is left."""
+    """Add 1 / (1 + e^-x). ONNX Runtime uses a rational function, which is inexact for small
+    results."""
     one = chain.constant(1.0)
     grown = chain.add("Exp", chain.add("Neg", node.input[0]))
     return chain.add("Div", one, chain.add("Add", one, grown))
@@ -66,7 +70,8 @@ def _leaky_relu(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _mish(chain: Chain, node: onnx.NodeProto) -> str:
-    """x tanh(log(1 + e^x)), as x n / (n + 2) of n = e^x (e^x + 2): nothing is lost where little is left."""
+    """Add x tanh(log(1 + e^x)), as x n / (n + 2) with n = e^x (e^x + 2), which loses no precision
+    for small results."""
     x = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
     two = _double(chain, 2)
     grown = chain.add("Exp", chain.add("Min", x, _double(chain, _SATURATED)))
@@ -76,7 +81,7 @@ def _mish(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _swish(chain: Chain, node: onnx.NodeProto) -> str:
-    """x / (1 + e^(-alpha x)), with a gate of 0 for -inf as well."""
+    """Add x / (1 + e^(-alpha x)), with a gate of 0 for -inf as well."""
     x = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
     power = chain.add("Exp", chain.add("Mul", x, _double(chain, -attribute(node, "alpha", 1.0))))
     one = _double(chain, 1)
@@ -85,7 +90,7 @@ def _swish(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _hard_swish(chain: Chain, node: onnx.NodeProto) -> str:
-    """x min(max(x + 3, 0), 6) / 6."""
+    """Add x min(max(x + 3, 0), 6) / 6."""
     x, six = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE), _double(chain, 6)
     gate = chain.add("Max", chain.add("Add", x, _double(chain, 3)), _double(chain, 0))
     gate = chain.add("Div", chain.add("Min", gate, six), six)
@@ -93,25 +98,25 @@ def _hard_swish(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _double(chain: Chain, value: float) -> str:
-    """A constant of an operator, which is a float."""
+    """Add an operator's constant, which is a float, as a double."""
     return chain.constant(np.float32(value), np.float64)
 
 
 def _find_nearest(chain: Chain, value: str) -> str:
-    """A double as the float that is the nearest half, of any size: of the nearest floats one in 300 would be
-    a tie between two halves, where the double is none."""
-    # Adding and taking away something large leaves the leading bits, rounded to nearest even: a multiple of
-    # the value itself (Veltkamp's splitting), or for subnormals always the same.
+    """Add nodes that convert a double of any size to the nearest half, as a float. Rounding it to
+    the nearest float first would create a tie between two halves in one of 300 cases."""
+    # Adding and subtracting something large leaves the leading bits, rounded to nearest even: a
+    # multiple of the value itself (Veltkamp's splitting), or a constant for subnormals.
     grown = chain.add("Mul", value, chain.constant(2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1, np.float64))
     normal = chain.add("Sub", grown, chain.add("Sub", grown, value))
-    anchor = chain.constant(1.5 * 2.0 ** (_DOUBLE_BITS - 1) * _LEAST, np.float64)
+    anchor = chain.constant(1.5 * 2.0 ** (_DOUBLE_BITS - 1) * _MIN_HALF, np.float64)
     subnormal = chain.add("Sub", chain.add("Add", value, anchor), anchor)
     size = chain.add("Abs", value)
     is_small, is_near = (
-        chain.add("Less", size, chain.constant(bound, np.float64)) for bound in (_LEAST_NORMAL, _FAR)
+        chain.add("Less", size, chain.constant(bound, np.float64)) for bound in (_MIN_NORMAL, _FAR)
     )
     leading = chain.add("Where", is_small, subnormal, normal)
-    # An infinity less an infinity is none.
+    # Infinity minus infinity is NaN.
     return chain.add("Cast", chain.add("Where", is_near, leading, value), to=TensorProto.FLOAT)
 
 
@@ -133,8 +138,8 @@ def _selu(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _bend(chain: Chain, x: str, alpha: float, unit: float = 1.0) -> str:
-    """x, but below zero alpha (e^(x / unit) - 1), as 2 t / (1 - t) of the hyperbolic tangent of its half:
-    that loses nothing where x is small."""
+    """Add x, or below zero alpha (e^(x / unit) - 1). The latter is computed as 2 t / (1 - t), with
+    t the hyperbolic tangent of its half, which loses no precision for small x."""
     zero, one, two = (chain.constant(value) for value in (0.0, 1.0, 2.0))
     below = chain.add("Min", x, zero)
     tangent = chain.add("Tanh", chain.add("Div", below, chain.constant(2.0 * unit)))
@@ -144,8 +149,8 @@ def _bend(chain: Chain, x: str, alpha: float, unit: float = 1.0) -> str:
 
 
 def _gelu(chain: Chain, node: onnx.NodeProto) -> str:
-    """x, or 0 on the left, less |x| times the tail of the normal distribution beyond it: there nothing would
-    be left of 1 + erf(x)."""
+    """Add max(x, 0) minus |x| times the tail of the normal distribution beyond |x|. On the left, 1
+    + erf(x) would lose all precision."""
     half = chain.constant(0.5)
     # Bounded, so that an infinity is not multiplied by the tail of 0.
     size = chain.add("Min", chain.add("Abs", node.input[0]), chain.constant(_BEYOND_TAIL))
@@ -160,8 +165,8 @@ def _gelu(chain: Chain, node: onnx.NodeProto) -> str:
 
 @cache
 def _fit_tail() -> tuple[float, ...]:
-    """Coefficients of the polynomial p for which t e^(p(t) - x^2 / 2) is the tail of the normal distribution
-    beyond x, of t = 1 / (1 + x / 2); lowest first."""
+    """Return the coefficients of the polynomial p, lowest first. With t = 1 / (1 + x / 2), t
+    e^(p(t) - x^2 / 2) is the tail of the normal distribution beyond x."""
     x = np.linspace(0, _TAIL_END, 601)
     t = 1 / (1 + x / 2)
     tails = np.array([math.erfc(each / math.sqrt(2)) / 2 for each in x])

@@ -1,5 +1,5 @@
-"""Joins nodes of the kernels' domain: a chain whose source nobody else takes becomes the last steps of what
-makes that, so that a value is written once."""
+"""Joins nodes of the kernels' domain, so that a value is written once. A chain that is the only
+reader of its source becomes the last steps of the node that computes the source."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from simipu.numerics.kernels import (
     CONV,
     FIXED_INPUTS,
     KERNELS,
-    MOST_STEPS,
+    MAX_STEPS,
     Kind,
     extend_kernel,
     read_steps,
 )
 
 Dims = tuple[int | str | None, ...]
-"""Sizes; names of open ones, None where nothing is known."""
+"""Sizes; names of open ones, None for unknown ones."""
 _MATRIX = 2
 
 
 def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dims]) -> list[onnx.NodeProto]:
-    """The nodes of one graph, in order, joined; the tensors `kept` are taken from outside of it. What nobody
-    takes is left out."""
+    """Return the nodes of one graph, in order, joined. Nodes outside the graph read the tensors
+    `kept`. Unused nodes are removed."""
     nodes = _drop_unused(nodes, kept)
     readers = Counter(name for node in nodes for name in list_taken(node))
     makers: dict[str, int] = {}
@@ -37,7 +37,8 @@ def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dim
         maker = fused[place] if place >= 0 else None
         source = node.input[0] if node.input else ""
         if maker is not None and readers[source] == 1 and source not in kept and _fits(maker, node, dims):
-            # What the chain takes besides may come after the maker: the joined node stands where it did.
+            # Other operands of the chain may be computed after the maker: the joined node takes the
+            # chain's position.
             fused[place] = None
             node = extend_kernel(maker, read_steps(node), node.output[0])
         if node.domain == KERNELS:
@@ -56,7 +57,7 @@ def _drop_unused(nodes: Sequence[onnx.NodeProto], kept: set[str]) -> list[onnx.N
 
 
 def list_taken(node: onnx.NodeProto) -> list[str]:
-    """The tensors that a node and its bodies take."""
+    """Return the tensors that a node and its bodies read."""
     names = list(node.input)
     for body in iter_bodies(node):
         names += [name for inner in body.node for name in list_taken(inner)]
@@ -69,11 +70,12 @@ def _is_chain(node: onnx.NodeProto) -> bool:
 
 
 def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]) -> bool:
-    """Whether what makes the source can take the chain's operands: a chain those that leave its shape,
-    products those that go with whole batches, rows and columns."""
+    """Return whether the node that computes the source can also read the chain's operands. A chain
+    accepts operands that keep its shape; products accept operands for whole batches, rows and
+    columns."""
     result, source = dims.get(chain.output[0]), dims.get(chain.input[0])
     steps = read_steps(chain)
-    if len(read_steps(maker)) + len(steps) > MOST_STEPS:
+    if len(read_steps(maker)) + len(steps) > MAX_STEPS:
         return False
     operands = [step.operand for step in steps if step.operand and step.kind is not Kind.TABLE]
     if not operands:

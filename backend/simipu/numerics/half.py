@@ -1,5 +1,5 @@
-"""Floats to halves, in blocks that stay in the cache: numpy's own cast takes a hundred times longer for each
-result below 2**-14, of which a model's weights have many.
+"""Converts floats to halves in blocks that fit into the cache. Numpy's own cast takes a hundred
+times longer for each result below 2**-14, of which a model's weights have many.
 
     float  s eeeeeeee mmmmmmmmmmmmmmmmmmmmmmm      half  s eeeee mmmmmmmmmm
 """
@@ -14,21 +14,23 @@ import numpy.typing as npt
 from simipu.numerics.rounding import HALF_MAX
 
 _BLOCK = 1 << 15
-"""Elements worked on at a time: five arrays of them fit into a core's second cache."""
+"""Number of elements processed at a time: five arrays of them fit into a core's second cache."""
 _SIGN, _REST = np.uint32(0x8000_0000), np.uint32(0x7FFF_FFFF)
 _INFINITY = 0x7F80_0000
 _LARGEST = np.uint32(0x477F_E000)
-"""65,504, the largest half."""
-_LEAST_NORMAL = 0x3880_0000
-"""2**-14."""
+"""Bits of 65,504, the largest half."""
+_MIN_NORMAL = 0x3880_0000
+"""Bits of 2**-14."""
 _REBIASED = np.uint32((((15 - 127) << 23) & 0xFFFF_FFFF) + 0xFFF)
-"""The exponent counted from 15 instead of 127, and almost half of the last bit that stays."""
+"""Change of the exponent's bias from 127 to 15, plus almost half of the last bit that is kept."""
 _ALIGNED = np.float32(0.5)
-"""Whose last bit is 2**-24, as that of halves below 2**-14: what is added to it is rounded there."""
+"""Number whose last bit is 2**-24, like that of halves below 2**-14: adding it to a value rounds
+the value there."""
 
 
 def narrow_to_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """The nearest halves, to even; finite values beyond their range become the largest."""
+    """Return the nearest halves, ties to even; finite values beyond their range become the largest
+    half."""
     if values.dtype != np.float32:
         return _narrow_plainly(values)
     flat = np.ascontiguousarray(values).reshape(-1)
@@ -44,8 +46,8 @@ def _narrow_block(block: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     if rest.max() >= _INFINITY:
         return _narrow_plainly(block).view(np.uint16)
     np.minimum(rest, _LARGEST, out=rest)
-    small = np.flatnonzero(rest < _LEAST_NORMAL)
-    # Adding to the bits of the mantissa carries into the exponent, which is what rounding up has to do.
+    small = np.flatnonzero(rest < _MIN_NORMAL)
+    # A carry from the mantissa's bits increments the exponent, as rounding up must.
     made = ((rest + ((rest >> 13) & 1) + _REBIASED) >> 13).astype(np.uint16)
     if small.size:
         aligned = rest[small].view(np.float32) + _ALIGNED
@@ -55,6 +57,6 @@ def _narrow_block(block: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def _narrow_plainly(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """The same of any values, infinities and NaN among them, which stay so."""
+    """Convert any values with numpy's cast; infinities and NaN stay."""
     bounded = np.where(np.isinf(values), values, np.clip(values, -HALF_MAX, HALF_MAX))
     return bounded.astype(np.float16)

@@ -1,9 +1,11 @@
-"""Keeps indices that are computed at run time inside of what they choose from, in the placed graph.
+"""Restricts indices that are computed at run time to the range of the tensor that they select from,
+in the placed graph.
 
-ONNX Runtime ends a run at an index that is out of range. On the chip nothing checks it, and scripts whose
-figures were published feed such indices. With the index check "clamp" the nearest element is read: of an axis
-of s elements every index becomes one of -s to s - 1, and negative ones count from the end as ever. Operators
-that write by indices (ScatterElements, ScatterND) end the run either way.
+ONNX Runtime ends a run at an index that is out of range. The chip does not check indices, and
+scripts with published figures feed such indices. With the index check "clamp" the nearest element
+is read. For an axis of s elements every index becomes one of -s to s - 1, and negative ones count
+from the end as usual. Operators that write by indices (ScatterElements, ScatterND) end the run
+either way.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from simipu.operators.entry import Indexing
 
 INDEX_CHECKS = ("error", "clamp")
 _WHOLE_EXTREMES_OPSET = 12
-"""The first in which Min and Max take whole numbers."""
+"""First opset in which Min and Max accept whole numbers."""
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
 def clamp_indices(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
-    """Change `model`, in place, so that its operators read by indices within range; return whether there was
-    anything to change. `inferred` is the same model with its shapes."""
+    """Change `model`, in place, so that its operators read by indices within range, and return
+    whether anything was changed. `inferred` is the same model with its shapes."""
     constants = _find_constants(model.graph)
     if not any(_is_checked(node, constants) for node in iter_nodes(model.graph)):
         return False
@@ -46,7 +48,8 @@ def clamp_indices(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
 
 
 def _find_constants(graph: onnx.GraphProto) -> set[str]:
-    """Names of what a graph and its bodies hold: such indices are what the model's author chose."""
+    """Return the names of the constants of a graph and its bodies: the model's author chose these
+    indices."""
     found = {tensor.name for each in iter_graphs(graph) for tensor in each.initializer}
     return found | {name for node in iter_nodes(graph) if node.op_type == "Constant" for name in node.output}
 
@@ -58,7 +61,7 @@ def _is_checked(node: onnx.NodeProto, constants: Collection[str]) -> bool:
 def _clamp_graph(
     graph: onnx.GraphProto, shapes: Iterator[_Shapes], constants: Collection[str], opset: int
 ) -> None:
-    """Change a graph and its bodies, of which `shapes` has the shapes in the same order."""
+    """Clamp the indices of a graph and its bodies; `shapes` has their shapes in the same order."""
     known = next(shapes)
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
@@ -73,7 +76,8 @@ def _clamp_graph(
 
 
 def _clamp(chain: Chain, node: onnx.NodeProto, shapes: _Shapes, opset: int) -> str:
-    """Add to `chain` what brings the indices of `node` into range; return their name."""
+    """Add to `chain` the nodes that bring the indices of `node` into range, and return the name of
+    the result."""
     indices = chain.add("Cast", node.input[1], to=TensorProto.INT64)
     sizes = _known_sizes(node, shapes)
     if sizes is None:
@@ -87,8 +91,8 @@ def _clamp(chain: Chain, node: onnx.NodeProto, shapes: _Shapes, opset: int) -> s
 
 
 def _known_sizes(node: onnx.NodeProto, shapes: _Shapes) -> npt.NDArray[Any] | None:
-    """The sizes of the axes along which indices choose, where shapes say them: one, or one for each part of a
-    tuple."""
+    """Return the sizes of the axes that indices select from, if the shapes are known: one, or one
+    for each part of a tuple."""
     data, indices = (shapes.get(name) for name in node.input[:2])
     if data is None:
         return None
@@ -101,7 +105,7 @@ def _known_sizes(node: onnx.NodeProto, shapes: _Shapes) -> npt.NDArray[Any] | No
 
 
 def _add_sizes(chain: Chain, node: onnx.NodeProto) -> str:
-    """The same, computed at run time."""
+    """Add nodes that compute these sizes at run time."""
     shape = chain.add("Shape", node.input[0])
     if operator_of(node).indexing is Indexing.ALONG_AXIS:
         return chain.add("Gather", shape, chain.constant(attribute(node, "axis", 0), np.int64))
@@ -111,7 +115,7 @@ def _add_sizes(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _add_extreme(chain: Chain, sign: str, left: str, right: str) -> str:
-    """The smaller (sign Sub) or the larger (sign Add) of whole numbers, in opsets that have them of floats
-    only: (a + b -+ |a - b|) / 2."""
+    """Add the smaller (sign Sub) or the larger (sign Add) of whole numbers, in opsets that have Min
+    and Max for floats only: (a + b -+ |a - b|) / 2."""
     total, distance = chain.add("Add", left, right), chain.add("Abs", chain.add("Sub", left, right))
     return chain.add("Div", chain.add(sign, total, distance), chain.constant(2, np.int64))

@@ -1,6 +1,6 @@
-"""Nodes of the kernels' domain: what the computed graph has in place of products and elementwise operators
-where the library of `simipu.kernels` is there. What they compute and what attributes mean, kernels.h says.
-"""
+"""Nodes of the kernels' domain, which replace products and elementwise operators in the computed
+graph if the library of `simipu.kernels` is available. kernels.h defines what they compute and what
+their attributes mean."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from simipu.numerics.quarter import F143, QuarterFormat
 from simipu.operators import Rounding
 
 KERNELS = "simipu"
-"""The domain; only `lower` makes nodes of it."""
+"""Domain of the kernels; only `lower` makes nodes of it."""
 PRODUCT, CONV, CHAIN = "Product", "Conv", "Chain"
 FIXED_INPUTS = {PRODUCT: 2, CONV: 2, CHAIN: 1}
-"""Inputs before the operands of steps."""
-MOST_STEPS = 32
-"""Of one node: what else is there becomes another."""
-MOST_AXES = 6
+"""Number of inputs before the operands of steps."""
+MAX_STEPS = 32
+"""Maximum number of steps of one node; further steps become another node."""
+MAX_AXES = 6
 
 
 class Kind(IntEnum):
-    """`enum kind` of kernels.h."""
+    """Kind of a step, `enum kind` of kernels.h."""
 
     NONE = 0
     ADD = 1
@@ -37,15 +37,15 @@ class Kind(IntEnum):
     MULTIPLY = 4
     DIVIDE = 5
     UNDER = 6
-    MOST = 7
-    LEAST = 8
+    MAXIMUM = 7
+    MINIMUM = 8
     TABLE = 9
     F143 = 10
     F152 = 11
 
 
 class Rounded(IntEnum):
-    """`enum rounding` of kernels.h."""
+    """Rounding of a step, `enum rounding` of kernels.h."""
 
     KEPT = 0
     ROUNDED = 1
@@ -66,16 +66,17 @@ BINARY = {
     "Sub": (Kind.SUBTRACT, Kind.TAKE),
     "Mul": (Kind.MULTIPLY, Kind.MULTIPLY),
     "Div": (Kind.DIVIDE, Kind.UNDER),
-    "Max": (Kind.MOST, Kind.MOST),
-    "Min": (Kind.LEAST, Kind.LEAST),
+    "Max": (Kind.MAXIMUM, Kind.MAXIMUM),
+    "Min": (Kind.MINIMUM, Kind.MINIMUM),
 }
-"""What an operator of two inputs is when its first one is x, and when its second one is."""
+"""Kinds of an operator of two inputs, if its first input is x, and if its second one is."""
 QUARTER_FORMATS = {"": 0, "F143": 1, "F152": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of a value x: `operand` is the tensor y, "": `number` is."""
+    """Operation on a value x: its other operand is the tensor `operand`, or `number` if that is
+    ""."""
 
     kind: Kind
     rounded: Rounded = Rounded.KEPT
@@ -85,7 +86,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A weight of 8 bits, as it lies, and the power of two that its values are multiplied by."""
+    """An 8-bit weight in its stored form, and the scale by which its values are multiplied, an
+    exponent of 2."""
 
     name: str
     quarter: QuarterFormat
@@ -93,14 +95,14 @@ class Codes:
 
 
 def quarter_step(quarter: QuarterFormat, scale: int) -> Step:
-    """Rounds to the values of an 8-bit format at a scale."""
+    """Return a step that rounds to the values of an 8-bit format at a scale."""
     return Step(Kind.F143 if quarter is F143 else Kind.F152, number=2.0**scale)
 
 
 def make_kernel(
     op_type: str, inputs: Sequence[str], result: str, steps: Sequence[Step], **attributes: Any
 ) -> onnx.NodeProto:
-    """A node of the kernels' domain."""
+    """Return a node of the kernels' domain."""
     operands = list(dict.fromkeys(step.operand for step in steps if step.operand))
     node = helper.make_node(
         op_type, [*inputs, *operands], [result], name=f"{result}/{op_type}", domain=KERNELS, **attributes
@@ -115,7 +117,7 @@ def make_kernel(
 
 
 def read_steps(node: onnx.NodeProto) -> list[Step]:
-    """The steps of such a node."""
+    """Return the steps of a node of the kernels' domain."""
     flat, numbers = attribute(node, "steps", []), attribute(node, "numbers", [])
     operands = [*node.input[FIXED_INPUTS[node.op_type] :], ""]
     triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
@@ -126,7 +128,8 @@ def read_steps(node: onnx.NodeProto) -> list[Step]:
 
 
 def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> onnx.NodeProto:
-    """The node with further steps. What is rounded right after it was computed is one step."""
+    """Return the node with further steps. A rounding that follows a computation directly becomes
+    part of its step."""
     fixed, joined = node.input[: FIXED_INPUTS[node.op_type]], read_steps(node)
     for step in steps:
         if step.kind is Kind.NONE and joined and joined[-1].rounded is Rounded.KEPT:
@@ -141,7 +144,7 @@ def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> o
 def make_product(
     node: onnx.NodeProto, sides: Sequence[str | Codes], result: str, block: int, flags: Mapping[str, int]
 ) -> onnx.NodeProto:
-    """A MatMul or Gemm without scales and bias."""
+    """Return a node that computes a MatMul or Gemm without scales and bias."""
     attributes = {"block": block, **flags, "threads": 0}
     for side, name, transposed in zip(sides, ("left", "right"), ("transA", "transB"), strict=True):
         is_transposed = node.op_type == "Gemm" and attribute(node, transposed, 0)
@@ -158,7 +161,8 @@ def make_convolution(
     block: int,
     flags: Mapping[str, int],
 ) -> onnx.NodeProto:
-    """A Conv without bias; `pads` are before and after each spatial axis."""
+    """Return a node that computes a Conv without bias; `pads` are before and after each spatial
+    axis."""
     return make_kernel(
         CONV,
         [_name(side) for side in sides],
@@ -188,7 +192,7 @@ def _code_attributes(name: str, side: str | Codes) -> dict[str, int]:
 
 
 def set_threads(graph: onnx.GraphProto, threads: int) -> None:
-    """Tell the products of a graph and its bodies how many threads its session has."""
+    """Set the number of the session's threads in the products of a graph and its bodies."""
     for node in iter_nodes(graph):
         for each in node.attribute if node.domain == KERNELS else ():
             if each.name == "threads":
@@ -196,7 +200,7 @@ def set_threads(graph: onnx.GraphProto, threads: int) -> None:
 
 
 def takes_narrow(node: onnx.NodeProto, place: int) -> bool:
-    """Whether a node's input may be a weight in half."""
+    """Return whether a node's input may be a weight in half."""
     if node.domain == KERNELS:
         return place >= int(node.op_type == CHAIN)
     return node.op_type == "Gather" and not node.domain and place == 0

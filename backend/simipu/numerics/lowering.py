@@ -1,11 +1,11 @@
-"""Makes the computed graph of a placed one: a graph in float that computes what the chip would in its types.
+"""Lowering of a placed graph: to a graph in float that computes what the chip would in its types.
 
-ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow and
-rounding, and have no products of fp8. So every half result is rounded where the chip rounds it, by nodes in
-between: once an operator, and in products with half partials (`partials.py`) after every block. Where there
-are kernels, they take the place of products, elementwise operators and rounding (`kernels.py`), and join
-(`fusing.py`, `tables.py`). Inside an operator the arithmetic is fp32. Which operator rounds, and what
-computes one that ONNX Runtime lacks, says the table.
+ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow
+and rounding, and have no products of fp8. So additional nodes round every half result where the
+chip rounds it: once per operator, and in products with half partials (`partials.py`) after every
+block. If kernels are available, they replace products, elementwise operators and rounding
+(`kernels.py`), and are joined (`fusing.py`, `tables.py`). Inside an operator the arithmetic is fp32. The
+operator table says which operator rounds, and what computes one that ONNX Runtime lacks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from simipu.numerics.kernels import (
     BINARY,
     CHAIN,
     KERNELS,
-    MOST_AXES,
+    MAX_AXES,
     ROUNDINGS,
     Codes,
     Kind,
@@ -65,9 +65,9 @@ from simipu.operators.entry import Surroundings
 from simipu.places import has_places, strip_places
 
 OLDEST_OPSET = 11
-"""The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
+"""First opset in which Clip, Pad and Slice, which the rounding uses, take tensors."""
 _FACTORS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,), "ConvTranspose": ()}
-"""Inputs of products that kernels take as they lie."""
+"""Inputs of products that kernels read in their stored form."""
 _MATRIX_AXES, _FIELD_AXES = 2, (3, 4, 5)
 
 
@@ -77,14 +77,14 @@ def lower(
     inferred: onnx.ModelProto | None = None,
     kernels: KernelUse = KernelUse.NONE,
 ) -> onnx.ModelProto:
-    """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere
-    on the way. Operators of which the table says what computes them are replaced by it.
+    """Return the fp32 graph that computes what `model` computes in half and fp8; without `numerics` one that
+    rounds nowhere on the way. Operators with a replacement in the operator table are replaced.
 
-    `inferred` is what `infer_shapes` says of the model, where that is known already.
+    `inferred` is the result of `infer_shapes` for the model, if already known.
 
-    Graph inputs and outputs keep their names and types; places go. A model with nothing to replace comes back
-    as it is. Narrow initializers without data (constants and device variables) become fp32 ones, but for
-    those that `kernels` take as halves or bytes. Raises LoadError for a model older than opset 11.
+    Graph inputs and outputs keep their names and types; places are removed. A model with nothing to
+    replace is returned unchanged. Narrow initializers without data (constants and device variables) become
+    fp32 ones, except those that `kernels` read as halves or bytes. Raises LoadError before opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
     version = find_opset(model, OLDEST_OPSET)
@@ -102,7 +102,7 @@ def lower(
             "debug.floatPointOpException: expected the kernels, which look at every result, found none; "
             "install the project where there is a C compiler, or compile without the engine option"
         )
-    # The placed graph stays: it is what is costed, and what files hold.
+    # The placed graph is not changed: it is used for costs, and stored in files.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     strip_places(lowered.graph)
@@ -120,7 +120,7 @@ def lower(
 
 @dataclass(slots=True)
 class _Lowering:
-    """What is known of the tensors of a model and its subgraphs."""
+    """Facts about the tensors of a model and its subgraphs."""
 
     numerics: Numerics | None
     kernels: KernelUse = KernelUse.NONE
@@ -130,19 +130,19 @@ class _Lowering:
     types: dict[str, int] = field(default_factory=dict)
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
-    """And parts of them: what is of 8 bits there are codes."""
+    """Weights and parts of them: their 8-bit data are codes."""
     from_quarters: set[str] = field(default_factory=set)
-    """Halves that are 8-bit values, widened: a product of two such is one of 8 bits."""
+    """Halves that are widened 8-bit values: a product of two such tensors is an 8-bit product."""
     dims: dict[str, Dims] = field(default_factory=dict)
     """Shapes, with the names of open sizes."""
     codes: dict[str, Codes] = field(default_factory=dict)
-    """By halves that nothing but products takes, the 8-bit weights that they are."""
+    """8-bit weights, by the name of the widened half that only products read."""
     made: dict[str, int] = field(default_factory=dict)
-    """When the main graph makes a tensor."""
+    """Index of the main graph's node that makes a tensor."""
     tables: dict[str, Table] = field(default_factory=dict)
-    """The main graph's tensors that are looked up."""
+    """Tensors of the main graph that are computed by lookup, with their tables."""
     held: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
-    """What they are looked up in, by initializer."""
+    """Values of the lookup tables, by initializer."""
 
     @staticmethod
     def of(
@@ -156,21 +156,21 @@ class _Lowering:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether there are kernels, and something to round."""
+        """Return whether kernels are available, and there is something to round."""
         return self.kernels is not KernelUse.NONE and self.is_narrow and self.numerics is not None
 
     @property
     def is_fused(self) -> bool:
-        """Whether kernels take steps along."""
+        """Return whether kernels include further steps."""
         return self.kernels is KernelUse.FUSED and self.has_kernels
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the model has tensors that float takes the place of."""
+        """Return whether the model has tensors that are replaced by float."""
         return bool(self.halves or self.quarters)
 
     def _collect(self, graph: onnx.GraphProto) -> None:
-        # Names of bodies and of the graphs around them are one set: ONNX wants them to differ.
+        # Names in bodies and in the graphs around them form one set: ONNX requires them to differ.
         for value in (*graph.input, *graph.output, *graph.value_info):
             tensor = value.type.tensor_type
             self._add(value.name, tensor.elem_type)
@@ -207,8 +207,7 @@ class _Lowering:
         self.shapes[name] = tuple(size if isinstance(size, int) else None for size in self.dims[name])
 
     def find_tables(self, model: onnx.ModelProto) -> None:
-        """What the main graph's activations are of each half; not where exceptions matter, of which a table
-        has none."""
+        """Find the main graph's activations that can be tables: none if exceptions are enabled."""
         if self.is_fused and not (self.numerics and self.numerics.raises):
             self.tables = find_tables(
                 model.graph,
@@ -222,18 +221,18 @@ class _Lowering:
         return self._is_for_kernels(node) and place in _FACTORS[node.op_type]
 
     def _is_for_kernels(self, node: onnx.NodeProto) -> bool:
-        """Whether a kernel multiplies."""
+        """Return whether a kernel computes the product."""
         if not self.has_kernels or node.op_type not in _FACTORS or node.domain:
             return False
         operands = self._operands_of(node)
         if node.op_type in CONVOLUTIONS:
-            # ONNX Runtime's own, of filters that it rearranges, is faster than a kernel that sums in float;
-            # zeros between positions are worth multiplying for the order of sums only.
+            # ONNX Runtime's own Conv, which rearranges filters, is faster than a kernel that sums in float;
+            # multiplying zeros between positions is worthwhile for the order of sums only.
             return operands.block > 0 and len(operands.right) in _FIELD_AXES
         return min(len(operands.left), len(operands.right)) >= _MATRIX_AXES
 
     def _operands_of(self, node: onnx.NodeProto) -> Operands:
-        """Of a product; its block is 0 where sums stay float."""
+        """Return the operands of a product; its block is 0 if sums stay float."""
         left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
         # Operands of 8 bits have no float partials, whatever partials_type says (ConvVertexType.cpp).
         in_quarters = self.from_quarters.issuperset(node.input[:2])
@@ -244,9 +243,10 @@ class _Lowering:
         return operands if rounds and operands.has_partials(node) else replace(operands, block=0)
 
     def lower_graph(self, graph: onnx.GraphProto, version: int) -> None:
-        """The main graph, whose inputs and outputs keep their types."""
-        # Callers bring and get halves, outputs that are inputs or weights too; inside all is float, under
-        # names of its own. The Cast of an output loses nothing: what made it has rounded it to half already.
+        """Lower the main graph, whose inputs and outputs keep their types."""
+        # Callers send and receive halves, outputs that are inputs or weights too; inside everything
+        # is float, under names of its own. The Cast of an output loses nothing: its maker already
+        # rounded it to half.
         outputs = [v.name for v in graph.output]
         weights = [t.name for t in graph.initializer if t.name in outputs]
         given = dict.fromkeys([v.name for v in graph.input] + weights)
@@ -268,7 +268,7 @@ class _Lowering:
         put_bodies(graph, self.surroundings(version))
 
     def surroundings(self, version: int) -> Surroundings:
-        """What bodies and guards may know; the graph is of that opset."""
+        """Return the facts for bodies and guards; the graph has opset `version`."""
         ranks = {name: len(shape) for name, shape in self.shapes.items()}
         return Surroundings(version, ranks, self.shapes, self.types, constants=self.constants)
 
@@ -285,7 +285,7 @@ class _Lowering:
         self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
 
     def _lower_subgraph(self, graph: onnx.GraphProto) -> None:
-        # Nobody outside sees a body's inputs and outputs: they become float where they are.
+        # A body's inputs and outputs are not visible outside: they become float in place.
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
@@ -299,7 +299,7 @@ class _Lowering:
         return [each for node in graph.node for each in self._lower_node(node)]
 
     def _settle_weights(self, graph: onnx.GraphProto, given: Collection[str]) -> None:
-        """Weights that only kernels and Gather take, and `given` ones, stay halves; 8-bit ones codes."""
+        """Keep `given` weights, and those that only kernels and Gather read, as halves or codes."""
         stored = {t.name for t in graph.initializer if t.name in self.halves}
         for name, place, node in iter_reads(graph):
             if name in stored and not takes_narrow(node, place):
@@ -324,7 +324,7 @@ class _Lowering:
                 widen_tensor(each.t)
             if each.name == "dtype" and each.i == TensorProto.FLOAT16:
                 each.i = TensorProto.FLOAT
-        # Results of an If or a Loop are rounded by whatever makes them inside.
+        # Results of an If or a Loop are rounded by the nodes inside that make them.
         for subgraph in iter_bodies(node):
             self._lower_subgraph(subgraph)
         if node.op_type == "Cast":
@@ -340,19 +340,19 @@ class _Lowering:
         return self._lower_product(node) or self._round_results(node, results)
 
     def _chain(self, node: onnx.NodeProto, rounding: Rounding) -> list[onnx.NodeProto]:
-        """The node of an elementwise operator that is a step; none for others."""
+        """Return the node of an elementwise operator that is a step, in a list; an empty list for others."""
         result = node.output[0]
         if result in self.tables:
             table = self.tables[result]
             return [self._step(table.root, Step(Kind.TABLE, operand=self._hold(table)), result)]
-        if node.domain or len(self.dims.get(result, (None,) * (MOST_AXES + 1))) > MOST_AXES:
+        if node.domain or len(self.dims.get(result, (None,) * (MAX_AXES + 1))) > MAX_AXES:
             return []
         if node.op_type == "Relu":
-            return [self._step(node.input[0], Step(Kind.MOST), result)]
+            return [self._step(node.input[0], Step(Kind.MAXIMUM), result)]
         if node.op_type not in BINARY or len(node.input) != len(BINARY["Add"]):
             return []
         dims = self.dims.get(result)
-        # Of the inputs that have the result's shape the later one: what made it may take the step along.
+        # Of the inputs with the result's shape the later one: its maker may include the step.
         order = sorted(
             (0, 1), key=lambda i: (self.dims.get(node.input[i]) == dims, self.made.get(node.input[i], -1))
         )
@@ -361,7 +361,7 @@ class _Lowering:
         return [self._step(source, Step(kind, ROUNDINGS[rounding], operand), result)]
 
     def _hold(self, table: Table) -> str:
-        """The name of the initializer that holds a table."""
+        """Return the name of the initializer that holds a table."""
         for name, held in self.held.items():
             if held is table.values:
                 return name
@@ -370,7 +370,7 @@ class _Lowering:
         return name
 
     def _step(self, source: str, step: Step, result: str) -> onnx.NodeProto:
-        """A chain of one step."""
+        """Return a chain of one step."""
         assert self.numerics is not None
         return make_kernel(CHAIN, [source], result, [step], **self._flags())
 
@@ -386,7 +386,8 @@ class _Lowering:
         return chain.nodes
 
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes of a product that a kernel computes, or whose sums are kept in half; none of others."""
+        """Return the nodes of a product that a kernel computes, or whose sums are kept in half; an
+        empty list for others."""
         if not operator_of(node).keeps_sums or self.numerics is None:
             return []
         operands, chain = self._operands_of(node), Chain(f"{node.output[0]}/partials")
@@ -401,7 +402,7 @@ class _Lowering:
         return chain.nodes
 
     def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:
-        """A product by a kernel, without what a Gemm or Conv does with it."""
+        """Add the product by a kernel, without a Gemm's scales or a bias, and return its result's name."""
         assert self.numerics is not None
         flags = self._flags()
         if node.op_type in CONVOLUTIONS:
@@ -418,12 +419,13 @@ class _Lowering:
         return total
 
     def _flags(self) -> dict[str, int]:
-        """The attributes of kernels that say what becomes of results that are too large."""
+        """Return the attributes of kernels that define the treatment of results that are too large."""
         assert self.numerics is not None
         return {"nan_on_overflow": int(self.numerics.nan_on_overflow), "raises": int(self.numerics.raises)}
 
     def _apply(self, chain: Chain, op_type: str, left: str, right: str, shape: Shape | None) -> str:
-        """An operator of a product and something that its result can take along, in float."""
+        """Add an operator of a product and another operand, in float, which the node of the product
+        can include."""
         if self.kernels is KernelUse.APART:
             return chain.add(op_type, left, right)
         made = chain.new_name()
@@ -451,7 +453,7 @@ class _Lowering:
         )
 
     def _lower_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """A Cast from or to 8 bits has our attribute `scale`, the power of two of its tensor."""
+        """Lower a Cast; one from or to 8 bits has our attribute `scale`, its tensor's exponent of 2."""
         source, result = node.input[0], node.output[0]
         scale, chain = attribute(node, "scale", 0), Chain(result)
         if result in self.codes:
@@ -467,8 +469,8 @@ class _Lowering:
             )
             return chain.nodes
         if source in self.quarters:
-            # Computed 8-bit values are at their scale already: `round_to_quarter` gives values, not codes. Of
-            # weights the codes were decoded, at scale 0.
+            # Computed 8-bit values are already at their scale: `round_to_quarter` gives values, not
+            # codes. The codes of weights were decoded at scale 0.
             if source not in self.weights or not scale:
                 return [_identity(node)]
             chain.add_as(result, "Mul", source, chain.constant(2.0**scale))
@@ -476,15 +478,15 @@ class _Lowering:
         if result in self.halves:
             if source in self.halves:
                 return [_identity(node)]
-            # From whole numbers, truths or wider floats: by way of float, which may be too large for half.
+            # From whole numbers, truths or wider floats: cast by way of float, which may be too
+            # large for half.
             source = chain.add("Cast", source, to=TensorProto.FLOAT)
             if self.numerics is None:
                 chain.add_as(result, "Identity", source)
             else:
                 self._round(chain, source, Rounding.ROUNDED, result)
             return chain.nodes
-        # Halves are floats already; to anything else ONNX Runtime casts from float as the chip does from
-        # half.
+        # Halves are already floats; to other types ONNX Runtime casts from float as the chip does from half.
         to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.halves
         return [_identity(node)] if to_float else [node]
 

@@ -1,11 +1,11 @@
 """Products whose sums are kept in half, as the chip keeps them with half partials.
 
-The AMP unit adds up the products of one block of input channels in float and stores the sum with what was
-there before as a half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product
-becomes a series of small ones, each of whose sums is rounded; the blocks of a matrix product in order of k,
-those of a convolution by channels, then by kernel position. How a plan spreads the blocks over tiles, which
-changes the order, is not followed: the order of an unsplit product is one that the chip has, too, and the
-errors of all orders are of one size.
+The AMP unit sums the products of one block of input channels in float and stores this sum plus the
+previous one as a half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So
+a product becomes a series of small ones, each of whose sums is rounded: the blocks of a matrix
+product in order of k, those of a convolution by channels, then by kernel position. The spread of
+blocks over tiles by a plan, which changes the order, is not modelled. The order of an unsplit
+product also occurs on the chip, and the errors of all orders have the same size.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from simipu.numerics.blocks import Round, Shape, multiply_blocks
 from simipu.numerics.convolution import CONVOLUTIONS, convolve
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
-"""Input channels whose products are added up before they are rounded."""
+"""Number of input channels whose products are summed before they are rounded."""
 BIAS = 2
-"""The input of a convolution or a Gemm that is added to its product."""
+"""Index of the input of a convolution or a Gemm that is added to its product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The shapes of a product's operands and result, and how its sums are rounded."""
+    """Shapes of a product's operands and result, and how its sums are rounded."""
 
     left: Shape
     right: Shape
@@ -36,33 +36,33 @@ class Operands:
     round: Round
 
     def has_partials(self, node: onnx.NodeProto) -> bool:
-        """Whether `add_product` can take the node apart: what that needs is known, and there are products to
-        add up."""
+        """Return whether `add_product` can split the node: the sizes that it needs are known, and
+        there are products to sum."""
         if node.op_type in CONVOLUTIONS:
             sizes = (*self.left[1:], *self.right, *self.result[1:])
             return (
                 len(self.left) == len(self.right) == len(self.result) and None not in sizes and 0 not in sizes
             )
-        # A vector times a vector is the dot product vertex's.
+        # A vector times a vector is computed by the dot product vertex.
         is_matrix_product = min(len(self.left), len(self.right)) > 1
         return is_matrix_product and bool(self.depth(node))
 
     def depth(self, node: onnx.NodeProto) -> int | None:
-        """Channels of a matrix product, as far as they are known."""
+        """Return the number of channels of a matrix product, or None if it is unknown."""
         if not self.left:
             return None
         return self.left[0 if node.op_type == "Gemm" and attribute(node, "transA", 0) else -1]
 
 
 def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
-    """The nodes that compute a matrix product or a convolution in half partials; its result, not yet rounded
-    where a bias was added."""
+    """Add the nodes that compute a matrix product or a convolution in half partials, and return the
+    name of the result, which is not yet rounded if a bias was added."""
     left, right, result = operands.left, operands.right, operands.result
     if node.op_type in CONVOLUTIONS:
         total = convolve(chain, node, (left, right, result), operands.block, operands.round)
         return finish_product(chain, total, node, result, _add_node)
     names, shapes = list(node.input[:2]), [left, right]
-    # A Gemm also transposes and scales: it does the one before the sums and the other, `_scale`, after them.
+    # A Gemm also transposes and scales: transposing comes before the sums, scaling after them.
     for i, transposed in enumerate(("transA", "transB") if node.op_type == "Gemm" else ()):
         if attribute(node, transposed, 0):
             names[i], shapes[i] = chain.add("Transpose", names[i], perm=[1, 0]), shapes[i][::-1]
@@ -72,13 +72,13 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
 
 
 def has_bias(node: onnx.NodeProto) -> bool:
-    """Whether a convolution or a Gemm has one."""
+    """Return whether a convolution or a Gemm has a bias."""
     return len(node.input) > BIAS and bool(node.input[BIAS])
 
 
 Apply = Callable[[Chain, str, str, str, Shape | None], str]
-"""Adds to a chain an operator of two tensors, which gives a float; its result. Of the second one the shape is
-given; None: it is one of the model's."""
+"""Function that adds an operator of two tensors, with a float result, to a chain, and returns the
+name of the result. It gets the shape of the second tensor, or None for a tensor of the model."""
 
 
 def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape | None) -> str:
@@ -86,7 +86,7 @@ def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape |
 
 
 def finish_product(chain: Chain, total: str, node: onnx.NodeProto, result: Shape, apply: Apply) -> str:
-    """What a Gemm or a convolution does with its product."""
+    """Add the bias and the scales of a Gemm or a convolution to its product."""
     if node.op_type in CONVOLUTIONS:
         if not has_bias(node):
             return total

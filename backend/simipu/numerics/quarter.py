@@ -1,14 +1,14 @@
-"""The chip's 8-bit floating point (Poplar's QUARTER): two formats, each a literal; values of codes and codes
-of values.
+"""The chip's 8-bit floating point (Poplar's QUARTER): two formats, each a literal, and the
+conversion between codes and values.
 
      7   6      3 2   0          7   6       2 1 0
     +---+--------+-----+        +---+---------+---+
     | s |  exp   | man |  F143  | s |   exp   |man|  F152
     +---+--------+-----+        +---+---------+---+
 
-Exponent 0 holds the subnormals. There is one NaN, 0x80, where other formats have a negative zero, and no
-infinity. A tensor has a scale: the value of a code is what is decoded times 2 to that power
-(graphcore/poplibs, lib/popops/Cast.cpp).
+Exponent 0 holds the subnormals. There is one NaN, 0x80, where other formats have a negative zero,
+and no infinity. A tensor has a scale: the value of a code is the decoded value times 2 to that
+power (graphcore/poplibs, lib/popops/Cast.cpp).
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ F143 = QuarterFormat("F143", TensorProto.FLOAT8E4M3FNUZ, mantissa_bits=3, bias=8
 F152 = QuarterFormat("F152", TensorProto.FLOAT8E5M2FNUZ, mantissa_bits=2, bias=16)
 FORMATS = {quarter.name: quarter for quarter in (F143, F152)}
 QUARTERS = {quarter.data_type: quarter for quarter in (F143, F152)}
-"""The formats by ONNX's element type."""
+"""Formats by ONNX's element type."""
 
 
 @cache
 def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
-    """The values of codes 0 to 127, which are in order."""
+    """Return the values of codes 0 to 127, in ascending order."""
     codes = np.arange(128)
     exponents, mantissas = codes >> quarter.mantissa_bits, codes & ((1 << quarter.mantissa_bits) - 1)
     subnormal = exponents == 0
@@ -70,7 +70,7 @@ def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
 
 
 def decode(codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0) -> npt.NDArray[np.float32]:
-    """The values of codes, in their shape; exact for every scale from -100 to 100."""
+    """Return the values of codes, in their shape; exact for every scale from -100 to 100."""
     values = np.concatenate([_magnitudes(quarter), -_magnitudes(quarter)])
     values[NAN_CODE] = np.nan
     table: npt.NDArray[np.float32] = np.ldexp(values, scale).astype(np.float32)
@@ -80,10 +80,11 @@ def decode(codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0)
 def encode(
     values: npt.NDArray[Any], quarter: QuarterFormat, scale: int = 0, *, nan_on_overflow: bool = False
 ) -> npt.NDArray[np.uint8]:
-    """The codes nearest to `values`, in their shape, ties to the even code.
+    """Return the codes nearest to `values`, in their shape, ties to the even code.
 
-    What is beyond the largest value, infinity included, becomes that value, or NaN with `nan_on_overflow`. A
-    negative value that rounds to zero becomes zero, there being no other.
+    A value beyond the largest one, infinity included, becomes the largest value, or NaN with
+    `nan_on_overflow`. A negative value that rounds to zero becomes zero, because there is no
+    negative zero.
     """
     with np.errstate(invalid="ignore"):
         scaled = np.ldexp(values.astype(np.float64), -scale)

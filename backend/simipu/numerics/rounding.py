@@ -1,5 +1,5 @@
-"""Rounding a float tensor to what the chip's narrower types can hold, in nodes that ONNX Runtime has fast
-kernels for."""
+"""Rounding of a float tensor to the values of the chip's narrower types, with nodes for which ONNX
+Runtime has fast kernels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from simipu.numerics.quarter import QuarterFormat
 
 HALF_MAX = 65_504.0
 HALF_BOUNDS = ("half/least", "half/most")
-"""Names of the constants that a result is clipped to before it is rounded."""
+"""Names of the constants to which a result is clipped before it is rounded."""
 _NAN = "half/nan"
 _FLOAT_MANTISSA_BITS = 23
 
 
 def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
-    """The initializers that the rounding needs in the graph."""
+    """Return the initializers that the rounding needs in the graph."""
     values = {_NAN: np.nan} if nan_on_overflow else dict(zip(HALF_BOUNDS, (-HALF_MAX, HALF_MAX), strict=True))
     return [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
 
@@ -35,9 +35,9 @@ def round_to_half(
 ) -> str:
     """Round to half, to nearest even, and widen again.
 
-    What is too large becomes the largest half, or NaN with `nan_on_overflow`. An infinity stays one, as on
-    the chip, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`: no result
-    can be too large.
+    A value that is too large becomes the largest half, or NaN with `nan_on_overflow`. An infinity
+    stays one, as on the chip, unless the operator is `growing`, whose infinity is an overflow of
+    float. `bounded`: no result can be too large.
     """
     clips = not (bounded or nan_on_overflow)
     clipped = chain.add("Clip", source, *HALF_BOUNDS) if clips else source
@@ -57,12 +57,12 @@ def round_to_half(
 def round_to_quarter(
     chain: Chain, source: str, quarter: QuarterFormat, scale: int, *, nan_on_overflow: bool, result: str
 ) -> str:
-    """Round halves, held in floats, to the values of an 8-bit format at a scale; `encode` and `decode` in
-    one.
+    """Round halves, held in floats, to the values of an 8-bit format at a scale; this combines
+    `encode` and `decode`.
 
-    Adding and taking away a large multiple leaves the leading bits, rounded to nearest even: a multiple of
-    the value itself for normal values (Veltkamp's splitting, exact for the 11 bits of a half), a fixed one
-    for subnormals.
+    Adding and subtracting a large multiple leaves the leading bits, rounded to nearest even: a
+    multiple of the value itself for normal values (Veltkamp's splitting, exact for the 11 bits of a
+    half), a fixed one for subnormals.
     """
     unit = 2.0**scale
     most = chain.constant(quarter.largest * unit)
@@ -84,8 +84,8 @@ def round_to_quarter(
 
 
 def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with
-    their makers."""
+    """Return the tensors of a lowered main graph that are about to be rounded to half and may be
+    too large, with the nodes that make them."""
     makers = {name: node for node in graph.node for name in node.output}
     clipped = [node.input[0] for node in graph.node if _is_clip(node) or _is_rounding(node)]
     return {name: makers[name] for name in clipped if name in makers}
@@ -96,7 +96,7 @@ def _is_clip(node: onnx.NodeProto) -> bool:
 
 
 def _is_rounding(node: onnx.NodeProto) -> bool:
-    """Whether it is a step that may find something too large."""
+    """Return whether a node only rounds, and may find a value that is too large."""
     if node.domain != KERNELS or node.op_type != CHAIN:
         return False
     return [(step.kind, step.rounded) for step in read_steps(node)] in (

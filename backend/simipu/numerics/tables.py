@@ -1,10 +1,10 @@
-"""Functions of one half, as tables of all 65,536: an activation of several operators is one look-up, which
-gives to the bit what they give one after the other.
+"""Functions of one half as tables of all 65,536 values. An activation of several operators becomes
+one lookup, which is bit-identical to the operators in sequence.
 
-A region is what is computed element by element of one tensor in half and of constants:
+A region is computed element by element from one tensor in half and from constants:
 
     x -> Sigmoid -> s        root x: s, y
-    x, s -> Mul -> y         y is taken from elsewhere: y = table[x]
+    x, s -> Mul -> y         y is read outside the region: y = table[x]
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from onnxgraph.building import make_identity
 from simipu.numerics.fusing import list_taken
 
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
-"""Makes the computed graph of a placed one, without kernels."""
+"""Function that converts a placed graph to the computed one, without kernels."""
 _FUNCTIONS = frozenset(
     "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf ErfV2 Exp Floor Gelu HardSigmoid "
     "HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus "
     "Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
 )
 _CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
-"""Operators that are steps, or as fast as a look-up."""
+"""Operators that are steps, or as fast as a lookup."""
 _OPERATORS = _FUNCTIONS | frozenset("Add Div Max Min Mul Pow Sub".split())
-_MOST_NODES, _WORTH_NODES = 32, 3
+_MAX_NODES, _WORTH_NODES = 32, 3
 _HALVES = 1 << 16
-MOST_TABLES = 64
-"""Of a graph, 128 KiB and some milliseconds each: further functions are computed by their operators."""
+MAX_TABLES = 64
+"""Maximum number of tables of a graph, 128 KiB and some milliseconds each: further functions are
+computed by their operators."""
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A tensor that is a function of another: what it is of each half, by its bits."""
+    """A tensor that is a function of another, with its value for each half, by the half's bits."""
 
     root: str
     values: npt.NDArray[np.float16]
@@ -56,7 +57,7 @@ class _Region:
     nodes: tuple[int, ...]
 
     def is_worth(self, nodes: Sequence[onnx.NodeProto]) -> bool:
-        """Whether a look-up is faster than its nodes."""
+        """Return whether a lookup is faster than its nodes."""
         operators = {nodes[place].op_type for place in self.nodes}
         return bool(operators - _CHEAP) or len(self.nodes) >= _WORTH_NODES
 
@@ -68,8 +69,8 @@ def find_tables(
     opsets: Sequence[Any],
     lower: Lower,
 ) -> dict[str, Table]:
-    """The tensors of a graph of the chip's types that look-ups can make, which somebody takes for something
-    else than another look-up; `lower` says what its operators compute."""
+    """Return the tensors of a graph of the chip's types that lookups can compute, and that a node
+    other than such a lookup reads. `lower` lowers the operators to compute the tables."""
     constants = _find_constants(graph)
     regions = _find_regions(graph.node, shapes, halves, constants)
     worth = {name: region for name, region in regions.items() if region.is_worth(graph.node)}
@@ -86,7 +87,7 @@ def find_tables(
             continue
         function = _make_function(graph.node, region, name, constants, opsets)
         key = function.SerializeToString(deterministic=True)
-        if key not in functions and len(functions) < MOST_TABLES:
+        if key not in functions and len(functions) < MAX_TABLES:
             functions[key] = _tabulate(lower(function).SerializeToString(deterministic=True))
         values = functions.get(key)
         if values is not None:
@@ -95,7 +96,7 @@ def find_tables(
 
 
 def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    """Single values that are known."""
+    """Return the constants of one element."""
     found = {
         tensor.name: tensor
         for tensor in graph.initializer
@@ -129,7 +130,7 @@ def _find_regions(
         if shapes.get(root) is None or shapes.get(node.output[0]) != shapes[root]:
             continue
         found = sorted({place, *(each for region in inside for each in region.nodes)})
-        if len(found) <= _MOST_NODES:
+        if len(found) <= _MAX_NODES:
             regions[node.output[0]] = _Region(root, tuple(found))
     return regions
 
@@ -141,8 +142,8 @@ def _make_function(
     constants: Mapping[str, onnx.TensorProto],
     opsets: Sequence[Any],
 ) -> onnx.ModelProto:
-    """A region as a model of its own, from all halves x to y. Its tensors are named anew: the same function
-    is the same model."""
+    """Return a region as a model of its own, from all halves x to y. Its tensors are renamed, so
+    that equal functions give equal models."""
     names = {region.root: "x", "": ""}
     copies: list[onnx.NodeProto] = []
     values: list[onnx.TensorProto] = []
@@ -169,12 +170,12 @@ def _make_function(
 
 
 _IR_VERSION = 9
-"""Which every supported ONNX Runtime reads."""
+"""IR version that every supported ONNX Runtime reads."""
 
 
-@lru_cache(maxsize=MOST_TABLES)
+@lru_cache(maxsize=MAX_TABLES)
 def _tabulate(model: bytes) -> npt.NDArray[np.float16] | None:
-    """What a function is of all halves; None of one that ONNX Runtime does not compute."""
+    """Return a function's values of all halves, or None if ONNX Runtime cannot compute it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     halves = np.arange(_HALVES, dtype=np.uint16).view(np.float16)
@@ -183,6 +184,6 @@ def _tabulate(model: bytes) -> npt.NDArray[np.float16] | None:
             model, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
         values: npt.NDArray[np.float16] = session.run(["y"], {"x": halves})[0]
-    except Exception:  # noqa: BLE001  its errors have no base; whoever computes the nodes says what is wrong
+    except Exception:  # noqa: BLE001  no common base; the nodes report the error
         return None
     return values

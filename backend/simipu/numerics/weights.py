@@ -1,4 +1,4 @@
-"""Who takes a weight, and what becomes of one that nobody takes as narrow as it is."""
+"""Readers of weights, and the widening of weights that no node reads in their narrow type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 
 
 def iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
-    """What nodes of a graph take, and as which input; -1 where it is taken inside of a body."""
+    """Yield the tensors that nodes of a graph read, with the input's index and the node; the index
+    is -1 inside a body."""
     for node in graph.node:
         yield from ((name, place, node) for place, name in enumerate(node.input))
         for body in iter_bodies(node):
@@ -27,8 +28,8 @@ def find_codes(
     quarters: Mapping[str, QuarterFormat],
     takes: Callable[[onnx.NodeProto, int], bool],
 ) -> dict[str, Codes]:
-    """The 8-bit weights of a graph that only its products take, by the halves that they are there; `takes`
-    says of an input of a node whether codes will do."""
+    """Return the 8-bit weights of a graph that only its products read, by the name of the widened
+    half. `takes` says whether a node accepts codes at an input."""
     stored = {tensor.name for tensor in graph.initializer if tensor.name in quarters}
     casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]
     given = {value.name for value in graph.output}
@@ -47,19 +48,19 @@ def find_codes(
 
 
 def widen_tensors(graph: onnx.GraphProto, given: Container[str] = ()) -> None:
-    """Make the initializers of a graph but those `given` ones floats, see `widen_tensor`."""
+    """Widen the initializers of a graph to float, except `given` ones; see `widen_tensor`."""
     for tensor in graph.initializer:
         if tensor.name not in given:
             widen_tensor(tensor)
 
 
 def widen_tensor(tensor: onnx.TensorProto) -> None:
-    """Make a half or an 8-bit tensor one of floats, in place; others stay."""
+    """Widen a half or an 8-bit tensor to float, in place; other tensors stay."""
     quarter = QUARTERS.get(tensor.data_type)
     if quarter is None and tensor.data_type != TensorProto.FLOAT16:
         return
     if tensor.data_location == TensorProto.EXTERNAL:
-        # A weight without data: who feeds it brings floats, see `lower`.
+        # A weight without data: the caller feeds it as floats, see `lower`.
         tensor.data_type = TensorProto.FLOAT
         return
     if quarter is None:

@@ -1,9 +1,10 @@
-"""What the simulated IPU knows of operators: one table, with one entry for each operator of the ONNX standard
-and for those of the chip's own compiler.
+"""Properties of operators on the simulated IPU: one table, with one entry for each operator of the
+ONNX standard and for those of the chip's own compiler.
 
-`entry` says what an entry holds, `rules` where rows go, `formulas` what the chip takes, `counts` what the
-machine takes; `chip` and `table` put them together. Nothing here walks a graph: `simipu.rows`,
-`simipu.cost` and `simipu.numerics` do, and know nothing of each other.
+`entry` defines the fields of an entry, `rules` the places of rows, `formulas` the cost on the chip,
+`counts` the cost on the machine that computes; `chip` and `table` contain the entries. Nothing here
+walks a graph: `simipu.rows`, `simipu.cost` and `simipu.numerics` do, and do not depend on each
+other.
 """
 
 from simipu.operators.chip import CHIP_OPERATORS

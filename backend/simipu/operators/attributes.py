@@ -1,4 +1,5 @@
-"""Attributes and shapes of the chip's own operators, read with an eye on strangers' nodes."""
+"""Validated reading of attributes and shapes of the chip's own operators; nodes may come from
+unknown sources."""
 
 from __future__ import annotations
 
@@ -11,21 +12,22 @@ from onnxgraph import attribute
 from simipu.errors import CompileError
 
 LARGEST = 2**31 - 1
-"""Of a size: the chip counts in 32 bits."""
+"""Maximum of a size: the chip counts in 32 bits."""
 
 
 def refuse(node: onnx.NodeProto, fault: str) -> CompileError:
-    """The error that names a node and its operator."""
+    """Return the error that names a node and its operator."""
     return CompileError(f"node {node.name or next(iter(node.output), '')!r} ({node.op_type}): {fault}")
 
 
 def read_size(node: onnx.NodeProto, name: str, default: int | None = None, least: int = 1) -> int:
-    """A whole number. Raises CompileError for what is none, and where one without a default is missing."""
+    """Return a whole number. Raises CompileError for another value, and for a missing one without a
+    default."""
     return _check(node, name, attribute(node, name, default), least)
 
 
 def read_sizes(node: onnx.NodeProto, name: str) -> list[int]:
-    """One or several whole numbers. Raises CompileError for what is none."""
+    """Return one or several whole numbers as a list. Raises CompileError for other values."""
     given = attribute(node, name)
     listed = list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     if not listed:
@@ -34,7 +36,8 @@ def read_sizes(node: onnx.NodeProto, name: str) -> list[int]:
 
 
 def read_choice(node: onnx.NodeProto, name: str, choices: Sequence[str]) -> str:
-    """One of several words, the first of which is the default. Raises CompileError for another."""
+    """Return one of several words, the first of which is the default. Raises CompileError for
+    another word."""
     given = attribute(node, name, choices[0])
     found = given.decode(errors="replace") if isinstance(given, bytes) else given
     if found not in choices:
@@ -43,8 +46,8 @@ def read_choice(node: onnx.NodeProto, name: str, choices: Sequence[str]) -> str:
 
 
 def read_axis(node: onnx.NodeProto, name: str, default: int, rank: int) -> int:
-    """An axis of a tensor of that rank, counted from the front. Raises CompileError for one that it has
-    not."""
+    """Return an axis of a tensor of that rank, counted from the front. Raises CompileError for an
+    axis that the tensor does not have."""
     axis = _check(node, name, attribute(node, name, default), -rank)
     if axis >= rank:
         raise refuse(node, f"attribute {name!r}: expected an axis of {rank}, found {axis}")

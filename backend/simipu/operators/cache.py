@@ -1,9 +1,10 @@
 """KVCache: the keys and values that attention has seen, the newest first.
 
-What it does is published (graphcore/PopTransformer, custom_ops/kv_cache.cpp): a variable on the chip, cleared
-where `step` is 0, takes `step_len` new entries along `sequence_axis` and forgets the oldest. A variable lives
-on between runs, which tensors do not: here what was kept is a third input of the operator, ours, that
-`poprt`'s pass `carry_caches` carries round the Loop that it is in. Without it nothing was kept.
+Its behaviour is published (graphcore/PopTransformer, custom_ops/kv_cache.cpp). A variable on the
+chip, cleared where `step` is 0, takes `step_len` new entries along `sequence_axis` and drops the
+oldest. A variable keeps its value between runs, which tensors do not. So in this project the old
+entries are a third input of the operator, which is ours. `poprt`'s pass `carry_caches` carries it
+round the Loop that contains the operator. Without it there are no old entries.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
 from simipu.operators.formulas.work import Context, Work
 
 PAST = 2
-"""The place of what was kept."""
+"""Index of the input with the old entries."""
 _FORMAT, _SCALE = "F143", 1
-"""Of a cache with `fp8`."""
+"""Format and scale of a cache with `fp8`."""
 _PASSES = 2
-"""The cache is copied aside, and joined with what is new (kv_cache.cpp)."""
+"""Number of copies: the cache is copied aside, and joined with the new entries (kv_cache.cpp)."""
 
 
 def _keep(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """What is new before what was kept, of which the oldest falls off."""
+    """Add nodes that put the new entries before the old ones and drop the oldest."""
     update, kept = node.input[1], _count_kept(node)
     axis = read_axis(node, "sequence_axis", 0, around.ranks.get(update, 1))
     if attribute(node, "fp8", 0):
@@ -54,12 +55,12 @@ def _keep(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def has_past(node: onnx.NodeProto) -> bool:
-    """Whether a cache is told what it has kept."""
+    """Return whether a cache has an input with its old entries."""
     return len(node.input) > PAST and bool(node.input[PAST])
 
 
 def _count_kept(node: onnx.NodeProto) -> int:
-    """Entries that stay when new ones come."""
+    """Return the number of entries that stay when new ones are added."""
     step_len, max_len = read_size(node, "step_len", 1), read_size(node, "max_len", 0)
     if step_len > max_len:
         raise refuse(node, f"expected step_len up to max_len {max_len}, found {step_len}")
@@ -84,8 +85,8 @@ def _find_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 
 
 def _copy(context: Context) -> Work:
-    """The cache is copied aside, as it lies, and back behind what is new (graphcore/PopTransformer,
-    custom_ops/kv_cache.cpp)."""
+    """Return the cost of copying the cache aside, with its layout, and back behind the new entries
+    (graphcore/PopTransformer, custom_ops/kv_cache.cpp)."""
     moved = context.bytes_per_tile(context.result)
     copies = _PASSES * moved / context.target.copy_bytes_per_cycle
     return context.spread(
@@ -95,7 +96,7 @@ def _copy(context: Context) -> Work:
 
 @register_stand_in(CHIP_DOMAIN, "KVCache")
 def _stand_in_for_cache(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """The first entry, as often as there is place."""
+    """Return nodes that repeat the first entry `max_len` times, a result of the right shape."""
     chain = Chain(f"{node.output[0]}/entries")
     zero = helper.make_tensor("zero", TensorProto.INT64, [1], [0])
     places = chain.add("ConstantOfShape", chain.shape([read_size(node, "max_len")]), value=zero)

@@ -1,8 +1,9 @@
-"""The operators of the chip's own compiler, domain ai.graphcore: what they look like to shape inference, what
-computes them, where their rows go and what they take.
+"""Operators of the chip's own compiler, domain ai.graphcore: their shape inference, their
+computation, the places of their rows and their cost.
 
-PopART has Gelu and GroupNormalization; the others are PopRT's, whose vertices are not public: they cost what
-the standard operators cost that say the same. All of them are computed in float, and rounded once.
+PopART has Gelu and GroupNormalization. The others are PopRT's, whose vertices are not public: they
+cost as much as the equivalent standard operators. All of them are computed in float, and rounded
+once.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from simipu.operators.rules import chip as places
 from simipu.operators.rules import computing as rows
 
 KERNEL_DOMAIN = "com.microsoft"
-"""Of ONNX Runtime's own kernels, where the standard got an operator late."""
+"""Domain of ONNX Runtime's own kernels, for operators that the standard added late."""
 EPSILON = 1e-5
-"""Of norms that name none (PopART's opset of its own)."""
+"""Default epsilon of norms (PopART's own opset)."""
 MASKED = -10_000.0
-"""What AttentionMask adds to a score that does not count, as exporters of BERT do: e to the power of it is 0
-in float too, and no sum with a score leaves the range of half, as the lowest half would."""
+"""Value that AttentionMask adds to a masked score, as exporters of BERT do. Its exponential is 0 in
+float too, and no sum with a score exceeds the range of half, as the lowest half would."""
 _FLAT = 2
-"""The rank, rows and channels, at which one group is a layer."""
+"""Rank (rows and channels) at which a norm of one group is a layer norm."""
 _GELU_OPSET = 20
-"""The first in which the standard has Gelu."""
+"""First opset in which the standard has Gelu."""
 _SOFTMAX_ALONG_AXIS = 13
-"""The first in which Softmax does not flatten what follows its axis."""
+"""First opset in which Softmax does not flatten the axes after its own."""
 
 
 def _standard(op_type: str) -> Body:
-    """The operator of the standard, with the attributes that the chip's has."""
+    """Return a body with the operator of the standard, with the attributes of the chip's
+    operator."""
 
     def body(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
         made = onnx.NodeProto()
@@ -61,8 +63,8 @@ def _identity(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None
 
 
 def _gelu(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """The chip has the tanh formula only; `approximate` none, which is ours, has the answer that the exporter
-    meant."""
+    """Add a Gelu by the tanh formula, the only one of the chip. `approximate` none, an extension of
+    this project, gives the exact result that the exporter meant."""
     exact = attribute(node, "approximate", b"tanh") == b"none"
     source, result = node.input[0], node.output[0]
     if around.opset >= _GELU_OPSET:
@@ -72,7 +74,8 @@ def _gelu(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
-    """ONNX Runtime has a kernel of LayerNormalization for all opsets, the standard from 17 on."""
+    """Add a LayerNormalization. ONNX Runtime has a kernel of it for all opsets, the standard from
+    17 on."""
     if node.op_type == "FastNorm" and attribute(node, "num_groups", 1) != 1:
         raise refuse(
             node,
@@ -84,7 +87,8 @@ def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> Non
 
 
 def _find_norm_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
-    """NormCE counts its groups as PopTransformer gives them: one of each row (its layer_norm_ce)."""
+    """Return what is wrong with a NormCE. It counts its groups as PopTransformer does: one of each
+    row (its layer_norm_ce)."""
     source = shapes[0]
     groups = read_size(node, "num_groups", 1)
     if source is None:
@@ -96,8 +100,8 @@ def _find_norm_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 
 
 def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """An instance norm of the groups, of operators whose form no opset has changed, and which ask for no
-    rank."""
+    """Add an instance norm of the groups, of operators whose form no opset has changed, and which
+    do not depend on the rank."""
     groups, wants_more = int(attribute(node, "num_groups", 1)), any(node.output[1:])
     if around.ranks.get(node.input[0]) == _FLAT and groups == 1 and not wants_more:
         _fast_norm(chain, node, around)
@@ -118,7 +122,7 @@ def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> Non
 
 
 def _add_statistics(chain: Chain, node: onnx.NodeProto, grouped: str, epsilon: float) -> None:
-    """The further results: mean and inverse deviation of each group."""
+    """Add the other results: mean and inverse deviation of each group."""
     mean = chain.add("GlobalAveragePool", grouped)
     off = chain.add("Sub", grouped, mean)
     variance = chain.add("GlobalAveragePool", chain.add("Mul", off, off))
@@ -130,7 +134,7 @@ def _add_statistics(chain: Chain, node: onnx.NodeProto, grouped: str, epsilon: f
 
 
 def _softmax(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """Along one axis in every opset."""
+    """Add a Softmax along one axis, in every opset."""
     rank, axis = around.ranks.get(node.input[0], 0), int(attribute(node, "axis", -1))
     along, source = axis % max(1, rank), node.input[0]
     if around.opset >= _SOFTMAX_ALONG_AXIS or along == rank - 1:
@@ -148,8 +152,8 @@ def _not_zero(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
-    """Tokens look at those of their segment. Padding, segment 0, looks at padding, and nobody asks what it
-    sees."""
+    """Add a mask that lets tokens attend to those of their segment. Padding, segment 0, attends to
+    padding, and its results are not used."""
     segments = chain.add("Cast", node.input[0], to=TensorProto.INT64)
     seen, seeing = (chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1]))
     same = chain.add("Equal", seen, seeing)
@@ -173,7 +177,7 @@ _LOGICAL = Elementwise(InnerLoop(9, 4), InnerLoop(14, 4))
 _INFINITE = Elementwise(InnerLoop(9, 4), InnerLoop(9, 2))
 _CHOSEN = Elementwise(InnerLoop(5, 1), InnerLoop(5, 1))
 _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
-"""A comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
+"""Cost of a comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
 _GELU = Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))
 _ERF = Elementwise(InnerLoop(13, 1), InnerLoop(41, 1))
 _OF_FAST_NORM = "a layer norm over the last axis, whatever the rank; one group only"
@@ -200,7 +204,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer norm; "
             "further results are mean and inverse deviation of each group",
         ),
-        # That they take any rank spares views only; what else makes them fast is not public.
+        # Accepting any rank saves only views; what else makes them fast is not public.
         "FastNorm": Operator(
             rows=rows.inner_axes, cost=reducing.fast_norm, body=_fast_norm, meaning=_OF_FAST_NORM
         ),
@@ -280,7 +284,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         **CACHE,
     }
 )
-"""By name."""
+"""Entries of the chip's operators, by name."""
 
 register_stand_in(
     CHIP_DOMAIN,
@@ -302,8 +306,8 @@ def _stand_in_for_where(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 
 @register_stand_in(CHIP_DOMAIN, "GroupNormalization")
 def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    """Its statistics have one element for each group of each row: ArgMax is the one reduction whose form no
-    opset has changed."""
+    """Return nodes for shape inference. The statistics have one element for each group of each row.
+    ArgMax is the only reduction whose form no opset has changed."""
     chain = Chain(f"{node.output[0]}/statistics", list(like_first_input(node)))
     for name in filter(None, node.output[1:]):
         rows_only = chain.add("ArgMax", chain.add("Flatten", node.input[0], axis=1), axis=1, keepdims=0)

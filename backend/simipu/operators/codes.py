@@ -1,9 +1,9 @@
-"""Operators of numbers that are kept as codes: 4-bit weights, and 8-bit floats in bytes.
+"""Operators on numbers that are stored as codes: 4-bit weights, and 8-bit floats in bytes.
 
-PopTransformer (graphcore/PopTransformer, custom_ops) publishes what they do: int4_to_half_codelets.cpp,
-cast_to_uint8.cpp and matmul_fp8.cpp are the source of this file. Its product keeps sums in half; here, ours,
-they are kept in float and rounded once. `simipu.numerics.quarter` says what the 8-bit formats are; that the
-bodies here agree with it, tests say.
+PopTransformer (graphcore/PopTransformer, custom_ops) publishes their behaviour:
+int4_to_half_codelets.cpp, cast_to_uint8.cpp and matmul_fp8.cpp are the source of this file. Its
+product keeps sums in half. This project keeps them in float and rounds once.
+`simipu.numerics.quarter` defines the 8-bit formats; tests check that the bodies here agree with it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _NIBBLE = 16
 _SIGNED_NIBBLE = 8
 _CODES, _NAN_CODE, _SIGN, _LARGEST = 256, 128.0, 128.0, 127.0
 _SAFETY = 1e-3
-"""Added to a logarithm, so that a power of two is never taken for less; what is so close below one rounds up
-to it in either case."""
+"""Value added to a logarithm, so that rounding errors never place a power of two below itself. A
+value so close below a power of two rounds up to it in either case."""
 _INT4 = InnerLoop(10, 4)
-"""Of GetInt4ToHalf1: two bytes are read, two pairs of halves looked up, four halves stored (counted from the
-published C++; a compiler may do better)."""
+"""Loop of GetInt4ToHalf1: it reads two bytes, looks up two pairs of halves, stores four halves
+(counted from the published C++; a compiler may do better)."""
 _RANK = 2
-"""Of 4-bit weights."""
+"""Rank of 4-bit weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """One of the two 8-bit formats: sign, exponent with its bias, mantissa, in `simipu.numerics.quarter`'s
-    words."""
+    """One of the two 8-bit formats: sign, exponent with its bias, mantissa, in the terms of
+    `simipu.numerics.quarter`."""
 
     mantissa_bits: int
     bias: int
 
     def values(self) -> npt.NDArray[np.float32]:
-        """Of all codes."""
+        """Return the values of all codes."""
         codes = np.arange(_CODES // 2)
         exponents, mantissas = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
         whole = mantissas + np.where(exponents > 0, 1 << self.mantissa_bits, 0)
@@ -60,17 +60,19 @@ class Codes:
         return both
 
     def decode(self, chain: Chain, source: str, scale: str) -> str:
-        """The values of codes at a scale, a tensor of one power of two."""
+        """Add nodes that compute the values of codes at a scale, and return the name of the result.
+        `scale` is a tensor whose first element is the exponent of a power of two."""
         places = chain.add("Cast", source, to=TensorProto.INT32)
         values = chain.add("Gather", chain.constant(self.values()), places, axis=0)
         return chain.add("Mul", values, _power(chain, scale))
 
     def encode(self, chain: Chain, source: str, scale: str) -> str:
-        """Codes as floats: the nearest, ties to the even code; what is too large becomes the largest, NaN
-        0x80.
+        """Add nodes that compute codes as floats: the nearest code, with ties to the even one.
+        Values that are too large become the largest code, NaN 0x80. Return the name of the result.
 
-        With e the exponent, cut off below at that of the smallest normal value, and m = |x| / 2^(e - bits)
-        rounded, the code is (e + bias - 1) * 2^bits + m: a carry out of m goes where it has to.
+        With e the exponent, at least that of the smallest normal value, and m = |x| / 2^(e - bits)
+        rounded, the code is (e + bias - 1) * 2^bits + m. A carry out of m increments the exponent,
+        as it must.
         """
         scaled = chain.add("Div", source, _power(chain, scale))
         size = chain.add("Abs", scaled)
@@ -79,7 +81,7 @@ class Codes:
         logarithm = chain.add("Div", chain.add("Log", normal), chain.constant(np.log(2.0)))
         exponent = chain.add("Floor", chain.add("Add", logarithm, chain.constant(_SAFETY)))
         step = chain.add("Sub", exponent, chain.constant(self.mantissa_bits))
-        # Two factors: neither power leaves the range of float.
+        # Two factors, so that neither power exceeds the range of float.
         half_step = chain.add("Floor", chain.add("Mul", step, chain.constant(0.5)))
         shrunk = chain.add("Div", size, _pow2(chain, half_step))
         mantissa = chain.add(
@@ -95,7 +97,7 @@ class Codes:
 
 
 FORMATS: Mapping[str, Codes] = MappingProxyType({"F143": Codes(3, 8), "F152": Codes(2, 16)})
-"""The first is the default."""
+"""The 8-bit formats by name, the default first."""
 
 
 def _pow2(chain: Chain, exponent: str) -> str:
@@ -103,7 +105,8 @@ def _pow2(chain: Chain, exponent: str) -> str:
 
 
 def _power(chain: Chain, scale: str) -> str:
-    """2 to the first element of a tensor of whole numbers, as a scalar."""
+    """Add nodes that raise 2 to the first element of a tensor of whole numbers, and return the name
+    of the scalar."""
     first = chain.add("Gather", chain.add("Reshape", scale, chain.shape([-1])), chain.constant(0, np.int64))
     return _pow2(chain, chain.add("Cast", first, to=TensorProto.FLOAT))
 
@@ -118,7 +121,7 @@ def _to_bytes(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None
 
 
 def _product(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """The left operand may be in half: then it is taken as it is."""
+    """Add the product of two tensors of codes. A left operand in half is used unchanged."""
     left, right, left_scale, right_scale = node.input
     if around.types.get(left) == TensorProto.UINT8:
         left = _format(node, "fp8FormatLHS").decode(chain, left, left_scale)
@@ -127,7 +130,8 @@ def _product(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
-    """High and low 4 bits of a byte, each with a sign, follow one another along `axis`."""
+    """Add nodes that widen signed 4-bit numbers. The high and low 4 bits of a byte follow one
+    another along `axis`."""
     source, scale = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.FLOAT)
     whole = chain.add("Cast", source, to=TensorProto.FLOAT)
     high = chain.add("Floor", chain.add("Div", whole, chain.constant(_NIBBLE)))
@@ -146,7 +150,8 @@ def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> 
 
 
 def _result_type(node: onnx.NodeProto) -> int:
-    """Half, as on the chip; while a model in half is converted in float, its attribute, ours, says so."""
+    """Return half, the chip's type. While a model in half is converted in float, the attribute
+    `dataType`, an extension of this project, gives the type."""
     is_half = read_choice(node, "dataType", ("FLOAT16", "FLOAT")) == "FLOAT16"
     return int(TensorProto.FLOAT16 if is_half else TensorProto.FLOAT)
 
@@ -159,7 +164,8 @@ def _read_axis(node: onnx.NodeProto) -> int:
 
 
 def _find_scale_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
-    """Scales are one number each, that there is."""
+    """Return what is wrong with the scales, of which each must be one number, or with the
+    formats."""
     for name, shape in list(zip(node.input, shapes, strict=True))[len(node.input) // 2 :]:
         if shape is not None and int(np.prod(shape)) < 1:
             return f"expected one number as the scale {name!r}, found {list(shape)}"
@@ -179,7 +185,8 @@ def _find_nibble_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 
 
 def _widen(context: Context) -> Work:
-    """A lookup of each byte, and the way to where a product wants its weights."""
+    """Return the cost of looking up each byte and of moving it to the place where a product reads
+    its weights."""
     work = moves.move(context)
     looked_up = context.pass_over(context.result, _INT4)
     return replace(work, compute=work.compute + int(looked_up), steps=work.steps + 1)

@@ -1,8 +1,9 @@
-"""How much work an operator asks of the machine that computes it: multiply-adds, or elements looked at, of
-one run, at least. This is about strangers' graphs, whose work must have a bound, not about the chip.
+"""Lower bounds on the work of an operator on the machine that computes it: multiply-adds, or
+elements read, of one run. They bound the work of graphs from unknown sources, and do not concern
+the chip.
 
-A count is told the shapes of the inputs that are there, and of the outputs. Attributes are read as their type
-should be, whatever a stranger says it is.
+A count function gets the shapes of the inputs that are present, and of the outputs. Attributes are
+read with the type that the standard defines, whatever type the graph declares.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ _OPERANDS = 2
 
 
 def count_shape(shape: Sequence[int]) -> int:
-    """Elements; an axis of 0 counts as 1, for operators walk along the others."""
+    """Return the number of elements. An axis of 0 counts as 1, because operators iterate over the
+    other axes."""
     return math.prod(max(1, size) for size in shape)
 
 
 def count_elements(_: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Every element is looked at once."""
+    """Return the number of elements of all inputs and outputs; each is read once."""
     return sum(map(count_shape, (*inputs, *outputs)))
 
 
 def _of_operands(count: Callable[[Sequence[Shape], int], int]) -> Count:
-    """`count` for an operator with two operands that are no scalars, told them and the elements of the
-    results; all others count their elements."""
+    """Return a count function that calls `count` with the shapes of the inputs and the number of
+    elements of the results. An operator without two operands that are not scalars counts its
+    elements instead."""
 
     def counted(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
         if len(inputs) < _OPERANDS or not all(inputs[:_OPERANDS]):
@@ -41,7 +44,7 @@ def _of_operands(count: Callable[[Sequence[Shape], int], int]) -> Count:
 
 count_matmul = _of_operands(lambda inputs, elements: elements * inputs[0][-1])
 count_gemm = _of_operands(lambda inputs, elements: elements * max(inputs[0]))
-"""At most: either side of the left operand may be the summed one."""
+"""Upper bound for Gemm: either side of the left operand may be the summed one."""
 count_convolution = _of_operands(lambda inputs, elements: elements * count_shape(inputs[1][1:]))
 count_transposed_convolution = _of_operands(
     lambda inputs, _: count_shape(inputs[0]) * count_shape(inputs[1][1:])
@@ -49,13 +52,15 @@ count_transposed_convolution = _of_operands(
 count_recurrent = _of_operands(
     lambda inputs, _: count_shape(inputs[0][:2]) * sum(map(count_shape, inputs[1:3]))
 )
-"""Every step multiplies its input and its state with their weights."""
+"""Count of a recurrent operator: every step multiplies its input and its state with their
+weights."""
 count_suppression = _of_operands(lambda inputs, _: count_shape(inputs[1]) * max(inputs[0]))
-"""Every box meets every other of its class."""
+"""Count of NonMaxSuppression: every box is compared with every other of its class."""
 
 
 def count_pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Every result looks at its window, as far as that is within the input."""
+    """Return the count of a pool: every result reads its window, as far as that is within the
+    input."""
     if not inputs:
         return count_elements(node, inputs, outputs)
     kernel = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [])
@@ -64,7 +69,7 @@ def count_pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[
 
 
 def count_einsum(node: onnx.NodeProto, inputs: Sequence[Shape], _: Sequence[Shape]) -> int:
-    """Of the widest way: all labels' sizes with each other."""
+    """Return the count of the most expensive order: the product of the sizes of all labels."""
     text = next((each.s for each in node.attribute if each.name == "equation"), b"")
     equation = text.decode("utf-8", "replace")
     terms = equation.replace(" ", "").partition("->")[0].split(",")

@@ -1,4 +1,4 @@
-"""The domain of the chip's own operators."""
+"""Domain of the chip's own operators."""
 
 CHIP_DOMAIN = "ai.graphcore"
-"""As PopART names its opset."""
+"""Domain name of PopART's opset."""

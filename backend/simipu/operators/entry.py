@@ -1,4 +1,4 @@
-"""What the simulated IPU knows of an operator: one entry, whose fields the walkers read."""
+"""Entry of the operator table: all properties of an operator on the simulated IPU."""
 
 from __future__ import annotations
 
@@ -19,124 +19,132 @@ Formula = Callable[[Context], Work]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a body may know of the computed graph that it is put into."""
+    """Facts about the surrounding computed graph that a body may use."""
 
     opset: int
     ranks: Mapping[str, int] = field(default_factory=dict)
-    """Of the tensors, where they are known."""
+    """Ranks of the tensors, where known."""
     shapes: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
-    """Their sizes; None where one is open."""
+    """Sizes of the tensors; None for an unknown size."""
     types: Mapping[str, int] = field(default_factory=dict)
-    """Their element types: float where the chip has half."""
+    """Element types of the tensors: float where the chip has half."""
     makers: Mapping[str, onnx.NodeProto] = field(default_factory=dict)
-    """The nodes of the node's own graph, by what they make."""
+    """Nodes of the node's own graph, by the names of their results."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
-    """Those whose data the graph itself holds."""
+    """Constants whose data the graph itself holds."""
 
 
 Body = Callable[[Chain, onnx.NodeProto, Surroundings], None]
-"""Adds to a chain the nodes, of the standard or of ONNX Runtime, that make a node's results of its inputs."""
+"""Function that adds to a chain the nodes, of the standard or of ONNX Runtime, that compute a
+node's results from its inputs."""
 Guard = Callable[[onnx.NodeProto, Surroundings], Body | None]
-"""What computes a node instead of ONNX Runtime's own; None: ONNX Runtime's own does."""
+"""Function that returns a body to use for a node instead of ONNX Runtime's own kernel, or None to
+use the kernel."""
 
 
 Shapes = Sequence[tuple[int, ...] | None]
-"""Of a node's inputs; None where one is left out or not known."""
+"""Shapes of a node's inputs; None for one that is omitted or unknown."""
 Fault = Callable[[onnx.NodeProto, Shapes], str]
-"""What is wrong with a node whose inputs have these shapes; "": nothing."""
+"""Function that returns what is wrong with a node whose inputs have these shapes, or ""."""
 
 
 class Rounding(Enum):
-    """What becomes of an operator's results in half."""
+    """How an operator's results are rounded in half."""
 
     EXACT = auto()
-    """It only moves or chooses among values: halves in, halves out, nothing to round. Unless a node of it has
-    the attribute `reduction`, as a scatter may: then it adds or multiplies."""
+    """The operator only moves or selects values: halves in, halves out, nothing to round. A node
+    with the attribute `reduction`, which a scatter may have, adds or multiplies and is rounded."""
     BOUNDED = auto()
-    """Rounded, and never larger than the largest half. (The logarithm of 0 is an infinity, not an
-    overflow.)"""
+    """The result is rounded, and never exceeds the largest half. (The logarithm of 0 is an
+    infinity, not an overflow.)"""
     GROWING = auto()
-    """Rounded, and able to take halves beyond the range of float."""
+    """The result is rounded, and may exceed the range of float for halves as inputs."""
     ROUNDED = auto()
     SUMMED = auto()
-    """Its sums are kept in half as well, where partial sums are."""
+    """The result is rounded, and its sums are kept in half where partial sums are."""
     PRODUCT = auto()
-    """Its sums are, and its operands may be of 8 bits."""
+    """The result is rounded, its sums are kept in half where partial sums are, and its operands may
+    have 8 bits."""
 
 
 class Indexing(Enum):
-    """How the values of an operator's second input choose elements of its first one."""
+    """How the values of an operator's second input select elements of its first one."""
 
     ALONG_AXIS = auto()
-    """Each is a place along the attribute `axis`."""
+    """Values are indices along the attribute `axis`."""
     TUPLES = auto()
-    """The last axis holds places along the axes that follow the attribute `batch_dims`."""
+    """The last axis holds indices along the axes that follow the attribute `batch_dims`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator, in every version of it."""
+    """Entry of one operator, for every version of it."""
 
     rows: Rule | None = None
-    """Where its rows go; None: the whole batch is computed, for the reason in `whole_batch`."""
+    """Rule for the places of its rows. None: the whole batch is computed, for the reason in
+    `whole_batch`."""
     whole_batch: str = "no rule for this operator"
     cost: Formula | None = guess
-    """What it takes of the chip; None: nothing, for it is a view, or known at compile time."""
+    """Formula of its cost on the chip. None: no cost, because it is a view, or known at compile
+    time."""
     rounding: Rounding = Rounding.ROUNDED
     count: Count = count_elements
-    """What it asks of the machine that computes it."""
+    """Count of its work on the machine that computes it."""
     shaped_by: Sequence[int] = ()
     """Inputs on whose values, not only shapes, the shape of its result depends."""
     apart: Sequence[int] = ()
-    """Inputs that meet no rows, or all rows alike, whatever their shape: weights, tables, axes. Those of
-    `shaped_by` are, too."""
+    """Inputs that are not combined with rows, or with all rows alike, whatever their shape:
+    weights, tables, axes. Those of `shaped_by` belong to them, too."""
     reads_mapped_weights: bool = False
-    """Whether ONNX Runtime computes with a weight where it lies. Others' weights its optimizers rewrite, as
-    convolutions' into a layout of their own, and some do not know that a value was given."""
+    """True if ONNX Runtime reads a mapped weight in place. For other operators its optimizers
+    rewrite the weights, such as convolutions' into a layout of their own, and some optimizers
+    ignore a value that was given."""
     last_opset: int = 0
-    """The opset up to which ONNX Runtime's kernels go, where the standard has newer versions of the operator,
-    or has dropped it; 0: there is none such."""
+    """Last opset for which ONNX Runtime has a kernel, if the standard has newer versions of the
+    operator, or has removed it; 0: no limit."""
     taken_apart: bool = False
-    """Whether ONNX Runtime has no kernel and puts the standard's definition in its place, before anything
-    else here is asked: the entry's other fields are of no use."""
+    """True if ONNX Runtime has no kernel and the standard's definition replaces the operator before
+    any other step; the entry's other fields are then not used."""
     is_defined: bool = False
-    """Whether ONNX Runtime has no kernel, and computes the standard's definition instead."""
+    """True if ONNX Runtime has no kernel, and computes the standard's definition instead."""
     condition: str = ""
-    """What has to be so for it to be computed, in words."""
+    """Condition under which it is computed, in words."""
     body: Body | None = None
-    """What computes it, where ONNX Runtime has neither kernel nor definition."""
+    """Body that computes it, if ONNX Runtime has neither kernel nor definition."""
     guard: Guard | None = None
-    """What computes those nodes that ONNX Runtime's optimisers or kernels compute wrongly, or that end the
+    """Guard for nodes that ONNX Runtime's optimisers or kernels compute wrongly, or that end the
     process."""
     fault: Fault | None = None
-    """What shape inference does not see."""
+    """Check for faults that shape inference does not detect."""
     meaning: str = ""
-    """What it says, in words, where the standard does not."""
+    """Meaning of the operator, in words, if the standard does not define it."""
     indexing: Indexing | None = None
-    """How indices that are computed at run time choose what it reads; None: none do."""
+    """How indices that are computed at run time select the elements that it reads. None: it has no
+    such indices."""
     refusal: str = ""
-    """Why it cannot be compiled, if so."""
+    """Reason why it cannot be compiled, if so."""
     is_random: bool = False
-    """Whether its values differ from run to run, whatever it is given."""
+    """True if its values differ from run to run, whatever its inputs."""
     counts_data: bool = False
-    """Whether it makes as many results as the data happen to hold."""
+    """True if the number of its results depends on the data."""
 
     @property
     def is_view(self) -> bool:
-        """Whether it only renames memory, or is known at compile time."""
+        """Return whether it only renames memory, or is known at compile time."""
         return self.cost is None
 
     def rounding_of(self, node: onnx.NodeProto) -> Rounding:
-        """Of that node."""
+        """Return the rounding of a node of this operator."""
         computes = attribute(node, "reduction", b"none") in (b"add", b"mul")
         return Rounding.ROUNDED if self.rounding is Rounding.EXACT and computes else self.rounding
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a product whose operands may be of 8 bits, and whose sums may be kept in half."""
+        """Return whether it is a product whose operands may have 8 bits, and whose sums may be kept
+        in half."""
         return self.rounding is Rounding.PRODUCT
 
     @property
     def keeps_sums(self) -> bool:
-        """Whether its sums may be kept in half."""
+        """Return whether its sums may be kept in half."""
         return self.rounding in (Rounding.SUMMED, Rounding.PRODUCT)

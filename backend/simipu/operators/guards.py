@@ -1,7 +1,7 @@
-"""Nodes to compute instead of those that ONNX Runtime computes wrongly, or that end its process.
+"""Guards: replacements of nodes that ONNX Runtime computes wrongly, or that end its process.
 
-A guard of the table says of one node whether it is such a node, and what to compute instead. Operators that
-ONNX Runtime lacks are not here: they have a `body`.
+A guard of the table decides whether a node needs replacing, and returns the body that replaces it.
+Operators that ONNX Runtime lacks are not here: they have a `body`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from onnxgraph import Chain, attribute
 from simipu.operators.entry import Body, Surroundings
 
 _AXES_AS_INPUT = 13
-"""The first opset in which Squeeze and Unsqueeze take their axes as an input."""
+"""First opset in which Squeeze and Unsqueeze take their axes as an input."""
 _BROADCASTING = 7
-"""The first opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
+"""First opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
 _VECTOR = 1
 _FIRST_STATE = 5
-"""The input of a recurrent network that is its first hidden state; that of an LSTM's cells is the next."""
+"""Index of the input of a recurrent network that is its first hidden state; that of an LSTM's cells
+is the next."""
 _FRAME_LENGTH = 3
-"""The input of an STFT that says how many samples a frame has."""
+"""Index of the input of an STFT that is the number of samples of a frame."""
 _WIDER: Mapping[int, int] = {
     TensorProto.INT8: TensorProto.INT32,
     TensorProto.INT16: TensorProto.INT32,
@@ -34,8 +35,8 @@ _WIDER: Mapping[int, int] = {
     TensorProto.UINT32: TensorProto.INT64,
     TensorProto.UINT64: TensorProto.UINT64,
 }
-"""The types of integers, and the type in which their divisions are computed: ONNX Runtime adds those of all
-opsets only."""
+"""Integer types, each with the type in which its divisions are computed: only these can ONNX
+Runtime add in all opsets."""
 _UNSIGNED = (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64)
 
 
@@ -61,7 +62,7 @@ def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: Surroundin
 
 
 def _move_axis(chain: Chain, op_type: str, source: str, axis: int, opset: int, result: str = "") -> str:
-    """Squeeze or Unsqueeze one axis."""
+    """Add a Squeeze or Unsqueeze of one axis, and return the name of its result."""
     if opset < _AXES_AS_INPUT:
         return chain.add_as(result or chain.new_name(), op_type, source, axes=[axis])
     axes = chain.shape([axis])
@@ -71,7 +72,8 @@ def _move_axis(chain: Chain, op_type: str, source: str, axis: int, opset: int, r
 def guard_transpose(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
     """Compute a Transpose that moves no axis as an Identity.
 
-    Some versions of ONNX Runtime take every Transpose before a Gemm for one that swaps axes (issue 32228).
+    Some versions of ONNX Runtime treat every Transpose before a Gemm as one that swaps axes (issue
+    32228).
     """
     order = attribute(node, "perm", ())
     return _pass_on if order and list(order) == sorted(order) else None
@@ -82,8 +84,9 @@ def _pass_on(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
 
 
 def guard_regions(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
-    """Cut regions off one image's size beyond the image, where their size says how many samples are taken:
-    ONNX Runtime ends the process where it has no memory for them."""
+    """Clip regions that extend more than one image's size beyond the image, if their size
+    determines the number of samples. ONNX Runtime ends the process if it has no memory for the
+    samples."""
     return None if attribute(node, "sampling_ratio", 0) else _cut_regions
 
 
@@ -100,8 +103,8 @@ def _cut_regions(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> No
 
 
 def guard_recurrence(node: onnx.NodeProto, around: Surroundings) -> Body | None:
-    """Compute the results of an LSTM or a GRU over nothing as empty ones, or the states that it begins with:
-    ONNX Runtime ends the process."""
+    """Compute the results of an LSTM or a GRU over an empty input as empty tensors, or as its
+    initial states: ONNX Runtime ends the process."""
     known = [around.shapes.get(name, (None,)) for name in (node.input[0], *filter(None, node.output))]
     is_static = all(None not in shape for shape in known)
     return _recur_over_nothing if is_static and 0 in known[0] else None
@@ -135,7 +138,7 @@ def guard_cast(node: onnx.NodeProto, around: Surroundings) -> Body | None:
 
 
 def _find_maker(node: onnx.NodeProto, around: Surroundings) -> onnx.NodeProto | None:
-    """What makes the first input of a node, Identities aside."""
+    """Return the node that makes the first input of a node, skipping Identities."""
     maker = around.makers.get(node.input[0])
     while maker is not None and maker.op_type == "Identity":
         maker = around.makers.get(maker.input[0])
@@ -152,7 +155,7 @@ def _cast_first(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> Non
 
 
 def guard_frames(node: onnx.NodeProto, around: Surroundings) -> Body | None:
-    """Take frames of at least one sample in an STFT: the processor traps those of none."""
+    """Use frames of at least one sample in an STFT: the processor traps on empty frames."""
     length = node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
     known = around.constants.get(length)
     is_safe = not length or (known is not None and (numpy_helper.to_array(known) > 0).all())
@@ -166,7 +169,7 @@ def _bound_frames(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> N
 
 
 def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> None:
-    """The node itself, with another input."""
+    """Add a copy of the node with another input."""
     made = onnx.NodeProto()
     made.CopyFrom(node)
     made.input[place], made.name = source, f"{chain.new_name()}/{node.op_type}"
@@ -174,20 +177,20 @@ def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> N
 
 
 def guard_division(node: onnx.NodeProto, around: Surroundings) -> Body | None:
-    """Compute x / 0 as 0, and the least integer / -1 as itself: the processor traps both.
+    """Compute x / 0 as 0, and the least integer / -1 as itself: the processor traps on both.
 
-    The chip's integers wrap; the standard leaves x / 0 open, and its reference has 0.
+    The chip's integers wrap. The standard leaves x / 0 undefined, and its reference returns 0.
     """
     return _divide if _can_trap(node, around) else None
 
 
 def guard_remainder(node: onnx.NodeProto, around: Surroundings) -> Body | None:
-    """Compute the remainder of a division by 0 or -1 as 0: the processor traps both."""
+    """Compute the remainder of a division by 0 or -1 as 0: the processor traps on both."""
     return _find_remainder if _can_trap(node, around) else None
 
 
 def _can_trap(node: onnx.NodeProto, around: Surroundings) -> bool:
-    """Whether the divisor of a node is an integer that may be 0 or -1."""
+    """Return whether the divisor of a node is an integer that may be 0 or -1."""
     kind = _find_kind(node, around)
     if kind not in _WIDER or around.opset < _BROADCASTING:
         return False
@@ -198,13 +201,13 @@ def _can_trap(node: onnx.NodeProto, around: Surroundings) -> bool:
 
 
 def _find_kind(node: onnx.NodeProto, around: Surroundings) -> int:
-    """The element type of a division, of which both operands and the result are."""
+    """Return the element type of a division, which both operands and the result have."""
     kinds = (around.types.get(name, TensorProto.UNDEFINED) for name in (*node.input, *node.output))
     return next(filter(None, kinds), TensorProto.UNDEFINED)
 
 
 def _divide(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """x / divisor, but where the divisor is 0 or -1 x / 1 * divisor, which wraps."""
+    """Add x / divisor; if the divisor is 0 or -1, x / 1 * divisor, which wraps."""
     kind = _find_kind(node, around)
     value, divisor, excess = _replace_divisor(chain, node, kind)
     factor = chain.add("Sub", _constant(chain, 1, kind), excess)
@@ -212,14 +215,15 @@ def _divide(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def _find_remainder(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """x mod divisor, but where the divisor is 0 or -1 x mod 1, which is 0."""
+    """Add x mod divisor; if the divisor is 0 or -1, x mod 1, which is 0."""
     kind = _find_kind(node, around)
     value, divisor, _ = _replace_divisor(chain, node, kind)
     _finish(chain, kind, node, "Mod", value, divisor, fmod=attribute(node, "fmod", 0))
 
 
 def _replace_divisor(chain: Chain, node: onnx.NodeProto, kind: int) -> tuple[str, str, str]:
-    """The operands of a division, 1 where the divisor is 0 or -1, and what was added to the divisor there:
+    """Return the operands of a division, with the divisor 1 where it is 0 or -1, and what was added
+    to it there:
 
     divisor  -2  -1   0   1   2
     excess    0   2   1   0   0
@@ -243,7 +247,7 @@ def _constant(chain: Chain, value: int, kind: int) -> str:
 def _finish(
     chain: Chain, kind: int, node: onnx.NodeProto, op_type: str, *inputs: str, **attributes: int
 ) -> None:
-    """Make the result of a division, in its own type, by that operator."""
+    """Add the operator that computes the result of a division, in the result's own type."""
     if kind == _WIDER[kind]:
         chain.add_as(node.output[0], op_type, *inputs, **attributes)
     else:

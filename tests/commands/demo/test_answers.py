@@ -1,4 +1,4 @@
-"""The demonstrations' inputs through the original models: the answers are what a person would say."""
+"""Tests that the original models answer the demonstrations' inputs as a person would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config.pbtxt, name_map.json, recipe.json and the ONNX file of each model say the same."""
+"""Tests that config.pbtxt, name_map.json, recipe.json and the ONNX file of each model agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 MODELS = ["magika", "sentence_similarity", "document_orientation", "text_recognition"]
-# What the compiler makes of a tensor's type, by precision.
+# Types that the compiler makes of a tensor's type, by precision.
 ANCHORS = {
     "fp32": {onnx.TensorProto.FLOAT: "TYPE_FP32"},
     "fp16": {onnx.TensorProto.FLOAT: "TYPE_FP16"},

@@ -1,5 +1,7 @@
-"""Feature extraction, tokenization, picture preparation and decoding against values from the original
-packages."""
+"""Feature extraction, tokenization, picture preparation and decoding.
+
+Tests compare them with values from the original packages.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_ideographs_are_words_of_one_character(first, last):
         return len(list(iter_words(f"a{chr(code)}b"))) == 3
 
     assert stands_alone(first)
-    # Of the last some are not assigned, and vanish; the characters beside a block are no ideographs.
+    # Some of the last block are unassigned and vanish; characters beside a block are no ideographs.
     assert [code for code in range(last - 0x200, last + 1) if stands_alone(code)]
     beside = {first - 1, last + 1}.difference((0x2B73F, 0x2B740, 0x2B81F, 0x2B820))
     assert not any(stands_alone(code) for code in beside)

@@ -1,5 +1,7 @@
-"""The demo's runner passes only when all is equal; ONNX Runtime behind Triton's client interface plays the
-server."""
+"""Tests that the demo's runner passes only if all is equal.
+
+ONNX Runtime behind Triton's client interface stands for the server.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def example(repository):
 
 
 class Client:
-    """Answers like a server that holds the original model; `change` spoils its outputs."""
+    """Client that answers like a server with the original model; `change` spoils its outputs."""
 
     def __init__(self, reference, change=lambda scores: scores):
         self._reference, self._change = reference, change
@@ -129,7 +131,7 @@ def test_the_first_answer_is_not_timed_and_of_the_others_the_median_counts(monke
 
 
 class ManySubjects:
-    """An example of so many rows in one case."""
+    """Example with several rows in one case."""
 
     model = "many"
 

@@ -1,18 +1,29 @@
-"""How a server is asked over HTTP: what is sent, and what becomes of each answer."""
+"""Requests to a server over HTTP: what is sent, and what becomes of each answer."""
 
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from commands.errors import ServerError
-from commands.serving.endpoint import GrpcEndpoint, HttpEndpoint, ServedVersion, make_endpoint
+from commands.serving import endpoint as endpoints
+from commands.serving.endpoint import (
+    LOAD_SECONDS,
+    GrpcEndpoint,
+    HttpEndpoint,
+    NoAnswerError,
+    ServedVersion,
+    make_endpoint,
+)
+from commands.serving.zeros import ZeroInput
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as it is told to, and keeps what it was asked."""
+    """Request handler that answers as it is told and records its requests."""
 
     def do_GET(self):
         length = int(self.headers.get("Content-Length", 0))
@@ -104,14 +115,14 @@ def test_an_answer_that_is_none_is_an_error_with_the_servers_reason(server, endp
 
 
 def test_a_load_goes_over_grpc_and_over_http_where_that_does_not_come_through(server):
-    """Over HTTP the server would answer nobody else on that thread."""
+    """Over HTTP the server would answer no other request on that thread."""
     endpoint = make_endpoint([], server.server_port, 1)
     endpoint.load("m")
     assert [path for path, _, _ in server.asked] == ["/v2/repository/models/m/load"]
     asked = []
     endpoint._loader.load = lambda *given: asked.append(given)
     endpoint.load("m", {"name": "m"})
-    assert asked == [("m", {"name": "m"})]
+    assert asked == [("m", {"name": "m"}, LOAD_SECONDS)]
     assert len(server.asked) == 1
 
     def fail(*_):
@@ -121,6 +132,30 @@ def test_a_load_goes_over_grpc_and_over_http_where_that_does_not_come_through(se
     with pytest.raises(ServerError, match="the file is damaged"):
         endpoint.load("m")
     assert len(server.asked) == 1, "it is not loaded twice"
+
+
+@pytest.mark.parametrize(
+    ("failure", "loads_over_http", "reason"),
+    [
+        (BlockingIOError(11, "Resource temporarily unavailable"), 1, ""),
+        (subprocess.TimeoutExpired("python", 19), 0, "not loaded after 9 s"),
+    ],
+)
+def test_a_load_needs_no_process_and_ends(server, monkeypatch, failure, loads_over_http, reason):
+    """No child process can be started at the limit of processes."""
+
+    def run(*_, timeout, **__):
+        assert timeout == 9 + endpoints._CHILD_SECONDS
+        raise failure
+
+    monkeypatch.setattr(endpoints.subprocess, "run", run)
+    endpoint = make_endpoint([], server.server_port, 1)
+    if reason:
+        with pytest.raises(ServerError, match=reason):
+            endpoint.load("m", seconds=9)
+    else:
+        endpoint.load("m", seconds=9)
+    assert len(server.asked) == loads_over_http
 
 
 def test_the_index_is_read_whatever_it_lacks(server, endpoint):
@@ -166,3 +201,36 @@ def test_without_http_it_is_asked_over_grpc(tmp_path):
     assert endpoint.is_ready(1) is False
     with pytest.raises(ServerError, match=r"none\.pem"):
         endpoint.load("m")
+
+
+ZEROS = [ZeroInput("x", "FP16", (1, 3)), ZeroInput("texts", "BYTES", (2,))]
+
+
+def test_a_canary_has_its_zeros_in_binary(server, endpoint):
+    endpoint.infer_zeros("a/b", "1", ZEROS, 5)
+    ((path, headers, body),) = server.asked
+    assert path == "/v2/models/a%2Fb/versions/1/infer"
+    length = int(next(headers[name] for name in headers if name.lower() == "inference-header-content-length"))
+    assert body[length:] == bytes(6 + 8)
+    assert json.loads(body[:length])["inputs"] == [
+        {"name": "x", "datatype": "FP16", "shape": [1, 3], "parameters": {"binary_data_size": 6}},
+        {"name": "texts", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": 8}},
+    ]
+
+
+@pytest.mark.parametrize("status", [400, 429, 503])
+def test_a_canary_that_is_refused_has_an_answer(server, endpoint, status):
+    server.answer = (status, b'{"error":"no"}')
+    endpoint.infer_zeros("m", "1", ZEROS, 5)
+
+
+def test_a_canary_that_fails_or_waits_has_none(server, endpoint):
+    server.answer = (500, b'{"error":"Stub process is not healthy"}')
+    with pytest.raises(NoAnswerError, match="Stub process is not healthy") as caught:
+        endpoint.infer_zeros("m", "1", ZEROS, 5)
+    assert not caught.value.is_late
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = make_endpoint(["--allow-grpc=false"], silent.getsockname()[1], 1)
+        with pytest.raises(NoAnswerError, match="nothing within 0") as caught:
+            endpoint.infer_zeros("m", "1", ZEROS, 0.1)
+    assert caught.value.is_late

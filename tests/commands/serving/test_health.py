@@ -1,4 +1,4 @@
-"""The health port: what it says of a condition, and what strangers may do to it."""
+"""The health port: what it reports of a condition, and what strangers may do to it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from commands.errors import ServerError
 from commands.serving import health
 from commands.serving.condition import Condition, Phase, describe_dead
 from commands.serving.health import HealthServer
+from commands.serving.resources import Holding
 from commands.serving.stalls import Stall
 from commands.serving.stubs import Stub
+
+from popef.arguments import find_version
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def condition():
 
 @pytest.fixture
 def address(condition):
-    """Host and port of a health port for `condition`."""
+    """Yield the host and the port of a health port for `condition`."""
     with HealthServer("127.0.0.1", 0, condition) as server:
         host, port = server.url.removeprefix("http://").split(":")
         yield host, int(port)
@@ -103,7 +106,11 @@ def test_what_has_happened_is_counted(condition, address):
     serve(condition, living=[stub(0), stub(1)], dead=[stub(2)])
     serve(condition, living=[stub(0)], dead=[stub(2), stub(1)])
     serve(condition, living=[stub(0), stub(1, "n")])
-    condition.note_reload("m", "success")
+    condition.note_reload("m", "success", 2.5)
+    condition.note_start(6.5)
+    condition.note_holding(Holding(98, 3, 4096))
+    condition.note_leak(threads=71, segments=2)
+    condition.note_leak(stubs=1)
     condition.note_reload("m", "failure")
     condition.note_reload("m", "failure")
     for found in ([Stall(7, "it is stopped")], [Stall(7, "it is stopped"), Stall(8, "", stub(0))], []):
@@ -127,9 +134,28 @@ def test_what_has_happened_is_counted(condition, address):
         'poplar_supervisor_reloads_total{model="m",outcome="failure"}': 2,
         'poplar_supervisor_stalls_total{program="tritonserver"}': 1,
         'poplar_supervisor_stalls_total{program="stub"}': 1,
+        f'poplar_supervisor_build_info{{version="{find_version()}"}}': 1,
+        "poplar_supervisor_start_seconds": 6.5,
+        'poplar_supervisor_reload_seconds_total{model="m"}': 2.5,
+        "poplar_supervisor_server_threads": 98,
+        "poplar_supervisor_server_segments": 3,
+        "poplar_supervisor_server_memory_bytes": 4096,
+        'poplar_supervisor_heal_leaks_total{what="threads"}': 71,
+        'poplar_supervisor_heal_leaks_total{what="segments"}': 2,
+        'poplar_supervisor_heal_leaks_total{what="stubs"}': 1,
         "poplar_supervisor_restarts_total": 1,
         "poplar_supervisor_drains_total": 1,
     }
+
+
+def test_at_the_limit_of_threads_it_answers_still(condition, address, monkeypatch):
+    serve(condition)
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert ask(address, "/ready") == ask(address, "/ready") == (200, "ready\n")
 
 
 def test_names_cannot_forge_a_series_or_a_line(condition, address):
@@ -151,7 +177,7 @@ def test_of_many_dead_instances_some_are_named():
 
 
 def test_silent_clients_cannot_keep_a_probe_out(condition, address, monkeypatch):
-    monkeypatch.setattr(health, "_MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(health, "_MAX_CONNECTIONS", 8)
     before = threading.active_count()
     silent = [socket.create_connection(address) for _ in range(40)]
     assert ask(address, "/live") == (200, "live\n")

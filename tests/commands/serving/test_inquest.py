@@ -1,4 +1,4 @@
-"""Which lost instances are dead, and which are no more: what the server serves decides."""
+"""Which lost instances are dead and which no longer exist; what the server serves decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from commands.serving.stubs import Stub
 
 
 class Server:
-    """Serves version 1 of models, each with these instance groups."""
+    """Server of version 1 of some models, each with its instance groups."""
 
     def __init__(self, *models, groups=(("m_0", 2),), silent=False):
         self.models, self.groups, self.silent = models, groups, silent
@@ -68,7 +68,7 @@ def test_a_process_that_completed_a_configuration_is_gone():
 
 
 def test_where_the_stub_does_not_know_its_model_the_configurations_do():
-    """It was copied out of a store, into a folder of another name."""
+    """The model was copied from a store into a folder with another name."""
     lost = stub("mine_1", model="folderQx12Ab")
     server = Server("m", groups=(("mine", 2),))
     near, far = Inquest(server), Inquest(server, is_remote=True)

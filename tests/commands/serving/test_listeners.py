@@ -1,4 +1,4 @@
-"""Which process listens on a port."""
+"""Tests that find the process that listens on a port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrn
 
 
 def write_sockets(proc, name, *sockets):
-    """The table of sockets: address, state and inode of each."""
+    """Write the table of sockets with the address, state and inode of each."""
     (proc / "net").mkdir(exist_ok=True)
     lines = (
         f"   0: {place} 00000000:0000 {state} 0:0 00:0 0 0 0 {inode} 1\n" for place, state, inode in sockets

@@ -1,4 +1,4 @@
-"""What the options of tritonserver mean for who supervises it."""
+"""What tritonserver's options mean for the supervisor."""
 
 from __future__ import annotations
 

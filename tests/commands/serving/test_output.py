@@ -1,5 +1,7 @@
-"""A tritonserver that cannot serve, played by a script: Triton's reason is found, and nothing waits for it in
-vain."""
+"""A script that stands for a tritonserver that cannot serve.
+
+Tests find Triton's reason in its output, and check that nothing waits in vain.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --
 
 @pytest.fixture
 def start(repository, write_program, monkeypatch):
-    """Start a server whose program is this shell script; the ServerError that it ends in."""
+    """Return a function that starts a server of a shell script and returns its ServerError."""
     monkeypatch.setattr(server, "END_SECONDS", 0.2)
     monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0.2)
 

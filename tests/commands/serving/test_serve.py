@@ -1,16 +1,20 @@
-"""`poplar-triton serve`, `demo`, `build` and `install`: what they print and hand on, and their status."""
+"""`poplar-triton serve`, `demo`, `build` and `install`: output, passed options and exit status."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import model_runtime
 import pytest
-from commands import cli, doctor
+from commands import cli, doctor, recipes
 from commands.demo import runner
 from commands.errors import RecipeError
 from commands.serving import command, installation, server
@@ -24,12 +28,17 @@ PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """One on which all is there; its signals are as they were afterwards."""
+    """Simulate a machine that meets all prerequisites, and restore signal handlers afterwards."""
     monkeypatch.setattr(doctor, "require", lambda: None)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def read_lines(text):
+    """Return the supervisor's lines without their times; each line must have one."""
+    return [re.fullmatch(r"poplar-triton: \S+T\S+Z (.*)", line)[1] for line in text.splitlines()]
 
 
 def serve(repository: Path, *arguments: str) -> int:
@@ -47,7 +56,7 @@ def test_serve_says_where_and_what_and_stops_in_order_at_an_interrupt(repository
     assert arguments[-1] == "--log-verbose=0"
     http, grpc, metrics = (argument.partition("=")[2] for argument in arguments[3:6])
     out, err = capsys.readouterr()
-    assert err == "poplar-triton: model 'a_bad_one' is not served: why\n"
+    assert read_lines(err) == ["model 'a_bad_one' is not served: why"]
     assert out.splitlines() == [
         "",
         f"HTTP     http://127.0.0.1:{http}",
@@ -65,22 +74,34 @@ def test_the_example_of_a_call_names_any_model_where_none_has_a_configuration(re
     assert serve(repository) == 0
     out, err = capsys.readouterr()
     assert out.splitlines()[4].endswith("/v2/models/MODEL")
-    assert err.startswith("poplar-triton: warning: tritonserver does not say which models it serves (")
-    assert err.endswith("); see its output\n")
+    (line,) = read_lines(err)
+    assert line.startswith("warning: tritonserver does not say which models it serves (")
+    assert line.endswith("); see its output")
 
 
 def test_how_a_server_ends_that_was_asked_to_is_told_and_no_error(repository, play, capsys):
-    """As with a dead instance around, where Triton never ends in order."""
+    """Triton never exits normally while there is a dead instance."""
     play(status=7, interrupts=signal.SIGTERM)
     assert serve(repository) == 0
-    assert capsys.readouterr().err == "poplar-triton: warning: tritonserver ended with status 7\n"
+    assert read_lines(capsys.readouterr().err) == ["warning: tritonserver ended with status 7"]
+
+
+def test_with_log_format_json_each_line_is_an_object(repository, play, capsys):
+    says = "I1123 15:37:31.928525 1 main.cc:1] started"
+    play(status=7, interrupts=signal.SIGTERM, says=says)
+    assert serve(repository, "--log-format", "json") == 0
+    found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(each["program"], each["level"], each["message"]) for each in found] == [
+        ("tritonserver", "info", says),
+        ("poplar-triton", "warning", "tritonserver ended with status 7"),
+    ]
 
 
 @pytest.mark.parametrize("status", [0, 7])
 def test_a_server_that_ends_by_itself_is_an_error(repository, play, capsys, status):
     play(ends=True, status=status)
     assert serve(repository) == 1
-    assert capsys.readouterr().err == f"poplar-triton: tritonserver ended by itself, status {status}\n"
+    assert read_lines(capsys.readouterr().err) == [f"tritonserver ended by itself, status {status}"]
 
 
 def test_before_the_server_is_ready_an_interrupt_is_status_130(
@@ -120,7 +141,7 @@ def test_ports_after_the_two_dashes_are_a_wrong_call(repository, option, capsys)
 
 @pytest.fixture
 def examples(repository, monkeypatch):
-    """A repository with an example, shown by `run`, whose arguments come back."""
+    """Add an example to the repository, replace `run`, and return what `run` received."""
     (repository / "magika" / "1").mkdir(parents=True)
     (repository / "magika" / "labels.txt").write_text("python")
     shown = SimpleNamespace(equal=True, arguments=())
@@ -163,14 +184,25 @@ def test_the_modelled_time_of_rows_is_that_of_whole_runs(monkeypatch, tmp_path):
     assert opened == [tmp_path / "m" / "1" / "executable.popef"]
 
 
+def test_an_interrupt_that_python_swallows_is_taken_up_later():
+    """Python drops an exception that a signal handler raises in a weak reference's callback."""
+    interrupt = server.Interrupt()
+    assert not interrupt.pause(0)
+    with suppress(KeyboardInterrupt):
+        interrupt._take()
+    for take in (interrupt.check, lambda: interrupt.pause(0)):
+        with pytest.raises(KeyboardInterrupt):
+            take()
+
+
 def test_build_hands_its_options_on(repository, monkeypatch, capsys):
     assert cli.main(["build", str(repository)]) == 1
     assert (
         "expected model folders with a recipe.json, found none; nothing to build" in capsys.readouterr().err
     )
     asked = []
-    monkeypatch.setattr(cli, "read_recipes", lambda _: ["one"])
-    monkeypatch.setattr(cli, "build", lambda *arguments, **options: asked.append((arguments, options)))
+    monkeypatch.setattr(recipes, "read_recipes", lambda _: ["one"])
+    monkeypatch.setattr(recipes, "build", lambda *arguments, **options: asked.append((arguments, options)))
     assert cli.main(["build", str(repository)]) == 0
     assert cli.main(["build", str(repository), "--only", "a", "b", "--force"]) == 0
     for (arguments, options), force, only in zip(asked, (False, True), (None, ["a", "b"]), strict=True):
@@ -182,8 +214,8 @@ def test_a_failed_build_shows_what_its_program_said_before_the_reason(repository
     def fail(*_, **__):
         raise RecipeError("mine: pip failed: no network", ["first", "second"])
 
-    monkeypatch.setattr(cli, "read_recipes", lambda _: ["one"])
-    monkeypatch.setattr(cli, "build", fail)
+    monkeypatch.setattr(recipes, "read_recipes", lambda _: ["one"])
+    monkeypatch.setattr(recipes, "build", fail)
     assert cli.main(["build", str(repository)]) == 1
     assert capsys.readouterr().err == "first\nsecond\npoplar-triton: error: mine: pip failed: no network\n"
 
@@ -202,7 +234,7 @@ def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
 
 
 def triton_options(repository, *words):
-    """What `serve` would hand to tritonserver."""
+    """Return the options that `serve` would pass to tritonserver."""
     own, after = (
         (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, ())
     )
@@ -292,3 +324,31 @@ def test_the_health_port_is_named_and_answers_while_it_serves(repository, play, 
     monkeypatch.setattr(Supervisor, "_look", look)
     assert serve(repository, "--health-port", "0") == 0
     assert answers == [b"live\n"]
+
+
+LARGE = ("numpy", "onnx", "onnxruntime", "grpc", "google.protobuf", "rich", "popef.public", "simipu.public")
+
+
+def test_the_supervisor_holds_nothing_that_computes_or_reads_models(tmp_path):
+    """Those modules once cost the supervisor 98 MiB of memory."""
+    program = f"import sys; from commands.cli import main; main({['serve', str(tmp_path / 'none')]}); "
+    program += f"print([name for name in {LARGE} if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, "no such folder" in ended.stderr) == ("[]\n", True)
+
+
+@pytest.mark.parametrize("first", ["serve", "tfserving", "profile", "doctor", "--help", "nothing"])
+def test_a_command_is_found_whatever_is_imported_for_it(first, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([first, "--help"])
+    assert ended.value.code == (2 if first == "nothing" else 0)
+    captured = capsys.readouterr()
+    names = ("serve", "tfserving", "demo", "build", "profile", "install", "doctor")
+    shown = [name for name in names if f"{name}" in captured.out + captured.err]
+    assert shown == list(names) if first.startswith(("--", "nothing")) else first in shown
+
+
+def test_canaries_need_http(repository, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        serve(repository, "--canary-seconds", "5", "--", "--allow-http=false")
+    assert "--canary-seconds: expected Triton's HTTP, found --allow-http=false" in capsys.readouterr().err

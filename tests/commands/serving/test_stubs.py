@@ -1,4 +1,4 @@
-"""The stubs of a server, seen in a /proc that is made of files."""
+"""The stubs of a server, read from a /proc made of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STUB = "/opt/backends/python/triton_python_backend_stub"
 
 
 class Processes:
-    """A /proc: processes start, die and are reaped."""
+    """Fake /proc in which processes start, die and are reaped."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -38,7 +38,7 @@ class Processes:
         )
 
     def kill(self, pid):
-        """It stays, as a zombie, of which nobody knows what it was."""
+        """Turn the process into a zombie, whose command line is empty."""
         started = (self.folder / str(pid) / "stat").read_text().split()[-2]
         self.say(pid, "Z", SERVER, started)
         (self.folder / str(pid) / "cmdline").write_bytes(b"")
@@ -54,7 +54,7 @@ def processes(tmp_path):
 
 @pytest.fixture
 def look(processes):
-    """The pids of the living and of the lost stubs."""
+    """Return a function that returns the pids of the living and of the lost stubs."""
     watch = StubWatch(SERVER, proc=processes.folder)
 
     def see():
@@ -95,7 +95,7 @@ def test_a_process_becomes_a_stub_when_it_calls_its_program(processes, look):
 
 @pytest.mark.parametrize("end", ["kill", "reap"])
 def test_a_stub_that_has_ended_is_lost_until_it_is_forgotten(processes, look, end):
-    """Newer servers reap it when they are asked for readiness."""
+    """Newer servers reap the process when they are asked for readiness."""
     processes.stub(7)
     processes.stub(8, "m_0_1")
     look()
@@ -129,7 +129,7 @@ def test_a_zombie_of_an_instance_that_lives_again_does_not_count(processes, look
 
 
 def test_an_old_sibling_that_lives_on_does_not_stand_for_the_new_one(processes, look):
-    """What cannot be unloaded stays: its instance has a newer process, and that is the one that serves."""
+    """An instance that cannot be unloaded stays, but its newer process is the one that serves."""
     processes.stub(7)
     look()
     processes.stub(8)

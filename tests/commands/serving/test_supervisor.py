@@ -1,17 +1,21 @@
-"""What a supervisor does about a server that dies, goes silent, loses instances or shall stop: played, with
-no server at all."""
+"""A supervisor whose server dies, goes silent, loses instances or must stop.
+
+All of it is simulated, without a server.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 from commands.errors import ServerError
 from commands.serving import supervisor
 from commands.serving.condition import Condition, Phase
+from commands.serving.healer import MAX_SERVER_RELOADS
 from commands.serving.stalls import Stall
 from commands.serving.stubs import Stub
 from commands.serving.supervisor import OnDeadStub, Settings, Supervisor
@@ -21,7 +25,7 @@ HERE = Stub(8, 1, "m", "1", "m_0_1")
 
 
 class Server:
-    """A server and its endpoint; `script` has what happens at each look."""
+    """Server with its endpoint; `script` has what happens at each look."""
 
     def __init__(self, script: list[Callable[[], None]]):
         self.endpoint = self
@@ -29,6 +33,9 @@ class Server:
         self.model_repository = "models"
         self.takes_models = False
         self.pid = 1
+        self.start_seconds, self.ready_seconds = 300.0, 7.0
+        self.ports, self.metrics_url = (1, 2, 3), "http://none"
+        self.replaced: list[Stub] = []
         self.status: int | None = None
         self.ready = True
         self.served = ["m"]
@@ -37,7 +44,7 @@ class Server:
         self.lost: list[Stub] = []
         self.servers = {1}
         self.stalled: list[Stall] = []
-        self.kills = 0
+        self.kills = self.restrictions = 0
         self.starts = 0
         self.failing_starts = 0
         self.loads: list[str] = []
@@ -58,6 +65,12 @@ class Server:
         self.stalled.clear()
         self.living.remove(stub)
         self.lost.append(stub)
+
+    def restrict_memory(self):
+        self.restrictions += 1
+
+    def count_segments(self):
+        return 3
 
     def kill(self):
         self.kills += 1
@@ -82,23 +95,23 @@ class Server:
     def read_config(self, model, version=""):
         return {"instance_group": [{"name": "m_0", "count": 2}]} if model in self.served else None
 
-    def load(self, model, config=None):
+    def load(self, model, config=None, seconds=0):
         self.loads.append(model)
 
 
 class Watch:
-    """The watch of the play that runs."""
+    """Fake watch for stalls in the current play."""
 
     current: Server
 
     def look(self, servers, stubs):
-        """Of the server's processes, and the stubs that live."""
+        """Return the stalls of the server's processes and of the living stubs."""
         assert servers == {1}
         return [stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs]
 
 
 class Play:
-    """A supervised server; `then` is what happens at each look, the last of it a request to stop."""
+    """Supervised server; `then` is what happens at each look, the last of it a request to stop."""
 
     def __init__(self, **settings):
         self.lines: list[str] = []
@@ -120,6 +133,9 @@ class Play:
     def lose(self):
         self.server.lost = [DEAD]
 
+    def recover(self):
+        self.server.lost = []
+
     def die(self, status=-9):
         self.server.status = status
 
@@ -135,19 +151,19 @@ def wait_for_reload():
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """No time passes between looks; the processes are the server's own idea."""
+    """Let hardly any time pass between looks, and take stubs and stalls from the fake server."""
     monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(supervisor, "FIRST_WAIT_SECONDS", 0.001)
     monkeypatch.setattr(supervisor, "StubWatch", lambda *_, **__: Watch.current)
     monkeypatch.setattr(supervisor, "StallWatch", Watch)
     offered: list[int] = []
-    monkeypatch.setattr(supervisor, "offer_to_oom_killer", offered.append)
+    monkeypatch.setattr(supervisor, "offer_to_oom_killer", lambda pid, points: offered.append(pid))
     return offered
 
 
 @pytest.fixture
 def killed(monkeypatch):
-    """The stubs that are killed: none is, their process ids are not real."""
+    """Return the pids of the stubs to kill; no process is killed, because the pids are invented."""
     pids: list[int] = []
     monkeypatch.setattr(supervisor.os, "kill", lambda pid, _: pids.append(pid))
     return pids
@@ -198,7 +214,7 @@ def test_a_dead_instance_is_loaded_anew_where_that_was_asked_for(play):
 def test_until_its_reload_has_ended_an_instance_with_a_new_process_is_dead(play):
     it = play(on_dead_stub=OnDeadStub.RELOAD)
     gate, reasons = threading.Event(), []
-    it.server.load = lambda model, config: gate.wait(10)
+    it.server.load = lambda model, config, seconds: gate.wait(10)
 
     def end():
         gate.set()
@@ -224,12 +240,76 @@ def test_with_exit_a_dead_instance_stops_the_server(play):
     assert it.condition.hopeless_reason == Phase.ENDED.value
 
 
+@pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
+def test_a_server_that_was_reloaded_often_is_drained_and_started_again_where_it_may(play, restarts, starts):
+    it = play(on_dead_stub=OnDeadStub.RELOAD, restarts=restarts, drain_seconds=0)
+    looks = [lambda: it.pass_time(61), wait_for_reload] * MAX_SERVER_RELOADS
+    assert it.run(it.lose, *looks, lambda: None, lambda: None)
+    reason = "stopping tritonserver for what 16 reloads have left in it"
+    assert (it.server.starts, it.server.stops, it.lines.count(reason)) == (starts, starts, starts)
+    if restarts:
+        assert len(it.server.loads) == 16
+        assert it.seen == [("", "")]
+
+
+@pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
+def test_a_server_that_has_reloaded_is_started_again_before_the_machine_is_full(
+    play, monkeypatch, restarts, starts
+):
+    asked = []
+
+    def look(num_threads):
+        asked.append(num_threads)
+        return "90 of 100 threads are in use"
+
+    monkeypatch.setattr(supervisor, "find_shortage", look)
+    it = play(on_dead_stub=OnDeadStub.RELOAD, restarts=restarts)
+    it.run(it.pass_time, it.pass_time)
+    assert not asked, "without a reload a new start would free nothing"
+    heal = [it.lose, wait_for_reload, it.recover]
+    it.supervisor._stop.count = 0
+    assert it.run(*heal, it.pass_time, it.pass_time, it.pass_time)
+    assert it.server.starts == starts
+    lines = [line for line in it.lines if "90 of 100" in line]
+    expected = "stopping tritonserver for 90 of 100 threads are in use"
+    warning = "warning: 90 of 100 threads are in use; --restart allows no new start, which would free some"
+    assert lines == [expected if starts else warning]
+
+
+def test_a_dead_instance_that_lacks_threads_and_a_new_start_is_beyond_healing(play, monkeypatch):
+    monkeypatch.setattr(supervisor, "find_shortage", lambda _: "100 of 100 threads are in use")
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(it.lose, wait_for_reload, it.pass_time, lambda: None)
+    assert it.seen[-1][1] == "100 of 100 threads are in use"
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(it.lose, wait_for_reload, it.recover, it.pass_time, lambda: None)
+    assert it.seen[-1] == ("", "")
+
+
+def test_a_sibling_of_a_dead_instance_that_lives_on_is_killed(play, killed):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    old = Stub(6, 0, "m", "1", "m_0_1")
+    it.server.replaced = [old]
+    heal = [it.lose, wait_for_reload, it.recover]
+    assert it.run(*heal, it.pass_time, lambda: it.pass_time(31))
+    assert killed == [6]
+    line = "replaced: m_0_1 of model 'm' version 1 (process 6) lives on and serves no more; it is killed"
+    assert line in it.lines
+    assert b'poplar_supervisor_heal_leaks_total{what="stubs"} 1.0' in it.condition.write_metrics()
+
+
 def test_with_exit_and_restart_it_is_started_again(play):
     it = play(on_dead_stub=OnDeadStub.EXIT, restarts=1)
     assert it.run(it.lose, lambda: None)
     assert (it.server.stops, it.server.starts) == (1, 1)
     assert it.seen == [("", "")]
     assert it.lines[-1] == "tritonserver is ready again (start 1 of 1)"
+
+
+def test_the_memory_of_models_that_are_loaded_later_is_restricted_every_second(play):
+    it = play()
+    assert it.run(lambda: None, lambda: None, it.pass_time, lambda: None)
+    assert it.server.restrictions == 2
 
 
 def test_each_stub_is_offered_to_the_oom_killer_once(play, quick):
@@ -384,7 +464,7 @@ def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
 
 
 def test_a_loaded_model_that_is_not_ready_is_told(play):
-    """As newer Tritons say it, which ask the model itself."""
+    """Newer versions of Triton ask the model itself whether it is ready."""
     it = play()
     it.server.unready = ["m"]
     assert it.run(it.pass_time)
@@ -420,7 +500,10 @@ def test_a_server_that_dies_meanwhile_ends_the_drain(play):
 
 
 def test_signals_in_any_moment_end_it():
-    """A handler that takes a lock hangs where it interrupts who holds it: here within a few signals."""
+    """A signal handler that takes a lock deadlocks if it interrupts the thread that holds the lock.
+
+    Here, this would happen within a few signals.
+    """
     script = (
         "import os, signal, time\n"
         "from commands.serving import supervisor\n"
@@ -432,3 +515,52 @@ def test_signals_in_any_moment_end_it():
         "signal.setitimer(signal.ITIMER_REAL, 0)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+class Traffic:
+    """Traffic whose requests come for some looks only."""
+
+    looks = 0
+
+    def __init__(self, ports, metrics_url, clock):
+        assert (ports, metrics_url) == ((1, 2), "http://none")
+
+    def is_busy(self):
+        Traffic.looks -= 1
+        return Traffic.looks >= 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "max_seconds", "is_told", "more_looks"),
+    [(3, 9, True, -1), (0, 9, False, -1), (1000, 0.05, True, 1), (5, 0, False, 5)],
+)
+def test_a_drain_goes_on_while_requests_come(play, monkeypatch, looks, max_seconds, is_told, more_looks):
+    """It ends when no requests come or its time limit passes; without the option there is none."""
+    monkeypatch.setattr(supervisor, "TrafficWatch", Traffic)
+    Traffic.looks = looks
+    it = play(max_drain_seconds=max_seconds)
+    it.supervisor._clock = time.monotonic
+    assert it.run(lambda: None)
+    assert any("requests may still come" in line for line in it.lines) == is_told
+    assert Traffic.looks == more_looks or 1 <= more_looks <= Traffic.looks
+
+
+def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, killed, monkeypatch):
+    asked = []
+
+    class Canary:
+        def __init__(self, endpoint, condition, tell, seconds, clock):
+            assert seconds == 7
+
+        def attend(self, living):
+            asked.append(list(living))
+            return [Stall(HERE.pid, "it hangs", HERE)] if HERE in asked[-1] else []
+
+    monkeypatch.setattr(supervisor, "Canary", Canary)
+    monkeypatch.setattr(supervisor, "HttpEndpoint", Server)
+    it = play(canary_seconds=7, on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(lambda: None, lambda: None)
+    assert killed == [HERE.pid]
+    assert (asked[0], asked[-1]) == ([HERE], []), "a model with a dead instance is not asked"
+    line = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; it is killed"
+    assert line in it.lines

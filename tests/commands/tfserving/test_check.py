@@ -1,4 +1,4 @@
-"""What requests are held to: names, shapes and types, in TensorFlow Serving's own words where it has some."""
+"""Checks of requests: names, shapes and types, in TensorFlow Serving's own words if it has some."""
 
 import re
 

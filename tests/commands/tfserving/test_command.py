@@ -1,4 +1,4 @@
-"""The options of `poplar-triton tfserving`: what they mean, and which are refused."""
+"""The options of `poplar-triton tfserving`: what they mean, and which are rejected."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 @pytest.fixture
 def folder(tmp_path):
-    """A repository with the folders of two models, and what is none."""
+    """Return a repository with two models, an empty folder and a file."""
     for name in ("b", "a"):
         (tmp_path / "models" / name / "1").mkdir(parents=True)
     (tmp_path / "models" / "empty").mkdir()
@@ -85,6 +85,7 @@ def test_every_option_is_a_setting(folder, tmp_path):
         *("--load_retry_interval_micros", -1, "--grpc_channel_arguments", "grpc.a=-7,b=x=y,,c=", folder),
         *("--rest_api_enable_cors_support", "--enable_serialization_as_tensor_content=true"),
         *("--allow_version_labels_for_unavailable_models=1", "--enable_grpc_healthcheck_service=false"),
+        *("--isolate-models", "--max-connections-per-address=9"),
     )
     assert settings == Settings(
         sources=read(folder).sources,
@@ -100,6 +101,8 @@ def test_every_option_is_a_setting(folder, tmp_path):
         load_retries=0,
         load_retry_seconds=-1e-6,
         loose_labels=True,
+        isolate_models=True,
+        rest_connections_per_address=9,
         drain_seconds=4,
     )
     files = (

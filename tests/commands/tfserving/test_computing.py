@@ -1,4 +1,4 @@
-"""Requests of many threads into runs of one instance of a real model."""
+"""Requests of many threads that share runs of one instance of a real model."""
 
 import queue
 import random
@@ -24,8 +24,7 @@ ROWS_PER_RUN = 4
 
 
 class Watched:
-    """An instance whose runs wait, once it `holds`, until they are let go; `runs` has the rows of the
-    requests of each."""
+    """Instance whose runs wait while it `holds`; `runs` has the rows of each run's requests."""
 
     def __init__(self, instance):
         self._instance = instance
@@ -57,7 +56,7 @@ class Watched:
 
 @pytest.fixture
 def open_instance(compile_popef, tmp_path):
-    """Opens an instance of a model, which is closed in the end."""
+    """Yield a function that opens an instance of a model; all are closed at the end."""
     opened = []
 
     def build(model, name="m"):
@@ -86,7 +85,7 @@ def computer(instance):
 
 @pytest.fixture
 def send():
-    """Has a thread ask, and gives its answer's future once it waits for it."""
+    """Yield a function that sends a request from a thread and returns its future once it waits."""
     with ThreadPoolExecutor(16) as pool:
 
         def begin(computer, inputs, call=None, outputs=("z",)):
@@ -107,7 +106,7 @@ def check(future, inputs):
 
 
 def hold(instance, send, computer):
-    """A request that is under way until the instance lets it go."""
+    """Send a request that stays in flight until the instance releases it."""
     instance.holds = True
     first = send(computer, rows(1))
     wait_until(lambda: instance.runs, "a run")
@@ -236,7 +235,7 @@ def test_closing_waits_for_all_and_refuses_what_comes_later(computer, instance, 
 
     def is_refused():
         call = PlayedCall()
-        call.give_up()  # what is not refused yet is not computed
+        call.give_up()  # a request that is not rejected yet is not computed
         with pytest.raises(ServingError) as raised:
             computer.compute(rows(1), (), call)
         return raised.value.code is Code.UNAVAILABLE
@@ -276,7 +275,7 @@ def test_a_thread_is_said_to_wait_unless_the_last_run_was_quick(computer, monkey
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_a_thousand_requests_in_any_order_all_get_their_own_answer(instance, joins):
-    """Those that are given up get theirs, or are told so."""
+    """A cancelled request gets either its own answer or the error that it was cancelled."""
     computer = Computer(instance, joins=joins)
     numbers = queue.SimpleQueue()
     for number in range(1, 1001):

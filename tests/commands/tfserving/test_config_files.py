@@ -1,4 +1,4 @@
-"""TensorFlow Serving's configuration files, sound, wrong and hostile."""
+"""TensorFlow Serving's configuration files: valid, wrong and hostile ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands.tfserving import config_pb2
 from commands.tfserving.config_files import (
-    MOST_BYTES,
+    MAX_BYTES,
     ConfigFileError,
     MonitoringConfig,
     read_model_configs,
@@ -219,28 +219,28 @@ def test_what_is_no_file_of_sound_size_is_not_read(read, tmp_path: Path) -> None
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(ConfigFileError, match="found a folder, a device or a pipe"):
             read(path)
-    with pytest.raises(ConfigFileError, match=f"expected at most {MOST_BYTES} bytes, found more"):
-        read(write(tmp_path, b"#" * (MOST_BYTES + 1)))
+    with pytest.raises(ConfigFileError, match=f"expected at most {MAX_BYTES} bytes, found more"):
+        read(write(tmp_path, b"#" * (MAX_BYTES + 1)))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "a{" * (MOST_BYTES // 2),
-        "{" * MOST_BYTES,
-        "[" * MOST_BYTES,
-        "model_config_list{" * (MOST_BYTES // 20),
+        "a{" * (MAX_BYTES // 2),
+        "{" * MAX_BYTES,
+        "[" * MAX_BYTES,
+        "model_config_list{" * (MAX_BYTES // 20),
         "model_config_list{config{logging_config{custom_logging_config{"
-        + "[a/google.protobuf.Any]{" * (MOST_BYTES // 30),
-        "model_config_list{config{name:" + '"a"' * (MOST_BYTES // 4),
-        "model_config_list{config{model_type:" + "9" * (MOST_BYTES // 2),
-        "model_config_list{config{version_labels{value:" + "9" * (MOST_BYTES // 2),
-        "model_config_list{config{logging_config{sampling_config{sampling_rate:" + "9" * (MOST_BYTES // 2),
-        "model_config_list{config{name:'" + "\\x00" * (MOST_BYTES // 8),
-        "\n" * (MOST_BYTES - 1) + "x",
-        "#" * MOST_BYTES,
-        "prometheus_config{path:'" + "a" * (MOST_BYTES // 2),
-        "server_key:" + "'a'" * (MOST_BYTES // 4),
+        + "[a/google.protobuf.Any]{" * (MAX_BYTES // 30),
+        "model_config_list{config{name:" + '"a"' * (MAX_BYTES // 4),
+        "model_config_list{config{model_type:" + "9" * (MAX_BYTES // 2),
+        "model_config_list{config{version_labels{value:" + "9" * (MAX_BYTES // 2),
+        "model_config_list{config{logging_config{sampling_config{sampling_rate:" + "9" * (MAX_BYTES // 2),
+        "model_config_list{config{name:'" + "\\x00" * (MAX_BYTES // 8),
+        "\n" * (MAX_BYTES - 1) + "x",
+        "#" * MAX_BYTES,
+        "prometheus_config{path:'" + "a" * (MAX_BYTES // 2),
+        "server_key:" + "'a'" * (MAX_BYTES // 4),
     ],
     ids=lambda text: text[:40],
 )

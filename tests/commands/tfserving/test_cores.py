@@ -1,4 +1,4 @@
-"""The core that the interpreter's threads share."""
+"""The core shared by the interpreter's threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ several = pytest.mark.skipif(len(CORES) == 1, reason="one core is all that there
 
 @contextmanager
 def on_a_thread_of_its_own():
-    """What is done there leaves the tests' own thread where it is."""
+    """Restore the CPU affinity afterwards, so that the tests' own thread keeps its mask."""
     mask = os.sched_getaffinity(0)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Requests of many parts are refused before protobuf makes objects of them; sound ones never."""
+"""Requests of many parts are rejected before protobuf makes objects of them; valid ones are not."""
 
 import random
 import struct

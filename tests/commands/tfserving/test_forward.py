@@ -1,4 +1,4 @@
-"""Requests on their way to a Triton, which is a small server here that answers as its test says."""
+"""Requests on their way to Triton, for which a small server answers as its test says."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ ROW = np.array([[1, 2]], np.float32)
 
 
 class Asker:
-    """A Call: so many seconds are left, and `give_up` gives it up. `waits` has an entry for each time its
-    thread waits, which says whether it still does."""
+    """Call with so many seconds left; `give_up` cancels it.
+
+    `waits` has an entry for each time its thread waits, which says whether it still waits.
+    """
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
@@ -60,7 +62,7 @@ Begin = Callable[..., tuple[Triton, TritonModels]]
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Makes a server, and what forwards to it."""
+    """Yield a function that makes a server and the object that forwards to it."""
     with ExitStack() as stack:
 
         def start(sources: Sequence[ModelSource] = ()) -> tuple[Triton, TritonModels]:
@@ -439,7 +441,7 @@ def test_a_triton_that_was_away_is_asked_again(begin):
 
 def test_many_models_do_not_fill_the_memory(monkeypatch, begin):
     _, models = begin()
-    monkeypatch.setattr(forward, "_MOST_KNOWN", 10)
+    monkeypatch.setattr(forward, "_MAX_KNOWN", 10)
     for number in range(35):
         predict(models, ModelSpec(f"model{number}"))
     assert len(models._known) <= 10

@@ -15,7 +15,16 @@ from certificates import make_certificate
 from commands.serving.server import TritonServer
 from commands.tfserving.models import State
 from fault_clients import PATIENCE_SECONDS, wait_until
-from life_cycle_models import DELAY, ONE_BY_ONE, QUEUE, exchange, make_rows, scale_model, write_model
+from life_cycle_models import (
+    BATCHING,
+    DELAY,
+    ONE_BY_ONE,
+    QUEUE,
+    exchange,
+    make_rows,
+    scale_model,
+    write_model,
+)
 from poprt import Compiler, Converter
 from poprt.triton_version import publish_version
 from ports import choose_ports
@@ -36,14 +45,14 @@ def publish(folder: Path, factor: float) -> None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory) -> Path:
-    """`versions` has two versions: its number and one more is what a version multiplies by."""
+    """Return a repository; version n of `versions` multiplies by n + 1."""
     repository = tmp_path_factory.mktemp("forwarding") / "repository"
     for factor in (2, 3):
         publish(repository / "versions", factor)
     exchange(repository / "versions" / "config.pbtxt", "instance_group", f"{ALL}\ninstance_group")
     write_model(repository / "gather", gather_model())
     write_model(repository / "types", types_model())
-    write_model(repository / "busy", scale_model(2), DELAY, ONE_BY_ONE, ("dynamic_batching { }", QUEUE))
+    write_model(repository / "busy", scale_model(2), DELAY, ONE_BY_ONE, (BATCHING, QUEUE))
     write_model(repository / "broken", scale_model(2))
     (repository / "broken" / "1" / "executable.popef").write_bytes(b"no PopEF")
     return repository
@@ -187,7 +196,10 @@ def count_waiting(server: TritonServer) -> float:
 
 
 def occupy(server: TritonServer, client: Client) -> list:
-    """Two requests to a model that takes one at a time: one runs, the other is in Triton's queue."""
+    """Send two requests to a model that takes one at a time.
+
+    One of them runs, and the other is in Triton's queue.
+    """
     wait_until(lambda: count_waiting(server) == 0, "the requests of other tests leave")
     futures = [client.send("busy", {"x": make_rows(1)}) for _ in range(2)]
     wait_until(lambda: count_waiting(server) == 1, "one waits")
@@ -229,7 +241,7 @@ def test_a_triton_that_is_away_is_unavailable_until_it_is_back(repository, tmp_p
             log = tmp_path / f"triton{number}"
             with TritonServer(repository, grpc_port=port, options=EXPLICIT, log=log):
                 wait_until(lambda: answers_by(client, 3), "it answers without being told")
-            time.sleep(1.1)  # what was known of the model is too old by now
+            time.sleep(1.1)  # the cached metadata of the model is too old by now
 
 
 @pytest.fixture(scope="module")

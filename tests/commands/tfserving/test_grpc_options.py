@@ -1,13 +1,21 @@
 """The options of the gRPC server."""
 
+import pytest
 from commands.tfserving.settings import Settings
 from commands.tfserving.worker import make_channel_arguments
 
 
-def test_messages_have_a_largest_size_unless_it_is_given():
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("grpc.max_receive_message_length", 128 << 20),
+        ("grpc.max_concurrent_streams", 256),
+        ("grpc.max_allowed_incoming_connections", 500),
+    ],
+)
+def test_limits_have_defaults_unless_they_are_given(name, default):
     def read(**given):
-        arguments = make_channel_arguments(Settings((), channel_arguments=given))
-        return arguments["grpc.max_receive_message_length"]
+        return make_channel_arguments(Settings((), channel_arguments=given), files=1000)[name]
 
-    assert read() == 128 << 20
-    assert read(**{"grpc.max_receive_message_length": -1}) == -1
+    assert read() == default
+    assert read(**{name: -1}) == -1

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC, asked over a socket, in front of models that are computed here."""
+"""TensorFlow Serving's gRPC over a socket, in front of models that are computed here."""
 
 import multiprocessing
 import threading
@@ -12,10 +12,12 @@ import pytest
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.grpc_service import make_handlers
+from commands.tfserving.health import Health
 from commands.tfserving.local import LocalModels
 from commands.tfserving.metrics import Counters, make_memory
 from commands.tfserving.sources import ModelSource, VersionPolicy
 from commands.tfserving.threads import Threads
+from commands.tfserving.unfinished import UnfinishedCalls
 from fault_clients import PATIENCE_SECONDS, wait_until
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
@@ -40,7 +42,7 @@ WIDTH = 200_000
 
 
 def scale_model(factor, width=2):
-    """y = factor * x, and the sums of x's rows."""
+    """Return the model of y = factor * x and the sums of x's rows."""
     return make_model(
         [
             helper.make_node("Mul", ["x", "factor"], ["y"]),
@@ -54,12 +56,13 @@ def scale_model(factor, width=2):
 
 @contextmanager
 def serve(models, *, as_content=False):
-    """A server of `models`: its URL, its counters, and whether it says that it serves."""
+    """Serve `models` and yield the server's URL, its counters and its health service."""
     memory = make_memory(multiprocessing.get_context("spawn"), NAMES, 1)
-    running = SimpleNamespace(counters=Counters(memory, NAMES, 1), serves=True)
     threads = Threads("gRPC of a test")
+    unfinished = UnfinishedCalls(threads)
+    running = SimpleNamespace(counters=Counters(memory, NAMES, 1), health=Health(unfinished))
     handlers = make_handlers(
-        models, running.counters.observe, lambda: running.serves, threads, as_content=as_content
+        models, running.counters.observe, running.health, unfinished, as_content=as_content
     )
     options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     server = grpc.server(threads, handlers, options=options)
@@ -68,6 +71,7 @@ def serve(models, *, as_content=False):
     try:
         yield running
     finally:
+        running.health.close()
         server.stop(None).wait(PATIENCE_SECONDS)
         threads.shutdown()
 
@@ -108,7 +112,7 @@ def client(server):
 
 
 def call(client, method, data, seconds=PATIENCE_SECONDS):
-    """The bytes of an answer to these bytes."""
+    """Send the data to the method and return the bytes of the response."""
     if not isinstance(data, bytes):
         data = data.SerializeToString()
     return client.channel.unary_unary(method)(data, timeout=seconds)
@@ -244,14 +248,6 @@ def test_the_status_is_of_all_versions_or_of_the_one_that_is_named(client):
         client.read_status("m", version=3)
 
 
-def test_the_health_check_says_whether_the_server_serves(server, client):
-    try:
-        for server.serves, status in ((True, 1), (False, 2)):
-            assert messages.HealthCheckResponse.FromString(call(client, HEALTH, b"")).status == status
-    finally:
-        server.serves = True
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -315,7 +311,7 @@ def test_each_call_is_counted_once_by_model_and_how_it_ended(server, client):
 
 
 def make_played(**options):
-    """A server of one model that does as it is told."""
+    """Return a scripted fake model and a server of it."""
     servable = FakeServable("x", 1, FLOATS, **options)
     return servable, serve(FakeModels({"x": [servable]}))
 
@@ -389,7 +385,7 @@ def test_a_call_whose_client_goes_is_given_up():
 
 
 def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(models, server, monkeypatch):
-    """Its time is over, or it was cancelled; those that wait beside it are answered."""
+    """Its deadline passed or it was cancelled; the requests that wait beside it are answered."""
     servable = models._models["m"].served[2]
     instance = servable._loaded.instance
     entered, go_on, computed = threading.Event(), threading.Event(), []
@@ -429,3 +425,18 @@ def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(models,
             found = read_outputs(future.result(PATIENCE_SECONDS))
             np.testing.assert_array_equal(found["y"], 2 * rows[value]["x"])
     assert computed == [10, 13]
+
+
+@pytest.mark.server  # a process is begun
+def test_requests_of_many_values_are_answered_as_others_are(client):
+    proto = make_tensor_proto(packed=False)(dtype=1)
+    proto.tensor_shape.dim.add(size=1)
+    proto.tensor_shape.dim.add(size=WIDTH)
+    proto.float_val.extend(range(WIDTH))
+    request = messages.PredictRequest(model_spec=make_spec("wide"))
+    request.inputs["x"].MergeFromString(proto.SerializeToString())
+    found = read_outputs(predict(client, request))["y"]
+    np.testing.assert_array_equal(found, [np.arange(WIDTH, dtype=np.float32) * 2])
+    request.inputs["x"].dtype = 7
+    with refused("INVALID_ARGUMENT", "found DT_STRING"):
+        predict(client, request)

@@ -161,7 +161,7 @@ def test_what_is_not_finite_has_a_name(dtype):
 
 
 def spell(value: float, dtype: type, digits: int) -> str:
-    """WriteDecimal, a number at a time."""
+    """Return one number as WriteDecimal prints it."""
     text = f"{value:g}"
     if dtype(float(text)) != dtype(value):
         text = f"{value:.{digits}g}"

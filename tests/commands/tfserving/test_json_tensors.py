@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.json_answers import write_predictions
-from commands.tfserving.json_tensors import MOST_LISTS, Format, parse_predict
+from commands.tfserving.json_tensors import MAX_LISTS, Format, parse_predict
 from commands.tfserving.models import Signature, TensorSpec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -377,7 +377,7 @@ def test_tensors_have_so_many_dimensions(depth):
 
 
 def test_requests_have_so_many_lists():
-    assert f"at most {MOST_LISTS} lists" in refuse('{"instances": [' + "[]," * MOST_LISTS + "[]]}")
+    assert f"at most {MAX_LISTS} lists" in refuse('{"instances": [' + "[]," * MAX_LISTS + "[]]}")
 
 
 def test_names_in_errors_are_short_and_in_one_line():

@@ -1,4 +1,4 @@
-"""Models out of folders: what requests get, and which versions are served while folders change."""
+"""Models from folders: what requests get, and which versions are served while folders change."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ ROW = np.ones((1, 2), np.float32)
 
 
 def scale_model(factor):
-    """y = factor * x, rows of 2."""
+    """Return the model of y = factor * x with rows of 2."""
     return make_model(
         [helper.make_node("Mul", ["x", "factor"], ["y"])],
         {"x": (F, ["batch", 2])},
@@ -44,7 +44,7 @@ def _no_leave(monkeypatch):
 
 @pytest.fixture
 def write(compile_popef, tmp_path):
-    """Writes versions of a model that multiplies by its version's number."""
+    """Return a function that writes versions of a model that multiplies by its version's number."""
 
     def build(*versions, config="", model=None, name="m", **compiling):
         for version in versions:
@@ -60,7 +60,7 @@ def write(compile_popef, tmp_path):
 
 @pytest.fixture
 def open_models():
-    """Opens models of sources and looks for them; all are closed in the end."""
+    """Yield a function that opens the models of sources; all are closed at the end."""
     opened = []
 
     def build(*sources, **options):
@@ -75,7 +75,7 @@ def open_models():
 
 @pytest.fixture
 def open_model(open_models, tmp_path):
-    """Opens the model "m"."""
+    """Return a function that opens the model "m"."""
     return lambda policy=None, labels=None, **options: open_models(
         ModelSource("m", tmp_path / "m", policy, labels or {}), **options
     )
@@ -209,7 +209,7 @@ def test_a_version_that_was_given_up_can_come_back(write, open_model, tmp_path):
 
 
 def test_a_version_that_comes_back_while_it_is_closed_stays_available(write, open_model, monkeypatch):
-    """Its earlier self ends when the new one serves already."""
+    """Its earlier instance ends only when the new one already serves."""
     folder = write(1, 2)
     models = open_model()
     go_on = threading.Event()
@@ -251,14 +251,14 @@ def test_a_version_is_tried_again_so_often_and_after_so_long(write, open_model, 
     now, loads = [1000.0], []
     monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
     load = local.load
-    monkeypatch.setattr(local, "load", lambda *given: loads.append(now[0]) or load(*given))
+    monkeypatch.setattr(local, "load", lambda *given, **how: loads.append(now[0]) or load(*given, **how))
     models = open_model(retries=Retries(most=2, seconds=60.0))
     for _ in range(50):
         now[0] += 10
         models.refresh()
     assert loads == [1000, 1060, 1120]
 
-    # What comes in its place is tried anew.
+    # The next file in its place is tried again.
     shutil.rmtree(folder / "1")
     models.refresh()
     assert states(models) == {}
@@ -310,7 +310,7 @@ def test_a_model_that_does_not_load_leaves_the_others_alone(write, open_models, 
 
 
 def test_a_defect_of_loading_is_a_version_that_does_not_load(write, open_model, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ZeroDivisionError("of ours")
 
     write(1)

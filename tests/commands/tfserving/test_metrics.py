@@ -1,4 +1,4 @@
-"""What the processes of a server have counted, as Prometheus reads it."""
+"""The counters of a server's processes, as Prometheus reads them."""
 
 import multiprocessing
 import threading
@@ -20,7 +20,7 @@ def open_counters(models=("m", "n"), processes=2):
 
 
 def read_page(counters):
-    """The samples of a page: value by name and labels, which come once each."""
+    """Return the samples of a metrics page by name and labels, and check that each occurs once."""
     samples = [
         (sample.name, tuple(sorted(sample.labels.items())), sample.value)
         for family in text_string_to_metric_families(counters.write_page().decode())

@@ -1,5 +1,7 @@
-"""TensorFlow Serving's own clients (`make test-tensorflow`) beside Triton's on all example models, computed
-in the server's own process and forwarded to Triton."""
+"""TensorFlow Serving's own clients (`make test-tensorflow`) beside Triton's on all example models.
+
+The models are computed in the server's own process and forwarded to Triton.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,14 @@ MODULES = {
     "model_service": "model_service_pb2_grpc",
 }
 LISTS = {"float32": "float_val", "float16": "half_val", "int32": "int_val"}
-"""Where typed values are, of the types that the examples take; of a half its bits."""
+"""Fields of typed values for the types that the examples take; a half is stored as its bits."""
 
 Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture(scope="module")
 def api() -> SimpleNamespace:
-    """The client's modules, and TensorFlow as `tf`."""
+    """Return the client's modules, and TensorFlow as `tf`."""
     found = {
         name: importlib.import_module(f"tensorflow_serving.apis.{each}") for name, each in MODULES.items()
     }
@@ -85,7 +87,7 @@ def model(request) -> str:
 
 @pytest.fixture(scope="module")
 def given(model) -> Arrays:
-    """Rows that the model takes."""
+    """Return rows that the model takes."""
     config = repository.read_config(repository.EXAMPLES / model)
     columns = zip(*inputs.make_rows(config, NUM_ROWS), strict=True)
     return {tensor.name: np.stack(column) for tensor, column in zip(config.input, columns, strict=True)}
@@ -93,7 +95,7 @@ def given(model) -> Arrays:
 
 @pytest.fixture(scope="module")
 def expected(triton, model, given) -> Arrays:
-    """Triton's own answer to them."""
+    """Return Triton's own answer to the rows."""
     with grpcclient.InferenceServerClient(triton.grpc_url) as client:
         return infer(client, model, given)
 
@@ -111,7 +113,7 @@ def as_protos(api, given: Arrays) -> dict[str, Any]:
 
 
 def as_typed(api, array: np.ndarray) -> Any:
-    """A tensor with a list of values, which make_tensor_proto makes of few values only."""
+    """Return a tensor with a list of values, which make_tensor_proto makes for few values only."""
     proto = api.tf.make_tensor_proto(array)
     proto.ClearField("tensor_content")
     values = getattr(proto, LISTS[array.dtype.name])
@@ -122,7 +124,7 @@ def as_typed(api, array: np.ndarray) -> Any:
 
 
 def check_answer(api, answer: Any, expected: Arrays) -> None:
-    """Bit for bit."""
+    """Check that the answer equals the expected one bit for bit."""
     assert answer.outputs.keys() == expected.keys()
     for name, right in expected.items():
         found = api.tf.make_ndarray(answer.outputs[name])
@@ -148,7 +150,7 @@ def test_contents_and_typed_values_say_the_same(api, prediction, model, given, e
 
 
 def test_the_last_value_counts_for_the_rest(api, prediction, triton, model, given):
-    """Of a list that ends with the first row."""
+    """The list of values ends with the first row."""
     whole = {name: np.full_like(array, array.flat[array[0].size - 1]) for name, array in given.items()}
     for name, array in given.items():
         whole[name][0] = array[0]
@@ -261,7 +263,7 @@ def test_deadlines_and_cancellation_leave_the_server_well(api, prediction, model
     assert future.cancelled()
     answer = prediction.Predict(request, PATIENCE_SECONDS)
     for name, right in expected.items():
-        # Not bit for bit: in a run with those that were given up it is rounded otherwise.
+        # Not bit for bit: a run shared with cancelled requests rounds differently.
         np.testing.assert_allclose(api.tf.make_ndarray(answer.outputs[name]), right, rtol=1e-2, atol=1e-3)
 
 

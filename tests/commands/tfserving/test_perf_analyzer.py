@@ -1,5 +1,7 @@
-"""Triton's perf_analyzer, a client of TensorFlow Serving's protocol that is nobody's here, on all example
-models."""
+"""Triton's perf_analyzer as an independent client of TensorFlow Serving's protocol.
+
+It runs on all example models.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def server(request, tmp_path_factory) -> Iterator[TfServing]:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_request_fails(server, model, tmp_path):
-    """perf_analyzer says so by its status, which `measure` raises."""
+    """perf_analyzer reports failures by its exit status, which `measure` raises."""
     perf_analyzer.prepare()
     config = repository.read_config(repository.EXAMPLES / model)
     data = inputs.write_inputs(tmp_path, config, inputs.make_rows(config, 4))

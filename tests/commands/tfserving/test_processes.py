@@ -1,5 +1,4 @@
-"""What is done about the processes of a server that start, fail, die or do not end: played, but for the
-ports."""
+"""Processes of a server that start, fail, die or do not end, all simulated except for the ports."""
 
 import socket
 from contextlib import ExitStack, closing
@@ -8,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 from commands.errors import ServerError
 from commands.tfserving import processes as module
-from commands.tfserving.processes import MOST_RESTARTS, RESTART_WINDOW_SECONDS, Processes
+from commands.tfserving.processes import LOOK_SECONDS, MAX_RESTARTS, RESTART_WINDOW_SECONDS, Processes
 from commands.tfserving.settings import Settings
-from played_processes import PlayedContext, be_deaf, be_silent, end, say, serve
+from played_proc import PlayedProc
+from played_processes import FIRST_PID, PlayedContext, be_deaf, be_silent, end, say, serve
+from simipu.progress import DISK_STALL_SECONDS, STALL_SECONDS, ProgressWatch
 
 
 @pytest.fixture
@@ -19,15 +20,23 @@ def lines():
 
 
 @pytest.fixture
-def play(monkeypatch, lines):
-    """Makes the processes of a server, played after plans, on no ports unless they are given. `now` is the
-    time."""
+def proc(tmp_path):
+    return PlayedProc(tmp_path)
+
+
+@pytest.fixture
+def play(monkeypatch, lines, proc):
+    """Return a function that makes a server's processes, simulated after plans.
+
+    They have no ports unless the caller gives some; `now` is the time.
+    """
     clock = SimpleNamespace(now=1000.0)
 
     def sleep(seconds):
         clock.now += seconds
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    monkeypatch.setattr(module, "ProgressWatch", lambda: ProgressWatch(proc.folder, lambda: clock.now))
 
     def make(*plans, start_seconds=5, **settings):
         context = PlayedContext(*plans)
@@ -98,6 +107,40 @@ def test_one_that_dies_is_begun_again_and_told(play, lines):
     assert None not in [process.exitcode for process in played.begun]
 
 
+def look_for(played, seconds):
+    for _ in range(int(seconds / LOOK_SECONDS)):
+        assert played.server.look()
+        played.clock.now += LOOK_SECONDS
+
+
+def test_one_that_is_stopped_is_killed_and_begun_again(play, lines, proc):
+    played = play(serve, processes=2)
+    with played.server as server:
+        proc.say(FIRST_PID, "S")
+        proc.say(FIRST_PID + 1, "T")
+        look_for(played, STALL_SECONDS)
+        assert lines == []
+        look_for(played, 5 * LOOK_SECONDS)
+        assert [process.killed for process in played.begun] == [False, True, False]
+        assert lines == ["process 1 makes no progress: it is stopped; it is killed"]
+        assert server.unready_reason == ""
+
+
+def test_a_server_is_not_ready_while_one_stalls_that_cannot_be_killed(play, lines, proc, monkeypatch):
+    """A process that waits for a disk ends only when the disk answers."""
+    played = play(serve, processes=2)
+    with played.server as server:
+        monkeypatch.setattr(played.begun[0], "kill", lambda: None)
+        proc.say(FIRST_PID, "D")
+        look_for(played, 2 * DISK_STALL_SECONDS)
+        assert server.unready_reason == "process 0 makes no progress: it waits for a disk"
+        assert lines == ["process 0 makes no progress: it waits for a disk; it is killed"]
+        played.begun[0].end(-9)
+        proc.say(FIRST_PID, "Z")
+        look_for(played, 2 * LOOK_SECONDS)
+        assert (server.unready_reason, len(played.begun)) == ("", 3)
+
+
 def test_a_server_of_one_is_not_ready_until_the_next_one_serves(play):
     played = play(serve, be_silent)
     with played.server as server:
@@ -130,23 +173,23 @@ def test_after_so_many_ends_it_is_given_up(play, lines):
     played = play(serve, end(1))
     with played.server as server:
         played.begun[0].end(1)
-        for _ in range(MOST_RESTARTS):
+        for _ in range(MAX_RESTARTS):
             assert server.look()
         assert server.hopeless_reason == ""
         assert not server.look()
         assert server.hopeless_reason == server.unready_reason == "ended"
-    assert lines[-1] == f"{MOST_RESTARTS + 1} processes ended in 10 minutes; giving up"
-    assert len(played.begun) == MOST_RESTARTS + 1
+    assert lines[-1] == f"{MAX_RESTARTS + 1} processes ended in 10 minutes; giving up"
+    assert len(played.begun) == MAX_RESTARTS + 1
 
 
 def test_ends_of_long_ago_do_not_count(play):
     played = play(serve)
     with played.server as server:
-        for _ in range(5 * MOST_RESTARTS):
+        for _ in range(5 * MAX_RESTARTS):
             played.begun[-1].end(1)
             assert server.look()
             assert server.look()
-            played.clock.now += 1.01 * RESTART_WINDOW_SECONDS / MOST_RESTARTS
+            played.clock.now += 1.01 * RESTART_WINDOW_SECONDS / MAX_RESTARTS
 
 
 def test_one_that_does_not_end_is_killed(play, lines):
@@ -186,7 +229,7 @@ def listen(**options):
     ("field", "what", "option"), [("grpc_port", "gRPC", "--port"), ("rest_port", "REST", "--rest_api_port")]
 )
 def test_a_port_of_somebody_else_is_refused_before_a_process_is_begun(play, field, what, option, is_shared):
-    """Also one whose holder would share it: requests would go to both."""
+    """A port is rejected even if its holder would share it: requests would go to both."""
     with closing(listen(**{"SO_REUSEPORT": 1} if is_shared else {})) as holder:
         port = holder.getsockname()[1]
         played = play(serve, **{field: port})

@@ -61,7 +61,7 @@ def test_bodies_that_are_not_what_they_say_are_refused(server, body, encoding, s
 
 def test_bodies_have_a_size():
     with serve(make_models(), LIMITS) as server:
-        large = ROW.ljust(LIMITS.body_bytes + 1)
+        large = ROW.ljust(LIMITS.bodies.body_bytes + 1)
         assert server.ask("POST", PREDICT, large[:-1]).status == 200
         for answer in (
             server.ask("POST", PREDICT, large),
@@ -70,7 +70,7 @@ def test_bodies_have_a_size():
             server.ask("POST", PREDICT, iter([large])),
         ):
             assert answer.status == 413
-            assert str(LIMITS.body_bytes) in answer.error
+            assert str(LIMITS.bodies.body_bytes) in answer.error
         assert server.ask("POST", PREDICT, ROW).status == 200
 
 
@@ -158,7 +158,9 @@ def test_bodies_that_break_off_leave_nothing_behind():
 
 def test_a_client_that_does_not_read_is_dropped():
     rows = json.dumps({"instances": [0.1] * 1_000_000}).encode()
-    with serve(make_models(), replace(LIMITS, body_bytes=10**8, all_bodies_bytes=10**8)) as server:
+    with serve(
+        make_models(), replace(LIMITS, bodies=replace(LIMITS.bodies, body_bytes=10**8, all_bytes=10**8))
+    ) as server:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(SECONDS)

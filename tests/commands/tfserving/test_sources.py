@@ -1,4 +1,4 @@
-"""Which versions are served, and what requests for others are told."""
+"""Which versions are served, and what requests for other versions get."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Threads for calls: few at work, others while they wait, none left in the end."""
+"""Threads for calls: few work, others wait, and none is left at the end."""
 
 import gc
 import random
@@ -26,7 +26,7 @@ def count_threads():
 
 
 class Gauge:
-    """How many calls are at work, and were at most."""
+    """Counter of the calls at work, now and at most."""
 
     def __init__(self):
         self.now = self.most = 0
@@ -97,7 +97,7 @@ def test_a_call_may_wait_in_its_wait_and_fail_in_it(threads):
 
 def test_where_all_threads_wait_further_calls_do_and_none_is_lost(threads, monkeypatch):
     most = AT_WORK + 3
-    monkeypatch.setattr(module, "MOST_THREADS", most)
+    monkeypatch.setattr(module, "MAX_THREADS", most)
     go_on, started = threading.Event(), threading.Semaphore(0)
 
     def hold(number):
@@ -120,7 +120,7 @@ def test_where_all_threads_wait_further_calls_do_and_none_is_lost(threads, monke
 
 @pytest.mark.parametrize("most", [AT_WORK, AT_WORK + 1, 2 * AT_WORK])
 def test_any_order_of_work_and_waits_does_all_calls(threads, monkeypatch, most):
-    monkeypatch.setattr(module, "MOST_THREADS", most)
+    monkeypatch.setattr(module, "MAX_THREADS", most)
     order = random.Random(most)
     done = []
 

@@ -1,4 +1,4 @@
-"""Packed numbers of variable length, as protobuf itself writes them."""
+"""Packed numbers of variable length, compared with protobuf's own writing of them."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def encode(number):
 EDGES = [sign * 2**bits + step for bits in range(63) for sign in (1, -1) for step in (-1, 0, 1)]
 SIGNED = st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))
 MANY = 300
-"""Times that numbers are repeated so that they are no longer read and written one by one."""
+"""Number of repetitions at which numbers are no longer read and written one by one."""
 PREFIXES = pytest.mark.parametrize("prefix", [b"", b"\x80\x01" * MANY], ids=["few", "many"])
 TYPES = [np.dtype(name) for name in "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64".split()]
 

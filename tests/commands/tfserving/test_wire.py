@@ -1,4 +1,4 @@
-"""Tensors out of messages and into them, beside protobuf's own reading of the same bytes."""
+"""Tensors read from and written to messages, compared with protobuf's own reading of the bytes."""
 
 import tracemalloc
 
@@ -27,7 +27,7 @@ def read(tensor):
 
 
 def refuse(tensor):
-    """What it is refused with, for little memory."""
+    """Return the error that rejects the tensor, and check that this takes little memory."""
     data = tensor.SerializeToString()
     tracemalloc.start()
     try:
@@ -41,7 +41,7 @@ def refuse(tensor):
 
 
 def parse(kind, data):
-    """None for what is no message."""
+    """Return the parsed message, or None if the data is no message."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -49,7 +49,7 @@ def parse(kind, data):
 
 
 def make(name, shape, values=(), kind=PACKED, **fields):
-    """A message of a type, with these values in its list."""
+    """Return a message of type `kind` with these values in its list."""
     tensor = kind(dtype=NUMBERS[name], **fields)
     tensor.tensor_shape.SetInParent()
     for size in shape:
@@ -59,7 +59,7 @@ def make(name, shape, values=(), kind=PACKED, **fields):
 
 
 def listed(array):
-    """The values that TensorFlow has in a list for an array."""
+    """Return the values that TensorFlow puts into a list for an array."""
     return (array.view(np.uint16) if array.dtype == np.float16 else array).ravel().tolist()
 
 
@@ -83,8 +83,10 @@ def draw_array(data, dtype):
 @settings(max_examples=20)
 @given(data=st.data())
 def test_arrays_are_read_as_they_are(kind, data):
-    """Packed, unpacked and as content; every bit of a NaN too, but that Python's own float has no signalling
-    one of 32 bits."""
+    """Arrays are read packed, unpacked and as content.
+
+    Every bit of a NaN is kept, except that Python's own float has no signalling NaN of 32 bits.
+    """
     array = draw_array(data, kind.dtype)
     equal_bits(read(make(kind.name, array.shape, tensor_content=array.tobytes())), array)
     if kind.name == "DT_FLOAT":
@@ -194,7 +196,7 @@ def test_strings_are_always_written_as_strings(as_content):
 
 @pytest.mark.parametrize("number", [0, 8, 11, 14, 20, 21, 24, 101, -1, 2**31 - 1])
 def test_types_that_no_model_takes_are_refused_with_those_that_are_there(number):
-    """Also DT_BFLOAT16, 14, and the references of old graphs, from 101 on."""
+    """DT_BFLOAT16 (14) and the references of old graphs (from 101 on) are among them."""
     text = refuse(messages.Tensor(dtype=number))
     assert "DT_FLOAT = 1" in text
     assert text.endswith(f"found number {number}")
@@ -222,7 +224,7 @@ def test_shapes_that_no_memory_holds_are_refused(kind, shape, reason):
 
 @by_type
 def test_a_list_is_repeated_up_to_a_limit(kind):
-    most = wire.MOST_REPEATED_BYTES // kind.dtype.itemsize
+    most = wire.MAX_REPEATED_BYTES // kind.dtype.itemsize
     assert read(make(kind.name, (most,), [1])).shape == (most,)
     assert "found 1" in refuse(make(kind.name, (most + 1,), [1]))
     assert "found 2" in refuse(make(kind.name, (most + 1,), [1, 0]))
@@ -271,7 +273,7 @@ def test_bytes_that_are_no_values_are_refused(name, packed):
 
 
 def test_values_of_another_type_than_the_tensors_are_not_its_own():
-    """As in TensorFlow, which looks into the list of the type only."""
+    """TensorFlow reads only the list of the tensor's own type."""
     tensor = make("DT_FLOAT", (2,), [7.0])
     tensor.int_val.extend([1, 2, 3])
     assert read(tensor).tolist() == [7.0, 7.0]
@@ -280,7 +282,7 @@ def test_values_of_another_type_than_the_tensors_are_not_its_own():
 @pytest.mark.parametrize("kind", range(6))
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_fields_of_every_wire_type_are_read_as_protobuf_does_or_refused(name, kind):
-    """A value of 2**64 - 1, or a chunk, or a group, where the schema may have another."""
+    """A field has a value of 2**64 - 1, a chunk or a group, and the schema may differ."""
     number = FIELDS[name][1]
     value = {0: b"\xff" * 9 + b"\x01", 1: b"\xff" * 8, 2: b"\x01\x01", 5: b"\xff" * 4, 4: b""}.get(kind, b"")
     key = number << 3 | kind

@@ -17,7 +17,7 @@
 #include "dispatch.c" /* for its table of sets, and which of them are there */
 #include "plain.h"
 
-enum { MOST_WORK = 200000, MOST_DRAWN_STEPS = 6, MOST_TENSORS = 16, TABLE = 1 << 16 };
+enum { MAX_WORK = 200000, MAX_DRAWN_STEPS = 6, MAX_TENSORS = 16, TABLE = 1 << 16 };
 
 /* --- what is drawn --- */
 
@@ -43,12 +43,12 @@ static int64_t draw_size(int64_t most) {
     return size < most ? size : most;
 }
 
-static void *tensors[MOST_TENSORS];
+static void *tensors[MAX_TENSORS];
 static int num_tensors;
 
 static void *keep(size_t bytes) {
     void *made = malloc(bytes ? bytes : 1);
-    if (!made || num_tensors == MOST_TENSORS) abort();
+    if (!made || num_tensors == MAX_TENSORS) abort();
     return tensors[num_tensors++] = made;
 }
 
@@ -121,13 +121,13 @@ static struct operand draw_operand(int64_t count, int has_codes) {
 /* Where an operand may lie: the sizes of three groups of axes, or of all of a chain's. */
 struct layout {
     int axes;
-    int64_t sizes[MOST_CHAIN_AXES];
+    int64_t sizes[MAX_CHAIN_AXES];
 };
 
 static int exception;
-static struct step steps[2 * MOST_DRAWN_STEPS];
-static struct values values[MOST_DRAWN_STEPS];
-static int64_t value_strides[MOST_DRAWN_STEPS][MOST_CHAIN_AXES];
+static struct step steps[2 * MAX_DRAWN_STEPS];
+static struct values values[MAX_DRAWN_STEPS];
+static int64_t value_strides[MAX_DRAWN_STEPS][MAX_CHAIN_AXES];
 
 /* Strides of a tensor that has some of the axes. */
 static int64_t draw_strides(const struct layout *layout, int64_t *strides) {
@@ -157,7 +157,7 @@ static void draw_value(const struct layout *layout, int number) {
 
 /* A program; `is_half`: what it begins with are halves. What wants a half gets one. */
 static struct program draw_program(const struct layout *layout, int is_half, int nan_on_overflow) {
-    int count = 0, operands = 0, wanted = (int)draw(0, MOST_DRAWN_STEPS);
+    int count = 0, operands = 0, wanted = (int)draw(0, MAX_DRAWN_STEPS);
     memset(value_strides, 0, sizeof value_strides);
     for (int i = 0; i < wanted; i++) {
         struct step step = {(enum kind)draw(STEP_NONE, STEP_F152), (enum rounding)draw(KEPT, PLAIN), -1, 0};
@@ -254,9 +254,9 @@ static int check_outcome(const char *what, const struct set *set, enum outcome o
 
 static int fuzz_product(void) {
     int64_t batches = one_in(3) ? draw_size(9) : 1, depth = draw_size(700);
-    int64_t rows = draw_size(MOST_WORK / depth / batches < 400 ? MOST_WORK / depth / batches : 400);
-    int64_t columns = draw_size(MOST_WORK / depth / batches / rows + 1);
-    int left_turned = one_in(4), right_turned = one_in(3), block = one_in(4) ? 0 : (int)draw(1, MOST_BLOCK);
+    int64_t rows = draw_size(MAX_WORK / depth / batches < 400 ? MAX_WORK / depth / batches : 400);
+    int64_t columns = draw_size(MAX_WORK / depth / batches / rows + 1);
+    int left_turned = one_in(4), right_turned = one_in(3), block = one_in(4) ? 0 : (int)draw(1, MAX_BLOCK);
     if (one_in(12)) depth = 0;
     block = block && !one_in(3) ? (draw(0, 1) ? 16 : 32) : block;
     is_whole = !block;
@@ -320,19 +320,19 @@ static void draw_axis(struct convolution *c, int axis, int64_t most) {
 
 static struct convolution draw_convolution(void) {
     struct convolution c = {.batches = draw(1, 3), .groups = one_in(3) ? draw(2, 9) : 1, .packed_rows = 1};
-    int axes = (int)draw(1, MOST_SPATIAL);
-    c.packed_axis = MOST_SPATIAL - axes;
-    for (int i = 0; i < MOST_SPATIAL; i++)
+    int axes = (int)draw(1, MAX_SPATIAL);
+    c.packed_axis = MAX_SPATIAL - axes;
+    for (int i = 0; i < MAX_SPATIAL; i++)
         c.field[i] = c.kernel[i] = c.strides[i] = c.dilations[i] = c.result_sizes[i] = 1;
-    int64_t work = MOST_WORK / c.batches / c.groups;
-    for (int i = c.packed_axis; i < MOST_SPATIAL; i++) {
+    int64_t work = MAX_WORK / c.batches / c.groups;
+    for (int i = c.packed_axis; i < MAX_SPATIAL; i++) {
         draw_axis(&c, i, work < 200 ? work / axes + 1 : 200);
         work = work / (c.kernel[i] * c.result_sizes[i]) + 1;
     }
     c.channels = one_in(3) ? draw(1, 4) : draw_size(work < 90 ? work : 90);
     c.outputs = one_in(3) ? 1 : draw_size(work / c.channels + 1 < 300 ? work / c.channels + 1 : 300);
     if (one_in(20)) c.channels = 0;
-    c.block = one_in(4) ? 0 : one_in(4) ? (int)draw(1, MOST_BLOCK) : draw(0, 1) ? 16 : 32;
+    c.block = one_in(4) ? 0 : one_in(4) ? (int)draw(1, MAX_BLOCK) : draw(0, 1) ? 16 : 32;
     if (c.block && c.channels <= c.block && (c.groups > 1 ? !one_in(4) : one_in(8))) {
         c.slic_taps = one_in(3) ? (int)draw(1, 4) : 4;
         while (c.slic_taps * c.channels > c.block) c.slic_taps--;
@@ -374,11 +374,11 @@ static int fuzz_convolution(void) {
 }
 
 static int fuzz_chain(void) {
-    struct chain chain = {.rank = (int)draw(1, MOST_CHAIN_AXES), .values = values};
+    struct chain chain = {.rank = (int)draw(1, MAX_CHAIN_AXES), .values = values};
     struct layout layout = {.axes = chain.rank};
     int64_t count = 1;
     for (int i = 0; i < chain.rank; i++) {
-        int64_t most = MOST_WORK / 10 / count;
+        int64_t most = MAX_WORK / 10 / count;
         chain.sizes[i] = layout.sizes[i] = i == chain.rank - 1 && one_in(2) ? draw(1, most) : draw_size(most);
         count *= chain.sizes[i];
     }
@@ -392,7 +392,7 @@ static int fuzz_chain(void) {
     int is_any = draw(0, 1);
     chain.source = chain.source_is_half ? draw_halves(elements) : draw_floats(elements, is_any);
     chain.program = draw_program(&layout, chain.source_is_half || !is_any, one_in(3));
-    chain.value_strides = (const int64_t (*)[MOST_CHAIN_AXES])value_strides;
+    chain.value_strides = (const int64_t (*)[MAX_CHAIN_AXES])value_strides;
     float *expected = keep((size_t)count * sizeof *expected), *found = keep((size_t)count * sizeof *found);
     chain.result = expected;
     exception = 0;

@@ -95,8 +95,8 @@ static float apply(const struct step *step, float x, float y, const struct value
     case STEP_MULTIPLY: return x * y;
     case STEP_DIVIDE: return x / y;
     case STEP_UNDER: return y / x;
-    case STEP_MOST: return isnan(x) || isnan(y) ? NAN : x > y ? x : y;
-    case STEP_LEAST: return isnan(x) || isnan(y) ? NAN : x < y ? x : y;
+    case STEP_MAXIMUM: return isnan(x) || isnan(y) ? NAN : x > y ? x : y;
+    case STEP_MINIMUM: return isnan(x) || isnan(y) ? NAN : x < y ? x : y;
     case STEP_TABLE: return value_at(table, bits_of_half(x));
     case STEP_F143:
     case STEP_F152:
@@ -127,7 +127,7 @@ static float run_steps(const struct program *program, const struct values *value
     return x;
 }
 
-enum { MOST_PLACES = 64 };
+enum { MAX_PLACES = 64 };
 
 static void place(const struct program *program, const struct values *values, int64_t b, int64_t i, int64_t j,
                   int64_t *places) {
@@ -155,7 +155,7 @@ static float take_total(const struct sum *sum, const struct program *program, in
 }
 
 void plain_multiply(const struct product *p) {
-    int64_t places[MOST_PLACES];
+    int64_t places[MAX_PLACES];
     for (int64_t b = 0; b < p->batches; b++)
         for (int64_t i = 0; i < p->rows; i++)
             for (int64_t j = 0; j < p->columns; j++) {
@@ -178,7 +178,7 @@ void plain_multiply(const struct product *p) {
 
 struct at {
     const struct convolution *of;
-    int64_t n, o, result[MOST_SPATIAL];
+    int64_t n, o, result[MAX_SPATIAL];
 };
 
 /* The products of one kernel position and the channels from `first` to before `last`. */
@@ -186,7 +186,7 @@ static void add_position(const struct at *at, const int64_t *kernel, int64_t fir
                          float *sum) {
     const struct convolution *c = at->of;
     int64_t field = 0, filter = 0, field_size = 1, kernel_size = 1, is_inside = 1;
-    for (int a = 0; a < MOST_SPATIAL; a++) {
+    for (int a = 0; a < MAX_SPATIAL; a++) {
         int64_t x = at->result[a] * c->strides[a] + kernel[a] * c->dilations[a] - c->before[a];
         is_inside &= x >= 0 && x < c->field[a];
         field = field * c->field[a] + x;
@@ -207,14 +207,14 @@ static float sum_blocks(const struct at *at, int axis, int64_t together) {
     const struct convolution *c = at->of;
     int64_t block = c->block ? c->block : c->channels;
     struct sum sum = {0};
-    int64_t steps[MOST_SPATIAL] = {1, 1, 1}, k[MOST_SPATIAL];
+    int64_t steps[MAX_SPATIAL] = {1, 1, 1}, k[MAX_SPATIAL];
     steps[axis] = together;
     for (int64_t first = 0; first < c->channels; first += block) {
         int64_t last = first + block < c->channels ? first + block : c->channels;
         for (k[0] = 0; k[0] < c->kernel[0]; k[0] += steps[0])
             for (k[1] = 0; k[1] < c->kernel[1]; k[1] += steps[1])
                 for (k[2] = 0; k[2] < c->kernel[2]; k[2] += steps[2]) {
-                    int64_t position[MOST_SPATIAL];
+                    int64_t position[MAX_SPATIAL];
                     memcpy(position, k, sizeof position);
                     for (int64_t t = 0; t < together && k[axis] + t < c->kernel[axis]; t++) {
                         position[axis] = k[axis] + t;
@@ -227,8 +227,8 @@ static float sum_blocks(const struct at *at, int axis, int64_t together) {
 }
 
 void plain_convolve(const struct convolution *c) {
-    int64_t places[MOST_PLACES], outputs = c->groups * c->outputs;
-    int axis = c->slic_taps ? MOST_SPATIAL - 1 : c->packed_axis;
+    int64_t places[MAX_PLACES], outputs = c->groups * c->outputs;
+    int axis = c->slic_taps ? MAX_SPATIAL - 1 : c->packed_axis;
     int64_t together = c->slic_taps ? c->slic_taps : c->packed_rows;
     int64_t positions = c->result_sizes[0] * c->result_sizes[1] * c->result_sizes[2];
     struct at at = {.of = c};
@@ -248,7 +248,7 @@ void plain_convolve(const struct convolution *c) {
 /* --- chains --- */
 
 void plain_run_chain(const struct chain *c) {
-    int64_t places[MOST_PLACES] = {0}, elements = 1;
+    int64_t places[MAX_PLACES] = {0}, elements = 1;
     for (int a = 0; a < c->rank; a++) elements *= c->sizes[a];
     for (int64_t e = 0; e < elements; e++) {
         int64_t rest = e, source = 0;

@@ -1,4 +1,4 @@
-"""Where the kernels' library is, whether it can be used, and who is told."""
+"""Tests of where the kernels' library is, whether it can be used, and what is reported about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    """As in a new process, which has nothing in its environment; afterwards what was found before."""
+    """Clear the environment and the cache as in a new process, and clear the cache again after the
+    test."""
     monkeypatch.delenv("SIMIPU_KERNELS", raising=False)
     find_kernels.cache_clear()
     yield
@@ -71,7 +72,7 @@ def test_a_library_without_operators_is_none(monkeypatch):
 
 @pytest.mark.parametrize("choice", ["", "none", "portable"])
 def test_the_environment_chooses(choice):
-    """In a process of its own: a library is asked once for what it uses."""
+    """The test needs a process of its own: the library's instructions are determined once."""
     code = "from simipu.kernels import find_kernels as f; print(f().instructions, f().reason)"
     environment = {**os.environ, "SIMIPU_KERNELS": choice}
     told = subprocess.run(
@@ -96,7 +97,7 @@ def test_what_the_environment_asks_for_must_be_there(monkeypatch):
 
 @pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
 def test_what_a_kernel_works_in_counts_towards_the_limit_of_memory():
-    """A field of 36 positions, which a kernel copies with its padding, for a result of nine."""
+    """A kernel copies a field of 36 positions with its padding, for a result of nine."""
     if not find_kernels().are_there:
         pytest.skip(find_kernels().reason)
     names = ["block", "nan_on_overflow", "filters_format", "filters_scale", "slic_taps", "threads", "raises"]

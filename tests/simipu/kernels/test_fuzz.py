@@ -1,4 +1,4 @@
-"""The kernels beside plain loops, at random, under AddressSanitizer and UBSan: fuzz.c."""
+"""Random tests of the kernels against plain loops, under AddressSanitizer and UBSan: fuzz.c."""
 
 from __future__ import annotations
 

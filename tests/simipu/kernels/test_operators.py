@@ -1,5 +1,5 @@
-"""The kernels as operators of ONNX Runtime: what they make of shapes, types and attributes, and what they
-refuse. What they compute is held against plain loops in test_fuzz.py."""
+"""Tests of the kernels as operators of ONNX Runtime: the shapes, types and attributes that they
+accept or reject. test_fuzz.py compares their results with plain loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simipu.numerics.quarter import F143, decode
 
 pytestmark = pytest.mark.skipif(not find_kernels().are_there, reason=find_kernels().reason)
 USED = os.environ.get("SIMIPU_TESTED_LIBRARY", str(LIBRARY))
-"""Another build, as `make fuzz` makes one with sanitizers."""
+"""Path of the tested library; `make fuzz` makes another build with sanitizers."""
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}
 ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
@@ -45,7 +45,7 @@ DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
 
 
 def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
-    """A model of one node; an attribute that is None is left out, and so is an input."""
+    """Return a model of one node. An attribute or input that is None is left out."""
     given = {name: value for name, value in {**DEFAULTS[op_type], **attributes}.items() if value is not None}
     if steps:
         given |= {"steps": [each for step in steps for each in step[:3]]}
@@ -223,7 +223,7 @@ def test_what_is_empty_gives_nothing_or_zeros(op_type, feeds, attributes, shape)
 
 
 def test_a_chain_that_writes_over_its_source_gives_the_same():
-    """Several of a kind in turn: what is between them nobody else reads."""
+    """Several chains follow each other; no other node reads the values between them."""
     source = wide(300, 50)
     once = run("Chain", [source], [(MULTIPLY, ROUNDED, -1, 1.5)])
     np.testing.assert_array_equal(once, to_half(source * np.float32(1.5)))
@@ -426,7 +426,7 @@ WIDE = {2: {"pads": [1 << 30] * 4}, 3: {"pads": [0] * 6, "strides": [1] * 3, "di
     ids=["product", "chain", "result", "copy", "overflow", "no-channels", "no-channels-or-pads"],
 )
 def test_too_large_is_refused_without_trying(op_type, feeds, attributes):
-    """A result, or a copy of a field, that no memory could hold; its size may be beyond 2**64."""
+    """No memory could hold the result, or the copy of a field; its size may exceed 2**64."""
     steps = [(ADD, KEPT, 0)] if op_type == "Chain" else []
     with pytest.raises(ORT_ERRORS, match=r"elements|allocate|Available memory|bad_alloc|overflow"):
         run(op_type, feeds, steps, **attributes)
@@ -436,8 +436,8 @@ SIZES = [0, 1, 2, 3, 5, 17, 130, 300, 1 << 10, 1 << 30, 2**31 - 1]
 
 
 def draw_convolution(draw):
-    """A Conv of shapes and attributes that fit together, seldom legal ones: what they say is large is so
-    where a size of 0 makes the tensors small."""
+    """Return a Conv whose shapes and attributes fit together but are seldom legal. Large sizes
+    occur only where a size of 0 keeps the tensors small."""
     axes, group = draw.randrange(1, 4), draw.choice([1, 1, 2, 3])
     channels, outputs, batches = draw.choice(SIZES[:8]), draw.choice(SIZES[:4]), draw.choice(SIZES[:3])
     is_small = min(channels, outputs, batches) > 0
@@ -463,8 +463,8 @@ def draw_convolution(draw):
 
 @pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
 def test_convolutions_that_no_file_has_are_refused_or_computed(monkeypatch):
-    """The same of hostile shapes: blocks too large for their tables, and products that overflow behind a size
-    of 0."""
+    """Hostile shapes are rejected or computed as well: blocks too large for their tables, and
+    products that overflow despite a size of 0."""
     monkeypatch.setattr(computed, "LIBRARY", USED)
     draw, computed_some, refused = random.Random(2), 0, 0
     while computed_some + refused < 300:
@@ -486,7 +486,7 @@ NUMBERS = [0, 1, 2, 4, 16, -1, 129, 2**31 - 1, 2**31, HUGE, -(1 << 63)]
 
 
 def draw_node(draw):
-    """A node that is right but for some of what it has."""
+    """Return a valid node, a few of whose attributes and inputs are replaced at random."""
     op_type = draw.choice(list(DEFAULTS))
     attributes = dict(DEFAULTS[op_type])
     for name, value in attributes.items():
@@ -519,7 +519,8 @@ def draw_node(draw):
 
 @pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
 def test_nodes_at_random_are_refused_or_computed(monkeypatch):
-    """None crashes, reads beyond its tensors (under a sanitizer), or takes more memory than there is."""
+    """No node crashes, reads beyond its tensors (under a sanitizer), or takes more memory than
+    there is."""
     monkeypatch.setattr(computed, "LIBRARY", USED)
     draw, computed_some, refused = random.Random(1), 0, 0
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""Several servers behind proxies, clients that check every answer, and what goes wrong with them.
+"""Several servers behind proxies, clients that check every answer, and faults of the servers.
 
-Tests and benchmarks share it: here is what is done and measured, there what is asserted or printed.
+Tests and benchmarks share it: this package acts and measures, and they assert or print.
 """

@@ -1,8 +1,7 @@
-"""What goes wrong with two servers, or is done to them, while clients of every way ask, and what each such
-case costs.
+"""Faults and operations on two servers, while clients of every way send requests, and their costs.
 
-Every case leaves the servers as it found them: ready, and reached by every way. Nothing is asserted of the
-losses: tests and benchmarks share the cases.
+Every case leaves the servers as it found them: ready, and reached by every way. Nothing is asserted
+about the losses: tests and benchmarks share the cases.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from fleet.servers import START_SECONDS, STOP_SECONDS, Server, start_all, watch
 from fleet.tools import Tools
 
 AFTER_SECONDS = 5
-"""How long the clients go on after what happened has been noticed everywhere."""
+"""Time for which the clients go on after the event has been noticed everywhere."""
 DRAIN_SECONDS = 3
 NEW_VERSION = 2
 RELOADS = "poplar_supervisor_reloads_total"
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 QUICK_STOP = "--exit-timeout-secs=5"
-"""With a dead stub around Triton 2.51 waits for all of its exit timeout."""
+"""Option for a short exit: with a dead stub Triton 2.51 waits for its whole exit timeout."""
 
 
 @dataclass
 class Report:
-    """What a case came to: the outcomes by way, and named times and other figures."""
+    """Result of a case: the outcomes by way, and named times and other figures."""
 
     tallies: dict[Way, Tally] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
 
     @property
     def lost_nothing(self) -> bool:
-        """Whether all clients of all ways got right answers to all of their requests."""
+        """True if all clients of all ways got right answers to all of their requests."""
         return all(tally.sent and not tally.losses and not tally.wrongs for tally in self.tallies.values())
 
     @property
@@ -51,7 +50,7 @@ class Report:
         return max(tally.most_lost_by_a_client for tally in self.tallies.values())
 
     def describe(self) -> str:
-        """In lines."""
+        """Return the report as lines of text."""
         lines = [
             f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; at most "
             f"{tally.most_lost_by_a_client} lost by one client; longest answer {tally.longest_seconds:.2f} s "
@@ -72,7 +71,7 @@ class Fleet:
     bare_proxies: list[Proxy]
 
     def wait_until_up(self, count: int = 2) -> None:
-        """Until every proxy sends requests to so many servers."""
+        """Wait until every proxy sends requests to `count` servers."""
         for proxy in (*self.proxies, *self.bare_proxies):
             proxy.wait_until_up(count)
 
@@ -87,10 +86,11 @@ class Fleet:
 
 @contextmanager
 def run_fleet(tools: Tools, folder: Path, repository: Repository) -> Iterator[Fleet]:
-    """Two servers of a repository that has the plain model behind HAProxy and Envoy while the block lasts.
+    """Run two servers of a repository with the plain model behind HAProxy and Envoy while the block
+    lasts.
 
-    The first one heals itself by a reload, the second by a restart; neither starts again a Triton that was
-    killed, the second but for its dead stubs.
+    The first one heals itself by a reload, the second by a restart. Neither restarts a Triton that
+    was killed; the second restarts it for its dead stubs only.
     """
     drain = ("--drain-seconds", str(DRAIN_SECONDS), "--on-dead-stub")
     restart = ("exit", "--restart", "50")
@@ -120,17 +120,17 @@ def run_fleet(tools: Tools, folder: Path, repository: Repository) -> Iterator[Fl
 
 
 def find_ways(proxies: Sequence[Proxy]) -> list[Way]:
-    """All ways by these proxies."""
+    """Return all ways through these proxies."""
     return [way for proxy in proxies for way in proxy.ways]
 
 
 def kill_server(fleet: Fleet) -> Report:
-    """kill -9 of supervisor, Triton and stubs at once, as when a machine goes."""
+    """Kill -9 supervisor, Triton and stubs at once, as when a machine fails."""
     return _lose(fleet, Server.kill)
 
 
 def kill_triton(fleet: Fleet) -> Report:
-    """kill -9 of tritonserver alone; its supervisor, which must not start it again, ends."""
+    """Kill -9 tritonserver alone; its supervisor, which must not restart it, ends."""
 
     def kill(server: Server) -> None:
         server.kill_triton()
@@ -153,8 +153,8 @@ def _lose(fleet: Fleet, kill: Callable[[Server], None]) -> Report:
 
 
 def roll(fleet: Fleet) -> Report:
-    """SIGTERM to one server after the other, each started again and waited for; the proxies try nothing
-    again."""
+    """Send SIGTERM to one server after the other, restart each and wait for it; the proxies retry
+    nothing."""
     report = Report()
     with Traffic(find_ways(fleet.bare_proxies), [Question(PLAIN)]) as traffic:
         report.tallies = traffic.tallies
@@ -169,12 +169,12 @@ def roll(fleet: Fleet) -> Report:
 
 
 def heal_by_reload(fleet: Fleet) -> Report:
-    """kill -9 of the only stub of the server that reloads its model."""
+    """Kill -9 the only stub of the server that reloads its model."""
     return _kill_stub(fleet, fleet.servers[0])
 
 
 def heal_by_restart(fleet: Fleet) -> Report:
-    """kill -9 of the only stub of the server that starts Triton again."""
+    """Kill -9 the only stub of the server that restarts Triton."""
     return _kill_stub(fleet, fleet.servers[1])
 
 
@@ -196,8 +196,11 @@ def _kill_stub(fleet: Fleet, server: Server) -> Report:
 
 
 def update(fleet: Fleet, folder: Path) -> Report:
-    """The new version of the plain model, which lies in this folder, is put into the repository and loaded by
-    one server after the other; then the same back. Half of the questions are for version 1."""
+    """Add a new version of the plain model, from this folder, to the repository and load it on each
+    server in turn.
+
+    Then the old version is loaded in the same way. Half of the questions are for version 1.
+    """
     report = Report()
     with Traffic(find_ways(fleet.proxies), [Question(PLAIN), Question(PLAIN, "1")]) as traffic:
         report.tallies = traffic.tallies
@@ -220,7 +223,7 @@ def update(fleet: Fleet, folder: Path) -> Report:
 
 
 def lose_store(fleet: Fleet, store: Store) -> Report:
-    """kill -9 of the store, a load that cannot succeed, and the store again."""
+    """Kill -9 the store, request a load that cannot succeed, and start the store again."""
     report = Report()
     with Traffic(find_ways(fleet.proxies), [Question(PLAIN)]) as traffic:
         report.tallies = traffic.tallies
@@ -238,7 +241,8 @@ def lose_store(fleet: Fleet, store: Store) -> Report:
 
 
 def heal_without_store(fleet: Fleet, store: Store) -> Report:
-    """kill -9 of the store, then of a stub that nobody can heal without it, and the store again."""
+    """Kill -9 the store, then a stub that cannot be healed without it, and start the store
+    again."""
     server, report = fleet.servers[0], Report()
     with watch(server) as watched, Traffic(find_ways(fleet.proxies), [Question(PLAIN)]) as traffic:
         report.tallies = traffic.tallies
@@ -275,4 +279,4 @@ CASES: dict[str, Callable[[Fleet], Report]] = {
     "kill -9 of a stub, reload": heal_by_reload,
     "kill -9 of a stub, restart": heal_by_restart,
 }
-"""All but the update, which needs a second version."""
+"""Cases other than the update, which needs a second version."""

@@ -1,7 +1,7 @@
-"""Clients that ask at a steady pace and check every answer against their own input.
+"""Clients that send requests at a steady pace and check every answer against their own input.
 
-They repeat nothing by themselves: what a client was not answered is lost. Connections are kept, one for each
-client.
+They repeat nothing by themselves: a request without an answer is lost. Connections are kept, one
+for each client.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fleet.models import Array, Model
 from fleet.processes import HOST
 
 CLIENTS = 16
-"""Of each way."""
+"""Number of clients of each way."""
 PER_SECOND = 4.0
 """Requests of each client: four ways of 16 clients make 256 a second, which leaves two cores half idle."""
 DEADLINE_SECONDS = 20
@@ -37,7 +37,8 @@ _LOSS_LETTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How clients reach the servers: what is in between, the protocol ("http" or "grpc"), and the port."""
+    """Path of clients to the servers: what is in between, the protocol ("http" or "grpc"), and the
+    port."""
 
     through: str
     protocol: str
@@ -45,13 +46,13 @@ class Way:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the way in reports."""
         return f"{self.through} {self.protocol}"
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A model to ask, and the version; "" leaves it to the server."""
+    """A model for requests, and the version; "" leaves it to the server."""
 
     model: Model
     version: str = ""
@@ -59,8 +60,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one request: the version whose answer it got, or why it was lost, or what was wrong
-    with its answer."""
+    """Outcome of one request: the version that answered, the reason of the loss, or the fault of
+    the answer."""
 
     client: int
     question: Question
@@ -103,11 +104,11 @@ class Tally:
         return max((outcome.seconds for outcome in self.outcomes if not outcome.loss), default=0)
 
     def versions_between(self, start: float, end: float) -> set[int]:
-        """The versions that answered requests of this time."""
+        """Return the versions that answered requests started in this time."""
         return {o.version for o in self.outcomes if o.version and start <= o.started <= end}
 
     def describe_losses(self) -> str:
-        """How many for what reason."""
+        """Return the number of losses for each reason, as text."""
         reasons = Counter(f"{o.question.model.name}: {o.loss or o.wrong}" for o in self.losses + self.wrongs)
         return "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(5))
 
@@ -124,7 +125,8 @@ class Client(Protocol):
 
 
 class HttpClient:
-    """With the standard library's connection, which sends nothing twice; it is made anew after an error."""
+    """Client on the standard library's connection, which sends nothing twice; it reconnects after
+    an error."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection(HOST, port, timeout=DEADLINE_SECONDS)
@@ -151,31 +153,42 @@ class HttpClient:
         result = httpclient.InferenceServerClient.parse_response_body(
             data, header_length=int(header) if header else None
         )
-        return _read(result)
+        return read_output(result)
 
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
 
 
+def make_grpc_client(port: int) -> grpcclient.InferenceServerClient:
+    """Return a client with a separate connection that sends nothing twice."""
+    options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+    return grpcclient.InferenceServerClient(f"{HOST}:{port}", channel_args=options)
+
+
+def make_grpc_input(x: Array) -> grpcclient.InferInput:
+    """Return `x` as a request's only input."""
+    tensor = grpcclient.InferInput("x", x.shape, np_to_triton_dtype(x.dtype))
+    tensor.set_data_from_numpy(x)
+    return tensor
+
+
 class GrpcClient:
-    """A channel of its own; gRPC's own repetition of calls that were never sent is off."""
+    """Client with a separate channel; gRPC's own repetition of calls that were never sent is
+    off."""
 
     def __init__(self, port: int) -> None:
-        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-        self._client = grpcclient.InferenceServerClient(f"{HOST}:{port}", channel_args=options)
+        self._client = make_grpc_client(port)
 
     def ask(self, question: Question, x: Array) -> Array:
         """Send one request and wait for its answer."""
-        tensor = grpcclient.InferInput("x", x.shape, np_to_triton_dtype(x.dtype))
-        tensor.set_data_from_numpy(x)
         result = self._client.infer(
             question.model.name,
-            [tensor],
+            [make_grpc_input(x)],
             model_version=question.version,
             client_timeout=DEADLINE_SECONDS,
         )
-        return _read(result)
+        return read_output(result)
 
     def close(self) -> None:
         """End the connection."""
@@ -183,14 +196,16 @@ class GrpcClient:
 
 
 CLIENT_OF: dict[str, Callable[[int], Client]] = {"http": HttpClient, "grpc": GrpcClient}
-"""By protocol."""
+"""Client class by protocol."""
 
 
 class Traffic:
-    """Clients of all ways that ask while the block lasts; `tallies` has what came of it by way.
+    """Clients of all ways that send requests while the block lasts; `tallies` has the outcomes by
+    way.
 
-    Each client asks the questions in turn, at moments of its own that do not depend on how long answers take
-    unless they take longer than its pause. On exit every client has got an answer to its last question.
+    Each client sends the questions in turn, at its own times. These do not depend on the duration
+    of answers, unless that exceeds the pause. On exit every client has got an answer to its last
+    question.
     """
 
     def __init__(
@@ -226,7 +241,7 @@ class Traffic:
             raise self._failures[0]
 
     def wait_for_answers(self, count: int = CLIENTS) -> None:
-        """Until each way has had so many more right answers."""
+        """Wait until each way has `count` more right answers."""
         before = {way: _count_right(tally) for way, tally in self.tallies.items()}
         wait_until(
             lambda: (
@@ -237,7 +252,7 @@ class Traffic:
         )
 
     def describe(self) -> str:
-        """What was lost and wrong, for people."""
+        """Return the lost and wrong answers as text."""
         return ", ".join(
             f"{way.name} {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent} "
             f"({tally.describe_losses()})"
@@ -261,19 +276,28 @@ class Traffic:
 def _ask(client: Client, number: int, question: Question, source: random.Random) -> Outcome:
     x = question.model.draw(source)
     started = time.monotonic()
-    version, loss, wrong = None, "", ""
+    y: Array | Exception
     try:
         y = client.ask(question, x)
     except (OSError, http.client.HTTPException, InferenceServerException) as error:
-        loss = f"{type(error).__name__}: {error}"[:_LOSS_LETTERS]
-    else:
-        version = question.model.find_version(x, y)
-        if version is None or question.version not in ("", str(version)):
-            wrong = f"asked for version {question.version or 'any'}, {x[0, :4]} was answered {y.ravel()[:4]}"
-    return Outcome(number, question, started, time.monotonic() - started, version, loss, wrong)
+        y = error
+    return judge(number, question, x, y, started)
 
 
-def _read(result: Any) -> Array:
+def judge(client: int, question: Question, x: Array, y: Array | Exception, started: float) -> Outcome:
+    """Return the outcome of a request that has just ended with this answer or error."""
+    seconds = time.monotonic() - started
+    if isinstance(y, Exception):
+        return Outcome(client, question, started, seconds, loss=f"{type(y).__name__}: {y}"[:_LOSS_LETTERS])
+    version = question.model.find_version(x, y)
+    wrong = ""
+    if version is None or question.version not in ("", str(version)):
+        wrong = f"asked for version {question.version or 'any'}, {x[0, :4]} was answered {y.ravel()[:4]}"
+    return Outcome(client, question, started, seconds, version, wrong=wrong)
+
+
+def read_output(result: Any) -> Array:
+    """Return an answer's `y`; empty where it has none."""
     y = result.as_numpy("y")
     return np.empty(0) if y is None else np.asarray(y)
 

@@ -1,11 +1,13 @@
-"""Model repositories of a fleet, and the questions whose answers tell which version gave them.
+"""Model repositories of a fleet, and questions whose answers identify the version that gave them.
 
-Every model is y = factor * x; x holds whole numbers drawn for that one request, few enough bits that the
-product is exact in half precision too. So an answer is right to the bit, and nobody else's.
+Every model is y = factor * x. x holds whole numbers drawn for one request, of so few bits that the
+product is exact in half precision too. So a right answer is right to the bit, and fits no other
+request.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -20,14 +22,14 @@ from poprt.triton_model import write_triton_model
 Array = npt.NDArray[Any]
 
 LARGEST = 400
-"""Of the numbers in an input; five times that are exact in half."""
+"""Largest number in an input; five times that is exact in half."""
 FACTORS = {1: 2, 2: 3, 3: 5}
-"""By version."""
+"""Factor of the model by version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """How one of the models is compiled and served."""
+    """Options with which one of the models is compiled and served."""
 
     name: str
     precision: str = "fp32"
@@ -35,21 +37,24 @@ class Model:
     is_synchronous: bool = True
     is_isolated: bool = False
     delay_ms: int = 0
-    """That every run takes longer: so that there is always a request under way when a process is killed."""
+    """Extra duration of every run, so that there is always a request in progress when a process is
+    killed."""
+    max_batch_size: int | None = None
+    """Maximum rows of a run; None for the compiler's choice."""
 
     def draw(self, random: Random) -> Array:
-        """An input that no other request has: 512 numbers."""
+        """Return an input that no other request has: 512 numbers."""
         rows = np.frombuffer(random.randbytes(4 * WIDTH), np.uint32).reshape(1, WIDTH)
         numbers: Array = (rows % (2 * LARGEST + 1)).astype(np.int64) - LARGEST
         return numbers.astype(self.dtype)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of its input and output."""
+        """Element type of its input and output."""
         return np.dtype(np.float16 if self.precision == "fp16" else np.float32)
 
     def find_version(self, x: Array, y: Array) -> int | None:
-        """The version that answers `x` with `y`; None where none does."""
+        """Return the version that answers `x` with `y`; None if none does."""
         for version, factor in FACTORS.items():
             if y.dtype == x.dtype and np.array_equal(y, x * x.dtype.type(factor)):
                 return version
@@ -65,12 +70,16 @@ MIXED = (
     Model("queued", is_synchronous=False),
     Model("queued_half_instances", precision="fp16", instances=2, is_synchronous=False),
 )
-"""Those of the soak."""
+"""Models of the soak."""
+SLOW = Model("slow", delay_ms=50, max_batch_size=4)
+"""Computes at most 80 requests a second."""
 
 
 def write_version(folder: Path, model: Model, version: int) -> Path:
-    """A model folder that has this version only; of its configuration, what the model says and that two
-    versions are served."""
+    """Write a model folder that has only this version.
+
+    Its configuration has the model's options and serves two versions.
+    """
     factor = FACTORS[version]
     compiled = Compiler.compile(
         Converter(batch_size=4, precision=model.precision).convert(scale_model(factor))
@@ -80,6 +89,9 @@ def write_version(folder: Path, model: Model, version: int) -> Path:
     config = folder / "config.pbtxt"
     if not model.is_synchronous:
         exchange(config, SYNCHRONOUS, "")
+    if model.max_batch_size is not None:
+        text = config.read_text()
+        config.write_text(re.sub(r"max_batch_size: \d+", f"max_batch_size: {model.max_batch_size}", text))
     parameters = {"sim_isolation": "process" if model.is_isolated else "", "execute_delay_ms": model.delay_ms}
     lines = [_parameter(name, str(value)) for name, value in parameters.items() if value]
     exchange(config, "instance_group", "\n".join([*lines, "instance_group"]))

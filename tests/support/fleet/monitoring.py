@@ -1,8 +1,8 @@
-"""A Prometheus with the configuration and the alerts of `deploy/`, on servers of this machine, and the
-queries of its dashboard.
+"""A Prometheus with the configuration and the alerts of `deploy/`, on servers of this machine, and
+the queries of its dashboard.
 
-What differs from a deployment: static targets, and intervals and patience of a second, so that a test lasts
-no minutes.
+It differs from a deployment in static targets, and in intervals and waits of a second, so that a
+test does not take minutes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from fleet.tools import Tools
 
 INTERVAL = "1s"
 RATE_INTERVAL = "15s"
-"""What Grafana would put in the place of $__rate_interval: some scrapes."""
+"""Value that Grafana would use for $__rate_interval: some scrapes."""
 
 
 class Prometheus(Program):
-    """Prometheus as a context manager; `targets` are the ports of each job."""
+    """Prometheus as a context manager; `targets` are the ports of each job, `envoys` those of Envoy's pages,
+    which the configuration of `deploy/` leaves to the chart's PodMonitor."""
 
-    def __init__(self, tools: Tools, targets: Mapping[str, Sequence[int]], folder: Path) -> None:
+    def __init__(
+        self, tools: Tools, targets: Mapping[str, Sequence[int]], folder: Path, envoys: Sequence[int] = ()
+    ) -> None:
         (self._port,) = choose_ports(1)
         source = DEPLOY / "prometheus" / "prometheus.yml"
         settings = yaml.safe_load(source.read_text())
@@ -40,9 +43,10 @@ class Prometheus(Program):
         settings["rule_files"] = [
             str(_write_hasty(source.parent / name, folder)) for name in settings["rule_files"]
         ]
+        settings["scrape_configs"].append({"job_name": "envoy", "metrics_path": "/stats/prometheus"})
         for job in settings["scrape_configs"]:
             job.pop("dns_sd_configs", None)
-            ports = targets[job["job_name"]]
+            ports = {**targets, "envoy": envoys}[job["job_name"]]
             job["static_configs"] = [{"targets": [f"{HOST}:{port}" for port in ports]}]
         file = folder / "prometheus.yml"
         file.write_text(yaml.safe_dump(settings))
@@ -55,18 +59,19 @@ class Prometheus(Program):
         super().__init__("prometheus", command, folder)
 
     def query(self, expression: str) -> list[float]:
-        """The values of an expression's series now, those left out that are no number."""
+        """Return the current values of an expression's series, without those that are not
+        numbers."""
         found = self._ask("query", query=expression)["result"]
         values = (float(series["value"][1]) for series in found)
         return [value for value in values if not math.isnan(value)]
 
     def find_firing(self) -> set[tuple[str, str]]:
-        """The alerts that fire, each with the instance that it fires for; "" where that is none."""
+        """Return the firing alerts, each with its instance, or "" if it has none."""
         found = (alert["labels"] for alert in self._ask("alerts")["alerts"] if alert["state"] == "firing")
         return {(labels["alertname"], labels.get("instance", "")) for labels in found}
 
     def count_up(self) -> int:
-        """How many targets were scraped with success."""
+        """Return the number of targets that were scraped with success."""
         try:
             return sum(target["health"] == "up" for target in self._ask("targets")["activeTargets"])
         except OSError:
@@ -79,7 +84,8 @@ class Prometheus(Program):
 
 
 def read_dashboard() -> list[tuple[str, str]]:
-    """The panel's title and the expression of each query of the dashboard, with nothing left to choose."""
+    """Return the panel's title and the expression of each query of the dashboard, with all
+    variables replaced."""
     dashboard = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())
     return [
         (title, expression.replace("$model", ".*").replace("$__rate_interval", RATE_INTERVAL))
@@ -95,7 +101,7 @@ def _iter_queries(panels: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, st
 
 
 def _write_hasty(rules: Path, folder: Path) -> Path:
-    """A copy of the rules that is patient for INTERVAL only."""
+    """Write a copy of the rules in which alerts wait for INTERVAL only."""
     file = folder / rules.name
     file.write_text(re.sub(r"^( +for:) \w+$", rf"\1 {INTERVAL}", rules.read_text(), flags=re.MULTILINE))
     return file

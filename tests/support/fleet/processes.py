@@ -50,7 +50,7 @@ class Program:
         self.kill()
 
     def start(self) -> None:
-        """Start it; what it prints comes after what it has printed before."""
+        """Start the process; its output is appended to that of earlier starts."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -62,20 +62,22 @@ class Program:
             )
 
     def stop(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """SIGTERM; the exit status. AssertionError when it has not ended in time."""
+        """Send SIGTERM and return the exit status; raises AssertionError if the process has not
+        ended in time."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self.wait(seconds)
 
     def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """The exit status, once it ends by itself. AssertionError when that has not been in time."""
+        """Wait until the process ends by itself, and return its exit status; raises AssertionError
+        if it is late."""
         wait_until(lambda: self.poll() is not None, f"{self.name} ends; see {self.log}", seconds)
         status = self.poll()
         assert status is not None
         return status
 
     def kill(self) -> None:
-        """kill -9 of all of it, until nothing is left."""
+        """Kill -9 all of its processes, until none is left."""
 
         def gone() -> bool:
             left = self.find_processes()
@@ -89,7 +91,7 @@ class Program:
             self._process.wait()
 
     def poll(self) -> int | None:
-        """The exit status; None while it runs."""
+        """Return the exit status; None while it runs."""
         assert self._process is not None
         return self._process.poll()
 
@@ -100,7 +102,7 @@ class Program:
         return self._process.pid
 
     def find_processes(self) -> list[int]:
-        """The process ids of all that belongs to it and lives, of this start and of those before."""
+        """Return the ids of all its living processes, of this start and of earlier ones."""
         mark = f"{_MARK}={self._mark}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):

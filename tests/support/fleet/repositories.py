@@ -1,4 +1,4 @@
-"""Where servers have their models from: a folder, or an S3 store that can be taken away and given back."""
+"""Model repositories of servers: a folder, or an S3 store that can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Repository(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a server needs to get at it."""
+        """Environment variables that a server needs to access the repository."""
 
     def add_version(self, folder: Path, version: int) -> None:
-        """Take over a version of the model folder of that name; nobody sees half of it."""
+        """Add a version of the model folder of that name, atomically."""
 
     def remove_version(self, model: str, version: int) -> None:
-        """The version is not there any more."""
+        """Remove a version from the repository."""
 
 
 def fill(repository: Repository, models: Sequence[Model]) -> None:
-    """Version 1 of each model."""
+    """Write version 1 of each model."""
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
             repository.add_version(write_version(Path(folder, model.name), model, 1), 1)
@@ -54,7 +54,7 @@ class LocalRepository:
         url.mkdir()
 
     def add_version(self, folder: Path, version: int) -> None:
-        """See Repository."""
+        """Add a version; see Repository."""
         target = self.url / folder.name
         target.mkdir(exist_ok=True)
         shutil.copyfile(folder / "config.pbtxt", target / "config.pbtxt")
@@ -62,7 +62,7 @@ class LocalRepository:
         (target / f".{version}").rename(target / str(version))
 
     def remove_version(self, model: str, version: int) -> None:
-        """See Repository."""
+        """Remove a version; see Repository."""
         (self.url / model / str(version)).rename(self.url / model / f".{version}")
         shutil.rmtree(self.url / model / f".{version}")
 
@@ -110,7 +110,8 @@ class Store(Program):
         wait_until(lambda: self._ask("PUT", "/bucket") and self._ask("PUT", "/bucket/probe", b"x"), "a store")
 
     def add_version(self, folder: Path, version: int) -> None:
-        """See Repository. The executable comes last: without it the version is not one yet."""
+        """Add a version; see Repository. The executable comes last: without it the version is not
+        complete."""
         files = [file for file in (folder / str(version)).iterdir() if file.suffix != ".popef"]
         files += (folder / str(version)).glob("*.popef")
         for file in (folder / "config.pbtxt", *files):
@@ -118,10 +119,10 @@ class Store(Program):
             assert self._ask("PUT", path, file.read_bytes()), f"{path} is not taken; see {self.log}"
 
     def remove_version(self, model: str, version: int) -> None:
-        """See Repository. The empty name is that of the folder: SeaweedFS lists it for a while yet.
+        """Remove a version; see Repository.
 
-        Triton looks for newer files only, so one that stays is made newer: the configuration is copied onto
-        itself.
+        The empty name is that of the folder: SeaweedFS lists it for a while yet. Triton looks for
+        newer files only, so a remaining one is made newer: the configuration is copied onto itself.
         """
         folder = f"/bucket/models/{model}"
         for name in ("executable.popef", "name_map.json", ""):
@@ -131,7 +132,7 @@ class Store(Program):
         assert self._ask("PUT", config, headers=headers), f"{config} stays as it was; see {self.log}"
 
     def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> bool:
-        """Whether a request succeeds, or what it asks for is so already."""
+        """Send a request; return whether it succeeds or its effect is already there."""
         with closing(http.client.HTTPConnection(*self._address, timeout=ASK_SECONDS)) as connection:
             try:
                 connection.request(method, path, body, dict(headers))

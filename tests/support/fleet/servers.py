@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -25,14 +26,14 @@ from fleet.processes import HOST, Program
 
 START_SECONDS = 120
 STOP_SECONDS = 60
-"""More than Triton's own exit timeout and what the supervisor adds to it."""
+"""Time to stop: more than Triton's own exit timeout and what the supervisor adds to it."""
 ASK_SECONDS = 10
 SHARED_MEMORY = Path("/dev/shm")
 STUB = "triton_python_backend_stub"
 _INSTANCE = 8
 """The place of the instance's name among a stub's arguments."""
 LOOK_SECONDS = 0.02
-"""Between two looks at /ready: what is measured with it is that much longer."""
+"""Interval between two checks of /ready, by which measured times are too long."""
 
 
 class Server(Program):
@@ -74,19 +75,23 @@ class Server(Program):
     ) -> None:
         super().__exit__(kind, error, trace)
         for segment in self.find_segments():
-            segment.unlink(missing_ok=True)
+            if segment.is_dir():  # that of its lock
+                shutil.rmtree(segment, ignore_errors=True)
+            else:
+                segment.unlink(missing_ok=True)
 
     def start(self) -> None:
-        """Start it; what it prints comes after what it has printed before."""
+        """Start the server; its output is appended to that of earlier starts."""
         super().start()
         self._supervisors.append(self.pid)
 
     def find_segments(self) -> list[Path]:
-        """What it has in /dev/shm, of this start and of those before."""
+        """Return its segments in /dev/shm, of this start and of earlier ones."""
         return [path for pid in self._supervisors for path in SHARED_MEMORY.glob(f"poplar_{pid}_*")]
 
     def wait_until_ready(self) -> None:
-        """Until /ready is 200; AssertionError when it ends instead, or does not get ready."""
+        """Wait until /ready is 200; raises AssertionError if the server ends, or does not get
+        ready."""
 
         def settled() -> bool:
             assert self.poll() is None, f"{self.name} ended, status {self.poll()}; see {self.log}"
@@ -95,11 +100,11 @@ class Server(Program):
         wait_until(settled, f"{self.name} is ready: {self.ask_ready()}; see {self.log}", START_SECONDS)
 
     def is_ready(self) -> bool:
-        """Whether /ready is 200."""
+        """Return whether /ready is 200."""
         return self.ask_ready()[0] == http.client.OK
 
     def ask_ready(self) -> tuple[int, str]:
-        """The status and text of /ready; 0 and the error where nobody answers."""
+        """Return the status and text of /ready; 0 and the error if there is no answer."""
         try:
             status, text = self.ask(self.health_port, "GET", "/ready")
         except (OSError, http.client.HTTPException) as error:
@@ -109,7 +114,7 @@ class Server(Program):
     def ask(
         self, port: int, method: str, path: str, body: bytes | None = None, seconds: float = ASK_SECONDS
     ) -> tuple[int, bytes]:
-        """One HTTP request to a port of it: status and body."""
+        """Send one HTTP request to a port of the server; return status and body."""
         connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
         try:
             connection.request(method, path, body)
@@ -119,11 +124,11 @@ class Server(Program):
             connection.close()
 
     def read_metrics(self) -> str:
-        """The supervisor's Prometheus page."""
+        """Return the supervisor's Prometheus page."""
         return self.ask(self.health_port, "GET", "/metrics")[1].decode()
 
     def read_metric(self, name: str, **labels: str) -> float:
-        """The sum of the supervisor's series of that name with these labels among theirs."""
+        """Return the sum of the supervisor's series of that name whose labels include these."""
         total = 0.0
         for found, value in re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", self.read_metrics(), re.MULTILINE):
             if labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found)).items():
@@ -148,47 +153,51 @@ class Server(Program):
             client.unload_model(model, client_timeout=START_SECONDS)
 
     def find_versions(self, model: str) -> list[str]:
-        """The versions of a model that are ready."""
+        """Return the versions of a model that are ready."""
         _, text = self.ask(self.http_port, "POST", "/v2/repository/index", b"{}")
         index = [entry for entry in json.loads(text) if entry["name"] == model]
         return sorted(entry["version"] for entry in index if entry.get("state") == "READY")
 
     def find_triton(self) -> Process:
-        """The living tritonserver."""
+        """Return the living tritonserver process."""
         (found,) = self._find("tritonserver")
         return found
 
     def find_stubs(self, model: str = "") -> list[Process]:
-        """The living stubs, of all models or of one."""
+        """Return the living stub processes, of all models or of one."""
         instance = re.compile(rf"{re.escape(model)}_\d+_\d+" if model else ".*")
         return [stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])]
 
     def kill_stub(self, model: str, number: int = signal.SIGKILL) -> Process:
-        """kill -9, or another signal, to the model's youngest stub, which is returned: by age, as numbers of
-        processes begin anew at some time, and after a reload older ones may live on for a while."""
+        """Send kill -9, or another signal, to the model's youngest stub, and return it.
+
+        The choice is by age, because process ids wrap around, and after a reload older stubs may
+        live on for a while.
+        """
         stub = max(self.find_stubs(model), key=lambda each: each.started)
         os.kill(stub.pid, number)
         return stub
 
-    def kill_triton(self) -> None:
-        """kill -9 of tritonserver alone."""
-        os.kill(self.find_triton().pid, signal.SIGKILL)
+    def kill_triton(self, number: int = signal.SIGKILL) -> None:
+        """Send tritonserver alone a signal, kill -9 by default."""
+        os.kill(self.find_triton().pid, number)
 
     def _find(self, program: str) -> list[Process]:
-        """Living processes of ours that run the program of that name."""
+        """Return our living processes that run the program of that name."""
         found = map(find_process, self.find_processes())
         return [process for process in found if process and Path(process.command_line[0]).name == program]
 
 
 @dataclass
 class Watch:
-    """When /ready of a server changed."""
+    """Record of the times at which /ready of a server changed."""
 
     changes: list[tuple[float, int, str]] = field(default_factory=list)
     """Time, status and text."""
 
     def find_change(self, status: int, since: float) -> float | None:
-        """Seconds from then to the first time that the status came; None if it did not."""
+        """Return the seconds from `since` to the first time of the status; None if it did not
+        come."""
         for moment, found, _ in self.changes:
             if moment >= since and found == status:
                 return moment - since
@@ -197,7 +206,7 @@ class Watch:
 
 @contextmanager
 def watch(server: Server) -> Iterator[Watch]:
-    """Ask for /ready while the block lasts."""
+    """Poll /ready while the block lasts."""
     found = Watch()
     ended = threading.Event()
 
@@ -220,7 +229,7 @@ def watch(server: Server) -> Iterator[Watch]:
 
 @contextmanager
 def start_all(servers: Sequence[Server]) -> Iterator[None]:
-    """All of them ready while the block lasts."""
+    """Run all servers, ready, while the block lasts."""
     with ExitStack() as running:
         for server in servers:
             running.enter_context(server)

@@ -1,8 +1,10 @@
-"""Long trouble: mixed models on two servers under load, which lose processes and get new versions. What was
-lost meanwhile, and what the servers hold in the end.
+"""Long test with faults: mixed models on two servers under load.
 
-The first server gets new versions and loses engines, and keeps its Triton throughout. The second one loses
-stubs, which it heals by reloads, and its Triton, which its supervisor starts again.
+The servers lose processes, have processes that stop, get more requests than they can compute, and
+get new versions. The result is what was lost meanwhile, and the servers' resources at the end. The
+first server gets new versions, loses engines and is overloaded, and keeps its Triton throughout.
+The second one loses stubs, which it heals by reloads, and its Triton, which its supervisor starts
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from fault_clients import children, resident_bytes, wait_until
 
 from fleet.cases import DRAIN_SECONDS, EXPLICIT, QUICK_STOP, find_ways
 from fleet.clients import Outcome, Question, Tally, Traffic, Way
-from fleet.models import MIXED, Model, write_version
+from fleet.floods import flood
+from fleet.models import MIXED, SLOW, Model, write_version
 from fleet.proxies import Envoy, HAProxy, Proxy
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import STOP_SECONDS, Server, start_all
@@ -29,63 +32,80 @@ from fleet.tools import Tools
 
 PER_SECOND = 2.0
 PAUSE_SECONDS = 5
-"""After each event, once all is well again."""
+"""Pause after each event, once the servers have recovered."""
 NEW_VERSION = 2
-LEAST_ROUNDS = 3
+MIN_ROUNDS = 3
 DEATHS, RESTARTS = "poplar_supervisor_stub_deaths_total", "poplar_supervisor_restarts_total"
+STALLS = "poplar_supervisor_stalls_total"
+FLOOD_PER_SECOND, FLOOD_SECONDS = 240.0, 10.0
+"""Three times the load that SLOW can compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was done, from when until all was well again, and whether it may cost requests."""
+    """One event: its action, the times of its start and of full recovery, and the model whose
+    requests it may cost."""
 
     name: str
     start: float
     end: float
-    may_lose: bool
+    costs: Model | None
 
-    def covers(self, outcome: Outcome) -> bool:
-        """Whether a request was under way while this went on."""
-        return self.start <= outcome.started + outcome.seconds and outcome.started <= self.end
+    def explains(self, loss: Outcome) -> bool:
+        """Return whether this event may be the cause of a lost request."""
+        was_under_way = self.start <= loss.started + loss.seconds and loss.started <= self.end
+        return was_under_way and loss.question.model == self.costs
 
 
 Usage = Mapping[str, int]
-"""What a server holds between two events: how much of each thing."""
+"""Resources of a server between two events: the amount of each."""
 
 SLACK = {"MiB": 24, "files": 32, "threads": 8}
-"""What may change between two looks with no leak, by the last word of a thing's name: connections come and
-go, and with them memory. All else stays as it is."""
+"""Allowed change between two measurements without a leak, by the last word of a resource's name.
+
+Connections vary, and memory with them. All other resources stay the same.
+"""
 
 
 @dataclass
 class Soak:
-    """What a soak came to."""
+    """Result of a soak."""
 
     tallies: dict[Way, Tally] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     updated: list[Usage] = field(default_factory=list)
-    """Of the first server, at the end of each round."""
+    """Usage of the first server at the end of each round."""
     restarted: list[Usage] = field(default_factory=list)
-    """Of the second server, at the end of each round, when its Triton is new."""
+    """Usage of the second server at the end of each round, when its Triton is new."""
+    floods: list[Tally] = field(default_factory=list)
+    """Tally of each time that a server got more requests than it can compute."""
     remains: list[dict[str, int]] = field(default_factory=list)
-    """By how much more of each thing there was after a stub had died and its model was loaded anew."""
+    """Increase of each resource after a stub died and its model was loaded again."""
     left_overs: list[str] = field(default_factory=list)
 
     @property
     def wrongs(self) -> list[Outcome]:
         """Answers that are not those to their requests."""
-        return [outcome for tally in self.tallies.values() for outcome in tally.wrongs]
+        return [outcome for tally in (*self.tallies.values(), *self.floods) for outcome in tally.wrongs]
 
     @property
     def unexplained_losses(self) -> list[Outcome]:
         """Requests without an answer while nothing went on that may cost one."""
-        costly = [event for event in self.events if event.may_lose]
         losses = (outcome for tally in self.tallies.values() for outcome in tally.losses)
-        return [loss for loss in losses if not any(event.covers(loss) for event in costly)]
+        return [loss for loss in losses if not any(event.explains(loss) for event in self.events)]
+
+    @property
+    def starved_floods(self) -> list[str]:
+        """Floods in whose second half next to nothing was answered."""
+        return [
+            f"flood {number}: {tally.describe_losses()}"
+            for number, tally in enumerate(self.floods)
+            if sum(not outcome.loss for outcome in tally.outcomes[tally.sent // 2 :]) < tally.sent // 20
+        ]
 
     @property
     def growth(self) -> list[str]:
-        """What the servers hold more of after the last round than after the second."""
+        """Resources of which the servers hold more after the last round than after the second."""
         return [
             f"{server}: {name} was {usages[1][name]}, is {usages[-1][name]}"
             for server, usages in (("server1", self.updated), ("server2", self.restarted))
@@ -94,12 +114,16 @@ class Soak:
         ]
 
     def describe(self) -> str:
-        """In lines."""
+        """Return the result as lines of text."""
         lines = [
             f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; longest "
             f"answer {tally.longest_seconds:.2f} s {tally.describe_losses()}"
             for way, tally in self.tallies.items()
         ]
+        sent, lost = (
+            sum(counts) for counts in zip(*((t.sent, len(t.losses)) for t in self.floods), strict=True)
+        )
+        lines.append(f"floods: {sent - lost} of {sent} answered in time, of at most {sent // 3}")
         lines.append(f"{len(self.events)} events in {len(self.updated)} rounds")
         lines += [f"server1: {usage}" for usage in (self.updated[1], self.updated[-1])]
         lines += [f"server2: {usage}" for usage in (self.restarted[1], self.restarted[-1])]
@@ -108,11 +132,11 @@ class Soak:
 
 
 class _Trouble:
-    """Two servers, and what can be done to them; every method returns once all is well again."""
+    """Two servers and the faults to inject; every method returns after full recovery."""
 
     def __init__(self, tools: Tools, folder: Path, running: ExitStack) -> None:
         self.repository = LocalRepository(folder / "models")
-        fill(self.repository, MIXED)
+        fill(self.repository, (*MIXED, SLOW))
         self._versions = folder / "versions"
         self.servers = [self._make_server(number, folder) for number in (1, 2)]
         running.enter_context(start_all(self.servers))
@@ -132,41 +156,60 @@ class _Trouble:
         )
 
     def wait(self) -> None:
-        """Until both servers are ready, and every proxy knows it."""
+        """Wait until both servers are ready, and every proxy knows it."""
         for server in self.servers:
             server.wait_until_ready()
         for proxy in self.proxies:
             proxy.wait_until_up(2)
 
     def kill_stub(self, model: Model) -> None:
-        """One instance of the second server loses its process."""
+        """Kill the stub process of one instance of the second server."""
         server = self.servers[1]
         before = self._count_deaths(server)
         server.kill_stub(model.name)
         wait_until(lambda: self._count_deaths(server) > before, "the supervisor has seen a death")
         self.wait()
 
-    def kill_engine(self, model: Model) -> None:
-        """One instance of the first server loses the child in which it computes, and gets another."""
+    def stall_stub(self, model: Model) -> None:
+        """Stop a process of the second server, which its supervisor has to kill and to heal."""
+        server = self.servers[1]
+        before = server.read_metric(STALLS, program="stub")
+        server.kill_stub(model.name, signal.SIGSTOP)
+        wait_until(lambda: server.read_metric(STALLS, program="stub") > before, "a stub is found to stall")
+        self.wait()
+
+    def stall_triton(self) -> None:
+        """Stop the second server's Triton, which its supervisor has to kill and to start again."""
+        self.kill_triton(signal.SIGSTOP)
+
+    def flood(self, model: Model) -> Tally:
+        """Offer the first server more than it computes."""
+        tally = flood(self.servers[0].grpc_port, Question(model), FLOOD_PER_SECOND, FLOOD_SECONDS)
+        self.wait()
+        return tally
+
+    def kill_engine(self, model: Model, number: int = signal.SIGKILL) -> None:
+        """Kill the engine's child process of one instance of the first server, and wait for
+        another."""
         stub = self.servers[0].find_stubs(model.name)[0]
         before = {child.pid for child in children(stub.pid)}
         for pid in before:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         wait_until(
             lambda: any(child.pid not in before for child in children(stub.pid)),
             f"{model.name} has an engine",
         )
 
-    def kill_triton(self) -> None:
-        """The second server loses its Triton, and gets another."""
+    def kill_triton(self, number: int = signal.SIGKILL) -> None:
+        """Kill the Triton of the second server, and wait for another."""
         server = self.servers[1]
         before = server.read_metric(RESTARTS)
-        server.kill_triton()
+        server.kill_triton(number)
         wait_until(lambda: server.read_metric(RESTARTS) > before, "the supervisor starts Triton again")
         self.wait()
 
     def update(self, model: Model) -> None:
-        """Both servers load a new version, and go back to the old one."""
+        """Load a new version on both servers, and go back to the old one."""
         folder = self._versions / model.name
         if not folder.exists():
             write_version(folder, model, NEW_VERSION)
@@ -189,26 +232,27 @@ class _Trouble:
 
 
 def run_soak(tools: Tools, folder: Path, minutes: float, tell: Callable[[str], None]) -> Soak:
-    """Rounds of trouble for so many minutes, three at least; `tell` gets a line for each event."""
+    """Run rounds of faults for `minutes` minutes, at least three; `tell` gets a line for each
+    event."""
     soak = Soak()
     with ExitStack() as running:
         trouble = _Trouble(tools, folder, running)
         first, second = trouble.servers
-        questions = [Question(model) for model in MIXED]
+        questions = [Question(model) for model in (*MIXED, SLOW)]
         with Traffic(find_ways(trouble.proxies), questions, per_second=PER_SECOND) as traffic:
             soak.tallies = traffic.tallies
             end = time.monotonic() + 60 * minutes
             for model, other in zip(cycle(MIXED), cycle(MIXED[1:] + MIXED[:1]), strict=False):
-                for name, act, may_lose in _list_events(trouble, soak, model, other):
+                for name, act, costs in _list_events(trouble, soak, model, other):
                     start = time.monotonic()
                     act()
-                    soak.events.append(Event(name, start, time.monotonic(), may_lose))
+                    soak.events.append(Event(name, start, time.monotonic(), costs))
                     traffic.wait_for_answers()
                     time.sleep(PAUSE_SECONDS)
                     tell(_describe(soak))
                 soak.updated.append(_measure(first))
                 soak.restarted.append(_measure(second))
-                if time.monotonic() > end and len(soak.updated) >= LEAST_ROUNDS:
+                if time.monotonic() > end and len(soak.updated) >= MIN_ROUNDS:
                     break
         for server in trouble.servers:
             soak.left_overs += _stop(server)
@@ -217,8 +261,8 @@ def run_soak(tools: Tools, folder: Path, minutes: float, tell: Callable[[str], N
 
 def _list_events(
     trouble: _Trouble, soak: Soak, model: Model, other: Model
-) -> list[tuple[str, Callable[[], None], bool]]:
-    """What is done in a round, with its name and whether it may cost requests."""
+) -> list[tuple[str, Callable[[], None], Model | None]]:
+    """Return the events of a round, each with its name and the model whose requests it may cost."""
 
     def kill_stub(which: Model) -> None:
         before = _measure(trouble.servers[1])
@@ -226,18 +270,29 @@ def _list_events(
         after = _measure(trouble.servers[1])
         soak.remains.append({name: after[name] - before[name] for name in before})
 
+    def flood_slow_model() -> None:
+        soak.floods.append(trouble.flood(SLOW))
+
     isolated = model if model.is_isolated else next(each for each in MIXED if each.is_isolated)
     return [
-        (f"update of {model.name}", partial(trouble.update, model), False),
-        (f"stub of {model.name}", partial(kill_stub, model), True),
-        (f"engine of {isolated.name}", partial(trouble.kill_engine, isolated), True),
-        (f"stub of {other.name}", partial(kill_stub, other), True),
-        ("tritonserver", trouble.kill_triton, False),
+        (f"update of {model.name}", partial(trouble.update, model), None),
+        (f"stub of {model.name}", partial(kill_stub, model), model),
+        (f"engine of {isolated.name}", partial(trouble.kill_engine, isolated), isolated),
+        (f"stalled stub of {other.name}", partial(trouble.stall_stub, other), other),
+        (
+            f"stalled engine of {isolated.name}",
+            partial(trouble.kill_engine, isolated, signal.SIGSTOP),
+            isolated,
+        ),
+        (f"flood of {SLOW.name}", flood_slow_model, SLOW),
+        ("tritonserver", trouble.kill_triton, None)
+        if len(soak.updated) % 2
+        else ("stalled tritonserver", trouble.stall_triton, None),
     ]
 
 
 def _stop(server: Server) -> list[str]:
-    """Stop a server: what is not as it should be after that."""
+    """Stop a server and return the faults found after that."""
     status = server.stop(STOP_SECONDS)
     found = [f"{server.name} ended with status {status}"] if status else []
     found += [f"{server.name}: process {pid} is left" for pid in server.find_processes()]
@@ -262,7 +317,7 @@ def _measure(server: Server) -> Usage:
 
 
 def _find_temporary(server: Server) -> list[Path]:
-    """What is in the server's temporary folder, but for ONNX Runtime's one file."""
+    """Return the files in the server's temporary folder, except ONNX Runtime's one file."""
     return [path for path in server.temporary.iterdir() if path.name != ".ses"]
 
 

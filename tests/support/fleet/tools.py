@@ -11,7 +11,7 @@ FOLDER = Path(__file__).resolve().parents[3] / ".cache" / "deploy-tools" / "bin"
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Where each program is."""
+    """Path of each program."""
 
     envoy: Path
     haproxy: Path
@@ -22,7 +22,8 @@ class Tools:
 
 
 def find_tools() -> Tools:
-    """The programs; FileNotFoundError names those that are missing and says how to get them."""
+    """Return the programs; raises FileNotFoundError that names the missing ones and says how to get
+    them."""
     found = {field.name: FOLDER / field.name for field in fields(Tools)}
     missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
     if missing:

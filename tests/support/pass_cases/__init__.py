@@ -1,4 +1,5 @@
-"""For every pass of the real tool that runs here: models that it changes and models that it leaves alone."""
+"""Cases for every pass of the real tool that runs here: models that it changes and models that it
+leaves unchanged."""
 
 from pass_cases import chip, folding, fusing, patterns, precision, replacing, surgery
 from pass_cases.case import Case, make_feeds

@@ -1,4 +1,4 @@
-"""What the harness for passes (`tests/poprt/test_every_pass.py`) needs to know of one."""
+"""Facts about one pass for the harness of passes (`tests/poprt/test_every_pass.py`)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Feeds = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One pass: a model that it changes, one that it leaves alone, and what holds of both.
+    """One pass: a model that it changes, one that it leaves unchanged, and the properties of both.
 
-    Models have static shapes, named nodes and the outputs' shapes declared. `made` and `gone` are the
-    operators that are there afterwards only, and no longer (in all graphs together).
+    Models have static shapes, named nodes and the outputs' shapes declared. `made` and `gone` are
+    the operators that exist only afterwards, and only before (in all graphs together).
     """
 
     positive: Callable[[], onnx.ModelProto]
@@ -26,33 +26,34 @@ class Case:
     arguments: Mapping[str, Any] | Callable[[onnx.ModelProto], Mapping[str, Any]] = field(
         default_factory=dict
     )
-    """What the pass is made with, which may depend on the model."""
+    """Arguments of the pass, which may depend on the model."""
     made: frozenset[str] = frozenset()
     gone: frozenset[str] = frozenset()
     holds: Callable[[onnx.ModelProto], bool] | None = None
-    """What is so of the model afterwards, and was not before, where operators do not show it."""
+    """Property of the model afterwards but not before, for changes that the operators do not
+    show."""
     tolerance: float = 0.0
-    """Of answers after it, relative to the largest; 0: equal to the bit."""
+    """Tolerance of answers after the pass, relative to the largest; 0 means bitwise equal."""
     saves: bool = False
-    """Whether it exists to save cycles: the placed graph never costs more than before."""
+    """True if the pass exists to save cycles: the placed graph never costs more than before."""
     main_only: str = ""
-    """Why it does nothing inside a body; "": it does there what it does outside."""
+    """Reason why it does nothing inside a body; "" if it does the same as outside."""
     changes_borders: str = ""
-    """Why the inputs or outputs are others afterwards (names, types, number); "": they are the same."""
+    """Reason why inputs or outputs change (names, types, number); "" if they do not."""
     asked_otherwise: str = ""
-    """Why the model is fed something else afterwards, so that answers cannot be compared."""
+    """Reason why the model gets other inputs afterwards, so that answers cannot be compared."""
     feeds: Callable[[onnx.ModelProto], Feeds] | None = None
     """Inputs of one's own, where made-up ones (normal floats, ids 0 and 1) will not do."""
     invalid: str = ""
-    """Why the checker refuses the model that it changes; "": it does not."""
+    """Reason why the checker rejects the model that it changes; "" if it does not."""
     makes_own: str = ""
-    """Why the checker refuses what it makes of a model; "": it does not."""
+    """Reason why the checker rejects its result for a model; "" if it does not."""
     changes_types: bool = False
-    """Whether the answers are of another type, and compared as floats."""
+    """True if the answers have another type, and are compared as floats."""
 
 
 def make_feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, npt.NDArray[Any]]:
-    """Made-up inputs of a static model: normal floats, integers 0 and 1."""
+    """Return random inputs of a static model: normal floats, integers 0 and 1."""
     rng = np.random.default_rng(seed)
     weights = {tensor.name for tensor in model.graph.initializer}
     fed = {}

@@ -19,14 +19,14 @@ def one(
     result: int | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """One operator of one tensor."""
+    """Return a model of one operator on one tensor."""
     net = Exporter()
     made = net.add(op_type, net.input("x", shape, element), **attributes)
     return net.model({made: shape}, result or element)
 
 
 def choice(element: int = F) -> onnx.ModelProto:
-    """A Where of that type."""
+    """Return a model of a Where of that type."""
     net = Exporter()
     x, which = net.input("x", [4, 6], element), net.input("chosen", [4, 1], TensorProto.BOOL)
     other = net.constant(0, np.float32 if element == F else np.int32)
@@ -46,21 +46,21 @@ def product(op_type: str = "MatMul") -> onnx.ModelProto:
 
 
 def small_inputs(count: int = 3) -> onnx.ModelProto:
-    """So many of [8, 1], and one of [8, 2]."""
+    """Return `count` inputs of [8, 1], and one of [8, 2]."""
     net = Exporter()
     given = [net.input(f"x{i}", [8, 1]) for i in range(count)]
     return net.model({net.add("Concat", *given, net.input("z", [8, 2]), axis=1): [8, count + 2]})
 
 
 def merged_feeds(model: onnx.ModelProto) -> Feeds:
-    """The small inputs, and what the host makes of those of [8, 1]."""
+    """Return the small inputs, and the tensor into which the host merges those of [8, 1]."""
     given = make_feeds(model)
     small = [value for name, value in given.items() if name != "z"]
     return {**given, "host_concat_0": np.stack(small).reshape(len(small), 8)}
 
 
 def halves_and_holes(model: onnx.ModelProto) -> Feeds:
-    """Halves between whole numbers, nothing, infinities."""
+    """Return halves between whole numbers, zeros and infinities."""
     values = [0.5, 1.5, 2.5, -0.5, 0.0, np.inf, -np.inf, -0.0, 3.0, -2.5, 7.25, 1.0]
     return {"x": np.array(values * 2, np.float32).reshape(4, 6)}
 
@@ -70,7 +70,7 @@ def made(name: str) -> frozenset[str]:
 
 
 def encoder() -> onnx.ModelProto:
-    """A layer of BERT whose positions are the host's."""
+    """Return a layer of BERT whose positions come from the host."""
     net, width = Exporter(), 16
     ids, places = (net.input(name, [2, 8], TensorProto.INT64) for name in ("ids", "positions"))
     x = net.add("Add", *(net.add("Gather", net.weight(19, width), each) for each in (ids, places)))
@@ -79,7 +79,7 @@ def encoder() -> onnx.ModelProto:
 
 
 def packed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same after the pass."""
+    """Return the model after the pass."""
     args = {"max_valid_num": 2, "segment_max_size": 8}
     changed: onnx.ModelProto = get_pass("packed_transformer", pack_args=args)(model)
     for node in changed.graph.node:
@@ -88,7 +88,7 @@ def packed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def whole_samples(model: onnx.ModelProto) -> Feeds:
-    """As many samples as rows, all as long as a row: packed they lie as they did."""
+    """Return as many samples as rows, all as long as a row, so that packing does not move them."""
     return {**make_feeds(model), "unpack_info": np.full((2, 1), 8, np.int32)}
 
 

@@ -18,7 +18,7 @@ ROW: tuple[int, list[int]] = (F, [2, 3])
 
 
 def node(text: str, **attributes: Any) -> onnx.NodeProto:
-    """`Op a b -> c`."""
+    """Return a node from a text such as `Op a b -> c`."""
     read, made = text.split("->")
     op_type, *inputs = read.split()
     outputs = made.split()
@@ -34,24 +34,24 @@ def model_of(
     weights: Mapping[str, Any] | None = None,
     opset: int = 17,
 ) -> Callable[[], onnx.ModelProto]:
-    """A model of x to y, rows of three floats, unless it is said otherwise."""
+    """Return a maker of a model from x to y, by default rows of three floats."""
     return lambda: make_model(
         list(nodes), inputs or {"x": ROW}, outputs or {"y": ROW}, weights or {}, opset=opset
     )
 
 
 def whole(*numbers: int) -> npt.NDArray[np.int64]:
-    """Sizes or axes."""
+    """Return sizes or axes."""
     return np.array(numbers, np.int64)
 
 
 def reals(*numbers: float) -> npt.NDArray[np.float32]:
-    """A vector."""
+    """Return a vector."""
     return np.array(numbers, np.float32)
 
 
 def fewer(op_type: str, most: int) -> Callable[[onnx.ModelProto], bool]:
-    """Whether no graph has more nodes of that operator."""
+    """Return a check that no graph has more than `most` nodes of that operator."""
 
     def holds(model: onnx.ModelProto) -> bool:
         return all(
@@ -63,7 +63,7 @@ def fewer(op_type: str, most: int) -> Callable[[onnx.ModelProto], bool]:
 
 
 def has_initializers(count: int) -> Callable[[onnx.ModelProto], bool]:
-    """Whether the graphs that hold any hold so many initializers."""
+    """Return a check that the graphs with initializers have `count` of them."""
 
     def holds(model: onnx.ModelProto) -> bool:
         return {len(graph.initializer) for graph in iter_graphs(model.graph)} <= {0, count}
@@ -77,7 +77,7 @@ W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def choose(*, known: bool) -> Callable[[], onnx.ModelProto]:
-    """An If between Neg and Abs, of a condition that is known or an input."""
+    """Return a maker of an If between Neg and Abs, whose condition is known or an input."""
     bodies = [
         helper.make_graph(
             [node(f"{op} x -> {op}_y")], op, [], [helper.make_tensor_value_info(f"{op}_y", *ROW)]

@@ -18,7 +18,7 @@ def floats(*shape: int) -> npt.NDArray[np.float32]:
 
 
 def statistics(width: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Of a BatchNormalization: gain g, bias b, mean m, variance v."""
+    """Return the weights of a BatchNormalization: gain g, bias b, mean m, variance v."""
     return {"g": floats(width), "b": floats(width), "m": floats(width), "v": np.abs(floats(width)) + 0.1}
 
 

@@ -23,7 +23,7 @@ def tanh_gelu_of(scale: float = 1.0) -> onnx.ModelProto:
 
 
 def nearly_gelu() -> onnx.ModelProto:
-    """The half is missing."""
+    """Return a Gelu without the factor of one half."""
     net = Exporter()
     x = net.input("x", [2, 3, 8])
     added = net.add("Add", net.add("Erf", net.add("Div", x, net.constant(2**0.5))), net.constant(1.0))
@@ -37,7 +37,7 @@ def erf_gelu_of() -> onnx.ModelProto:
 
 
 def group_norm_of(opset: int = 21, groups: int = 2) -> onnx.ModelProto:
-    """The standard's operator."""
+    """Return a model of the standard's GroupNormalization."""
     net, width = Exporter(opset), 8 if opset > 20 else groups
     normed = net.add(
         "GroupNormalization",
@@ -56,7 +56,7 @@ def instance_norm() -> onnx.ModelProto:
 
 
 def half_group_norm(groups: int = 1) -> onnx.ModelProto:
-    """As it stands behind layer_norm_pattern in a model in half."""
+    """Return a group norm as it is after layer_norm_pattern in a model in half."""
     net = Exporter(13, H)
     flat = net.add("Reshape", net.input("x", [2, 3, 8]), net.integers(-1, 8))
     scale, bias = net.weight(8), net.weight(8)
@@ -67,7 +67,7 @@ def half_group_norm(groups: int = 1) -> onnx.ModelProto:
 
 
 def attention_of(rotary: str = "", projections: int = 3, masked: bool = False) -> onnx.ModelProto:
-    """One layer's attention; with two projections queries are keys."""
+    """Return one layer's attention; with two projections the queries are the keys."""
     net = Exporter()
     x = net.input("x", [2, 6, 16])
     mask = net.mask("mask", 2, 6) if masked else ""
@@ -81,14 +81,14 @@ def attention_of(rotary: str = "", projections: int = 3, masked: bool = False) -
 
 
 def padded_attention(tokens: int = 18) -> onnx.ModelProto:
-    """One layer's attention over tokens of which some are hidden, as many as the model says."""
+    """Return one layer's attention over tokens of which the model's mask hides some."""
     net = Exporter()
     attended = net.attention(net.input("x", [2, tokens, 16]), 2, tokens, 2, 8, net.mask("mask", 2, tokens))
     return net.model({attended: [2, tokens, 16]})
 
 
 def reversing() -> onnx.ModelProto:
-    """x cos + t sin, where t has its tokens, not its elements, exchanged."""
+    """Return x cos + t sin, where t has its tokens, not its elements, exchanged."""
     net = Exporter()
     x = net.input("x", [1, 2, 6, 8])
     first, last = net.slice(x, 2, 0, 3), net.slice(x, 2, 3)
@@ -99,12 +99,13 @@ def reversing() -> onnx.ModelProto:
 
 
 def all_shown(model: onnx.ModelProto) -> Feeds:
-    """A mask that hides nothing: what padding sees is another thing afterwards, and means nothing."""
+    """Return inputs with a mask that hides nothing, because the results of padding change and mean
+    nothing."""
     return {**make_feeds(model), "mask": np.ones((2, 6), np.int64)}
 
 
 def where_mask(heads: int = 8) -> onnx.ModelProto:
-    """With so many scores that it pays to choose among fewer."""
+    """Return a masked softmax with so many scores that selecting among fewer pays."""
     net, shape = Exporter(), [2, 8, 64, 64]
     scores, hidden = net.input("x", shape), net.input("hidden", [2, heads, 64, 64], TensorProto.BOOL)
     chosen = net.add("Where", hidden, net.constant(-1e4), scores)
@@ -112,7 +113,7 @@ def where_mask(heads: int = 8) -> onnx.ModelProto:
 
 
 def some_hidden(model: onnx.ModelProto) -> Feeds:
-    """No row is hidden altogether."""
+    """Return inputs with a mask that hides some tokens, but no row altogether."""
     fed = make_feeds(model)
     hidden = np.zeros(fed["hidden"].shape, bool)
     hidden[..., 4:] = True
@@ -120,7 +121,8 @@ def some_hidden(model: onnx.ModelProto) -> Feeds:
 
 
 def two_products(bias: bool = False, same: bool = True) -> onnx.ModelProto:
-    """MatMul_0 and, behind its bias if there is one, another of the same tensor or not."""
+    """Return MatMul_0 and, behind its bias if there is one, another product of the same tensor or
+    not."""
     net = Exporter()
     x = net.input("x", [2, 3, 8])
     first = net.linear(x, 8, 4, bias=bias)
@@ -129,7 +131,7 @@ def two_products(bias: bool = False, same: bool = True) -> onnx.ModelProto:
 
 
 def one_product(bias: bool = False, second: bool = False) -> onnx.ModelProto:
-    """MatMul_0, unless there is something before it."""
+    """Return MatMul_0, unless there is something before it."""
     net = Exporter()
     x = net.input("x", [2, 6, 8])
     made = net.linear(net.add("Relu", x) if second else x, 8, 12, bias=bias)
@@ -137,7 +139,7 @@ def one_product(bias: bool = False, second: bool = False) -> onnx.ModelProto:
 
 
 def slices(last: int = 8) -> onnx.ModelProto:
-    """Of three, the last ends there."""
+    """Return a model of three slices of which one ends at `last`."""
     net = Exporter()
     x = net.input("x", [2, 8, 3])
     parts = [net.slice(x, 1, 4, last), net.slice(x, -2, 0, 3), net.slice(x, 1, 3, -4)]
@@ -152,7 +154,8 @@ def branch(name: str, op_type: str, taken: str, shape: Sequence[int] = (2, 3)) -
 
 
 def two_ifs(same: bool = True) -> onnx.ModelProto:
-    """The second takes what the first gives; both have a node between them that needs neither."""
+    """Return two Ifs, the second of which reads the first's result, with an independent node
+    between them."""
     net = Exporter()
     x, on = net.input("x", [2, 3]), net.input("on", [], TensorProto.BOOL)
     other = on if same else net.add("Not", on)
@@ -169,11 +172,12 @@ def count_ifs(model: onnx.ModelProto) -> int:
 
 
 _CLOSE = 1e-6
-"""Of float: the same sums in another order."""
+"""Tolerance in float for the same sums in another order."""
 
 
 def two_experts(widths: tuple[int, int] = (16, 16)) -> onnx.ModelProto:
-    """Of one tensor each; MatMul_0 to Add_5 and MatMul_6 to Add_11, which a gate mixes."""
+    """Return two experts of one tensor, mixed by a gate: MatMul_0 to Add_5 and MatMul_6 to
+    Add_11."""
     net = Exporter()
     x, made = net.input("x", [2, 6, 8]), []
     for width in widths:

@@ -26,7 +26,8 @@ def node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attribut
 
 
 def types(model: onnx.ModelProto) -> set[int]:
-    """Of weights, constants, inputs and outputs, bodies' too."""
+    """Return the element types of weights, constants, inputs and outputs, including those of
+    bodies."""
     found = set()
     for graph in iter_graphs(model.graph):
         found |= {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
@@ -45,7 +46,7 @@ def product(element: int = F, dtype: Any = np.float32) -> onnx.ModelProto:
 
 
 def integers() -> onnx.ModelProto:
-    """Indices, arithmetic, a shape that is computed, and an end of an axis."""
+    """Return a model with indices, arithmetic, a computed shape, and an end of an axis."""
     nodes = [
         node("Add", ["ids", "one"], ["next"]),
         node("Gather", ["table", "next"], ["rows"]),
@@ -70,7 +71,7 @@ def no_integers() -> onnx.ModelProto:
 
 
 def activations() -> onnx.ModelProto:
-    """A product of two activations."""
+    """Return a product of two activations."""
     return make_model([node("MatMul", ["x", "z"], ["y"])], {"x": (F16, [2, 4]), "z": (F16, [4, 2])},
                       {"y": (F16, [2, 2])}, {})  # fmt: skip
 
@@ -79,13 +80,13 @@ INT8 = {"value": np.arange(16, dtype=np.int8).reshape(4, 4), "offset": 3, "scale
 
 
 def whole_weights() -> onnx.ModelProto:
-    """Of which 8 bits lose nothing."""
+    """Return a product with weights that 8 bits represent exactly."""
     held = (np.arange(16, dtype=np.float32).reshape(4, 4) - 3) / 2
     return make_model([node("MatMul", ["x", "w"], ["y"])], X, Y, {"w": held})
 
 
 def names(model: onnx.ModelProto) -> set[str]:
-    """Of weights, and what DequantizeLinears make."""
+    """Return the names of weights and of the first results of nodes, such as DequantizeLinears."""
     made = {each.output[0] for each in iter_nodes(model.graph)}
     return made | {t.name for g in iter_graphs(model.graph) for t in g.initializer}
 

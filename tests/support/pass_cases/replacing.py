@@ -35,7 +35,7 @@ def single(
     names: Sequence[str] = (),
     **attributes: Any,
 ) -> Callable[[], onnx.ModelProto]:
-    """A maker of models of one node; `inputs` and `output` are types and shapes."""
+    """Return a maker of models of one node; `inputs` and `output` are types and shapes."""
 
     def make() -> onnx.ModelProto:
         read = names or [*inputs, *(weights or {})]
@@ -46,7 +46,8 @@ def single(
 
 
 def two_results(op_type: str, **attributes: Any) -> Callable[[], onnx.ModelProto]:
-    """A maker of models of a node that picks two of three and says which."""
+    """Return a maker of models of a node that picks two of three values and returns their
+    indices."""
 
     def make() -> onnx.ModelProto:
         node = helper.make_node(op_type, ["x", "k"], ["y", "i"], name="node", **attributes)

@@ -142,7 +142,7 @@ def is_declared(model: onnx.ModelProto) -> bool:
 
 
 def says_nothing(positive: Callable[[], onnx.ModelProto]) -> Case:
-    """Of a pass that looks only: whatever the model is, it stays."""
+    """Return the case of a pass that only reads: every model stays unchanged."""
     return Case(positive, positive)
 
 

@@ -1,7 +1,9 @@
-"""Random graphs of all operators, opsets 7 to 25, in which sizes coincide: the same ones for the same seed.
+"""Random graphs of all operators, opsets 7 to 25, with coinciding sizes; the same seed gives the
+same graph.
 
-`drawing` is a graph in progress, `elementwise`, `shaping` and `windows` add one operator each, `judging` says
-what becomes of a graph, and `running` does so in a child process that may crash or hang.
+`drawing` is a graph in progress. `elementwise`, `shaping` and `windows` add one operator each.
+`judging` finds the outcome of a graph, and `running` does so in a child process that may crash or
+hang.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ BUILDERS.update({**elementwise.BUILDERS, **shaping.BUILDERS, **windows.BUILDERS,
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A random model, what is fed to it, and what its outputs are expected to be."""
+    """A random model, its inputs, and its expected outputs."""
 
     model: onnx.ModelProto
     feeds: Mapping[str, Array]
@@ -45,7 +47,10 @@ def draw(seed: int, opset: int | None = None) -> Drawn:
 
 
 def finish(drawing: Drawing) -> Drawn:
-    """The model. Its last results are outputs, and at times results before, inputs and initializers."""
+    """Return the model.
+
+    Its last results are outputs, and sometimes earlier results, inputs and initializers.
+    """
     if not drawing.own:
         drawing.add("Identity", drawing.inputs[0])
     read = {name for node in drawing.nodes for name in node.input}
@@ -72,5 +77,5 @@ def finish(drawing: Drawing) -> Drawn:
 
 
 def used_names(drawing: Drawing) -> set[str]:
-    """Names that nodes and their bodies read."""
+    """Return the names that nodes and their bodies read."""
     return {name for node in drawing.nodes for name in iter_read(node)}

@@ -1,4 +1,4 @@
-"""Steps that add control flow: bodies are graphs that are drawn, too, and capture what is around them."""
+"""Steps that add control flow: their bodies are random graphs too, and capture outer tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_DEPTH = 2
 
 
 def _open(d: Drawing, kind: str) -> Drawing:
-    """A body that sees all tensors around it."""
+    """Return a body that sees all outer tensors."""
     if d.depth >= MAX_DEPTH:
         raise UnfitError("too deep")
     inner = Drawing(d.rng, d.opset, d.size, f"{d.prefix}{kind}{len(d.nodes)}_{d.integer(0, 10**6)}_")
@@ -34,7 +34,7 @@ def _close(
 
 
 def _result_like(d: Drawing, inner: Drawing, like: Tensor, read: str) -> str:
-    """A result of a body, of a type and shape; made of `read` where there is none."""
+    """Return a result of a body with a type and shape; it is made from `read` if there is none."""
     fitting = [
         name for name in inner.own if inner[name].shape == like.shape and inner[name].kind == like.kind
     ]
@@ -44,7 +44,7 @@ def _result_like(d: Drawing, inner: Drawing, like: Tensor, read: str) -> str:
 
 
 def choose(d: Drawing, op_type: str) -> None:
-    """If, of a constant truth or a computed one."""
+    """Add an If with a constant or a computed condition."""
     like = d.pick(NUMBERS)
     bodies = []
     for kind in ("then", "else"):
@@ -61,7 +61,7 @@ def choose(d: Drawing, op_type: str) -> None:
 
 
 def loop(d: Drawing, op_type: str) -> None:
-    """Loop: a state that is carried, and results that are collected."""
+    """Add a Loop with a carried state and collected results."""
     start = d.pick(NUMBERS)
     inner = _open(d, "loop")
     count, go, state = (f"{inner.prefix}{each}" for each in ("count", "go", "state"))
@@ -82,7 +82,7 @@ def loop(d: Drawing, op_type: str) -> None:
 
 
 def scan(d: Drawing, op_type: str) -> None:
-    """Scan: along an axis, forward or backward."""
+    """Add a Scan along an axis, forward or backward."""
     if d.opset < 9:
         raise UnfitError("another form")
     source = d.pick(ranks=range(1, 4))

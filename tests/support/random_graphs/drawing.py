@@ -1,9 +1,10 @@
-"""A random graph in progress: tensors whose values are known, and nodes that were computed when they were
-added.
+"""A random graph in progress: tensors with known values, and nodes that were computed when they
+were added.
 
-Every node is computed alone in ONNX Runtime without optimisers when it is drawn, so that shapes, types and
-values are ONNX Runtime's own, and what it refuses is not part of the graph. It is computed a second time with
-every float rounded to half, which tells how far half may move each result.
+Every node is computed alone in ONNX Runtime without optimisers when it is drawn. So shapes, types
+and values are ONNX Runtime's own, and nodes that it rejects are not part of the graph. Each is
+computed a second time with every float rounded to half, which shows how far half may move each
+result.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Tensor:
 
 
 def round_to_half(value: Array) -> Array:
-    """Floats rounded to half, without infinities; other types as they are."""
+    """Round floats to half, without infinities; other types stay unchanged."""
     if value.dtype != np.float32:
         return value
     return np.clip(value, -65504.0, 65504.0).astype(np.float16).astype(np.float32)
@@ -191,11 +192,11 @@ class Drawing:
         return self.integer(-rank, rank - 1)
 
     def has(self, op_type: str) -> bool:
-        """Whether the opset has an operator."""
+        """Return whether the opset has an operator."""
         return find_schema(op_type, self.opset) is not None
 
     def name(self) -> str:
-        """The name of a result."""
+        """Return the name of the next result."""
         return f"{self.prefix}t{len(self.nodes)}"
 
     # What is added.
@@ -268,7 +269,7 @@ class Drawing:
 
 
 def find_schema(op_type: str, opset: int) -> defs.OpSchema | None:
-    """The schema of an operator that an opset has."""
+    """Return the schema of an operator in an opset; None if the opset lacks it."""
     try:
         schema = defs.get_schema(op_type, opset)
     except defs.SchemaError:
@@ -277,7 +278,7 @@ def find_schema(op_type: str, opset: int) -> defs.OpSchema | None:
 
 
 def iter_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its bodies capture included."""
+    """Yield the names that a node reads, including those that its bodies capture."""
     yield from node.input
     for each in node.attribute:
         if each.type == onnx.AttributeProto.GRAPH:
@@ -287,6 +288,6 @@ def iter_read(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def make_model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
-    """A model of one graph."""
+    """Return a model of one graph."""
     version = IR_VERSION if opset <= 18 else 10
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=version)

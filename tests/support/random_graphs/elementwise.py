@@ -26,7 +26,7 @@ _DOMAINS = {
     "Sqrt": (0, 999),
     "Reciprocal": (0.25, 99),
 }
-"""Where functions of reals are defined, and far enough from where they are infinite."""
+"""Ranges where functions of reals are defined, and far enough from where they are infinite."""
 _NUMERIC_BINARY = "Add Sub Mul Min Max"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 _REDUCTIONS = (
@@ -36,7 +36,7 @@ _REDUCTIONS = (
 
 
 def unary(d: Drawing, op_type: str) -> None:
-    """A function of reals, within its domain."""
+    """Add a function of reals, within its domain."""
     source = d.pick()
     if op_type in _DOMAINS:
         low, high = _DOMAINS[op_type]
@@ -49,7 +49,7 @@ def unary(d: Drawing, op_type: str) -> None:
 
 
 def void(_: object) -> None:
-    """Drop what an expression gives."""
+    """Discard the value of an expression."""
 
 
 def clip_to(d: Drawing, source: str, low: float, high: float) -> str:
@@ -60,7 +60,7 @@ def clip_to(d: Drawing, source: str, low: float, high: float) -> str:
 
 
 def clip(d: Drawing, op_type: str) -> None:
-    """Clip, with one bound, both or none."""
+    """Add a Clip with one bound, both or none."""
     source = d.pick(FLOATS if d.opset < 12 else NUMBERS)
     kind = d[source].kind
     low, high = (d.choice([-1, -2]), d.choice([1, 2])) if d.chance(0.9) else (2, 1)
@@ -74,12 +74,12 @@ def clip(d: Drawing, op_type: str) -> None:
 
 
 def numeric_unary(d: Drawing, op_type: str) -> None:
-    """A function that whole numbers have, too."""
+    """Add a function that whole numbers have, too."""
     d.add(op_type, d.pick((*NUMBERS, "int8") if op_type != "Identity" else ANY))
 
 
 def numeric_binary(d: Drawing, op_type: str) -> None:
-    """Two operands that broadcast; some take any number of them."""
+    """Add an operator on two operands that broadcast; some take any number of them."""
     one = d.pick((*NUMBERS, "int8", "uint8"))
     operands = [one, d.pick_like(one)]
     if op_type in ("Min", "Max", "Mean", "Sum"):
@@ -92,27 +92,27 @@ def numeric_binary(d: Drawing, op_type: str) -> None:
 
 
 def many(d: Drawing, op_type: str) -> None:
-    """Any number of floats."""
+    """Add an operator on any number of floats."""
     one = d.pick()
     d.add(op_type, *[one, *(d.pick_like(one) for _ in range(d.integer(0, 2)))])
 
 
 def _divisor(d: Drawing, one: str) -> str:
-    """A constant without zeros that broadcasts."""
+    """Return a constant without zeros that broadcasts."""
     shape = tuple(size if d.chance(0.6) else 1 for size in d[one].shape)
     value = d.numbers(shape[d.integer(0, len(shape)) :], d[one].kind)
     return d.constant(np.where(value == 0, value.dtype.type(2), value))
 
 
 def divide(d: Drawing, op_type: str) -> None:
-    """Divide by what is not zero."""
+    """Divide by values that are not zero."""
     one = d.pick(NUMBERS)
     fmod = int(d.chance(0.5) or d[one].kind == "float32") if op_type == "Mod" else None
     d.add(op_type, one, _divisor(d, one), fmod=fmod)
 
 
 def power(d: Drawing, op_type: str) -> None:
-    """Powers of positive numbers, and small whole powers of any."""
+    """Add powers of positive numbers, and small whole powers of any."""
     one = d.pick(FLOATS if d.opset < 12 else (*FLOATS, "int32"))
     if d[one].kind != "float32" or d.chance(0.5):
         kind = d[one].kind if d.opset < 12 else d.choice(["float32", "int64", "int32"])
@@ -123,7 +123,7 @@ def power(d: Drawing, op_type: str) -> None:
 
 
 def compare(d: Drawing, op_type: str) -> None:
-    """Comparisons of numbers; Equal takes truths, too."""
+    """Add a comparison of numbers; Equal takes truths, too."""
     kinds: tuple[str, ...] = (*NUMBERS, "bool") if op_type == "Equal" else NUMBERS
     if d.opset < 9:
         kinds = ("int32", "int64", "bool") if op_type == "Equal" else FLOATS
@@ -132,13 +132,13 @@ def compare(d: Drawing, op_type: str) -> None:
 
 
 def logic(d: Drawing, op_type: str) -> None:
-    """Logic of truths."""
+    """Add an operator on truths."""
     one = d.pick(["bool"])
     d.add(op_type, *([one] if op_type == "Not" else [one, d.pick_like(one)]))
 
 
 def bits(d: Drawing, op_type: str) -> None:
-    """Logic of bits."""
+    """Add an operator on bits."""
     if op_type == "BitShift":
         one = d.pick(["uint8", "uint32"] if d.chance(0.5) else ["uint8"])
         other = d.constant(d.integer(0, 7), d[one].kind)
@@ -155,7 +155,7 @@ def where(d: Drawing, op_type: str) -> None:
 
 
 def slope(d: Drawing, op_type: str) -> None:
-    """A slope for each element of the last axes, or for each channel."""
+    """Add an operator with a slope for each element of the last axes, or for each channel."""
     one = d.pick(ranks=range(1, 5))
     shape = d[one].shape
     made = d.choice([shape[1:], shape[-1:], (1,), (shape[1], *[1] * (len(shape) - 2)) if shape[1:] else (1,)])
@@ -163,7 +163,7 @@ def slope(d: Drawing, op_type: str) -> None:
 
 
 def cast(d: Drawing, op_type: str) -> None:
-    """To any type; floats to unsigned numbers without a sign."""
+    """Add a cast to any type; a float loses its sign before a cast to whole numbers."""
     one = d.pick((*ANY, "int16", "uint16", "float64"))
     kinds = ["float32", "int32", "int64", "bool", "int8", "uint8"]
     kind = d.choice([*kinds, "float16", "float64"] if d.chance(0.3) else kinds)
@@ -180,7 +180,7 @@ def cast(d: Drawing, op_type: str) -> None:
 
 
 def dropout(d: Drawing, op_type: str) -> None:
-    """In inference: the identity, and a mask of truths."""
+    """Add a dropout of inference: the identity, and a mask of truths."""
     source = d.pick()
     inputs = [source]
     if d.opset >= 12 and d.chance(0.5):
@@ -191,7 +191,7 @@ def dropout(d: Drawing, op_type: str) -> None:
 
 
 def reduce(d: Drawing, op_type: str) -> None:
-    """Along some axes, all, or none; axes as an attribute or an input."""
+    """Add a reduction along some axes, all, or none; axes are an attribute or an input."""
     source = d.pick((*FLOATS, "int32") if "L" not in op_type[6:] and op_type != "ReduceMean" else FLOATS)
     rank = d[source].value.ndim
     if op_type == "ReduceLogSum":
@@ -208,7 +208,7 @@ def reduce(d: Drawing, op_type: str) -> None:
 
 
 def arg(d: Drawing, op_type: str) -> None:
-    """The place of the largest, first or last."""
+    """Add the index of the largest or smallest element, first or last."""
     source = d.pick((*FLOATS, "int32") if d.opset >= 12 else FLOATS, ranks=range(1, 5))
     rank = d[source].value.ndim
     axis = d.axis(rank) if d.opset >= 11 else d.integer(0, max(0, rank - 1))
@@ -222,7 +222,7 @@ def arg(d: Drawing, op_type: str) -> None:
 
 
 def softmax(d: Drawing, op_type: str) -> None:
-    """Along an axis; in older opsets, along it and all behind it."""
+    """Add a softmax along an axis; in older opsets, along it and all behind it."""
     source = d.pick(ranks=range(1, 5))
     rank = d[source].value.ndim
     axis = d.axis(rank) if d.opset >= 11 else d.integer(0, rank - 1)
@@ -230,14 +230,14 @@ def softmax(d: Drawing, op_type: str) -> None:
 
 
 def running_sum(d: Drawing, op_type: str) -> None:
-    """Sums up to each element."""
+    """Add the sums up to each element."""
     source = d.pick((*FLOATS, "int32", "int64"), ranks=range(1, 5))
     axis = d.constant(d.axis(d[source].value.ndim), d.choice(["int32", "int64"]))
     d.add(op_type, source, axis, exclusive=d.choice([None, 1]), reverse=d.choice([None, 1]))
 
 
 def top(d: Drawing, op_type: str) -> None:
-    """The largest or smallest, with their places."""
+    """Add the largest or smallest elements, with their indices."""
     source = d.pick(ranks=range(1, 4))
     axis = d.axis(d[source].value.ndim) if d.opset >= 11 else d.integer(0, d[source].value.ndim - 1)
     k = d.integer(1, d[source].shape[axis]) if d[source].value.size else 1
@@ -249,7 +249,7 @@ def top(d: Drawing, op_type: str) -> None:
 
 
 def normalise(d: Drawing, op_type: str) -> None:
-    """Over channels, groups or the last axes."""
+    """Add a normalisation over channels, groups or the last axes."""
     source = d.pick(ranks=range(2, 5))
     shape = d[source].shape
     epsilon = d.choice([None, 0.125])

@@ -6,12 +6,12 @@ from random_graphs.drawing import Drawing, UnfitError
 from random_graphs.elementwise import Builder
 
 BUILDERS: dict[str, Builder] = {}
-"""What adds an operator, by its name; the package fills it."""
+"""Functions that add an operator, by its name; the package fills this."""
 _MAX_TRIES = 200
 
 
 def grow(drawing: Drawing, steps: int) -> None:
-    """Add so many steps that fit."""
+    """Add `count` steps that fit."""
     names = sorted(BUILDERS)
     for _ in range(_MAX_TRIES):
         if steps <= 0:

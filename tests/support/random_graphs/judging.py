@@ -1,10 +1,10 @@
-"""What becomes of a random graph: compiled, loaded and run through the runtime, beside ONNX Runtime without
-optimisers.
+"""Outcome of a random graph: compiled, loaded and run through the runtime, beside ONNX Runtime
+without optimisers.
 
-In float the answers are equal within FLOAT_BOUND of the largest value, whole numbers exactly. In half they
-are within HALF_FACTOR times what rounding each result to half moves them, plus HALF_BOUND of the largest;
-results of which half may make anything (an index of the largest, say) are not compared. Half answers have the
-same bits with the kernels and without.
+In float the answers are equal within FLOAT_BOUND of the largest value, whole numbers exactly. In
+half they are within HALF_FACTOR times what rounding each result to half moves them, plus HALF_BOUND
+of the largest. Results that may be anything in half (such as an index of the largest) are not
+compared. Half answers have the same bits with the kernels and without.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHOLE = ModelRunnerConfig(num_threads=1, load_seconds=20.0)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a graph came to in one precision: EQUAL, or another of the words below, and why."""
+    """Outcome of a graph in one precision: EQUAL, or another of the words below, and the reason."""
 
     word: str
     why: str = ""
@@ -49,13 +49,13 @@ EQUAL, SKIPPED, REFUSED, DIFFERS, FAILS, CRASHES = (
     "refused",  # by a compile error
     "differs",
     "fails",  # compiles, and neither loads nor runs
-    "crashes",  # raises what is no error of ours, ends its process, or takes too long
+    "crashes",  # raises an error that is not ours, ends its process, or takes too long
 )
 WRONG = (DIFFERS, FAILS, CRASHES)
 
 
 class DifferenceError(Exception):
-    """An answer that is not what it has to be."""
+    """An answer that differs from the expected one."""
 
 
 def judge(drawn: Drawn, precision: str) -> Outcome:
@@ -94,7 +94,7 @@ def judge(drawn: Drawn, precision: str) -> Outcome:
 
 
 def describe(error: Exception) -> str:
-    """One line."""
+    """Return the error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
@@ -124,7 +124,7 @@ def _check_runs(
 
 
 def _iter_rows(batch: int) -> Iterator[list[int]]:
-    """Rows of the batch: the last alone, and several in another order."""
+    """Yield rows of the batch: the last alone, and several in another order."""
     if batch:
         yield [batch - 1]
         yield [batch - 1, 0, *range(batch)]

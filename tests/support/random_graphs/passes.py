@@ -39,7 +39,8 @@ NARROWING = frozenset(("float_to_half", "float_to_mixed", "float_to_fp8", "float
 
 
 def find_passes() -> list[str]:
-    """Passes that change or check any graph, made without arguments; users' and refused ones are left out."""
+    """Return the passes that change or check any graph, made without arguments, except users' and
+    refused ones."""
     found = get_registered_passes()
     return sorted(
         name
@@ -80,7 +81,7 @@ def judge_pass(name: str, drawn: Drawn, seed: int) -> Outcome:
         kept = [value.name for value in changed.graph.output if value.name in names]
         found = _compute(changed, drawn.feeds, kept)
     except NoKernel as error:
-        return Outcome(SKIPPED, str(error))  # ONNX Runtime has no kernel for what the opset came to
+        return Outcome(SKIPPED, str(error))  # ONNX Runtime has no kernel for the resulting opset
     except SimIpuError as error:
         return Outcome(REFUSED, " ".join(str(error).split())[:200])
     except Exception as error:  # noqa: BLE001  whatever a pass raises is an outcome
@@ -121,7 +122,7 @@ def _compare(name: str, drawn: Drawn, expected: Mapping[str, Array], found: Mapp
 
 
 def judge_passes(seeds: range, names: list[str]) -> Iterator[tuple[int, str, Outcome]]:
-    """The outcome of each pass on the graph of each seed."""
+    """Yield the outcome of each pass on the graph of each seed."""
     for seed in seeds:
         drawn = draw(seed)
         for name in names:
@@ -129,7 +130,7 @@ def judge_passes(seeds: range, names: list[str]) -> Iterator[tuple[int, str, Out
 
 
 def main() -> int:
-    """1 if a pass changed an answer, or crashed."""
+    """Judge the passes; return 1 if a pass changed an answer, or crashed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("count", type=int, help="number of graphs")
     parser.add_argument("--first", type=int, default=0, help="seed of the first")

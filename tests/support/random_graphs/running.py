@@ -30,7 +30,7 @@ _MAX_TOLD = 400
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A graph, by its seed, and what became of it."""
+    """A graph, by its seed, and its outcome."""
 
     seed: int
     precision: str
@@ -87,8 +87,8 @@ class Judge:
 
 
 def answer() -> None:
-    """The child: judge what is asked on standard input."""
-    # What libraries print goes nowhere.
+    """Judge the graphs requested on standard input; the main function of the child."""
+    # Keep the output of libraries out of the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
@@ -112,7 +112,7 @@ def judge_all(seeds: Iterable[int], precisions: Iterable[str] = PRECISIONS) -> I
 
 
 def main() -> int:
-    """1 if any graph was judged wrong."""
+    """Judge the graphs; return 1 if any graph was judged wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("count", type=int, help="number of graphs")
     parser.add_argument("--first", type=int, default=0, help="seed of the first")

@@ -12,7 +12,7 @@ from random_graphs.elementwise import Builder
 
 
 def _factor(d: Drawing, size: int) -> list[int]:
-    """Sizes whose product is `size`."""
+    """Return sizes whose product is `size`."""
     shape: list[int] = []
     while size > 1 and len(shape) < 3:
         shape.append(int(d.choice([each for each in range(1, size + 1) if size % each == 0])))
@@ -22,7 +22,7 @@ def _factor(d: Drawing, size: int) -> list[int]:
 
 
 def reshape(d: Drawing, op_type: str) -> None:
-    """To any shape, with -1 and 0 in it at times; a row's own most often."""
+    """Add a reshape to any shape, sometimes with -1 and 0 in it; it mostly keeps the rows."""
     source = d.pick(ANY)
     shape = d[source].shape
     if shape and shape[0] and d.chance(0.6):
@@ -37,7 +37,7 @@ def reshape(d: Drawing, op_type: str) -> None:
 
 
 def flatten(d: Drawing, op_type: str) -> None:
-    """At any axis."""
+    """Add a flatten at any axis."""
     source = d.pick(ANY if d.opset >= 9 else FLOATS)
     rank = d[source].value.ndim
     d.add(op_type, source, axis=d.choice([None, d.integer(-rank if d.opset >= 11 else 0, rank)]))
@@ -51,7 +51,7 @@ def with_axes(d: Drawing, op_type: str, source: str, axes: Sequence[int], since:
 
 
 def squeeze(d: Drawing, op_type: str) -> None:
-    """Some axes of one element, or all."""
+    """Add a squeeze of some axes of one element, or all."""
     source = d.pick(ANY, fits=lambda each: 1 in each.shape)
     ones = [axis for axis, size in enumerate(d[source].shape) if size == 1 and d.chance(0.7)]
     if d.opset >= 11 and d.chance(0.4):
@@ -60,7 +60,7 @@ def squeeze(d: Drawing, op_type: str) -> None:
 
 
 def unsqueeze(d: Drawing, op_type: str) -> None:
-    """New axes of one element."""
+    """Add new axes of one element."""
     source = d.pick(ANY, ranks=range(5))
     count = d.integer(1, 2)
     rank = d[source].value.ndim + count
@@ -71,14 +71,14 @@ def unsqueeze(d: Drawing, op_type: str) -> None:
 
 
 def transpose(d: Drawing, op_type: str) -> None:
-    """Any order; without one, the reverse."""
+    """Add a transpose of any order; without one, the reverse."""
     source = d.pick(ANY)
     order = [int(each) for each in d.rng.permutation(d[source].value.ndim)]
     d.add(op_type, source, perm=None if d.chance(0.2) or not order else order)
 
 
 def expand(d: Drawing, op_type: str) -> None:
-    """Along axes of one element, and new ones."""
+    """Add an expansion along axes of one element, and new ones."""
     source = d.pick(ANY)
     shape = [d.dimension() if size == 1 else d.choice([size, 1]) for size in d[source].shape]
     d.add(op_type, source, d.longs([*d.choice([[], [], [2]]), *shape]))
@@ -91,7 +91,7 @@ def tile(d: Drawing, op_type: str) -> None:
 
 
 def concat(d: Drawing, op_type: str) -> None:
-    """Two to three tensors that agree, or one and a constant."""
+    """Add a concatenation of two to three tensors that agree, or of one and a constant."""
     one = d.pick(ANY, ranks=range(1, 5))
     shape = d[one].shape
     axis = d.axis(len(shape)) if d.opset >= 11 else d.integer(0, len(shape) - 1)
@@ -113,7 +113,7 @@ def concat(d: Drawing, op_type: str) -> None:
 
 
 def split(d: Drawing, op_type: str) -> None:
-    """Into equal parts or given ones."""
+    """Add a split into equal parts or given ones."""
     source = d.pick(NUMBERS, ranks=range(1, 5))
     rank = d[source].value.ndim
     axis = d.axis(rank) if d.opset >= 11 else d.integer(0, rank - 1)
@@ -132,7 +132,7 @@ def split(d: Drawing, op_type: str) -> None:
 
 
 def cut(d: Drawing, op_type: str) -> None:
-    """Slice with steps, from behind, beyond the ends, some axes left out."""
+    """Add a slice with steps, from behind, beyond the ends, with some axes left out."""
     source = d.pick(ANY if d.opset >= 10 else NUMBERS, ranks=range(1, 5))
     shape = d[source].shape
     axes = sorted(int(each) for each in d.rng.permutation(len(shape))[: d.integer(1, len(shape))])
@@ -159,7 +159,7 @@ def cut(d: Drawing, op_type: str) -> None:
 
 
 def pad(d: Drawing, op_type: str) -> None:
-    """Every mode; negative pads; a value, or none; some axes only."""
+    """Add a pad in every mode: negative pads, with or without a value, on some axes only."""
     source = d.pick(FLOATS if d.opset < 13 else NUMBERS, ranks=range(1, 5))
     shape = d[source].shape
     modes = ["constant", "constant", "edge", "reflect", *(["wrap"] if d.opset >= 19 else [])]
@@ -194,7 +194,7 @@ def _indices(d: Drawing, shape: Sequence[int], size: int) -> str:
 
 
 def gather(d: Drawing, op_type: str) -> None:
-    """By constants, or by indices that are computed."""
+    """Add a gather by constant or computed indices."""
     source = d.pick(ANY, ranks=range(1, 5))
     axis = d.axis(d[source].value.ndim)
     size = d[source].shape[axis]
@@ -208,7 +208,7 @@ def gather(d: Drawing, op_type: str) -> None:
 
 
 def gather_elements(d: Drawing, op_type: str) -> None:
-    """One index for each element."""
+    """Add a gather with one index for each element."""
     source = d.pick(ANY, ranks=range(1, 5))
     axis = d.axis(d[source].value.ndim)
     shape = [size if d.chance(0.7) else max(1, size - 1) for size in d[source].shape]
@@ -216,7 +216,7 @@ def gather_elements(d: Drawing, op_type: str) -> None:
 
 
 def gather_points(d: Drawing, op_type: str) -> None:
-    """By points, of the whole tensor or of each part of its batch."""
+    """Add a gather by points, of the whole tensor or of each part of its batch."""
     source = d.pick(NUMBERS, ranks=range(1, 5))
     shape = d[source].shape
     batch = d.integer(0, len(shape) - 1) if d.opset >= 12 and d.chance(0.4) else 0
@@ -227,7 +227,7 @@ def gather_points(d: Drawing, op_type: str) -> None:
 
 
 def scatter_elements(d: Drawing, op_type: str) -> None:
-    """Every element's place; added, multiplied or put there."""
+    """Add a scatter with a place for every element, which is added, multiplied or put there."""
     source = d.pick(FLOATS, ranks=range(1, 4))
     shape = d[source].shape
     axis = d.axis(len(shape))
@@ -242,7 +242,7 @@ def scatter_elements(d: Drawing, op_type: str) -> None:
 
 
 def scatter_points(d: Drawing, op_type: str) -> None:
-    """Points, none of them twice."""
+    """Add a scatter to points, none of them twice."""
     source = d.pick(FLOATS, ranks=range(1, 4))
     shape = d[source].shape
     depth = d.integer(1, len(shape))
@@ -254,7 +254,7 @@ def scatter_points(d: Drawing, op_type: str) -> None:
 
 
 def one_hot(d: Drawing, op_type: str) -> None:
-    """Of indices beyond the depth, too."""
+    """Add a one-hot encoding, also of indices beyond the depth."""
     whole = d.pick(["int32", "int64"], ranks=range(3))
     values = d.constant(d.numbers([2]))
     axis = d.choice([None, 0, -1, d[whole].value.ndim])
@@ -262,14 +262,14 @@ def one_hot(d: Drawing, op_type: str) -> None:
 
 
 def shape_of(d: Drawing, op_type: str) -> None:
-    """The shape, or a part of it."""
+    """Add the shape of a tensor, or a part of it."""
     source = d.pick(ANY)
     start = d.choice([None, 1, -1]) if d.opset >= 15 else None
     d.add(op_type, source, start=start, end=d.choice([None, None, 2, -1]) if start is not None else None)
 
 
 def constant_of_shape(d: Drawing, op_type: str) -> None:
-    """Filled with zeros or a value."""
+    """Add a constant filled with zeros or a value."""
     source = d.pick(ANY)
     shape = d.add("Shape", source) if d.chance(0.5) else d.longs(d.shape(d.integer(0, 3)))
     value = d.choice([None, np.array([1.5], np.float32), np.array([3], np.int64), np.array([True])])
@@ -277,7 +277,7 @@ def constant_of_shape(d: Drawing, op_type: str) -> None:
 
 
 def constant(d: Drawing, op_type: str) -> None:
-    """A node that makes a constant, in every form."""
+    """Add a node that makes a constant, in every form."""
     value = d.numbers(d.shape(d.integer(0, 3)))
     form = d.integer(0, 4) if d.opset >= 12 else 0
     if form == 1:
@@ -293,27 +293,27 @@ def constant(d: Drawing, op_type: str) -> None:
 
 
 def range_of(d: Drawing, op_type: str) -> None:
-    """Numbers in steps."""
+    """Add numbers in steps."""
     kind = d.choice(["float32", "int32", "int64"])
     start, step = d.integer(-2, 2), d.choice([1, 2])
     d.add(op_type, *(d.constant(each, kind) for each in (start, start + d.integer(1, 5), step)))
 
 
 def eye(d: Drawing, op_type: str) -> None:
-    """Ones along a diagonal."""
+    """Add ones along a diagonal."""
     source = d.pick(NUMBERS, ranks=[2])
     d.add(op_type, source, k=d.choice([None, 1, -1]), dtype=d.choice([None, TensorProto.FLOAT]))
 
 
 def triangle(d: Drawing, op_type: str) -> None:
-    """The upper or the lower part."""
+    """Add the upper or the lower triangle."""
     source = d.pick(NUMBERS, ranks=range(2, 5))
     inputs = [source, *([d.longs(d.integer(-2, 2))] if d.chance(0.6) else [])]
     d.add(op_type, *inputs, upper=d.choice([None, 0, 1]))
 
 
 def blocks(d: Drawing, op_type: str) -> None:
-    """Depth to space and back."""
+    """Add depth to space or its inverse."""
     size = 2
     height = 2 if op_type == "SpaceToDepth" else d.dimension()
     channels = 4 * d.integer(1, 2) if op_type == "DepthToSpace" else d.dimension()
@@ -335,7 +335,7 @@ def _fits_blocks(op_type: str, shape: Sequence[int]) -> bool:
 
 
 def reverse(d: Drawing, op_type: str) -> None:
-    """The first elements of each sequence."""
+    """Add a reversal of the first elements of each sequence."""
     source = d.pick(ranks=range(2, 5))
     batch = d.integer(0, 1)
     shape = d[source].shape
@@ -344,7 +344,7 @@ def reverse(d: Drawing, op_type: str) -> None:
 
 
 def centre(d: Drawing, op_type: str) -> None:
-    """Crop or pad to a shape."""
+    """Add a crop or pad to a shape."""
     source = d.pick(ranks=range(1, 4))
     axes = d.choice([None, [d.axis(d[source].value.ndim)]])
     d.add(op_type, source, d.longs([d.dimension() for _ in axes or d[source].shape]), axes=axes)
@@ -355,7 +355,7 @@ def _scales(d: Drawing, rank: int) -> list[float]:
 
 
 def upsample(d: Drawing, op_type: str) -> None:
-    """The resize of older opsets."""
+    """Add the resize of older opsets."""
     source = d.pick(ranks=[4])
     scales = [max(1.0, each) for each in _scales(d, 4)]
     mode = d.choice([None, "nearest", "linear"])
@@ -366,7 +366,7 @@ def upsample(d: Drawing, op_type: str) -> None:
 
 
 def resize(d: Drawing, op_type: str) -> None:
-    """To scales or sizes, in all modes."""
+    """Add a resize by scales or sizes, in all modes."""
     source = d.pick(ranks=[3, 4])
     shape = d[source].shape
     scales = _scales(d, len(shape))
@@ -394,12 +394,12 @@ def resize(d: Drawing, op_type: str) -> None:
 
 
 def size_of(d: Drawing, op_type: str) -> None:
-    """The number of elements."""
+    """Add the number of elements."""
     d.add(op_type, d.pick(ANY))
 
 
 def columns(d: Drawing, op_type: str) -> None:
-    """Blocks of an image put together."""
+    """Add an image put together from blocks."""
     source = d.add_input("float32", (d.size, 4 * d.integer(1, 2), 4))
     d.add(op_type, source, d.longs([3, 3]), d.longs([2, 2]))
 

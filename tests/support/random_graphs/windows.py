@@ -11,7 +11,7 @@ from random_graphs.elementwise import Builder
 
 
 def matmul(d: Drawing, op_type: str) -> None:
-    """With vectors and stacks of matrices on either side."""
+    """Add a product with vectors or stacks of matrices on either side."""
     source = d.pick(ranks=range(1, 5))
     shape = d[source].shape
     if d.chance(0.5):
@@ -30,7 +30,7 @@ def matmul(d: Drawing, op_type: str) -> None:
 
 
 def gemm(d: Drawing, op_type: str) -> None:
-    """Turned or not, scaled, with every bias that broadcasts."""
+    """Add a Gemm, transposed or not, scaled, with every bias that broadcasts."""
     source = d.pick(ranks=[2])
     turned = d.chance(0.3)
     rows, inner = d[source].shape[:: -1 if turned else 1]
@@ -52,7 +52,7 @@ def gemm(d: Drawing, op_type: str) -> None:
 
 
 def einsum(d: Drawing, op_type: str) -> None:
-    """A sum over some letters of one tensor or two."""
+    """Add a sum over some letters of one tensor or two."""
     source = d.pick(ranks=range(1, 4))
     letters = "abcd"[: d[source].value.ndim]
     kept = "".join(d.rng.permutation([each for each in letters if d.chance(0.6)] or [letters[0]]))
@@ -61,7 +61,7 @@ def einsum(d: Drawing, op_type: str) -> None:
 
 
 def _image(d: Drawing, kind: str = "float32") -> str:
-    """A tensor with channels and 1 to 3 axes of space."""
+    """Return a tensor with channels and 1 to 3 axes of space."""
     rank = d.choice([3, 4, 4, 4, 5])
     found = [n for n, each in d.tensors.items() if each.kind == kind and each.value.ndim in (3, 4, 5)]
     if found and d.chance(0.6):
@@ -75,7 +75,7 @@ def _image(d: Drawing, kind: str = "float32") -> str:
 
 
 def _window(d: Drawing, space: int, *, padded: bool = True) -> dict[str, Any]:
-    """The attributes that windows share."""
+    """Return the attributes that windows share."""
     kernel = [d.integer(1, 3) for _ in range(space)]
     auto = d.choice([None, None, None, "NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
     pads = None
@@ -90,7 +90,7 @@ def _dilate(d: Drawing, space: int) -> list[int] | None:
 
 
 def pool(d: Drawing, op_type: str) -> None:
-    """Every attribute of pools."""
+    """Add a pool with any of its attributes."""
     source = _image(d)
     space = d[source].value.ndim - 2
     given = _window(d, space)
@@ -113,12 +113,12 @@ def pool(d: Drawing, op_type: str) -> None:
 
 
 def global_pool(d: Drawing, op_type: str) -> None:
-    """Over all of space."""
+    """Add a pool over all of space."""
     d.add(op_type, _image(d), p=d.choice([None, 1, 2]))
 
 
 def convolve(d: Drawing, op_type: str) -> None:
-    """Every attribute of convolutions."""
+    """Add a convolution with any of its attributes."""
     source = _image(d)
     channels, space = d[source].shape[1], d[source].value.ndim - 2
     group = d.choice([each for each in range(1, channels + 1) if channels % each == 0])
@@ -137,7 +137,7 @@ def convolve(d: Drawing, op_type: str) -> None:
 
 
 def unpool(d: Drawing, op_type: str) -> None:
-    """What a pool has dropped is zero again."""
+    """Add a pool and its inverse, in which the dropped elements are zero."""
     source = _image(d)
     space = d[source].value.ndim - 2
     if d.opset < 9 or min(d[source].shape[2:]) < 2:
@@ -177,7 +177,7 @@ def _recur(d: Drawing, op_type: str) -> tuple[list[str], dict[str, Any], list[bo
 
 
 def recur(d: Drawing, op_type: str) -> None:
-    """Every input may be left out that need not be there, and results, too."""
+    """Add a recurrent layer; every optional input may be left out, and results, too."""
     inputs, given, wanted = _recur(d, op_type)
     while not wanted[-1]:
         wanted.pop()
@@ -195,7 +195,7 @@ def _zero(d: Drawing, kind: str) -> str:
 
 
 def quantise(d: Drawing, op_type: str) -> None:
-    """A scale for all, or one for each channel."""
+    """Add a quantisation with one scale for all elements, or one for each channel."""
     source = d.pick(ranks=range(1, 5))
     rank = d[source].value.ndim
     kind = d.choice(["uint8", "int8"])
@@ -210,7 +210,7 @@ def quantise(d: Drawing, op_type: str) -> None:
 
 
 def dequantise(d: Drawing, op_type: str) -> None:
-    """Of codes that were computed, or came as such."""
+    """Add a dequantisation of computed or given codes."""
     source = d.pick(["uint8", "int8"], ranks=range(1, 5))
     if d.opset >= 13 and d.chance(0.4):
         axis = d.axis(d[source].value.ndim)
@@ -221,12 +221,12 @@ def dequantise(d: Drawing, op_type: str) -> None:
 
 
 def dynamic(d: Drawing, op_type: str) -> None:
-    """Codes, with the scale that fits them."""
+    """Add codes, with the scale that fits them."""
     d.add_all(op_type, [d.pick(ranks=range(1, 5))], [True, True, True])
 
 
 def multiply_codes(d: Drawing, op_type: str) -> None:
-    """Products of codes."""
+    """Add a product of codes."""
     source = d.pick(["uint8", "int8"], ranks=range(2, 4))
     kind, other = d[source].kind, d.choice(["uint8", "int8"])
     weights = d.constant(d.numbers((d[source].shape[-1], d.dimension()), other))
@@ -239,7 +239,7 @@ def multiply_codes(d: Drawing, op_type: str) -> None:
 
 
 def convolve_codes(d: Drawing, op_type: str) -> None:
-    """Convolutions of codes."""
+    """Add a convolution of codes."""
     source = _image(d, "uint8")
     if d[source].value.ndim != 4:
         raise UnfitError("no plane")
@@ -257,7 +257,7 @@ def convolve_codes(d: Drawing, op_type: str) -> None:
 
 
 def sample(d: Drawing, op_type: str) -> None:
-    """Values of an image at points between its own."""
+    """Add values of an image at points between its own."""
     source = _image(d)
     shape = d[source].shape
     if len(shape) != 4:
@@ -271,7 +271,7 @@ def sample(d: Drawing, op_type: str) -> None:
 
 
 def regions(d: Drawing, op_type: str) -> None:
-    """Regions of an image."""
+    """Add regions of an image."""
     source = _image(d)
     shape = d[source].shape
     if len(shape) != 4:
@@ -290,19 +290,19 @@ def regions(d: Drawing, op_type: str) -> None:
 
 
 def affine(d: Drawing, op_type: str) -> None:
-    """Points of a plane that is turned."""
+    """Add points of a rotated plane."""
     theta = d.constant(d.numbers((d.size, 2, 3)) / 4)
     d.add(op_type, theta, d.longs([d.size, 1, 2, 3]), align_corners=d.choice([None, 1]))
 
 
 def attend(d: Drawing, op_type: str) -> None:
-    """A query, a key and a value of several heads."""
+    """Add an attention with a query, a key and a value of several heads."""
     source = d.pick(ranks=[4])
     d.add(op_type, source, source, source, is_causal=d.choice([None, 1]), scale=d.choice([None, 0.5]))
 
 
 def rotate(d: Drawing, op_type: str) -> None:
-    """Positions turned into angles."""
+    """Add positions turned into angles."""
     source = d.pick(ranks=[4], fits=lambda each: each.shape[3] % 2 == 0)
     batch, _, steps, width = d[source].shape
     tables = [d.constant(d.numbers((batch, steps, width // 2)) / 4) for _ in range(2)]

@@ -7,7 +7,7 @@
   const count = nodes.name.length;
   const total = nodes.name.map((_, i) => nodes.compute[i] + nodes.exchange[i] + nodes.sync[i]);
   const CAUSES = ["compute", "exchange", "sync"];
-  const MOST_BARS = 600; // more cannot be told apart: neighbours share a bar until one zooms in
+  const MAX_BARS = 600; // more cannot be told apart: neighbours share a bar until one zooms in
   const PAGE_ROWS = 100;
   const NAMED = 5;
   const MEMORY = ["weights", "live"]; // those with a colour of their own
@@ -115,7 +115,7 @@
   function bars(range) {
     const first = range ? Math.max(0, Math.ceil(range[0] - 0.5)) : 0;
     const last = range ? Math.min(count - 1, Math.floor(range[1] + 0.5)) : count - 1;
-    const width = Math.max(1, Math.ceil((last - first + 1) / MOST_BARS));
+    const width = Math.max(1, Math.ceil((last - first + 1) / MAX_BARS));
     const found = [];
     for (let start = first; start <= last; start += width) {
       const end = Math.min(last, start + width - 1);

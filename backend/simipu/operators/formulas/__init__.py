@@ -1,7 +1,7 @@
-"""What operators cost: each formula gives the work of a node whose shapes are known. Products are planned
-(`plan`), everything else is its elements where they lie on the tiles (`layout`), by the vertices that work on
-them (`vertices`).
+"""Cost formulas of operators: each gives the work of a node with known shapes. Products are planned
+(`plan`). For all others the cost depends on the elements' layout on the tiles (`layout`) and the
+vertices that process them (`vertices`).
 
-The formulas are those of docs/ipu-performance.md, whose sections they name. No graph is walked here, and of
-values only a constant exponent is looked at.
+The formulas are those of docs/ipu-performance.md, whose sections they name. No graph is walked
+here, and the only value read is a constant exponent.
 """

@@ -1,5 +1,6 @@
-"""Operators that are several others in one: attention, einsum, products of whole numbers, transforms, samples
-and sorting. Nobody measured them: their parts are added up (section 7.2)."""
+"""Costs of operators that consist of several others: attention, einsum, products of whole numbers,
+transforms, samples and sorting. No measurements of them exist: the costs of their parts are added
+up (section 7.2)."""
 
 from __future__ import annotations
 
@@ -29,23 +30,25 @@ from simipu.target import HALF_BYTES
 
 _ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
 _CORNERS = 4
-"""Of a picture's grid around a point, whose values are weighed and added up."""
+"""Corners of a picture's grid around a point, whose values are weighted and added up."""
 _SAMPLING_PASSES = 8
-"""Over the samples: the point's place in both axes, its corner's weights, and a sum of four products."""
+"""Passes over the samples: the point's place in both axes, its corners' weights, and a sum of four
+products."""
 _COMPARE_AND_SWAP = InnerLoop(25, 1)
-"""Of two values with their indices (section 6.3)."""
+"""Loop of comparing and swapping two values with their indices (section 6.3)."""
 _INDEX_BYTES = 4
 _PARTS = 2
-"""Of a complex number."""
+"""Parts of a complex number."""
 _ELLIPSIS, _FIRST_LETTER, _FIRST_DIGIT = "...", "A", ord("0")
-"""Of an einsum's equation."""
+"""Characters of an einsum's equation."""
 _MASK, _PAST_KEYS = 3, 4
-"""Inputs of Attention; keys of the past come before those that are given."""
+"""Indices of inputs of Attention; keys of the past come before those that are given."""
 _HEADS_AXIS, _HEADS_RANK = 1, 4
 
 
 def in_turn(kind: str, *works: Work) -> Work:
-    """Works that follow one another: times and code add up, of memory the most counts."""
+    """Return the sum of works that follow one another: times and code add up, of memory the maximum
+    counts."""
     plans = [work.plan for work in works if work.plan]
     return Work(
         kind,
@@ -62,13 +65,15 @@ def in_turn(kind: str, *works: Work) -> Work:
 
 
 def passes(context: Context, kind: str, value: Value, count: int, loops: Elementwise | None = None) -> Work:
-    """So many additions or multiplications of the elements of a tensor, each in a step of its own."""
+    """Return the cost of `count` additions or multiplications of a tensor's elements, each in a
+    step of its own."""
     loop = (loops or _ADDED).loop(value)
     return context.spread(kind, count * context.pass_over(value, loop, BINARY_START), steps=count)
 
 
 def attention(context: Context) -> Work:
-    """Scores, their softmax, and the mean of the values that they weigh; a mask is added to the scores."""
+    """Return the cost of attention: scores, their softmax, and the weighted mean of the values; a
+    mask is added to the scores."""
     query, key, value = context.inputs[:3]
     if query is None or key is None or value is None:
         return guess(context)
@@ -93,8 +98,8 @@ def attention(context: Context) -> Work:
 def _find_heads(
     context: Context, query: Value, key: Value, value: Value
 ) -> tuple[int, tuple[int, int], tuple[int, int]]:
-    """Heads, the lengths of queries and keys, and the widths of a head's keys and values: in four axes, or in
-    three with the heads side by side."""
+    """Return the number of heads, the lengths of queries and keys, and the widths of a head's keys
+    and values. Inputs have four axes, or three with the heads side by side."""
     if len(query.shape) == _HEADS_RANK:
         return query.shape[_HEADS_AXIS], (query.shape[2], key.shape[2]), (key.shape[3], value.shape[3])
     heads = max(1, context.attribute("q_num_heads", 1))
@@ -108,8 +113,8 @@ def _find_heads(
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """An einsum: the letters of each operand and of the result, and their sizes. Dimensions that an ellipsis
-    stands for have letters of their own, the same for all operands, counted from the last."""
+    """An einsum: the letters of each operand and of the result, and their sizes. Dimensions of an
+    ellipsis have letters of their own, the same for all operands, counted from the last."""
 
     terms: Sequence[str]
     result: str
@@ -117,7 +122,7 @@ class _Equation:
 
     @staticmethod
     def parse(text: str, shapes: Sequence[Sequence[int]]) -> _Equation | None:
-        """None for an equation that does not suit the operands' shapes."""
+        """Parse an equation. Returns None if it does not fit the operands' shapes."""
         given, arrow, result = text.replace(" ", "").partition("->")
         terms, sizes = [], dict[str, int]()
         for term, shape in zip(given.split(","), shapes, strict=False):
@@ -136,12 +141,12 @@ class _Equation:
         return _Equation(terms, _named(result, most), sizes)
 
     def count(self, letters: Collection[str]) -> int:
-        """Elements of a tensor with these dimensions."""
+        """Return the number of elements of a tensor with these dimensions."""
         return max(1, math.prod(self.sizes.get(letter, 1) for letter in letters))
 
     def products(self, element_bytes: int, partial_bytes: int) -> Iterator[Product]:
-        """Of the first two operands, of their result and the third, and so on: what no other operand and not
-        the result has is summed at once."""
+        """Yield the product of the first two operands, then of their result and the third, and so
+        on. A dimension that neither a later operand nor the result has is summed at once."""
         left = set(self.terms[0])
         for i, term in enumerate(self.terms[1:], 2):
             right, later = set(term), set(self.result).union(*self.terms[i:])
@@ -158,13 +163,15 @@ class _Equation:
 
 
 def _named(term: str, hidden: int) -> str:
-    """With a digit, which no equation has, for each dimension that the ellipsis stands for, from the last."""
+    """Return a term with its ellipsis replaced by a digit for each hidden dimension, counted from
+    the last; no equation contains digits."""
     return term.replace(_ELLIPSIS, "".join(chr(_FIRST_DIGIT + i) for i in reversed(range(max(0, hidden)))))
 
 
 def einsum(context: Context) -> Work:
-    """One operand is moved or added up; two are a product, as PopRT's replace_einsum_with_matmul makes of it;
-    more are products one after the other. Transposes of operands and results are views."""
+    """Return the cost of an einsum. One operand is moved or summed; two are a product, as PopRT's
+    replace_einsum_with_matmul makes of it; more are successive products. Transposes of operands and
+    results are views."""
     values = [value for value in context.inputs if value is not None]
     if len(values) == 1:
         shrinks = context.result.size < context.source.size
@@ -181,8 +188,9 @@ def einsum(context: Context) -> Work:
 
 
 def scaled(loop: Elementwise, *, finds_range: bool = False) -> products.Formula:
-    """From or to whole numbers of 8 bits: a cast, and a product with the scale and a sum with the zero point,
-    which are scalars or a value for each channel; a range that is not known is two reductions more."""
+    """Return the formula of a conversion from or to 8-bit whole numbers: a cast, a product with the
+    scale and a sum with the zero point. Scale and zero point are scalars or have a value for each
+    channel. With `finds_range` two reductions are added."""
 
     def formula(context: Context) -> Work:
         wide = context.result if is_wide(context.result) else context.source
@@ -195,8 +203,9 @@ def scaled(loop: Elementwise, *, finds_range: bool = False) -> products.Formula:
 
 
 def batch_norm(context: Context) -> Work:
-    """With what was learnt: a vector for each channel is taken off, multiplied with, multiplied with again
-    and added (poplin's Norms.cpp: whiten, then scale and bias). Mostly a converter has folded it."""
+    """Return the cost of BatchNormalization with learnt parameters: a vector for each channel is
+    subtracted, multiplied, multiplied again and added (poplin's Norms.cpp: whiten, then scale and
+    bias). Usually a converter has folded it."""
     channels, rank = (
         context.result.shape[1] if len(context.result.shape) > 1 else 1,
         len(context.result.shape),
@@ -212,8 +221,8 @@ def batch_norm(context: Context) -> Work:
 
 
 def local_response(context: Context) -> Work:
-    """Squares, their sums over as many neighbouring channels as it says, which are exchanged once, a power,
-    and a product."""
+    """Return the cost of LRN: squares, their sums over `size` neighbouring channels, which are
+    exchanged once, a power, and a product."""
     value, size = context.result, max(1, context.attribute("size", 1))
     power = context.spread(
         "norm", context.pass_over(value, InnerLoop(context.calibration.pow_cycles, 1)), steps=0, local_steps=1
@@ -226,15 +235,17 @@ def local_response(context: Context) -> Work:
 
 
 def arg_extreme(context: Context) -> Work:
-    """A reduction of values with their indices: a pair is a compare and two selects, float or not (popops'
-    ReductionVertexDefs: the vertices are not vectorised; 8 cycles are assumed for an element)."""
+    """Return the cost of a reduction of values with their indices. Each pair is a compare and two
+    selects, float or not (popops' ReductionVertexDefs: the vertices are not vectorised; 8 cycles
+    are assumed for an element)."""
     looked = context.pass_over(context.source, InnerLoop(8, 1))
     work = reduction(context)
     return replace(work, compute=work.compute + math.ceil(looked))
 
 
 def cumulative(context: Context) -> Work:
-    """PopART multiplies with a triangle of ones (cumsumx.cpp), one row after the other being too slow."""
+    """Return the cost of CumSum: PopART multiplies by a triangle of ones (cumsumx.cpp), because
+    processing rows one by one is too slow."""
     source = context.source
     axis_input = 1
     known = context.known_scalar(axis_input) if context.has(axis_input) else None
@@ -245,8 +256,8 @@ def cumulative(context: Context) -> Work:
 
 
 def resized(context: Context) -> Work:
-    """The nearest value is a view of a copy (PopART's resizex.cpp); what lies between is a weighed sum of the
-    neighbours along each axis that changes."""
+    """Return the cost of Resize. Nearest values are a view of a copy (PopART's resizex.cpp);
+    interpolated values are a weighted sum of the neighbours along each axis that changes."""
     source = context.source
     if context.attribute("mode", b"nearest") == b"nearest":
         copied = context.bytes_per_tile(source) / context.target.copy_bytes_per_cycle
@@ -261,8 +272,9 @@ def resized(context: Context) -> Work:
 
 
 def widened(product: products.Formula, left: int, right: int) -> products.Formula:
-    """A product of 8-bit whole numbers, of which the chip has none: the operands, at those inputs, become
-    halves, which hold them exactly, and sums are floats, which then are rounded to the result."""
+    """Return the formula of a product of 8-bit whole numbers, which the chip does not have. The
+    operands, at inputs `left` and `right`, become halves, which hold them exactly. Sums are floats,
+    which are then rounded to the result."""
 
     def formula(context: Context) -> Work:
         given = context.node
@@ -288,22 +300,24 @@ WIDENED_MATMUL, WIDENED_SCALED_MATMUL = (widened(products.matmul, 0, right) for 
 WIDENED_CONVOLUTION, WIDENED_SCALED_CONVOLUTION = (
     widened(products.convolution, 0, right) for right in (1, 3)
 )
-"""The scaled ones have each operand's scale and zero point behind it."""
+"""Costs of integer products. The scaled ones have each operand's scale and zero point after it."""
 
 
 def rotary(context: Context) -> Work:
-    """Halves of each head change places; then two products with the tables, and their sum."""
+    """Return the cost of RotaryEmbedding: halves of each head swap places; then two products with
+    the tables, and their sum."""
     count = 3
     return in_turn("rotary", move(context), passes(context, "rotary", context.source, count))
 
 
 def sampled(context: Context) -> Work:
-    """Values between the points of a picture: four neighbours of each are fetched one by one."""
+    """Return the cost of GridSample: values between the points of a picture; four neighbours of
+    each are fetched one by one."""
     return sample(context, context.result)
 
 
 def sample(context: Context, samples: Value) -> Work:
-    """So many values."""
+    """Return the cost of interpolating `samples`."""
     moved = _CORNERS * context.bytes_per_tile(samples)
     atom = min(WHOLE_ATOM_BYTES, max(HALF_BYTES, samples.bytes_per_element))
     fetch = context.spread(
@@ -316,37 +330,38 @@ def sample(context: Context, samples: Value) -> Work:
 
 
 def deformed(context: Context) -> Work:
-    """A sample for each kernel position and channel of the input, then a convolution of them."""
+    """Return the cost of DeformConv: a sample for each kernel position and channel of the input,
+    then a convolution of them."""
     source, weights = context.operands
     taps = math.prod(weights.shape[2:])
     positions = math.prod(context.result.shape[2:])
     samples = Value((source.shape[0], source.shape[1], taps, positions), source.bytes_per_element)
-    # Its bias is behind its offsets.
+    # Its bias comes after its offsets.
     inner = replace(context, inputs=[source, weights, *context.inputs[3:4]], layouts=[])
     return in_turn("convolution", sample(context, samples), products.convolution(inner))
 
 
 def regions(context: Context) -> Work:
-    """RoiAlign: as many samples for each result as it says; two by two are assumed where it leaves that to
-    the regions' sizes."""
+    """Return the cost of RoiAlign: `sampling_ratio` squared samples for each result; 2 by 2 are
+    assumed if the regions' sizes determine the number."""
     ratio = max(1, context.attribute("sampling_ratio", 0) or 2)
     value = context.result
     return sample(context, Value((*value.shape, ratio * ratio), value.bytes_per_element))
 
 
 def affine_grid(context: Context) -> Work:
-    """A small product for each position."""
+    """Return the cost of AffineGrid: a small product for each position."""
     count = 3
     return passes(context, "grid", context.result, count)
 
 
 def folded(context: Context) -> Work:
-    """Col2Im: blocks go to their places and are added up where they overlap."""
+    """Return the cost of Col2Im: blocks move to their places and are added where they overlap."""
     return in_turn("data movement", move(context), passes(context, "addition", context.source, 1))
 
 
 def written(context: Context) -> Work:
-    """TensorScatter: only what is new is moved; the cache stays where it is."""
+    """Return the cost of TensorScatter: only the update is moved; the cache stays in place."""
     _, update = context.operands
     moved = context.bytes_per_tile(update)
     compute = REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[WHOLE_ATOM_BYTES]
@@ -354,16 +369,16 @@ def written(context: Context) -> Work:
 
 
 def fourier(context: Context) -> Work:
-    """A product with the matrix of the transform, whose elements are complex: neither PopART nor poplibs has
-    a faster way. An axis that is an input is taken to be the last before the complex parts: values are not
-    looked at."""
+    """Return the cost of DFT: a product with the matrix of the transform, whose elements are
+    complex, because neither PopART nor poplibs has a faster way. An axis that is an input is
+    assumed to be the last before the complex parts, because values are not read."""
     source, axis = context.source, context.attribute("axis", -2)
     k, n = source.shape[axis] * source.shape[-1], context.result.shape[axis] * _PARTS
     return _transform(context, max(1, source.size // max(1, k)), k, n)
 
 
 def short_fourier(context: Context) -> Work:
-    """The same for each frame."""
+    """Return the cost of STFT: a DFT of each frame."""
     batch, frames, bins, _ = context.result.shape
     length = (context.inputs[0] or context.source).shape[1]
     frame = min(length, _PARTS * (bins - 1) if context.attribute("onesided", 1) else bins)
@@ -376,7 +391,8 @@ def _transform(context: Context, rows: int, k: int, n: int) -> Work:
 
 
 def top_k(context: Context) -> Work:
-    """A bitonic network that sorts whole rows; of fewer values than all a part of it would do."""
+    """Return the cost of TopK by a bitonic network that sorts whole rows; for fewer values a part
+    of it would suffice."""
     source = context.source
     length = source.shape[context.attribute("axis", -1)] if source.shape else 1
     rounds = max(1, math.ceil(math.log2(max(2, length))))

@@ -1,5 +1,5 @@
-"""Operators that look at each element by itself: a vertex over the elements of a tile (section 4), and what
-is guessed of operators without a formula."""
+"""Costs of operators that process each element separately: a vertex over the elements of a tile
+(section 4), and the guess for operators without a formula."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from simipu.target import HALF_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """One pass over the elements, two operands at a time: the inner loop for halves, and that for floats."""
+    """Formula of one pass over the elements, two operands at a time: the inner loop for halves, and
+    that for floats."""
 
     half: InnerLoop
     single: InnerLoop
     broadcasts: bool = False
-    """Whether popops has faster vertices for an operand that is a vector or a scalar."""
+    """True if popops has faster vertices for an operand that is a vector or a scalar."""
 
     def __call__(self, context: Context) -> Work:
-        """The work of a node."""
+        """Return the work of a node."""
         layout = result_layout(context)
         if layout is not None and _is_fragmented(layout, context.result):
             return self._gathered(context, layout)
@@ -58,8 +59,8 @@ class Elementwise:
         )
 
     def _gathered(self, context: Context, layout: Layout) -> Work:
-        """Of an operand in single elements, as slices with steps leave it: they are brought together first,
-        and the result is whole."""
+        """Return the work of a node whose operand is fragmented into single elements, such as by
+        slices with steps. The elements are brought together first, and the result is contiguous."""
         whole = replace(linear(layout.origin, context.result), imbalance=layout.imbalance)
         layouts = [whole if each == layout else each for each in context.layouts]
         work = self(replace(context, layouts=layouts))
@@ -74,7 +75,8 @@ class Elementwise:
         )
 
     def _second(self, context: Context, i: int, elements: int, layout: Layout | None) -> tuple[float, float]:
-        """Cycles of the pass that takes operand `i`, and the bytes of it that a tile receives."""
+        """Return the cycles of the pass that reads operand `i`, and the bytes of it that a tile
+        receives."""
         value, result = context.inputs[i], context.result
         assert value is not None
         loop = self.loop(context.source)
@@ -90,8 +92,9 @@ class Elementwise:
     def _taken(
         context: Context, i: int, elements: int, layout: Layout | None, cycles: float
     ) -> tuple[float, float]:
-        """With what it takes to bring an operand as large as the result to it, if another operator put it
-        elsewhere; weights lie as their first reader wants them."""
+        """Return `cycles` plus those of moving an operand as large as the result to it, if another
+        operator placed it elsewhere, and the bytes moved. Weights lie as their first reader needs
+        them."""
         value, own = context.inputs[i], context.layout(i)
         if value is None or own is None or (layout is not None and own.origin == layout.origin):
             return cycles, 0.0
@@ -103,29 +106,30 @@ class Elementwise:
         return cycles, moved
 
     def loop(self, value: Value) -> InnerLoop:
-        """By the width of a tensor."""
+        """Return the loop for the width of a tensor."""
         return self.single if is_wide(value) else self.half
 
 
 BROADCAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
-"""Adding or multiplying a scalar."""
+"""Cost of adding or multiplying a scalar."""
 ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2), broadcasts=True)
-"""Adding or multiplying two tensors."""
+"""Cost of adding or multiplying two tensors."""
 _DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
 _QUARTER_CAST = InnerLoop(2, 8)
-"""Two issue slots for 8 elements, either way (popops' inlineAssemblerCast.hpp; section 4.2)."""
+"""Loop of a cast from or to fp8: two issue slots for 8 elements, either way (popops'
+inlineAssemblerCast.hpp; section 4.2)."""
 _CAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 4))
 
 
 def _is_fragmented(layout: Layout, value: Value) -> bool:
-    """Whether its pieces are parts of rows, and no vectors."""
+    """Return whether the pieces are parts of rows that are shorter than a vector."""
     is_short = layout.piece * value.bytes_per_element < WHOLE_ATOM_BYTES
     return is_short and bool(value.shape) and layout.piece < value.shape[layout.axis]
 
 
 def result_layout(context: Context) -> Layout | None:
-    """That of the operand of the result's size that is spread best (popops' createOutputForElementWiseOp);
-    none where every one is a weight."""
+    """Return the layout of the operand with the result's size that is spread best (popops'
+    createOutputForElementWiseOp); None if all such operands are weights."""
     found = [
         layout
         for value, layout in zip(context.inputs, context.layouts, strict=False)
@@ -135,7 +139,7 @@ def result_layout(context: Context) -> Layout | None:
 
 
 def _base(context: Context, layout: Layout | None) -> int:
-    """The operand that lies where the result does: the others come to it."""
+    """Return the index of the operand with the result's layout; the others are moved to it."""
     for i, value in enumerate(context.inputs):
         if value is not None and value.size == context.result.size and context.layout(i) == layout:
             return i
@@ -146,12 +150,13 @@ def _base(context: Context, layout: Layout | None) -> int:
 def broadcast_cycles(
     context: Context, value: Value, elements: int, layout: Layout | None, loop: InnerLoop | None = None
 ) -> tuple[float, float]:
-    """Cycles of a pass over `elements` of a tile whose second operand is repeated, and the bytes of it that a
-    tile receives; `loop` is of an operator that popops has no broadcasting vertices for (section 4.1).
+    """Return the cycles of a pass over `elements` of a tile whose second operand is repeated, and
+    the bytes of it that a tile receives. `loop` is for an operator that has no broadcasting
+    vertices in popops (section 4.1).
 
-    A value for each row goes through the outer vector's vertex, a row of values for all rows through the
-    inner vector's; floats have none of the latter, and nor has division of the former: then the operand is
-    copied out to the size of the result.
+    A value for each row uses the outer vector's vertex, a row of values for all rows the inner
+    vector's. Floats have no inner vector's vertex, and division has no outer vector's: then the
+    operand is copied to the size of the result.
     """
     run, grain, row_parts = _run(context.result, layout)
     width = value.bytes_per_element
@@ -179,25 +184,25 @@ def broadcast_cycles(
 
 
 def _run(result: Value, layout: Layout | None) -> tuple[int, int, int]:
-    """Elements of a row that follow one another on a tile, of which they are a multiple, and tiles over which
-    the row is spread."""
+    """Return the contiguous elements of a row on a tile, the divisor of their number, and the
+    number of tiles over which the row is spread."""
     lay = layout or linear("", result)
     return lay.piece, lay.grain, lay.row_parts
 
 
 def _size_along(value: Value, result: Value, axis: int) -> int:
-    """Of an operand that is broadcast, along an axis of the result."""
+    """Return the size of a broadcast operand along an axis of the result."""
     own = axis - (len(result.shape) - len(value.shape))
     return value.shape[own] if own >= 0 else 1
 
 
 def _copied(context: Context, elements: int, width: int) -> float:
-    """Cycles of copying out what is repeated."""
+    """Return the cycles of copying a repeated operand."""
     return elements * width / context.target.copy_bytes_per_cycle
 
 
 def multiply(context: Context) -> Work:
-    """A tensor times itself is its square."""
+    """Return the cost of Mul. A tensor times itself is its square."""
     first, second = context.node.input[:2]
     if first == second:
         return _SQUARE(_alone(context))
@@ -205,19 +210,20 @@ def multiply(context: Context) -> Work:
 
 
 def _alone(context: Context) -> Context:
-    """The same node without its second operand."""
+    """Return the context of the same node without its second operand."""
     return replace(context, inputs=context.inputs[:1], layouts=context.layouts[:1])
 
 
 def divide(context: Context) -> Work:
-    """PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul)."""
+    """Return the cost of Div. PopRT multiplies by the inverse of a constant divisor (its pass
+    replace_div_with_mul)."""
     if is_broadcast(context) and context.is_constant(1):
         return ADDED(context)
     return _DIVISION(context)
 
 
 def is_broadcast(context: Context) -> bool:
-    """Whether an operand is smaller than the result."""
+    """Return whether an operand is smaller than the result."""
     return min(value.size for value in context.inputs if value) < context.result.size
 
 
@@ -231,8 +237,9 @@ _BY_EXPONENT = {2.0: _SQUARE, 0.5: _ROOT, -0.5: _INVERSE_ROOT, -1.0: _INVERSE}
 
 
 def power(context: Context) -> Work:
-    """By its exponent, where that is known: a square, root, inverse or inverse root is its own vertex (popops
-    simplifies them, and PopRT's replace_pow writes them); any other takes the general one's."""
+    """Return the cost of Pow, by its exponent if that is known. A square, root, inverse or inverse
+    root has its own vertex (popops simplifies them, and PopRT's replace_pow writes them); other
+    exponents use the general vertex."""
     exponent = context.known_scalar(1)
     if exponent == 1.0:
         return Work("view")
@@ -243,13 +250,13 @@ def power(context: Context) -> Work:
 
 
 def is_quarter_cast(context: Context) -> bool:
-    """Whether it is a Cast from or to fp8, which alone has a scale. Not done at compile time: fp8 weights are
-    to stay small."""
+    """Return whether it is a Cast from or to fp8; only these have a scale. It is not computed at
+    compile time, because fp8 weights must stay small."""
     return context.node.op_type == "Cast" and context.attribute("scale", None) is not None
 
 
 def cast(context: Context) -> Work:
-    """To or from 8 bits a vertex of its own."""
+    """Return the cost of Cast; conversions to or from 8 bits have a vertex of their own."""
     if is_quarter_cast(context) or (context.result.bytes_per_element == 1 and not is_wide(context.source)):
         layout = result_layout(context)
         cycles = quarter_cast_cycles(context.result, context, layout)
@@ -258,14 +265,14 @@ def cast(context: Context) -> Work:
 
 
 def quarter_cast_cycles(value: Value, context: Context, layout: Layout | None = None) -> float:
-    """Of narrowing halves to fp8, or widening them."""
+    """Return the cycles of narrowing halves to fp8, or of widening them."""
     elements = context.fullest(value.size, layout)
     return context.loop_cycles(elements, _QUARTER_CAST)
 
 
 def guess(context: Context) -> Work:
-    """Of an operator without a formula, said to be one: dear passes over the largest operand and the result,
-    which both change their place."""
+    """Return a guess for an operator without a formula, marked as such: expensive passes over the
+    largest operand and the result, both of which are moved."""
     loop = InnerLoop(context.calibration.guess_cycles_per_element, 1)
     compute = context.pass_over(context.source, loop) + context.pass_over(context.result, loop)
     moved = context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)

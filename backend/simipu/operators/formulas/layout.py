@@ -1,8 +1,9 @@
-"""How tensors lie on the tiles: who put them there, which elements stay together, what views make of that.
+"""Layouts of tensors on the tiles: which operator placed them, which elements stay together, and
+the effect of views.
 
-PopART moves nothing for a Transpose, Reshape, Slice, Split, Concat or Expand: each is another way to look at
-the same bytes (docs/ipu-performance.md, section 6.1). What a view costs is paid by whoever reads it and wants
-another layout, at most once an operand, in pieces as long as the layout keeps together.
+PopART moves nothing for a Transpose, Reshape, Slice, Split, Concat or Expand: each is another view
+of the same bytes (docs/ipu-performance.md, section 6.1). The reader that needs another layout pays
+for a view, at most once per operand, in pieces as long as the layout keeps together.
 """
 
 from __future__ import annotations
@@ -18,39 +19,41 @@ from simipu.operators.formulas.vertices import REARRANGE_CYCLES_PER_BYTE
 from simipu.target import HALF_BYTES
 
 BLOCK = 16
-"""Output channels that the AMP units make together: results of products lie in pieces of so many."""
+"""Output channels that the AMP units compute together: results of products lie in pieces of this
+size."""
 WHOLE_ATOM_BYTES = 8
-"""What is moved in pieces of 64 bits is mostly moved in whole rows."""
+"""Minimum bytes of a whole atom: data moved in pieces of 64 bits is mostly moved in whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies."""
+    """Layout of a tensor on the tiles."""
 
     origin: str
-    """The tensor whose layout it has: elements of two operands of one origin are on the same tiles."""
+    """Tensor whose layout it has: elements of two operands with the same origin are on the same
+    tiles."""
     axis: int
-    """The dimension whose elements follow one another in memory."""
+    """Dimension whose elements are adjacent in memory."""
     piece: int
-    """How many of them do before those of another row follow."""
+    """Number of adjacent elements before those of another row."""
     grain: int
-    """Of which every piece is a multiple: what can be moved together. Less than a piece where the last one is
-    shorter."""
+    """Common divisor of all pieces: the elements that can be moved together. It is less than a
+    piece if the last piece is shorter."""
     imbalance: float = 1.0
-    """Elements of the fullest tile over those of an even spread, at least 1."""
+    """Elements of the fullest tile relative to an even spread, at least 1."""
     row_parts: int = 1
-    """Tiles over which a row along `axis` is spread."""
+    """Number of tiles over which a row along `axis` is spread."""
 
     def cut(self, size: int) -> Layout:
-        """Of a part of so many elements along the pieces."""
+        """Return the layout of a part with `size` elements along the pieces."""
         return replace(self, piece=max(1, min(self.piece, size)), grain=math.gcd(self.grain, size))
 
 
 def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
-    """Bytes that stay together where an operand is brought into rows along `axis`.
+    """Return the bytes that stay together when an operand is brought into rows along `axis`.
 
-    Pieces along another axis are turned in blocks on their tile first, if both sizes are multiples of a
-    vector (popops' regroupTensor): so only odd sizes are moved element by element.
+    Pieces along another axis are first transposed in blocks on their tile, if both sizes are
+    multiples of a vector (popops' regroupTensor). So only odd sizes are moved element by element.
     """
     if layout is None or not value.shape:
         return WHOLE_ATOM_BYTES
@@ -63,7 +66,7 @@ def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A node that moves nothing, and what it looks at."""
+    """A node that moves nothing, with its inputs and its result."""
 
     node: onnx.NodeProto
     layouts: Sequence[Layout]
@@ -81,7 +84,8 @@ class _View:
 
 
 def linear(name: str, value: Value) -> Layout:
-    """Row after row, in equal parts: inputs from the host, and what no product made."""
+    """Return the layout row after row, in equal parts: that of inputs from the host, and of results
+    that no product made."""
     length = max(1, value.shape[-1]) if value.shape else 1
     return Layout(name, max(0, len(value.shape) - 1), length, length)
 
@@ -89,10 +93,10 @@ def linear(name: str, value: Value) -> Layout:
 def follow(
     node: onnx.NodeProto, layouts: Sequence[Layout], inputs: Sequence[Value], result: Value, *, strided: bool
 ) -> Layout:
-    """The layout of a view: that of its source, as far as what it keeps together stays so.
+    """Return the layout of a view: that of its source, as far as the view keeps elements together.
 
-    `layouts` and `inputs` are those of the inputs with data, the source first; `strided` is a slice that
-    leaves elements out.
+    `layouts` and `inputs` are those of the inputs with data, the source first; `strided` is true
+    for a slice that skips elements.
     """
     source, value = layouts[0], inputs[0]
     rule = _VIEWS.get(node.op_type)
@@ -111,7 +115,8 @@ def _transposed(view: _View) -> Layout:
 
 
 def _reshaped(view: _View) -> Layout:
-    """The dimension with the same stride has the pieces, as far as whole ones fit into it."""
+    """Return a layout whose pieces lie along the dimension with the same stride, as far as whole
+    pieces fit into it."""
     source, value, result = view.source, view.value, view.result
     stride = math.prod(value.shape[source.axis + 1 :])
     inner = 1
@@ -125,8 +130,8 @@ def _reshaped(view: _View) -> Layout:
 
 
 def _cut(view: _View) -> Layout:
-    """A part along the pieces' dimension, or one padded there, keeps what divides it; others keep whole
-    pieces."""
+    """Return the layout of a slice or a padded tensor. Along the pieces' dimension it keeps their
+    common divisor; along others whole pieces stay."""
     source, value = view.source, view.value
     size = view.result.shape[source.axis]
     if size == value.shape[source.axis]:

@@ -1,5 +1,5 @@
-"""Data that only change their place: copies, lookups, links between IPUs and what goes in and out of bodies
-(section 6)."""
+"""Costs of data that only move: copies, lookups, links between IPUs, and inputs and outputs of
+bodies (section 6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INDEX_BYTES = 4
 
 
 def move(context: Context) -> Work:
-    """An exchange, and a copy on the tile in pieces that stay together."""
+    """Return the cost of an exchange, and of a copy on the tile in pieces that stay together."""
     moved = context.bytes_per_tile(context.result)
     atom = _atom_bytes(context)
     work = context.spread(
@@ -36,12 +36,14 @@ def move(context: Context) -> Work:
 
 
 def rearrangement_cycles(moved: float, atom_bytes: int) -> float:
-    """Of a tile that changes the layout of so many bytes, in pieces of that size."""
+    """Return the cycles of a tile that changes the layout of `moved` bytes, in pieces of
+    `atom_bytes`."""
     return REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom_bytes]
 
 
 def _atom_bytes(context: Context) -> int:
-    """Bytes that stay together: as much of a row as both the source and the result have."""
+    """Return the bytes that stay together: the largest part of a row that both the source and the
+    result have."""
     value, layout = context.result, context.source_layout
     inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
     own = layout.grain * value.bytes_per_element if layout else inner
@@ -49,8 +51,8 @@ def _atom_bytes(context: Context) -> int:
 
 
 def gather(context: Context) -> Work:
-    """Lookup of rows by number (popops' multi-slice): rows are cut, the table is parted, and the numbers are
-    shared out; the cheapest of these ways is taken."""
+    """Return the cost of a lookup of rows by index (popops' multi-slice). Rows are cut, the table
+    is divided, and the indices are distributed; the cheapest way is chosen."""
     table, indices = context.inputs[0], context.inputs[1]
     if table is None or indices is None or context.is_constant(1):
         return move(context)
@@ -69,7 +71,7 @@ def gather(context: Context) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class _Lookup:
-    """`count` rows of `row` elements out of `table_rows`."""
+    """Lookup of `count` rows of `row` elements in a table of `table_rows`."""
 
     context: Context
     count: int
@@ -78,8 +80,9 @@ class _Lookup:
     width: int
 
     def iter_ways(self) -> Iterator[tuple[float, float, int]]:
-        """Compute, exchange and bytes copied, of a tile: rows in parts of whole vectors, numbers in shares,
-        each of which needs the table anew (section 6.2)."""
+        """Yield compute, exchange and copied bytes of a tile for each way: rows in parts of whole
+        vectors, and indices in shares, each of which needs its own copy of the table (section
+        6.2)."""
         tiles = self.context.target.num_tiles
         for columns in _powers_of_two(max(1, self.row * self.width // WHOLE_ATOM_BYTES)):
             for shares in _powers_of_two(max(1, min(self.count, tiles // columns))):
@@ -87,8 +90,8 @@ class _Lookup:
                 yield self._way(math.ceil(self.row / columns), shares, parts)
 
     def _way(self, columns: int, shares: int, parts: int) -> tuple[float, float, int]:
-        """Where a tile has so many columns of a part of the table. Of several parts each gives a candidate
-        for each number, of which a second stage takes the right one."""
+        """Return the cost if a tile has `columns` columns of a part of the table. Each of several
+        parts gives a candidate for each index, and a second stage selects the right one."""
         workers = self.context.target.workers_per_tile
         hit = GATHER_HIT + 2 * math.ceil(columns * self.width / 4)
         scanned = math.ceil(self.count / shares / workers)
@@ -108,8 +111,8 @@ def _powers_of_two(most: int) -> list[int]:
 
 
 def control(context: Context, runs: int) -> Work:
-    """What an If, Loop or Scan takes itself: a decision each time, and copies of what goes in and comes
-    out."""
+    """Return the cost of an If, Loop or Scan itself: a decision for each run, and copies of inputs
+    and outputs."""
     copied = sum(map(context.bytes_per_tile, (*filter(None, context.inputs), *context.outputs)))
     compute = runs * math.ceil(copied / context.target.copy_bytes_per_cycle)
     work = context.spread("control flow", compute, steps=runs, temporary=copied)
@@ -117,7 +120,7 @@ def control(context: Context, runs: int) -> Work:
 
 
 def copy_between_ipus(context: Context) -> Work:
-    """One tensor over the links between two IPUs (section 1.3)."""
+    """Return the cost of moving one tensor over the links between two IPUs (section 1.3)."""
     target = context.target
     cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
     return Work(

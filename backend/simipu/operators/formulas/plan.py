@@ -1,4 +1,4 @@
-"""Planning matmuls and convolutions: the cheapest way to split one over the tiles, as poplin's planner would.
+"""Planning of matmuls and convolutions: the cheapest split over the tiles, as by poplin's planner.
 
 A product is `groups` times rows x k x n, for each of `taps` kernel positions:
 
@@ -11,10 +11,10 @@ A product is `groups` times rows x k x n, for each of `taps` kernel positions:
      |  F  |     | sums|     |  row_split                added up afterwards. Serial parts follow one another
      +-----+     +-----+-----+                           on the same tiles, so that less lies there at once.
 
-A tile computes its part with the AMP units or, where most of them would be idle, with the dot product or
-outer product vertex; the vertices for convolutions of few channels are `products.py`'s. What is searched and
-counted follows graphcore/poplibs lib/poplin (ConvPlan.cpp, ConvModel.cpp, PerformanceEstimation.hpp);
-docs/ipu-performance.md, section 3, says what of it is left out.
+A tile computes its part with the AMP units or, if most of them would be idle, with the dot product
+or outer product vertex. The vertices for convolutions of few channels are in `products.py`. The
+search and the costs follow graphcore/poplibs lib/poplin (ConvPlan.cpp, ConvModel.cpp,
+PerformanceEstimation.hpp); docs/ipu-performance.md, section 3, lists the parts that are left out.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from simipu.target import HALF_BYTES, Target
 Array = npt.NDArray[Any]
 
 FEWER_UNITS = 8
-"""AMP units that poplin tries as well where a chip has more (ConvVertexType.cpp): fewer output channels are
-filled up, and fewer weights loaded at a time."""
+"""Smaller number of AMP units that poplin also tries if a chip has more (ConvVertexType.cpp): fewer
+output channels are padded, and fewer weights loaded at a time."""
 _MADE_CHANNELS = 16
-"""Output channels that the AMP units make together, which stay together in the result."""
+"""Output channels that the AMP units compute together, which stay together in the result."""
 PIECES_OF_A_ROW = 1.5
-"""In which a row of a field's part arrives, as those who made it split the field elsewhere. Chosen for the
-sum of EfficientNet's exchange code (section 8); the two ends are 1, the same splits, and 2."""
+"""Pieces in which a row of a field's part arrives, because its maker split the field elsewhere.
+Chosen for the sum of EfficientNet's exchange code (section 8); the two extremes are 1, the same
+splits, and 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What is multiplied: bytes of an element (1 is fp8) and of a partial sum; what a convolution adds to a
-    matmul."""
+    """Product to plan: its sizes, the bytes of an element (1 is fp8) and of a partial sum, and what
+    a convolution adds to a matmul."""
 
     groups: int
     rows: int
@@ -57,38 +58,41 @@ class Product:
     partial_bytes: int = 2
     taps: int = 1
     width: int = 1
-    """Output positions of a field row, which a worker of the nx1 vertex takes at a time."""
+    """Output positions of a field row, which a worker of the nx1 vertex processes at a time."""
     inputs_per_row: float = 1.0
-    """Input positions that must be on a tile for each output position; more than one with strides and
-    halos."""
+    """Input positions that must be on a tile for each output position; more than one with strides
+    and halos."""
     convolution: bool = False
-    """Rows are positions of a field: they are never swapped with the output channels."""
+    """True if rows are positions of a field that must not be swapped with the output channels."""
     field: bool = False
-    """Rows are positions of a field, whatever the kernel: parts of it have two dimensions."""
+    """True if rows are positions of a field, whatever the kernel: parts of it have two
+    dimensions."""
     stored: bool = False
-    """The n columns are weights, which the planner lays out as the operand that it prefers them to be."""
+    """True if the n columns are weights, which the planner lays out as the operand that it
+    prefers."""
     packed_bytes: int = 0
-    """Of all tiles, for the copy of an input of few channels with kernel rows packed into its channels."""
+    """Bytes, over all tiles, of the copy of an input of few channels with kernel rows packed into
+    its channels."""
 
     @property
     def is_quarter(self) -> bool:
-        """Whether its operands are fp8."""
+        """Return whether its operands are fp8."""
         return self.element_bytes < HALF_BYTES
 
     @property
     def is_float(self) -> bool:
-        """Whether its operands are fp32."""
+        """Return whether its operands are fp32."""
         return self.element_bytes > HALF_BYTES
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
+        """Number of multiply-adds."""
         return self.groups * self.rows * self.k * self.n * self.taps
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The compiler options that a plan depends on."""
+    """Compiler options that a plan depends on."""
 
     available_memory_proportion: float = 0.6
     use_128bit_conv_unit_load: bool = False
@@ -96,47 +100,49 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cheapest plan found; cycles are those of the busiest tile."""
+    """Cheapest plan found; cycles are those of the busiest tile."""
 
     compute: int
     exchange: int
     steps: int
-    """Supersteps, each of which ends in a sync."""
+    """Number of supersteps, each of which ends in a sync."""
     tiles: int
     temporary_bytes: int
-    """Of a tile, for copies of the operands and partial sums: what availableMemoryProportion limits."""
+    """Bytes of a tile for copies of the operands and partial sums, which availableMemoryProportion
+    limits."""
     copies: tuple[int, int, int]
-    """Bytes of a tile for copies of the rows, of the columns, and of the sums: those that are the result are
-    no copy."""
+    """Bytes of a tile for copies of the rows, of the columns, and of the sums; sums that are the
+    result are not a copy."""
     receivers: tuple[int, int]
-    """Tiles that take the same part of the rows, and of the columns."""
+    """Number of tiles that receive the same part of the rows, and of the columns."""
     k_parts: int
-    """Tiles over which the sums are split."""
+    """Number of tiles over which the sums are split."""
     serial: int
-    """Parts that follow one another."""
+    """Number of parts that follow one another."""
     messages: int
-    """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial
-    sums."""
+    """Messages that a tile receives, each in one piece: blocks of channels of a field row, blocks
+    of weights, partial sums."""
     result_elements: int
-    """Of the fullest tile."""
+    """Elements of the result on the fullest tile."""
     row_parts: int
-    """Tiles over which the output channels are spread."""
+    """Number of tiles over which the output channels are spread."""
     splits: str
-    """How it is split, in words."""
+    """Description of the splits."""
     kind: str
-    """The vertex, where it is not that of the AMP units."""
+    """Name of the vertex, if it is not that of the AMP units."""
     fits: bool
-    """Whether `temporary_bytes` keep to availableMemoryProportion; otherwise it is the plan that needs
-    least."""
+    """True if `temporary_bytes` respect availableMemoryProportion; otherwise it is the plan with
+    the least memory."""
 
     @property
     def cycles(self) -> int:
-        """Without syncs."""
+        """Cycles without syncs."""
         return self.compute + self.exchange
 
     def copied_bytes(self, *, stay: tuple[bool, bool] = (False, False)) -> int:
-        """Of a tile, beside the operands and the result. Rows or columns that `stay` are where they are
-        taken: they are copied only if other tiles take them, too, or a part after the other."""
+        """Return the bytes of a tile for copies, beside the operands and the result. Rows or
+        columns that `stay` are already where they are read: they are copied only if several tiles
+        read them, or several parts one after the other."""
         *operands, sums = self.copies
         return sums + sum(
             0 if here and receivers == self.serial == 1 else size
@@ -146,13 +152,14 @@ class Plan:
 
 @lru_cache(maxsize=16384)
 def plan_product(product: Product, target: Target, options: PlanOptions, calibration: Calibration) -> Plan:
-    """The cheapest plan, operands swapped or not; equal products are planned once.
+    """Return the cheapest plan, with operands swapped or not; equal products are planned once.
 
-    Of a matmul with weights the planner prefers those where the weights stream past the rows, which are
-    loaded as coefficients: the others it charges for rearranging both operands and the result (ConvModel.cpp,
-    addTransformCycleEstimate). Here that counts as time too, although a run does not rearrange the weights:
-    otherwise less to multiply could take longer. Two activations are rearranged anyway. A plan that keeps to
-    availableMemoryProportion is the fastest of those that do; where none does, the smallest is taken.
+    For a matmul with weights the planner prefers plans where the weights stream past the rows,
+    which are loaded as coefficients. It charges the others for rearranging both operands and the
+    result (ConvModel.cpp, addTransformCycleEstimate). Here that charge also counts as time,
+    although a run does not rearrange the weights: otherwise a smaller product could take longer.
+    Two activations are rearranged in any case. The result is the fastest plan that respects
+    availableMemoryProportion, or the smallest if none does.
     """
     swapped = replace(product, rows=product.n, n=product.rows)
     if product.convolution:
@@ -171,23 +178,23 @@ def plan_product(product: Product, target: Target, options: PlanOptions, calibra
 
 
 def _transform_cycles(product: Product, tiles: int) -> float:
-    """What the planner charges for changing the layout of both operands and the result: a copy in pieces of
-    an element, which takes a quarter more than its bytes, and an exchange."""
+    """Return the planner's charge for changing the layout of both operands and the result: a copy
+    in pieces of an element, which takes a quarter more than its bytes, and an exchange."""
     sizes = product.rows * product.k + product.k * product.n + product.rows * product.n
     return v.TRANSFORM.cycles(product.groups * sizes / tiles, product.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """All ways to split a product that are tried, side by side: an array has an element for each of them.
-    What is counted is of the busiest tile, and of one serial part of one group where nothing else is said."""
+    """Ways to split a product that are tried, side by side: an array has an element for each of
+    them. Counts are for the busiest tile and, unless noted, for one serial part of one group."""
 
     product: Product
     target: Target
     groups: Array
-    """One after the other."""
+    """Groups that a tile computes one after the other."""
     shares: Array
-    """Into which the groups are parted: each has tiles of its own."""
+    """Number of shares of the groups; each share has tiles of its own."""
     channels: int
     """Input channels of a block: the AMP units take no fewer at a time."""
     units: Array
@@ -202,21 +209,21 @@ class _Ways:
     in_blocks: Array
     out_blocks: Array
     n: Array
-    """Output channels; what fills up the last block is not stored."""
+    """Output channels; the padding of the last block is not stored."""
     positions: Array
-    """Of the input: the rows' with their halo."""
+    """Positions of the input: the rows' with their halo."""
     input_bytes: Array
     padded_bytes: Array
-    """The input as it lies on the tile, its blocks of channels filled up."""
+    """Bytes of the input as it lies on the tile, with its blocks of channels padded."""
     weight_bytes: Array
     partial_bytes: Array
     is_cast: Array
-    """Whether sums become narrower without being added up: then a pass of its own casts them."""
+    """True if sums become narrower without being added up: then a pass of its own casts them."""
 
     @staticmethod
     def of(product: Product, target: Target, *, serial: bool) -> _Ways:
-        """A share of the groups has its tiles; k and n are spread over them, and rows over those that are
-        left."""
+        """Return all ways to split a product. Each share of the groups has its tiles; k and n are
+        spread over them, and rows over the remaining tiles."""
         channels = target.channel_block_bytes // product.element_bytes
         units = target.amp_units(product.element_bytes, product.partial_bytes)
         fewer = units > FEWER_UNITS and not product.is_quarter
@@ -259,23 +266,26 @@ class _Ways:
 
     @property
     def memory(self) -> Array:
-        """What availableMemoryProportion limits."""
+        """Bytes that availableMemoryProportion limits."""
         return self.groups * (self.padded_bytes + self.weight_bytes + self.partial_bytes)
 
     @property
     def steps(self) -> Array:
-        """Each serial part is exchanged and computed; then partial sums are exchanged and added up."""
+        """Number of supersteps: each serial part is exchanged and computed; then partial sums are
+        exchanged and added up."""
         found: Array = self.serial + np.where(self.k_split > 1, 1, 0)
         return found
 
     def exchange_cycles(self) -> Array:
-        """Operands that other tiles hold, and partial sums on their way to where they are added up.
+        """Return the cycles of exchanging operands that other tiles hold, and partial sums to the
+        tiles that add them up.
 
-        Of its inputs a tile has 1 / n_split already, of its weights 1 / row_split. Neighbours that receive
-        the same inputs share their bus (ExchangeEstimator.hpp), which they do where the splits of n come in
-        pairs. Parts of n that follow one another share their inputs, which are sent once, before the first
-        (the planner's broadcast before its loop). The planner always charges the first exchange of partial
-        sums; without a split of k there is none, and leaving it out there is nearer to the simulator.
+        A tile already has 1 / n_split of its inputs, and 1 / row_split of its weights. Neighbours
+        that receive the same inputs share their bus (ExchangeEstimator.hpp), which happens if the
+        splits of n come in pairs. Serial parts of n share their inputs, which are sent once, before
+        the first part (the planner's broadcast before its loop). The planner always charges the
+        first exchange of partial sums. Without a split of k there is none, and omitting it is
+        closer to the simulator.
         """
         rate = self.target.exchange_bytes_per_cycle
         shared = np.where(
@@ -288,19 +298,21 @@ class _Ways:
         return exchange
 
     def messages(self) -> Array:
-        """Received by a tile: of a block of channels the rows of its part of a field, which is taken to be as
-        high as it is wide, or all rows of a matmul, which have one dimension only."""
+        """Return the number of messages that a tile receives. For a block of channels these are the
+        rows of its part of a field, which is assumed to be as high as it is wide. For a matmul
+        it is one message for all rows, which have one dimension only."""
         product = self.product
         rows: Any = np.ceil(np.sqrt(self.positions) * PIECES_OF_A_ROW) if product.field else 1
-        # Who made the rows made 16 channels at a time: of quarters a block has two such pieces.
+        # The maker of the rows made 16 channels at a time: a block of quarters has two such pieces.
         pieces = max(1, self.channels // _MADE_CHANNELS)
         blocks = self.groups * self.in_blocks * (pieces * rows + product.taps * self.out_blocks)
         found: Array = blocks + np.where(self.k_split > 1, self.k_split, 0)
         return found
 
     def copies(self) -> Array:
-        """Input, weights and sums, a row each; sums that nothing else is done with are the result, and no
-        copy. Of quarters the results are halves, as the sums."""
+        """Return the bytes of input, weights and sums, a row each. Sums that need no further
+        processing are the result, and not a copy. For quarters the results are halves, like the
+        sums."""
         is_cast = self.is_cast & (not self.product.is_quarter)
         kept = (self.k_split > 1) | is_cast | (self.serial > 1)
         packed = self.product.packed_bytes / self.target.num_tiles
@@ -312,8 +324,9 @@ class _Ways:
 def _plan(
     product: Product, target: Target, options: PlanOptions, calibration: Calibration, *, swapped: bool
 ) -> Plan:
-    """The best of all ways, by groups that follow one another and by the AMP units at work. Parts that follow
-    one another only save memory: they are tried where the fastest way without them does not fit."""
+    """Return the best of all ways, over the groups that follow one another and the AMP units at
+    work. Serial parts only save memory: they are tried if the fastest way without them does not
+    fit."""
     for serial in (False, True):
         found = _Counted.of(_Ways.of(product, target, serial=serial), options, calibration)
         fastest = int(np.argmin(found.total))
@@ -324,20 +337,21 @@ def _plan(
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What all ways take, and which of them is taken."""
+    """Costs of all ways, from which one is chosen."""
 
     ways: _Ways
     compute: Array
     exchange: Array
     total: Array
-    """With syncs, which poplin's objective leaves out: they are a part of what is estimated."""
+    """Cycles with syncs, which poplin's objective leaves out, but which are part of the
+    estimate."""
     fits: Array
     is_other: Array
     other_kind: str
 
     @staticmethod
     def of(ways: _Ways, options: PlanOptions, calibration: Calibration) -> _Counted:
-        """Counted for that chip and its options."""
+        """Return the costs of all ways for a chip and its options."""
         compute, is_other, other_kind = _compute(ways, options, calibration)
         product = ways.product
         packed = product.packed_bytes / product.element_bytes / ways.target.num_tiles
@@ -349,12 +363,12 @@ class _Counted:
 
     @property
     def best(self) -> int:
-        """The fastest that fits or, where none does, the smallest."""
+        """Index of the fastest way that fits or, if none does, of the smallest."""
         wanted = np.where(self.fits, self.total, np.inf) if self.fits.any() else self.ways.memory
         return int(np.argmin(wanted))
 
     def plan(self, way: int, calibration: Calibration, *, swapped: bool) -> Plan:
-        """One of the ways."""
+        """Return the plan of one of the ways."""
         ways = self.ways
         splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
         busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
@@ -382,8 +396,8 @@ class _Counted:
 
 
 def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tuple[Array, Array, str]:
-    """Cycles of all that a tile computes, whether a vertex other than the AMP units' is the faster, and
-    which."""
+    """Return the compute cycles of a tile, whether another vertex than the AMP units' is faster,
+    and the name of that vertex."""
     product, workers = ways.product, ways.target.workers_per_tile
     load = ways.channels * ways.units * product.element_bytes / ways.target.coefficient_bytes_per_cycle
     if options.use_128bit_conv_unit_load:
@@ -392,13 +406,14 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
         product, ways.rows, ways.in_blocks, ways.out_blocks, load, ways.groups, workers, calibration
     )
     other, kind = _other_vertex(ways)
-    # The other vertices make whole results only: they are not taken where sums are split over tiles or time.
+    # The other vertices compute whole results only: they are not used if sums are split over tiles
+    # or time.
     is_other = (ways.k_split == 1) & (ways.serial == 1) & (other < amp)
     compute = np.where(is_other, other, amp)
     sums = ways.rows * ways.n
     if product.taps > 1:
-        # The 1x1 vertex sets its sums to zero in its first pass; the nx1 vertex has that done, 64 bits a
-        # cycle.
+        # The 1x1 vertex sets its sums to zero in its first pass; for the nx1 vertex that is a
+        # separate pass of 64 bits a cycle.
         compute += ways.groups * sums / (8 // product.partial_bytes)
     compute += v.PARTIALS_REDUCTION.cycles(
         np.ceil(ways.groups * sums / ways.k_split), ways.k_split, product.partial_bytes, workers
@@ -419,15 +434,17 @@ def amp_cycles(
     workers: int,
     calibration: Calibration,
 ) -> Array:
-    """The AMP vertex: for every block of weights, `load` it and have the workers stream their rows
-    through."""
+    """Return the cycles of the AMP vertex: for every block of weights, `load` it and have the
+    workers stream their rows through."""
     worker_rows = np.ceil(rows / workers)
     if product.taps > 1:
-        # A worker takes whole rows of the field, as far as it has so many positions: each begins anew.
+        # A worker processes whole rows of the field, if it has so many positions: each row starts
+        # anew.
         width = np.minimum(worker_rows, product.width)
         row = (v.AMP_NX1_FLOAT_ROWS if product.is_float else v.AMP_NX1_ROWS).cycles(width)
         worker = v.AMP_NX1_WORKER + np.ceil(worker_rows / width) * row
-        # Nobody measured quarters here alone: half of what the 1x1 vertex's block takes is assumed.
+        # There is no measurement of quarters here alone: half of the 1x1 vertex's cycles for a
+        # block is assumed.
         tap = calibration.fp8_block_cycles / 2 if product.is_quarter else v.AMP_NX1_TAP
         block = product.taps * (tap + load + workers * worker)
         return v.AMP_NX1.cycles(groups, in_blocks, out_blocks, block)
@@ -442,8 +459,9 @@ def amp_cycles(
 
 
 def _other_vertex(ways: _Ways) -> tuple[Array, str]:
-    """What the outer product vertex takes, where there is one input channel, or else the dot product vertex;
-    neither takes fields. Quarters become halves for the latter (section 3.3)."""
+    """Return the cycles of the outer product vertex for one input channel, else those of the dot
+    product vertex. Neither supports fields. Quarters become halves for the dot product (section
+    3.3)."""
     product, workers = ways.product, ways.target.workers_per_tile
     if product.taps > 1 or product.convolution:
         return np.full(ways.rows.shape, np.inf), ""

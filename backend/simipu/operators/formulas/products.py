@@ -1,4 +1,5 @@
-"""Products: matmuls, convolutions and recurrent networks, which `plan` splits over the tiles (section 3)."""
+"""Costs of products: matmuls, convolutions and recurrent networks, which `plan` splits over the
+tiles (section 3)."""
 
 from __future__ import annotations
 
@@ -23,35 +24,39 @@ from simipu.operators.formulas.vertices import (
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
 
-MOST_RECEIVERS = 7
-"""Tiles that an operand goes to as it is; for more it is copied into the plan's layout first, once
-(Convolution.cpp, convolutionPreprocess; section 3.6)."""
+MAX_RECEIVERS = 7
+"""Maximum number of tiles that receive an operand without a copy; for more tiles it is first copied
+into the plan's layout, once (Convolution.cpp, convolutionPreprocess; section 3.6)."""
 FEW_CHANNELS, PACKED_ROWS = 16, (4, 2, 1)
-"""Input channels of a block of halves; where there are fewer, poplin packs as many kernel rows into them as
-fit, of these (ConvPlan.cpp; section 3.2)."""
+"""Input channels of a block of halves, and the numbers of kernel rows that poplin packs. If there
+are fewer channels, it packs the largest of these numbers that fits into a block (ConvPlan.cpp;
+section 3.2)."""
 SLIC_CHANNELS = 4
-"""Of a group up to which the SLIC vertex takes several groups at once (section 3.4)."""
+"""Maximum number of channels of a group for which the SLIC vertex takes several groups at once
+(section 3.4)."""
 NARROW_BLOCK = 16
-"""Channels of several groups that the SLIC and VMAC vertices take together."""
+"""Channels of several groups that the SLIC and VMAC vertices process together."""
 FIELD_PARTS = 4
-"""Into which a field's height is taken to be split: each needs the kernel's rows beyond its own. Assumed;
-poplin's planner chooses it for each convolution (section 3.1)."""
+"""Assumed number of parts into which a field's height is split; each needs the kernel's rows beyond
+its own. Poplin's planner chooses it for each convolution (section 3.1)."""
 _GATES = 4
-"""Passes over all gates of a recurrent step: activations, products and sums of them. Assumed (section
-7.1)."""
+"""Passes over all gates of a recurrent step: activations, products and sums of them. Assumed
+(section 7.1)."""
 _GATE_HALF, _GATE_FLOAT = InnerLoop(5, 4), InnerLoop(5, 2)
 _PARTS_OF_A_STEP = 2
-"""Of a recurrent step's input, which is sliced out, and its output, which is written back."""
+"""Slices of a recurrent step: its input, which is sliced out, and its output, which is written
+back."""
 
 
 Formula = Callable[[Context], Work]
 
 
 def matmul(context: Context) -> Work:
-    """Batch dimensions that both operands have are groups; those of one alone are more rows, or columns.
+    """Return the cost of MatMul. Batch dimensions that both operands have are groups; those of only
+    one are more rows, or columns.
 
-    Weights wait in the layout that the plan wants; of two activations both have to be brought into it, in
-    small pieces where a Transpose has just broken their layout.
+    Weights already have the layout that the plan needs. Two activations both have to be brought
+    into it, in small pieces if a Transpose has just fragmented their layout.
     """
     left, right = context.operands
     groups, rows, n = _matrices(left.shape, right.shape)
@@ -63,7 +68,8 @@ def matmul(context: Context) -> Work:
 
 
 def _matrices(left: Sequence[int], right: Sequence[int]) -> tuple[int, int, int]:
-    """Groups, rows and columns of a matmul of operands of those shapes, a vector being one row or column."""
+    """Return groups, rows and columns of a matmul of operands of those shapes; a vector is one row
+    or column."""
     heads = zip(reversed(left[:-2]), reversed(right[:-2]), strict=False)
     groups = max(1, math.prod(min(pair) for pair in heads))
     columns = math.prod(right[:-2]) * (right[-1] if len(right) > 1 else 1)
@@ -71,8 +77,8 @@ def _matrices(left: Sequence[int], right: Sequence[int]) -> tuple[int, int, int]
 
 
 def with_stored(context: Context, product: Product) -> Product:
-    """The same with the weights as its columns, where one of the operands is known: it does not matter
-    which."""
+    """Return the product with the weights as its columns, if one of the operands is constant,
+    whichever it is."""
     known = [context.is_constant(i) for i in range(2)]
     if known == [True, False]:
         product = replace(product, rows=product.n, n=product.rows)
@@ -80,10 +86,10 @@ def with_stored(context: Context, product: Product) -> Product:
 
 
 def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = (-1, -2)) -> Work:
-    """What it takes to bring activations into the layout of a plan; weights lie so.
+    """Add the cost of bringing activations into the layout of a plan; weights already have it.
 
-    Of two activations both are brought there by a copy of their own; one alone is received in place, unless
-    what is to be added up does not lie in whole blocks. `axes` are those of the sums.
+    Two activations are each brought there by a copy of their own. A single one is received in
+    place, unless the elements to sum do not lie in whole blocks. `axes` are those of the sums.
     """
     found = [
         (value, operand_atom(value, context.layout(i), axes[i]), context.layout(i))
@@ -91,7 +97,7 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
         if context.layout(i) is not None and not context.is_constant(i)
     ]
     is_dynamic = not any(context.is_constant(i) for i in range(len(context.operands)))
-    if not is_dynamic and work.broadcasts <= MOST_RECEIVERS:
+    if not is_dynamic and work.broadcasts <= MAX_RECEIVERS:
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
     sizes = [context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found]
     copied = sum(sizes)
@@ -106,7 +112,8 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
 
 
 def gemm(context: Context) -> Work:
-    """Transposed operands cost nothing: they are weights, or are laid out so by who makes them."""
+    """Return the cost of Gemm. Transposed operands cost nothing: they are weights, or their makers
+    lay them out that way."""
     left, right = context.operands
     rows, n = (max(1, size) for size in context.result.shape)
     product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
@@ -116,8 +123,8 @@ def gemm(context: Context) -> Work:
 
 
 def convolution(context: Context) -> Work:
-    """The rows of the product are the positions of the result, or of what is spread out where it is a
-    transposed one."""
+    """Return the cost of a convolution. The rows of the product are the positions of the result or,
+    for a transposed convolution, of its input."""
     source, weights = context.operands
     kernel = tuple(weights.shape[2:]) or (1,)
     if _is_patched(context, kernel):
@@ -130,7 +137,8 @@ def convolution(context: Context) -> Work:
 
 
 def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
-    """Whether every input position is in one patch: the stride is the kernel, and nothing is padded."""
+    """Return whether every input position is in one patch: the stride equals the kernel, and
+    nothing is padded."""
     if context.node.op_type != "Conv" or math.prod(kernel) == 1 or context.attribute("group", 1) != 1:
         return False
     whole = tuple(context.attribute("strides", [])) == tuple(kernel)
@@ -139,8 +147,9 @@ def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
 
 
 def _patched(context: Context, source: Value, weights: Value) -> Work:
-    """A product of patches: poplin expands the kernel's positions into the input channels. What comes from
-    the host lies so; activations are rearranged, as much of a patch's row at a time as can be."""
+    """Return the cost of a product of patches: poplin expands the kernel's positions into the input
+    channels. Input from the host already lies that way; activations are rearranged, in parts of a
+    patch's row that are as long as possible."""
     element, partial = find_widths(context, source, weights)
     k, n = math.prod(weights.shape[1:]), weights.shape[0]
     rows = max(1, context.result.size // max(1, n))
@@ -194,23 +203,24 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
 
 
 def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
-    """Input positions for each output position: strides, and the kernel rows beyond a tile's part."""
+    """Return the input positions for each output position: strides, and the kernel rows beyond a
+    tile's part."""
     positions = math.prod(source.shape[2:]) / max(1, math.prod(field.shape[2:]))
     return positions * (1 + FIELD_PARTS * (kernel[0] - 1) / max(1, source.shape[2]))
 
 
 def _grouped(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
-    """Groups of one to four channels: the fastest of the AMP units, which would be idle for the most part, of
-    the SLIC vertex over blocks of 16 channels and, with one filter a channel, of the VMAC vertex (section
-    3.4)."""
+    """Return the cost of groups of one to four channels, by the fastest of three vertices. These
+    are the AMP units, which would be mostly idle, the SLIC vertex over blocks of 16 channels and,
+    with one filter a channel, the VMAC vertex (section 3.4)."""
     narrow = _narrow_groups(context, product, kernel)
     wide = _cast_and_planned(context, product) if product.k > 1 else narrow
     return min(narrow, wide, key=lambda work: work.compute + work.exchange)
 
 
 def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
-    """Blocks of 16 channels are spread over the tiles first, then their positions; more blocks than tiles
-    take rounds."""
+    """Return the cost of the SLIC or VMAC vertex. Blocks of 16 channels are spread over the tiles
+    first, then their positions; more blocks than tiles take rounds."""
     workers, num_tiles, fitted = (
         context.target.workers_per_tile,
         context.target.num_tiles,
@@ -221,8 +231,8 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
     rows = math.ceil(product.rows / min(tiles, product.rows))
     rounds = math.ceil(blocks / num_tiles)
     runs = math.ceil(rows / product.width / workers)
-    # With strides the vertex reads the positions of a row that it leaves out, too: the halo's root is taken
-    # for their share along a row.
+    # With strides the vertex also reads the positions of a row that it skips: the halo's root is
+    # used as their share along a row.
     row = max(1.0, product.inputs_per_row) ** 0.5 * min(rows, product.width)
     passes = 1 if product.partial_bytes == HALF_BYTES else 2
     slic = SLIC.cycles(rows, runs, row, kernel, passes, workers)
@@ -244,8 +254,8 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
 
 
 def _cast_and_planned(context: Context, product: Product) -> Work:
-    """The planned product; activations that are wider than fp8 weights are cast first (PopRT puts a Cast
-    before each)."""
+    """Return the cost of the planned product. Activations that are wider than fp8 weights are cast
+    first (PopRT puts a Cast before each)."""
     work = planned(context, product)
     wide = [
         value
@@ -265,13 +275,13 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
 
 
 def planned(context: Context, product: Product) -> Work:
-    """A product with operands that lie and are as its plan wants them."""
+    """Return the cost of a product whose operands have the layout and type that its plan needs."""
     plan = plan_product(product, context.target, context.plan_options, context.calibration.planning)
-    # What goes to many tiles is brought into the plan's layout first, once.
+    # An operand for many tiles is first brought into the plan's layout, once.
     rearranged = sum(
         context.bytes_per_tile(value)
         for i, (value, receivers) in enumerate(zip(context.inputs[:2], plan.receivers, strict=False))
-        if value is not None and context.layout(i) is not None and receivers > MOST_RECEIVERS
+        if value is not None and context.layout(i) is not None and receivers > MAX_RECEIVERS
     )
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
@@ -290,8 +300,9 @@ def planned(context: Context, product: Product) -> Work:
 
 
 def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
-    """Weights wait where they are taken, and so do rows that a product has left whole where the next takes
-    them, as the scores of attention (section 8.1)."""
+    """Return the bytes of copies. Weights are already where they are read, and so are rows that a
+    product left whole where the next one reads them, such as the scores of attention (section
+    8.1)."""
     left, value = context.layout(0), context.inputs[0]
     stored = product.stored or (product.field and context.is_constant(1))
     whole = (
@@ -305,14 +316,14 @@ def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
 
 
 def _result_layout(plan: Plan, context: Context) -> Layout:
-    """As the plan splits it."""
+    """Return the layout of the result, as the plan splits it."""
     size = max(1, context.result.size)
     imbalance = max(1.0, plan.result_elements * context.target.num_tiles / size)
     return _blocks_of_channels(context, imbalance, plan.row_parts)
 
 
 def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> Layout:
-    """Blocks of output channels, which are spread over so many tiles."""
+    """Return a layout of blocks of output channels, which are spread over `row_parts` tiles."""
     value = context.result
     axis = 1 if "Conv" in context.node.op_type and len(value.shape) > 1 else max(0, len(value.shape) - 1)
     length = max(1, value.shape[axis]) if value.shape else 1
@@ -327,13 +338,13 @@ def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> L
 
 
 def _code(plan: Plan, product: Product) -> Code:
-    """Of its vertices, and of the exchange of what a tile receives."""
+    """Return the code of its vertices, and of the exchange of what a tile receives."""
     return (FIELD if product.taps > 1 else PRODUCT).with_messages(plan.messages)
 
 
 def _with_bias(context: Context, work: Work) -> Work:
-    """A bias is a vector that is added afterwards, in a step of its own, as by Add: poplin::addBias is no
-    part of the product's vertex."""
+    """Add the cost of a bias: a vector that is added afterwards, in a step of its own, as by Add.
+    poplin::addBias is not part of the product's vertex."""
     bias_input = 2
     bias = context.inputs[bias_input] if context.has(bias_input) else None
     if bias is None:
@@ -353,12 +364,12 @@ def _with_bias(context: Context, work: Work) -> Work:
 
 
 def recurrent(context: Context) -> Work:
-    """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates;
-    directions follow.
+    """Return the cost of LSTM, GRU and RNN: for each step of the sequence a product of input and
+    state, and the gates; directions follow one another.
 
-    A GRU has two products: its candidate needs the gates' result. As in poplin's fully connected layers the
-    weights are the field that streams past, and the batch its output channels. A step's input is sliced out,
-    its output written back.
+    A GRU has two products, because its candidate needs the gates' result. As in poplin's fully
+    connected layers the weights are the field that streams past, and the batch is its output
+    channels. A step's input is sliced out, its output written back.
     """
     source, weights = context.operands
     length, batch, width = source.shape
@@ -391,7 +402,7 @@ def recurrent(context: Context) -> Work:
 
 
 def find_widths(context: Context, left: Value, right: Value) -> tuple[int, int]:
-    """Bytes of an element, which is as narrow as the narrower operand, and of a partial sum: quarters have
+    """Return the bytes of an element, the narrower operand's, and of a partial sum: quarters have
     half partials only."""
     element = min(4, left.bytes_per_element, right.bytes_per_element)
     halves = element < HALF_BYTES or (element == HALF_BYTES and context.half_partials)

@@ -1,4 +1,5 @@
-"""Operators that look at many elements for a result: reductions, softmax, norms and pools (section 5)."""
+"""Costs of operators that read many elements for a result: reductions, softmax, norms and pools
+(section 5)."""
 
 from __future__ import annotations
 
@@ -25,38 +26,40 @@ from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
 _LOAD_BYTES = 8
-"""That a tile reads in a cycle: a reduction does nothing else with its elements (section 5.1)."""
+"""Bytes that a tile reads in a cycle: a reduction does nothing else with its elements (section
+5.1)."""
 _POOL_VECTOR = 4
-"""Channels that a pool looks at together (section 5.4)."""
+"""Channels that a pool processes together (section 5.4)."""
 _PASSES = 2
-"""Of a norm with vectors: a factor and a summand."""
+"""Passes of a norm with vectors: a factor and a summand."""
 _CHANNELS_LAST = 2
-"""Axes of a tensor whose norm is of its rows; of more, channels are the second."""
+"""Number of axes of a tensor whose norm is over its rows; with more axes, the channels are the
+second."""
 _OF_CHANNELS = ("GroupNormalization", "InstanceNormalization")
 _EXP_START = 55
 _EXP, _EXP_FLOAT = InnerLoop(4, 4), InnerLoop(6, 2)
 _OF_A_ROW_BYTES = 12
-"""Of its largest element, its sum and the inverse of that, in float."""
+"""Temporary bytes of a row: its largest element, its sum and the inverse of the sum, in float."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a tensor along one axis, as they lie on the fullest tile."""
+    """Rows of a tensor along one axis, as they lie on the fullest tile."""
 
     elements: int
     count: int
-    """Rows, or parts of rows, of which the tile has any."""
+    """Number of rows of which the tile has at least a part."""
     run: int
-    """Elements of a row that follow one another."""
+    """Contiguous elements of a row."""
     parts: int
-    """Tiles over which a row is spread."""
+    """Number of tiles over which a row is spread."""
     element_bytes: int
     grain: int
 
     @staticmethod
     def of(context: Context, value: Value, layout: Layout | None, axis: int) -> _Rows:
-        """Rows along `axis` of a tensor that lies so; those of another axis are brought together first, by
-        who calls."""
+        """Return the rows along `axis` of a tensor with that layout. The caller first brings
+        together the rows of another axis."""
         length = max(1, value.shape[axis] if value.shape else 1)
         lay = layout or linear("", value)
         elements = context.fullest(value.size, lay)
@@ -75,7 +78,8 @@ class _Rows:
 
     @staticmethod
     def of_groups(context: Context, value: Value, layout: Layout | None, groups: int) -> _Rows:
-        """Groups of channels with all their positions, each spread over its share of the tiles."""
+        """Return groups of channels with all their positions, each spread over its share of the
+        tiles."""
         lay = layout or linear("", value)
         elements = context.fullest(value.size, lay)
         parts = max(1, context.target.num_tiles // groups)
@@ -84,37 +88,38 @@ class _Rows:
 
     @property
     def pieces(self) -> int:
-        """Of a row, on the tile."""
+        """Number of pieces of a row on the tile."""
         return max(1, round(self.elements / max(1, self.count) / self.run))
 
     def reduce_cycles(self, workers: int) -> float:
-        """Adding up each row, or finding its largest: pieces are copied together first."""
+        """Return the cycles of adding up each row, or finding its largest element: pieces are
+        copied together first."""
         together = self.elements * self.element_bytes / _LOAD_BYTES + 60 if self.pieces > 1 else 0.0
         own = self.run * self.pieces
         return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers, self.grain)
 
     def across_cycles(self, workers: int) -> float:
-        """Adding up the parts of rows that several tiles have."""
+        """Return the cycles of adding up the parts of rows that several tiles have."""
         if self.parts == 1:
             return 0.0
         return CONTINUOUS_REDUCE.cycles(math.ceil(self.count / self.parts), self.parts, 4, workers, 2)
 
     def broadcast_cycles(self, workers: int) -> float:
-        """A pass with a value for each row."""
+        """Return the cycles of a pass with a value for each row."""
         return OUTER_VECTOR.cycles(
             self.count * self.pieces, self.run, self.element_bytes, workers, self.grain
         )
 
 
 def softmax(context: Context) -> Work:
-    """The stable form that PopART always takes: the largest, the differences, their exponentials, their sum,
-    the quotients."""
+    """Return the cost of Softmax in the stable form that PopART always uses: the largest element,
+    the differences, their exponentials, their sum, the quotients."""
     return softmax_of(context, context.source, context.source_layout, context.attribute("axis", -1))
 
 
 def softmax_of(context: Context, value: Value, layout: Layout | None = None, axis: int = -1) -> Work:
-    """The same of any tensor: two reductions, three passes, and the inverses of the sums, which are floats
-    (popnn's NonLinearity.cpp; section 5.2)."""
+    """Return the cost of a softmax of any tensor: two reductions, three passes, and the inverses of
+    the sums, which are floats (popnn's NonLinearity.cpp; section 5.2)."""
     rows = _Rows.of(context, value, layout, axis)
     workers = context.target.workers_per_tile
     exp = _EXP_FLOAT if is_wide(value) else _EXP
@@ -130,23 +135,26 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
         exchange,
         steps=4 if split else 1,
         local_steps=6,
-        # In place but for the largest of each row, its sum and the sum's inverse.
+        # In place except for the largest of each row, its sum and the sum's inverse.
         temporary=rows.count * _OF_A_ROW_BYTES,
         layout=layout,
     )
 
 
 def fast_norm(context: Context) -> Work:
-    """A norm of whole rows in one vertex: each row is brought to one tile, with the vectors that scale it;
-    fewer rows than tiles are cut, and their sums added up in between (section 5.3).
+    """Return the cost of a norm of whole rows in one vertex. Each row is brought to one tile, with
+    the vectors that scale it. If there are fewer rows than tiles they are cut, and their sums added
+    up in between (section 5.3).
 
-    PopRT's FastNorm is not public; NormCE, by the same people, is, and both are counted as that.
+    PopRT's FastNorm is not public. NormCE, by the same authors, is public, and both cost the same
+    here.
     """
     return _by_rows(context, "norm", FAST_NORM, [each for each in context.inputs[1:3] if each])
 
 
 def fast_softmax(context: Context) -> Work:
-    """A softmax of whole rows in one vertex, as SoftmaxV2 and V3 are (section 5.2)."""
+    """Return the cost of a softmax of whole rows in one vertex, as in SoftmaxV2 and V3 (section
+    5.2)."""
     return _by_rows(context, "softmax", FAST_SOFTMAX, [])
 
 
@@ -173,16 +181,17 @@ def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[V
         context.exchange_cycles(received),
         steps=1 if parts == 1 else 2,
         local_steps=1,
-        # Rows are brought together; in place, that is all.
+        # Rows are brought together, then processed in place.
         temporary=moved,
         layout=replace(linear(context.node.output[0], value), imbalance=max(1.0, imbalance)),
     )
 
 
 def norm(context: Context) -> Work:
-    """Sums and sums of squares, the inverse deviation, and four passes: less the mean, times the inverse,
-    times gamma, plus beta. PopART's group norm wants groups of four channels, and gives the result back as
-    the source was: two regroupings, element by element (section 5.3)."""
+    """Return the cost of a norm: sums and sums of squares, the inverse deviation, and four passes:
+    minus the mean, times the inverse, times gamma, plus beta. PopART's group norm needs groups of
+    four channels, and returns the result in the source's layout: two regroupings, element by
+    element (section 5.3)."""
     value, layout = context.source, context.source_layout
     workers, width = context.target.workers_per_tile, value.bytes_per_element
     if len(value.shape) > _CHANNELS_LAST and context.node.op_type in _OF_CHANNELS:
@@ -211,8 +220,8 @@ def norm(context: Context) -> Work:
 
 
 def reduction(context: Context) -> Work:
-    """One stage where every tile has results of its own to add up, else a second that adds up the tiles'
-    partial results."""
+    """Return the cost of a reduction. It has one stage if every tile has results of its own to add
+    up, else a second that adds up the tiles' partial results."""
     stages = 1 if context.result.size >= context.target.num_tiles else 2
     elements = context.per_tile(context.source.size)
     read = elements * context.source.bytes_per_element / _LOAD_BYTES
@@ -220,8 +229,8 @@ def reduction(context: Context) -> Work:
 
 
 def pool(context: Context) -> Work:
-    """Every position of the kernel is looked at for each result; the input is exchanged as a whole, for its
-    halos."""
+    """Return the cost of a pool. It reads every position of the kernel for each result; the whole
+    input is exchanged, for its halos."""
     taps = math.prod(context.attribute("kernel_shape", [1]))
     workers = context.target.workers_per_tile
     vectors = math.ceil(context.per_tile(context.result.size) / _POOL_VECTOR / workers)

@@ -1,8 +1,8 @@
-"""The vertices of poplibs whose cycles the cost model counts: one literal each, with its formula.
+"""Vertices of poplibs whose cycles the cost model counts: one literal each, with its formula.
 
-Every number is one of poplibs' cycle estimators (graphcore/poplibs at 7eac0f26; docs/ipu-performance.md names
-file and section) but for two of `Slic`, which are chosen. Cycles of a worker become cycles of a tile times
-the number of workers, which take turns.
+Every number is from one of poplibs' cycle estimators (graphcore/poplibs at 7eac0f26;
+docs/ipu-performance.md names file and section), except two of `Slic`, which are chosen. Cycles of a
+worker become cycles of a tile times the number of workers, which take turns.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from simipu.target import HALF_BYTES
 Array = npt.NDArray[Any]
 
 PIPELINE_DEPTH = 3
-"""Rows that are on their way through the AMP units at a time: fewer are not streamed but pushed through, one
-by one."""
+"""Number of rows that the AMP units process at a time: fewer rows are not streamed but pushed
+through, one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLoop:
-    """Cycles of a worker that has the AMP units take `n` rows against one block of weights.
+    """Cycles of a worker whose AMP units process `n` rows with one block of weights.
 
     n:       0       1       2     | 3      4      5 ...
     cycles:  short + n * short_row | full + (n - 3) * row
@@ -37,7 +37,7 @@ class RowLoop:
     row: int
 
     def cycles(self, rows: Array) -> Array:
-        """Of a worker for so many rows."""
+        """Return the cycles of a worker for `rows` rows."""
         found: Array = np.where(
             rows < PIPELINE_DEPTH,
             self.short + self.short_row * rows,
@@ -48,7 +48,7 @@ class RowLoop:
 
 @dataclass(frozen=True, slots=True)
 class AmpVertex:
-    """The loops around the blocks of weights: groups, blocks of input channels, of output channels."""
+    """Loops around the blocks of weights: groups, blocks of input channels, of output channels."""
 
     start: float
     group: float = 0
@@ -56,7 +56,7 @@ class AmpVertex:
     out_block: float = 0
 
     def cycles(self, groups: Array | int, in_blocks: Array, out_blocks: Array, block: Array) -> Array:
-        """Of a tile, where each block takes `block`."""
+        """Return the cycles of a tile if each block takes `block` cycles."""
         inner = self.in_block + out_blocks * (self.out_block + block)
         found: Array = self.start + groups * (self.group + in_blocks * inner)
         return found
@@ -68,39 +68,43 @@ AMP_1X1 = AmpVertex(start=92, group=13, in_block=15, out_block=25.5)
 AMP_1X1_ROWS = RowLoop(short=17, short_row=9, full=31, row=4)
 AMP_1X1_FLOAT_ROWS = RowLoop(short=47, short_row=0, full=46, row=8)
 AMP_1X1_FLOAT_ZERO = RowLoop(short=2, short_row=8, full=26, row=8)
-"""More of its first pass, which sets the sums of floats to zero, an output channel after the other."""
+"""Additional cycles of its first pass, which sets the sums of floats to zero, one output channel
+after the other."""
 AMP_1X1_QUARTER = AmpVertex(start=92)
-"""Its loops are within `Calibration.fp8_block_cycles`."""
+"""Vertex for fp8, whose loops are part of `Calibration.fp8_block_cycles`."""
 AMP_QUARTER_ROW = 4
-"""Cycles of a worker for a row of quarters, streamed or not: 32 channels of 8 bits at 8 bytes a cycle."""
+"""Cycles of a worker for a row of quarters, streamed or not: 32 channels of 8 bits at 8 bytes a
+cycle."""
 
 AMP_NX1 = AmpVertex(start=109, group=16, in_block=14, out_block=14)
 AMP_NX1_ROWS = RowLoop(short=19, short_row=4, full=28, row=4)
 AMP_NX1_FLOAT_ROWS = RowLoop(short=16, short_row=11, full=39, row=8)
 AMP_NX1_TAP, AMP_NX1_WORKER = 45, 18
-"""Of the nx1 vertex: for each kernel position, loop and pointers; and of each worker for it, before its first
-row."""
+"""Cycles of the nx1 vertex: for each kernel position, loop and pointers; and of each worker for it,
+before its first row."""
 
 SUPERVISOR_START = 92
-"""Launching the workers of a vertex of products from the supervisor."""
+"""Cycles of launching the workers of a product's vertex from the supervisor."""
 CAST_WORKER, CAST_VECTOR = 26, 2
-"""Of a worker that casts partial sums: start, and elements in a cycle (section 3.5)."""
+"""Start cycles of a worker that casts partial sums, and elements that it casts in a cycle (section
+3.5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class OuterProduct:
-    """One input channel: every worker multiplies its rows with all columns (section 3.3)."""
+    """Vertex for one input channel: every worker multiplies its rows with all columns (section
+    3.3)."""
 
     worker: int = 25
     group: int = 11
     row: int = 6
     prologue: int = 12
-    """Columns that are on their way before the loop begins."""
+    """Columns that are in the pipeline before the loop begins."""
 
     def cycles(
         self, groups: Array | int, rows: Array, columns: Array, element_bytes: int, workers: int
     ) -> Array:
-        """Of a tile."""
+        """Return the cycles of a tile."""
         row = self.row + np.maximum(0, columns - self.prologue) / (8 // element_bytes)
         found: Array = workers * (self.worker + groups * (self.group + np.ceil(rows / workers) * row))
         return found
@@ -108,17 +112,19 @@ class OuterProduct:
 
 @dataclass(frozen=True, slots=True)
 class DotProduct:
-    """Every output on its own, a vector of both operands at a time (section 3.3)."""
+    """Vertex that computes every output separately, a vector of both operands at a time (section
+    3.3)."""
 
     output: int = 7
     half_output: int = 4
-    """More where operands and sums are halves."""
+    """Additional cycles if operands and sums are halves."""
     row: int = 10
 
     def cycles(
         self, groups: Array | int, outputs: Array, rows: Array, k: int, widths: tuple[int, int], workers: int
     ) -> Array:
-        """Of a tile, for `k` channels of elements and partial sums of those `widths` in bytes."""
+        """Return the cycles of a tile for `k` channels of elements and partial sums of those
+        `widths` in bytes."""
         element_bytes, partial_bytes = widths
         vector = 8 // element_bytes
         # Rows that do not begin at 64 bits are read twice.
@@ -132,16 +138,18 @@ class DotProduct:
 
 @dataclass(frozen=True, slots=True)
 class PartialsReduction:
-    """Adding up the partial sums of several tiles in up to three stages (ConvReducePlan.cpp, section 3.5)."""
+    """Sum of the partial sums of several tiles in up to three stages (ConvReducePlan.cpp, section
+    3.5)."""
 
     worker: int = 32
     loop: int = 8
     partial: int = 3
     stage_depths: tuple[int, int] = (16, 125)
-    """Partial sums of an output from which it takes two stages, and three: messages cost memory."""
+    """Numbers of partial sums of an output from which it takes two stages, and three: messages cost
+    memory."""
 
     def cycles(self, outputs: Array, depth: Array, partial_bytes: int, workers: int) -> Array:
-        """Of a tile with so many outputs; nothing where there is one sum of each."""
+        """Return the cycles of a tile with `outputs` outputs; 0 for one sum of each."""
         shallow, deep = self.stage_depths
         stages = np.where(depth < shallow, 1, np.where(depth < deep, 2, 3))
         stage_depth = np.ceil(depth ** (1 / stages))
@@ -152,51 +160,54 @@ class PartialsReduction:
 
 @dataclass(frozen=True, slots=True)
 class SerialSlice:
-    """The dynamic slice that each part of a serially split product needs of its weights (section 3.5)."""
+    """Dynamic slice of its weights for each part of a serially split product (section 3.5)."""
 
     worker: int = 63
     vector: int = 2
-    """For each 8 bytes."""
+    """Cycles for each 8 bytes."""
     supervisor: int = 25
 
     def cycles(self, num_bytes: Array, workers: int) -> Array:
-        """Of a tile, for so many bytes."""
+        """Return the cycles of a tile for `num_bytes` bytes."""
         found: Array = workers * (self.worker + self.vector * num_bytes / (8 * workers)) + self.supervisor
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Vmac:
-    """Depthwise convolutions, eight channels at a time: a worker adds up the kernel's positions (section
-    3.4)."""
+    """Vertex for depthwise convolutions, eight channels at a time: a worker adds up the kernel's
+    positions (section 3.4)."""
 
     position: int = 25
     tap: int = 3
 
     def cycles(self, positions: int, taps: int, workers: int) -> int:
-        """Of a tile with so many output positions of 16 channels, which are two rounds."""
+        """Return the cycles of a tile with `positions` output positions of 16 channels, which take
+        two rounds."""
         return 2 * math.ceil(positions / workers) * workers * (self.position + self.tap * (taps - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Slic:
-    """Groups of few channels in blocks of 16: four kernel positions of a row at a time (section 3.4)."""
+    """Vertex for groups of few channels in blocks of 16: four kernel positions of a row at a time
+    (section 3.4)."""
 
     start: int = 150
-    """Chosen."""
+    """Start cycles. Chosen."""
     load: int = 50
-    """Of a block's weights for such a sub-kernel."""
+    """Cycles of loading a block's weights for such a sub-kernel."""
     run: int = 25
-    """Of a worker for each row of the field."""
+    """Cycles of a worker for each row of the field."""
     zeroed: int = 8
-    """Of an output position: its partial sums are set to zero, and cast when they are done. Chosen."""
+    """Cycles of an output position, whose partial sums are set to zero, and cast at the end.
+    Chosen."""
     taps: int = 4
 
     def cycles(
         self, positions: int, runs: int, row: float, kernel: tuple[int, ...], passes: int, workers: int
     ) -> float:
-        """Of a tile with so many output positions, of which a worker has `runs` rows that take `row` cycles a
-        pass."""
+        """Return the cycles of a tile with `positions` output positions. A worker has `runs` rows,
+        which take `row` cycles a pass."""
         sub_kernels = math.ceil(kernel[-1] / self.taps) * math.prod(kernel[:-1])
         worker = runs * (self.run + row)
         return self.start + sub_kernels * passes * (self.load + workers * worker) + self.zeroed * positions
@@ -204,16 +215,18 @@ class Slic:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """What poplin's planner expects of changing a layout: copying the elements one by one, a quarter more
-    than their bytes, and exchanging them (ConvModel.cpp, addTransformCycleEstimate; section 3.6)."""
+    """Cost of changing a layout as poplin's planner estimates it: copying the elements one by one,
+    a quarter more than their bytes, and exchanging them (ConvModel.cpp, addTransformCycleEstimate;
+    section 3.6)."""
 
     copy: float = 5 / 4
     copy_bytes: int = 8
-    """The most that are copied in a cycle."""
+    """Maximum number of bytes that are copied in a cycle."""
     exchange: float = 1 / 4
 
     def cycles(self, elements: float, element_bytes: int) -> float:
-        """Of a tile with so many elements. The planner counts quarters as the halves that they become."""
+        """Return the cycles of a tile with `elements` elements. The planner counts quarters as the
+        halves that they become."""
         width = max(HALF_BYTES, element_bytes)
         return elements * width * (self.copy / min(self.copy_bytes, width) + self.exchange)
 
@@ -224,37 +237,40 @@ PARTIALS_REDUCTION, SERIAL_SLICE = PartialsReduction(), SerialSlice()
 VMAC, SLIC = Vmac(), Slic()
 REARRANGE_START = 587
 REARRANGE_CYCLES_PER_BYTE = {8: 0.44, 4: 3.1, 2: 5.15}
-"""Changing a layout, by the bytes that stay together (poplin's ConvModel.cpp, a regression; section 3.6)."""
+"""Cycles of changing a layout, by the bytes that stay together (poplin's ConvModel.cpp, a
+regression; section 3.6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class InnerLoop:
-    """The inner loop of a worker: cycles for a vector of so many elements (popops' and popnn's estimators,
-    section 4)."""
+    """Inner loop of a worker: cycles for a vector of `vector` elements (popops' and popnn's
+    estimators, section 4)."""
 
     cycles: float
     vector: int
 
 
 WIDENED = InnerLoop(2, 8)
-"""Quarters that become halves (section 4)."""
+"""Loop that widens quarters to halves (section 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class InnerVector:
-    """Adding or multiplying a row of halves to many rows: for each piece of the row a worker takes a share
-    of the rows, 8 halves in 2 cycles (popopsCycleEstimators.cpp 697-1186; section 4.1)."""
+    """Vertex that adds or multiplies a row of halves to many rows. For each piece of the row a
+    worker processes a share of the rows, 8 halves in 2 cycles (popopsCycleEstimators.cpp 697-1186;
+    section 4.1)."""
 
     worker: int = 22
     piece: int = 12
     vector: int = 15
-    """For each 8 halves of a piece, before and after the loop over rows."""
+    """Cycles for each 8 halves of a piece, before and after the loop over rows."""
     row: int = 2
     grain: int = 4
-    """Halves of which a piece must be a multiple: else the operand is copied out."""
+    """Number of halves of which a piece must be a multiple; else the operand is copied out."""
 
     def cycles(self, pieces: float, run: int, repeats: float, workers: int) -> float:
-        """Of a tile with `pieces` of `run` halves, each of which goes to as many rows as it is repeated."""
+        """Return the cycles of a tile with `pieces` of `run` halves, each of which is repeated for
+        `repeats` rows."""
         rows = math.ceil(math.ceil(repeats) / workers)
         each = self.piece + math.ceil(run / 8) * (self.vector + self.row * (rows - 1))
         return SPREAD_START + workers * (self.worker + math.ceil(pieces) * each)
@@ -262,18 +278,18 @@ class InnerVector:
 
 @dataclass(frozen=True, slots=True)
 class OuterVector:
-    """A value for each row: rows are shared out among the workers or, where they are long, the columns of
-    each (popopsCycleEstimators.cpp 232-300; section 4.1)."""
+    """Vertex with a value for each row. The workers share the rows or, if these are long, the
+    columns of each row (popopsCycleEstimators.cpp 232-300; section 4.1)."""
 
     worker: int = 15
     row: int = 7
     broken_row: int = 25
-    """Where the row does not end at 64 bits."""
+    """Cycles of a row that does not end at 64 bits."""
     vector: int = 2
 
     def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
-        """Of a tile with so many rows of `columns` elements that follow one another, in multiples of
-        `grain`."""
+        """Return the cycles of a tile with `rows` rows of `columns` contiguous elements, in
+        multiples of `grain`."""
         width = 8 // min(8, max(2, element_bytes))
         row = self.row if grain % width == 0 else self.broken_row
         if columns < workers * width:
@@ -285,17 +301,18 @@ class OuterVector:
 
 @dataclass(frozen=True, slots=True)
 class ContinuousReduce:
-    """Adding up rows of elements that follow one another, each by one worker (CycleEstimationFunctions.cpp of
-    popops; section 5.1)."""
+    """Vertex that adds up rows of contiguous elements, each by one worker
+    (CycleEstimationFunctions.cpp of popops; section 5.1)."""
 
     worker: int = 17
     row: int = 12
     broken_row: int = 40
     broken_vector: int = 6
-    """Of the general vertex, which takes rows that do not end at 64 bits."""
+    """Cycles of a vector in the general vertex, which supports rows that do not end at 64 bits."""
 
     def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
-        """Of a tile with so many rows of `columns` elements, in multiples of `grain`."""
+        """Return the cycles of a tile with `rows` rows of `columns` elements, in multiples of
+        `grain`."""
         vectors = math.ceil(columns * min(4, element_bytes) / 8)
         is_broken = grain * min(4, element_bytes) % 8
         each = self.broken_row + self.broken_vector * vectors if is_broken else self.row + vectors
@@ -304,34 +321,36 @@ class ContinuousReduce:
 
 @dataclass(frozen=True, slots=True)
 class RowVertex:
-    """A vertex that does all that there is to do with whole rows, each by all workers."""
+    """Vertex that computes an operator on whole rows, each by all workers."""
 
     row: int
-    """Of a worker for each row."""
+    """Cycles of a worker for each row."""
     vector: float
-    """For each 8 bytes of its part."""
+    """Cycles for each 8 bytes of the worker's part."""
     least_part: int = 48
-    """Elements of a row below which it is not cut: a vector for each worker."""
+    """Minimum number of elements of a part; shorter rows are not cut: a vector for each worker."""
 
     def cycles(self, rows: int, length: int, element_bytes: int, workers: int) -> float:
-        """Of a tile with so many rows of `length` elements."""
+        """Return the cycles of a tile with `rows` rows of `length` elements."""
         vectors = math.ceil(math.ceil(length / workers) * element_bytes / 8)
         return SPREAD_START + workers * rows * (self.row + vectors * self.vector)
 
 
 FAST_NORM = RowVertex(row=60, vector=6)
-"""Sums and sums of squares as the row is loaded, then a pass that subtracts, multiplies twice and adds: loops
-of 1, 1 and 4 instructions for 4 halves (graphcore/PopTransformer, custom_ops/NormCE.S). The start of a row is
-counted roughly."""
+"""Vertex of a norm: sums and sums of squares while the row is loaded, then a pass that subtracts,
+multiplies twice and adds. These are loops of 1, 1 and 4 instructions for 4 halves
+(graphcore/PopTransformer, custom_ops/NormCE.S). The start of a row is a rough count."""
 FAST_SOFTMAX = RowVertex(row=40, vector=10.25)
-"""40 and 41 for 16 keys, as measured of another fused kernel on a C600 (osmarks/ipu-stack)."""
+"""Vertex of a softmax: 40 and 41 cycles for 16 keys, as measured for another fused kernel on a C600
+(osmarks/ipu-stack)."""
 CONTINUOUS_REDUCE = ContinuousReduce()
 INNER_VECTOR, OUTER_VECTOR = InnerVector(), OuterVector()
 SPREAD_START, UNARY_START, BINARY_START, BROADCAST_START = 11, 17, 28, 20
-"""Of a vertex over a tile's elements: of the supervisor, and of each worker, by its operands (section 4)."""
+"""Start cycles of a vertex over a tile's elements: of the supervisor, and of each worker, by its
+operands (section 4)."""
 GATHER_WORKER, GATHER_INDEX, GATHER_HIT = 30, 8, 19
-"""Of a worker of the multi-slice vertex; of a tile for every index that it looks at (is the row one of its
-own?), and for each row that is (section 6.2)."""
+"""Cycles of the multi-slice vertex: of a worker; of a tile for every index that it checks (is the
+row one of its own?), and for each such row (section 6.2)."""
 POOL_POSITION, POOL_TAP = 5, 3
-"""Of a worker for a vector of four channels at an output position, and for each kernel position of it
-(section 5.4)."""
+"""Cycles of a worker for a vector of four channels at an output position, and for each kernel
+position of it (section 5.4)."""

@@ -1,4 +1,4 @@
-"""What a formula is told of a node, and what it says."""
+"""Input and result of a cost formula."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, InnerL
 from simipu.target import HALF_BYTES, Target
 
 VIEW = "view"
-"""The kind of what moves and computes nothing."""
+"""Kind of an operator that moves and computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an operator takes of the tiles: cycles of the busiest one, supersteps, tiles at work, memory of a
+    """Cost of an operator: cycles of the busiest tile, supersteps, tiles at work, memory of a
     tile."""
 
     kind: str
     compute: int = 0
     exchange: int = 0
     steps: int = 0
-    """Supersteps: what is exchanged, and what is computed of it."""
+    """Number of supersteps, each an exchange and the compute that uses it."""
     local_steps: int = 0
-    """Further compute sets, whose operands are where they are needed: tiles need not wait for each other."""
+    """Number of further compute sets, whose operands are already in place: tiles need not wait for
+    each other."""
     tiles: int = 0
     temporary_bytes: int = 0
     code: Code = NO_CODE
     replaced_bytes: int = 0
-    """Of a tile, of operands that are copied before all else, as casts and rearrangements do: they may be
-    gone while the copies are there."""
+    """Bytes of a tile of operands that are copied first, as casts and rearrangements do. They may
+    be freed while the copies exist."""
     macs: int = 0
     plan: str = ""
     fallback: bool = False
     layout: Layout | None = field(default=None, compare=False)
-    """Of the results, where it is not row after row."""
+    """Layout of the results, if it is not row after row."""
     broadcasts: int = 1
-    """Of a product: tiles that receive the same part of its activations."""
+    """Number of tiles that receive the same part of a product's activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One node with what is known of its tensors, and what it is compiled for."""
+    """One node with the known facts about its tensors, and the target and options of the
+    compilation."""
 
     node: onnx.NodeProto
     inputs: Sequence[Value | None]
@@ -61,20 +63,21 @@ class Context:
     calibration: Calibration
     half_partials: bool
     constants: frozenset[str]
-    """Names of the tensors that are known at compile time, weights above all."""
+    """Names of the tensors that are known at compile time, mainly weights."""
     scalars: Mapping[str, float] = field(default_factory=dict)
-    """Constants of one element by name, as far as formulas depend on their values: exponents."""
+    """Constants of one element by name, if formulas depend on their values: exponents."""
     layouts: Sequence[Layout | None] = ()
-    """Of the inputs; None of those without data, and of weights, which lie as their first reader wants."""
+    """Layouts of the inputs. None for inputs without data, and for weights, which lie as their
+    first reader needs them."""
 
     @property
     def result(self) -> Value:
-        """The largest output."""
+        """Largest output."""
         return max(self.outputs, key=lambda value: value.size)
 
     @property
     def source(self) -> Value:
-        """The largest input, or the result where there is none."""
+        """Largest input, or the result if there is none."""
         return max(
             (value for value in self.inputs if value is not None),
             key=lambda value: value.size,
@@ -83,7 +86,7 @@ class Context:
 
     @property
     def operands(self) -> tuple[Value, Value]:
-        """The two inputs of a product; CompileError without them."""
+        """The two inputs of a product. Raises CompileError if one is missing."""
         first, second = self.inputs[0], self.inputs[1]
         if first is None or second is None:
             raise CompileError(
@@ -92,54 +95,56 @@ class Context:
         return first, second
 
     def has(self, index: int) -> bool:
-        """Whether the node has that input."""
+        """Return whether the node has the input `index`."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def attribute(self, name: str, default: Any) -> Any:
-        """The value of an attribute of the node."""
+        """Return the value of an attribute of the node."""
         return attribute(self.node, name, default)
 
     def is_constant(self, index: int) -> bool:
-        """Whether that input is known at compile time."""
+        """Return whether an input is known at compile time."""
         return self.node.input[index] in self.constants
 
     def per_tile(self, size: int) -> int:
-        """Elements of the busiest tile."""
+        """Return the number of elements on the busiest tile."""
         return math.ceil(size / self.target.num_tiles)
 
     def bytes_per_tile(self, value: Value) -> int:
-        """Bytes of a tensor on the busiest tile."""
+        """Return the bytes of a tensor on the busiest tile."""
         return self.per_tile(value.size * value.bytes_per_element)
 
     def exchange_cycles(self, num_bytes: float) -> float:
-        """Cycles in which a tile receives so many bytes."""
+        """Return the cycles in which a tile receives `num_bytes`."""
         return num_bytes / self.target.exchange_bytes_per_cycle
 
     def known_scalar(self, index: int) -> float | None:
-        """The value of that input, where it is a constant of one element."""
+        """Return the value of an input that is a constant of one element, else None."""
         return self.scalars.get(self.node.input[index])
 
     def layout(self, index: int) -> Layout | None:
-        """Of that input, if it is an activation."""
+        """Return the layout of an input that is an activation, else None."""
         return self.layouts[index] if index < len(self.layouts) else None
 
     @property
     def source_layout(self) -> Layout | None:
-        """Of the largest input that is an activation."""
+        """Layout of the largest input that is an activation."""
         sizes = [value.size if value else 0 for value in self.inputs]
         found = [(size, layout) for size, layout in zip(sizes, self.layouts, strict=False) if layout]
         return max(found, key=lambda each: each[0], default=(0, None))[1]
 
     def fullest(self, size: int, layout: Layout | None = None) -> int:
-        """Of so many elements those of the fullest tile: where they lie as `layout` says, or evenly."""
+        """Return how many of `size` elements the fullest tile has, by their layout, or evenly
+        spread without one."""
         return self.per_tile(math.ceil(size * (layout.imbalance if layout else 1.0)))
 
     def pass_over(self, value: Value, loop: InnerLoop, start: int = UNARY_START) -> float:
-        """Cycles of a vertex over the elements of a tile: a start of each worker, then its loop."""
+        """Return the cycles of a vertex over the elements of a tile: a start of each worker, then
+        its loop."""
         return self.loop_cycles(self.per_tile(value.size), loop, start)
 
     def loop_cycles(self, elements: int, loop: InnerLoop, start: int = UNARY_START) -> float:
-        """The same of so many elements of a tile."""
+        """Return the cycles of a vertex over `elements` elements of a tile."""
         loops = math.ceil(elements / self.target.workers_per_tile / loop.vector)
         return SPREAD_START + self.target.workers_per_tile * (start + loops * loop.cycles)
 
@@ -153,7 +158,7 @@ class Context:
         local_steps: int = 0,
         layout: Layout | None = None,
     ) -> Work:
-        """Work of which every tile that has an element takes its share."""
+        """Return work of which every tile with an element does its share."""
         name = f"{self.node.op_type} {'float' if is_wide(self.source) else 'half'}"
         return Work(
             kind,
@@ -169,5 +174,5 @@ class Context:
 
 
 def is_wide(value: Value) -> bool:
-    """Whether its elements take more than a half: they go through the loops of floats."""
+    """Return whether its elements are wider than a half: they use the loops of floats."""
     return value.bytes_per_element > HALF_BYTES

@@ -1,4 +1,5 @@
-"""Where rows go through operators of the chip's own compiler that are like none of the standard."""
+"""Row rules of operators of the chip's own compiler that have no similar operator in the
+standard."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from simipu.operators.rules.places import Node, NotIndependent, Rows
 
 
 def attention_mask(node: Node) -> list[Rows]:
-    """The mask has the batch first, and so has what is made of it; of the scores only the shape counts."""
+    """Row rule of AttentionMask: the mask and its result have the batch first; of the scores only
+    the shape counts."""
     rows = node.rows[0]
     if rows is None or rows.axis:
         raise NotIndependent("its mask does not carry rows along axis 0")
@@ -14,7 +16,7 @@ def attention_mask(node: Node) -> list[Rows]:
 
 
 def split_inputs(node: Node) -> list[Rows]:
-    """HCSR: inputs lie below each other, each with its rows along axis 1."""
+    """Row rule of HCSR: inputs are stacked along axis 0, each with its rows along axis 1."""
     rows, width = node.only_rows(), int(list(node.attribute("shape"))[1])
     if rows.axis != 1 or rows.before != 1 or rows.block % width:
         raise NotIndependent("rows do not lie along its second axis")

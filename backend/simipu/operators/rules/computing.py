@@ -1,4 +1,4 @@
-"""Where rows go through operators that compute; those that only move values are in `moving`."""
+"""Row rules of operators that compute; those that only move values are in `moving`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from collections.abc import Sequence
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
 DROPOUT_DROPS_NOTHING = 7
-"""The opset from which Dropout drops nothing unless it is told to train."""
+"""Opset from which Dropout drops nothing unless a training mode is set."""
 SOFTMAX_HAS_ONE_AXIS = 13
-"""The opset from which Softmax and its kin work along one axis; before, they flatten what follows it."""
+"""Opset from which Softmax and similar operators work along one axis; before, they flatten the axes
+from their own on."""
 FOURIER_TAKES_AXIS = 20
-"""The opset from which DFT's axis is an input."""
+"""Opset from which DFT's axis is an input."""
 _MATRIX_AXES = 2
-"""The last axes of what is multiplied; those before are broadcast."""
+"""Number of last axes that are multiplied; the axes before are broadcast."""
 _SCALARS: tuple[tuple[int, ...], ...] = ((), (1,))
 """Shapes of one number for a whole tensor."""
 
 
 def elementwise(node: Node) -> list[Rows]:
-    """Broadcasting: rows must line up; what carries no rows must not tell them apart."""
+    """Row rule of broadcasting operators: rows must be aligned, and inputs without rows must be the
+    same for all of them."""
     place = node.align()
     node.settle(place)
     return [place] * len(node.results)
 
 
 def dropout(node: Node) -> list[Rows]:
-    """Nothing is dropped, but in training: then what is, is drawn for the whole batch."""
+    """Row rule of Dropout: it drops nothing except in training, where the dropped elements are
+    drawn for the whole batch."""
     training = 2
     is_drawn = node.has(training) and bool(node.constant(training))
     if is_drawn or (node.opset < DROPOUT_DROPS_NOTHING and not node.attribute("is_test", 0)):
@@ -35,7 +38,8 @@ def dropout(node: Node) -> list[Rows]:
 
 
 def matmul(node: Node) -> list[Rows]:
-    """Rows lie along the left operand's rows, the right one's columns, or before both matrices."""
+    """Row rule of MatMul: rows lie along the left operand's rows, the right one's columns, or
+    before both matrices."""
     left, right = node.rows[:2]
     rank = len(node.results[0])
     left_rank, right_rank = len(node.shape(0)), len(node.shape(1))
@@ -55,12 +59,12 @@ def matmul(node: Node) -> list[Rows]:
         right is not None and right.axis == right_rank - 1
     ):
         raise NotIndependent("it multiplies rows with rows")
-    # Rows lie before the matrices: there a product broadcasts as elementwise operators do.
+    # Rows lie before the matrices: there a product broadcasts like an elementwise operator.
     return elementwise(node)
 
 
 def integer_matmul(node: Node) -> list[Rows]:
-    """A zero point is one number, or meets no rows."""
+    """Row rule of MatMulInteger: a zero point is one number, or is not combined with rows."""
     left, right, left_zero, right_zero = range(4)
     for operand, zero in ((left, left_zero), (right, right_zero)):
         has_own = node.has(zero) and node.shape(zero) not in _SCALARS
@@ -73,7 +77,8 @@ def integer_matmul(node: Node) -> list[Rows]:
 
 
 def quantized_matmul(node: Node) -> list[Rows]:
-    """Scales and zero points of the left operand and the result are one number each."""
+    """Row rule of QLinearMatMul: scales and zero points of the left operand and the result are one
+    number each."""
     rows = node.only_rows()
     if rows.axis == len(node.shape(0)) - 1:
         raise NotIndependent("rows lie along the summed dimension")
@@ -86,7 +91,7 @@ def quantized_matmul(node: Node) -> list[Rows]:
 
 
 def gemm(node: Node) -> list[Rows]:
-    """Rows lie along the left operand's; a bias may have a row for each."""
+    """Row rule of Gemm: rows lie along the left operand's; a bias may have a row for each."""
     rows, bias = node.rows[0], 2
     if node.rows[1] is not None or rows is None:
         raise NotIndependent("rows come in through its right operand")
@@ -102,7 +107,8 @@ def gemm(node: Node) -> list[Rows]:
 
 
 def einsum(node: Node) -> list[Rows]:
-    """The rows' letter must be one in all operands that carry rows, stand in no other, and in the result."""
+    """Row rule of Einsum: the rows' letter must be the same in all operands that carry rows, appear
+    in no other operand, and appear in the result."""
     equation = str(node.attribute("equation", b"").decode()).replace(" ", "")
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
@@ -120,7 +126,8 @@ def einsum(node: Node) -> list[Rows]:
 
 
 def batch_norm(node: Node) -> list[Rows]:
-    """Every axis but the channels' is a batch; along that, all rows must have the same scales."""
+    """Row rule of BatchNormalization: every axis except the channels' is a batch. Along the
+    channels, all rows must have the same scales."""
     rows = node.only_rows()
     if len(node.results) > 1 or node.attribute("training_mode", 0) or not node.attribute("spatial", 1):
         return leading_axis(node)
@@ -128,7 +135,7 @@ def batch_norm(node: Node) -> list[Rows]:
 
 
 def instance_norm(node: Node) -> list[Rows]:
-    """Channels of all rows are normalised each by itself."""
+    """Row rule of InstanceNormalization: each channel of each row is normalised separately."""
     rows = node.only_rows()
     if rows.axis > 1:
         raise NotIndependent("it normalises over the rows")
@@ -136,7 +143,8 @@ def instance_norm(node: Node) -> list[Rows]:
 
 
 def _of_channels(node: Node, rows: Rows, parameters: Sequence[int]) -> list[Rows]:
-    """Parameters have one number for each channel, axis 1."""
+    """Make parameters, which have one number for each channel (axis 1), independent of the number
+    of rows."""
     if rows.axis == 1:
         for index in parameters:
             node.forget_rows(index, 0, rows.moved(0), broadcasts=False)
@@ -144,11 +152,12 @@ def _of_channels(node: Node, rows: Rows, parameters: Sequence[int]) -> list[Rows
 
 
 def grouped(attribute: str) -> Rule:
-    """Return the rule of operators with groups of channels, axis 1, whose parameters (inputs 1 and 2) have a
-    part for each channel; `attribute` is the number of groups.
+    """Return the rule of operators with groups of channels, axis 1, whose parameters (inputs 1 and
+    2) have a part for each channel; `attribute` is the number of groups.
 
-    Axis 0 is a batch by definition. Channels are one, too, where every group is of one row, with the same
-    parameters for all rows: then they are put there, [a, rows * b, ...] as [a * rows, b, ...].
+    Axis 0 is a batch by definition. The channels can be one, too, if every group belongs to one row
+    and the parameters are the same for all rows. Then the rule moves the rows to axis 0: [a, rows *
+    b, ...] becomes [a * rows, b, ...].
     """
 
     def rule(node: Node) -> list[Rows]:
@@ -170,13 +179,15 @@ def grouped(attribute: str) -> Rule:
 
 
 def pool(node: Node) -> list[Rows]:
-    """Windows lie in the places of one channel: the batch and the channels are both apart."""
+    """Row rule of pools: windows lie within one channel, so batch and channels are both
+    independent."""
     rows = node.only_rows()
     return [rows] if rows.axis == 1 and len(node.results) == 1 else leading_axis(node)
 
 
 def leading_axis(node: Node) -> list[Rows]:
-    """Convolutions, pools and the like treat axis 0 as a batch by definition (MaxPool's indices do not)."""
+    """Row rule of convolutions, pools and similar operators, which treat axis 0 as a batch by
+    definition (MaxPool's indices do not)."""
     rows = node.only_rows()
     if rows.axis != 0:
         raise NotIndependent(f"rows lie along axis {rows.axis}, not 0")
@@ -186,35 +197,37 @@ def leading_axis(node: Node) -> list[Rows]:
 
 
 def attention(node: Node) -> list[Rows]:
-    """All inputs have the batch first, a mask only where it has all four axes, and not one for all rows."""
+    """Row rule of Attention: all inputs have the batch first. A mask has it only if it has all four
+    axes and is not one for all rows."""
     mask, axes = 3, 4
     masked = node.has(mask) and len(node.shape(mask)) == axes and node.shape(mask)[0] != 1
     return _leading_axes(node, [index for index in range(len(node.rows)) if index != mask or masked])
 
 
 def rotary_embedding(node: Node) -> list[Rows]:
-    """With positions the tables are looked up in; without, they have a batch of their own."""
+    """Row rule of RotaryEmbedding: with positions the tables are lookup tables; without, they have
+    a batch of their own."""
     return _leading_axes(node, [0, 3] if node.has(3) else [0, 1, 2])
 
 
 def grid_sample(node: Node) -> list[Rows]:
-    """Pictures and grids have the batch first."""
+    """Row rule of GridSample: pictures and grids have the batch first."""
     return _leading_axes(node, [0, 1])
 
 
 def deformable_convolution(node: Node) -> list[Rows]:
-    """Pictures, offsets and masks have the batch first."""
+    """Row rule of DeformConv: pictures, offsets and masks have the batch first."""
     return _leading_axes(node, [0, 2, 4])
 
 
 def cache_update(node: Node) -> list[Rows]:
-    """TensorScatter: caches, updates and places have the batch first."""
+    """Row rule of TensorScatter: caches, updates and places have the batch first."""
     return _leading_axes(node, [0, 1, 2])
 
 
 def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
-    """Those inputs and all outputs have the batch first; an input without rows must be the same for all of
-    them."""
+    """Return the places of rows if the inputs `batched` and all outputs have the batch first. A
+    batched input without rows must be the same for all rows."""
     places = {rows for rows in node.rows if rows is not None}
     others = [rows for index, rows in enumerate(node.rows) if index not in batched]
     if len(places) != 1 or any(others) or (place := places.pop()).axis != 0:
@@ -226,7 +239,7 @@ def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
 
 
 def determinant(node: Node) -> list[Rows]:
-    """The matrices are the last two axes."""
+    """Row rule of Det: the matrices are the last two axes."""
     rows, matrix_axes = node.only_rows(), 2
     if rows.axis >= len(node.shape(0)) - matrix_axes:
         raise NotIndependent("rows lie along its matrices")
@@ -234,14 +247,15 @@ def determinant(node: Node) -> list[Rows]:
 
 
 def count_terms(node: Node) -> list[Rows]:
-    """TfIdfVectorizer: of two axes the first is a batch; a lone axis is one text."""
+    """Row rule of TfIdfVectorizer: of two axes the first is a batch; a single axis is one text."""
     if len(node.shape(0)) == 1:
         raise NotIndependent("rows lie along its text")
     return leading_axis(node)
 
 
 def fourier(node: Node) -> list[Rows]:
-    """Along one axis, which became an input; the last axis has the complex numbers' parts."""
+    """Row rule of DFT: it works along one axis, which later opsets have as an input; the last axis
+    has the parts of complex numbers."""
     rows, rank, axis_input = node.only_rows(), len(node.shape(0)), 2
     if node.opset < FOURIER_TAKES_AXIS:
         axis = int(node.attribute("axis", 1))
@@ -254,7 +268,8 @@ def fourier(node: Node) -> list[Rows]:
 
 
 def along(default: int) -> Rule:
-    """Operators that work along one axis: independent when that is another axis than the rows'."""
+    """Return the row rule of operators that work along one axis: rows are independent if they lie
+    along another axis."""
 
     def rule(node: Node) -> list[Rows]:
         rows = node.only_rows()
@@ -266,7 +281,7 @@ def along(default: int) -> Rule:
 
 
 def inner_axes(node: Node) -> list[Rows]:
-    """Normalisation over all axes from `axis` on; scale and bias are broadcast."""
+    """Row rule of normalisation over all axes from `axis` on; scale and bias are broadcast."""
     rows = node.only_rows()
     if node.axis(-1, len(node.shape(0))) <= rows.axis:
         raise NotIndependent("it normalises over the rows")
@@ -275,7 +290,8 @@ def inner_axes(node: Node) -> list[Rows]:
 
 
 def softmax(node: Node) -> list[Rows]:
-    """Before opset 13 it flattens everything from axis (default 1) on, so the rows must stand before it."""
+    """Row rule of Softmax. Before opset 13 it flattens everything from axis (default 1) on, so the
+    rows must lie before that axis."""
     rows = node.only_rows()
     flattens = node.opset < SOFTMAX_HAS_ONE_AXIS
     axis = node.axis(1 if flattens else -1, len(node.shape(0)))
@@ -285,7 +301,8 @@ def softmax(node: Node) -> list[Rows]:
 
 
 def reduce(node: Node) -> list[Rows]:
-    """Over other axes than the rows'; without `keepdims` those before them are gone."""
+    """Row rule of reductions over other axes than the rows'. Without `keepdims` the reduced axes
+    before the rows' are removed."""
     rows = node.only_rows()
     rank = len(node.shape(0))
     axes = node.attribute("axes")
@@ -303,7 +320,7 @@ def reduce(node: Node) -> list[Rows]:
 
 
 def mean_variance(node: Node) -> list[Rows]:
-    """Normalisation over the axes that it names."""
+    """Row rule of MeanVarianceNormalization: it normalises over the axes that it names."""
     rows = node.only_rows()
     if rows.axis in {axis % len(node.shape(0)) for axis in node.attribute("axes", [0, 2, 3])}:
         raise NotIndependent("it normalises over the rows")
@@ -311,7 +328,8 @@ def mean_variance(node: Node) -> list[Rows]:
 
 
 def arg(node: Node) -> list[Rows]:
-    """ArgMax, ArgMin: along one axis, which goes without `keepdims`."""
+    """Row rule of ArgMax and ArgMin: they search along one axis, which is removed without
+    `keepdims`."""
     rows = node.only_rows()
     axis = node.axis(0, len(node.shape(0)))
     if axis == rows.axis:
@@ -320,7 +338,7 @@ def arg(node: Node) -> list[Rows]:
 
 
 def cumulative(node: Node) -> list[Rows]:
-    """Along an axis that is an input."""
+    """Row rule of CumSum and CumProd: their axis is an input."""
     rows = node.only_rows()
     axis = node.constant(1)
     if axis is None or int(axis.item()) % len(node.shape(0)) == rows.axis:
@@ -329,7 +347,8 @@ def cumulative(node: Node) -> list[Rows]:
 
 
 def quantize(node: Node) -> list[Rows]:
-    """QuantizeLinear, DequantizeLinear: scales are of the whole tensor, or of another axis than the rows'."""
+    """Row rule of QuantizeLinear and DequantizeLinear: scales belong to the whole tensor, or to
+    another axis than the rows'."""
     rows = node.only_rows()
     scale = node.shape(1)
     if len(scale) > 1 or (scale not in _SCALARS and node.axis(1, len(node.shape(0))) == rows.axis):
@@ -338,12 +357,12 @@ def quantize(node: Node) -> list[Rows]:
 
 
 _LENGTHS, _STATES, _PEEPHOLES = 4, (5, 6), 7
-"""Inputs of a recurrent operator."""
+"""Indices of the inputs of a recurrent operator."""
 
 
 def recurrent(node: Node) -> list[Rows]:
-    """LSTM, GRU, RNN: input and states have the batch at axis 1; Y at axis 2, the last states at 1. Layout 1:
-    at axis 0."""
+    """Row rule of LSTM, GRU and RNN: input and states have the batch at axis 1; Y at axis 2, the
+    last states at 1. With layout 1 all have it at axis 0."""
     batch_first = bool(node.attribute("layout", 0))
     place = node.rows[0]
     if place is None or place.axis != (0 if batch_first else 1) or any(node.rows[1:_LENGTHS]):
@@ -358,8 +377,9 @@ def recurrent(node: Node) -> list[Rows]:
 
 
 def _forget_state(node: Node, index: int, place: Rows) -> None:
-    """The lengths or initial states of a recurrent operator, which exporters write out for the compiled
-    batch. No state means zeros, and that ONNX Runtime need not read any."""
+    """Make the lengths or initial states of a recurrent operator independent of the number of rows;
+    exporters write them out for the compiled batch. States of zeros are dropped: they are the
+    default, and ONNX Runtime need not read them."""
     if not node.has(index):
         return
     if node.rows[index] is not None:

@@ -1,4 +1,4 @@
-"""Where rows go through operators that move or choose among values: views, slices, gathers, pads."""
+"""Row rules of operators that move or select values: views, slices, gathers, pads."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from simipu.operators.rules.computing import leading_axis
 from simipu.operators.rules.places import Node, NotIndependent, Rows
 
 SQUEEZE_TAKES_AXES, SLICE_TAKES_TENSORS = 13, 10
-"""The opsets from which axes and ranges are inputs, not attributes."""
+"""Opsets from which axes and ranges are inputs, not attributes."""
 
 
 def transpose(node: Node) -> list[Rows]:
-    """The rows go with their axis."""
+    """Row rule of Transpose: the rows move with their axis."""
     rows = node.only_rows()
     order = node.attribute("perm") or list(range(len(node.shape(0))))[::-1]
     return [rows.moved(list(order).index(rows.axis))]
 
 
 def _reshaped(node: Node) -> Rows:
-    """Row-major order is kept, so the rows are found by what comes before and after them: as many elements as
-    did."""
+    """Return the place of the rows after a reshape. Row-major order is kept, so the number of
+    elements before and after the rows stays the same."""
     rows = node.only_rows()
     shape, result = node.shape(0), node.results[0]
     before = math.prod(shape[: rows.axis]) * rows.before
@@ -40,18 +40,18 @@ def _reshaped(node: Node) -> Rows:
 
 
 def view(node: Node) -> list[Rows]:
-    """Flatten, Unsqueeze: which axes is said by number, not by size."""
+    """Row rule of Flatten and Unsqueeze: they name axes by index, not by size."""
     return [_reshaped(node)]
 
 
 def squeeze(node: Node) -> list[Rows]:
-    """The axes are written down where they are not: a lone row is an axis of one element, too, and must
-    stay."""
+    """Row rule of Squeeze. Omitted axes are written out: a batch of one row is also an axis of one
+    element, and must stay."""
     place = _reshaped(node)
     if not node.has(1) and node.attribute("axes") is None:
         axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
         if not axes:
-            node.proto.op_type = "Identity"  # no axes at all would be taken for all of them
+            node.proto.op_type = "Identity"  # an empty list of axes would mean all of them
             del node.proto.input[1:]
         elif node.opset < SQUEEZE_TAKES_AXES:
             node.proto.attribute.append(helper.make_attribute("axes", axes))
@@ -63,7 +63,7 @@ def squeeze(node: Node) -> list[Rows]:
 
 
 def reshape(node: Node) -> list[Rows]:
-    """The target's size along the rows is left to be found out."""
+    """Row rule of Reshape: the target's size along the rows becomes -1, which is inferred."""
     place = _reshaped(node)
     if node.constant(1) is None or 0 in node.shape(0):
         raise NotIndependent("its shape is not known")
@@ -74,8 +74,8 @@ def reshape(node: Node) -> list[Rows]:
 
 
 def concat(node: Node) -> list[Rows]:
-    """Along another axis; what carries no rows, as the class token of a vision transformer, is repeated for
-    each."""
+    """Row rule of Concat along another axis. An input without rows, such as the class token of a
+    vision transformer, is repeated for each row."""
     places = {rows for rows in node.rows if rows is not None}
     if len(places) != 1:
         raise NotIndependent("not all its inputs carry rows along the same axis")
@@ -89,7 +89,7 @@ def concat(node: Node) -> list[Rows]:
 
 
 def slice_(node: Node) -> list[Rows]:
-    """Other axes than the rows', or all rows of theirs."""
+    """Row rule of Slice: it slices other axes than the rows', or keeps all rows."""
     rows = node.only_rows()
     rank = len(node.shape(0))
     starts, ends, axes, steps = (node.attribute(name) for name in ("starts", "ends", "axes", "steps"))
@@ -105,7 +105,7 @@ def slice_(node: Node) -> list[Rows]:
     from_first = int(starts[index]) == 0 or int(starts[index]) <= -size
     if not from_first or step != 1 or int(ends[index]) < size:
         raise NotIndependent("it slices the rows")
-    if node.attribute("ends") is None:  # all rows: the end must not name their number
+    if node.attribute("ends") is None:  # all rows: the end must not contain their number
         node.rewrites[2] = np.asarray(ends).copy()
         node.rewrites[2][index] = np.iinfo(node.rewrites[2].dtype).max
         return [rows]
@@ -115,7 +115,7 @@ def slice_(node: Node) -> list[Rows]:
 
 
 def gather(node: Node) -> list[Rows]:
-    """Rows of the table or of the indices, not of both."""
+    """Row rule of Gather: either the table or the indices have rows, not both."""
     data, indices = node.rows
     axis = node.axis(0, len(node.shape(0)))
     if data is None and indices is not None:
@@ -129,7 +129,8 @@ def gather(node: Node) -> list[Rows]:
 
 
 def gather_elements(node: Node) -> list[Rows]:
-    """Along another axis, with indices that have the same rows, or are the same for all."""
+    """Row rule of GatherElements along another axis, with indices that have the same rows, or are
+    the same for all."""
     data, indices = node.rows
     if data is None or node.axis(0, len(node.shape(0))) == data.axis or indices not in (None, data):
         raise NotIndependent("its indices may point at other rows")
@@ -139,8 +140,8 @@ def gather_elements(node: Node) -> list[Rows]:
 
 
 def gather_nd(node: Node) -> list[Rows]:
-    """Rows of the indices alone, or of both along a batch dimension, or of data whose every index names its
-    own row."""
+    """Row rule of GatherND. Rows are in the indices alone, in both inputs along a batch dimension,
+    or in data whose every index names its own row."""
     data, indices = node.rows
     depth, batched = node.shape(1)[-1], int(node.attribute("batch_dims", 0))
     if (
@@ -166,8 +167,9 @@ def gather_nd(node: Node) -> list[Rows]:
 
 
 def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
-    """Constant indices whose component along the rows' axis counts them, as exporters write `x[arange(batch),
-    ...]`: row i of the result is taken from row i, and for n rows the first n indices are taken."""
+    """Return the place of the rows for constant indices whose component along the rows' axis counts
+    them, as exporters write `x[arange(batch), ...]`. Row i of the result is taken from row i. For n
+    rows the first n indices are used."""
     indices = node.constant(1)
     assert indices is not None
     if node.opset < SLICE_TAKES_TENSORS:
@@ -188,7 +190,7 @@ def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
 
 
 def scatter_elements(node: Node) -> list[Rows]:
-    """Along another axis, with rows everywhere."""
+    """Row rule of ScatterElements along another axis, with rows in all inputs."""
     data, indices, updates = node.rows
     places = {rows for rows in (data, indices, updates) if rows is not None}
     if len(places) != 1 or node.axis(0, len(node.shape(0))) == (place := places.pop()).axis:
@@ -200,8 +202,8 @@ def scatter_elements(node: Node) -> list[Rows]:
 
 
 def scatter_nd(node: Node) -> list[Rows]:
-    """Along axes behind those that the indices name, with updates that have the same rows, or are the same
-    for all."""
+    """Row rule of ScatterND along axes after those that the indices name, with updates that have
+    the same rows, or are the same for all."""
     data, indices, updates = node.rows
     depth = node.shape(1)[-1]
     if data is None or indices is not None or data.axis < depth:
@@ -215,7 +217,8 @@ def scatter_nd(node: Node) -> list[Rows]:
 
 
 def affine_grid(node: Node) -> list[Rows]:
-    """The number of rows stands in the grid's size, which is put together at run time."""
+    """Row rule of AffineGrid: the grid's size contains the number of rows, and is composed at run
+    time."""
     rows, size = node.only_rows(), node.constant(1)
     assert size is not None
     if rows.axis or rows.size(1) != 1:
@@ -227,7 +230,7 @@ def affine_grid(node: Node) -> list[Rows]:
 
 
 def expand(node: Node) -> list[Rows]:
-    """The target's size along the rows becomes 1, which leaves as many as there are."""
+    """Row rule of Expand: the target's size along the rows becomes 1, which keeps their number."""
     rows = node.only_rows()
     shape = node.constant(1)
     if shape is None:
@@ -242,7 +245,7 @@ def expand(node: Node) -> list[Rows]:
 
 
 def tile(node: Node) -> list[Rows]:
-    """Not along the rows."""
+    """Row rule of Tile: it must not repeat along the rows."""
     rows = node.only_rows()
     repeats = node.constant(1)
     if repeats is None or repeats[rows.axis] != 1:
@@ -251,7 +254,7 @@ def tile(node: Node) -> list[Rows]:
 
 
 def pad(node: Node) -> list[Rows]:
-    """Not along the rows."""
+    """Row rule of Pad: it must not pad along the rows."""
     rows = node.only_rows()
     rank = len(node.shape(0))
     pads, axes = node.attribute("pads"), node.constant(3)
@@ -266,8 +269,8 @@ def pad(node: Node) -> list[Rows]:
 
 
 def resize(node: Node) -> list[Rows]:
-    """By scales, of which that of the rows is 1, or to sizes, in which the number of rows is put together at
-    run time."""
+    """Row rule of Resize: by scales, where the rows' scale is 1, or to sizes, where the number of
+    rows is inserted at run time."""
     rows, rank = node.only_rows(), len(node.shape(0))
     if node.attribute("coordinate_transformation_mode", b"") == b"tf_crop_and_resize":
         raise NotIndependent("it crops, and may crop the rows")
@@ -292,7 +295,7 @@ def resize(node: Node) -> list[Rows]:
 
 
 def upsample(node: Node) -> list[Rows]:
-    """By scales, of which that of the rows is 1."""
+    """Row rule of Upsample by scales, where the rows' scale is 1."""
     rows = node.only_rows()
     scales = node.attribute("scales") or node.constant(1)
     if scales is None or scales[rows.axis] != 1:
@@ -301,7 +304,8 @@ def upsample(node: Node) -> list[Rows]:
 
 
 def trilu(node: Node) -> list[Rows]:
-    """The matrices are the last two axes. Rows may lie along one where the same is kept of all of them."""
+    """Row rule of Trilu: the matrices are the last two axes. Rows may lie along one of these if the
+    same elements are kept for all rows."""
     rows, shape = node.only_rows(), node.shape(0)
     along = rows.axis - (len(shape) - 2)
     if along >= 0:
@@ -315,7 +319,8 @@ def trilu(node: Node) -> list[Rows]:
 
 
 def space_to_depth(node: Node) -> list[Rows]:
-    """Axis 0 is a batch. Channels, axis 1, become those of block * block places, one after the other."""
+    """Row rule of SpaceToDepth: axis 0 is a batch. The channels, axis 1, become those of block *
+    block places, one after the other."""
     rows = node.only_rows()
     if rows.axis != 1:
         return leading_axis(node)
@@ -323,7 +328,8 @@ def space_to_depth(node: Node) -> list[Rows]:
 
 
 def depth_to_space(node: Node) -> list[Rows]:
-    """The reverse; in the mode CRD the places of each channel follow each other."""
+    """Row rule of DepthToSpace, the inverse of SpaceToDepth. In the mode CRD the places of each
+    channel follow each other."""
     rows, places = node.only_rows(), _count_places(node)
     if rows.axis != 1:
         return leading_axis(node)
@@ -341,14 +347,15 @@ def _count_places(node: Node) -> int:
 
 
 def one_hot(node: Node) -> list[Rows]:
-    """A new axis beside those of the indices."""
+    """Row rule of OneHot: it inserts a new axis among those of the indices."""
     rows = node.only_rows()
     axis = int(node.attribute("axis", -1)) % len(node.results[0])
     return [rows.moved(rows.axis + (axis <= rows.axis))]
 
 
 def reverse_sequence(node: Node) -> list[Rows]:
-    """Its batch axis is the rows', with lengths that have rows too, or are one for all."""
+    """Row rule of ReverseSequence: its batch axis is the rows', with lengths that also have rows,
+    or are the same for all."""
     rows = node.rows[0]
     if rows is None or int(node.attribute("batch_axis", 1)) != rows.axis:
         raise NotIndependent("rows do not lie along its batch axis")

@@ -1,4 +1,4 @@
-"""Where rows lie in a tensor, and what a rule may see of a node and change in it."""
+"""Places of rows in a tensor, and the view of a node that a row rule reads and changes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ Array = npt.NDArray[Any]
 
 
 class NotIndependent(Exception):
-    """Rows cannot be shown to be independent: says at which node and why. A reason, not a failure."""
+    """Rows cannot be shown to be independent. The message names the node and the reason; it is not
+    a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the rows of a tensor lie: along `axis`, whose elements are counted (before, row, block).
+    """Place of the rows of a tensor: along `axis`, whose elements are numbered by (before, row,
+    block).
 
-    An axis of `before` * batch * `block` elements: element (i * batch + row) * block + j belongs to that row.
-    An axis that is the batch has 1 and 1; (time, batch) flattened into one has before = time; (batch, time)
-    has block = time.
+    The axis has `before` * batch * `block` elements; element (i * batch + row) * block + j belongs
+    to that row. An axis that is the batch has before = block = 1. An axis (time, batch) flattened
+    into one has before = time, and (batch, time) has block = time.
     """
 
     axis: int
@@ -34,18 +36,19 @@ class Rows:
     before: int = 1
 
     def moved(self, axis: int) -> Rows:
-        """The same along another axis."""
+        """Return the same place along another axis."""
         return replace(self, axis=axis)
 
     def size(self, batch: int) -> int:
-        """Elements of the axis for a batch of that many rows."""
+        """Return the number of elements of the axis for a batch of `batch` rows."""
         return self.before * batch * self.block
 
 
 @dataclass(slots=True)
 class Node:
-    """One node with everything its rule may look at. `rewrites` replaces inputs by position with constants,
-    `computed` with what the nodes of `chain` make, which go before it; an empty name drops the input."""
+    """One node with everything that its rule may read. `rewrites` replaces inputs, by index, with
+    constants. `computed` replaces them with results of `chain`, whose nodes are inserted before the
+    node; an empty name drops the input."""
 
     proto: onnx.NodeProto
     batch: int
@@ -57,32 +60,33 @@ class Node:
     rewrites: dict[int, Array] = field(default_factory=dict)
     computed: dict[int, str] = field(default_factory=dict)
     settled: set[int] = field(default_factory=set)
-    """Inputs without rows of which the rule knows that they are the same for every row."""
+    """Inputs without rows that the rule has shown to be the same for every row."""
     chain: Chain = field(init=False)
     after: Chain = field(init=False)
-    """Nodes that go behind it; `rename_result` says what they take."""
+    """Nodes to insert after the node; `rename_result` returns the name of their input."""
 
     def __post_init__(self) -> None:
         self.chain = Chain(f"{self.proto.output[0]}/rows")
         self.after = Chain(f"{self.proto.output[0]}/after")
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an attribute."""
+        """Return the value of an attribute."""
         return attribute(self.proto, name, default)
 
     def has(self, index: int) -> bool:
-        """Whether the node has that input."""
+        """Return whether the node has the input `index`."""
         return index < len(self.proto.input) and bool(self.proto.input[index])
 
     def shape(self, index: int) -> Shape:
-        """The compiled shape of an input."""
+        """Return the compiled shape of an input. Raises NotIndependent if it is unknown."""
         shape = self.shapes[index]
         if shape is None:
             raise NotIndependent(f"input {index} has no known shape")
         return shape
 
     def constant(self, index: int) -> Array | None:
-        """The constant at that input, None if there is no such input; NotIndependent if it is computed."""
+        """Return the constant at an input, or None if there is no such input. Raises NotIndependent
+        if it is computed."""
         if not self.has(index):
             return None
         if self.proto.input[index] not in self.constants:
@@ -90,7 +94,7 @@ class Node:
         return self.constants[self.proto.input[index]]
 
     def only_rows(self) -> Rows:
-        """The rows of input 0, provided that no other input carries any."""
+        """Return the rows of input 0. Raises NotIndependent if another input carries rows."""
         if any(self.rows[1:]) or self.rows[0] is None:
             raise NotIndependent("rows come in through another input than the first")
         return self.rows[0]
@@ -98,7 +102,7 @@ class Node:
     def align(self) -> Rows:
         """Return the place of the rows in the first result, to which the inputs are broadcast.
 
-        Raises NotIndependent where inputs carry their rows along different axes of it.
+        Raises NotIndependent if inputs carry their rows along different axes of the result.
         """
         places = {self.place_of(index) for index in range(len(self.rows)) if self.carries(index)}
         if len(places) != 1:
@@ -106,8 +110,9 @@ class Node:
         return places.pop()
 
     def settle(self, place: Rows, *indices: int) -> None:
-        """Have inputs without rows, which are broadcast to the first result, stand for any number of rows
-        there (default: all inputs). NotIndependent for one that differs from row to row."""
+        """Make inputs without rows, which are broadcast to the first result, valid for any number
+        of rows (default: all inputs). Raises NotIndependent for one that differs from row to
+        row."""
         for index in indices or range(len(self.rows)):
             if not self.has(index) or self.carries(index):
                 continue
@@ -117,45 +122,47 @@ class Node:
             self.settled.add(index)
 
     def _missing_axes(self, index: int) -> int:
-        """Return how many axes broadcasting puts before those of an input."""
+        """Return the number of axes that broadcasting puts before those of an input."""
         return len(self.results[0]) - len(self.shape(index))
 
     def rename_result(self) -> str:
-        """Return a new name for the first result, of which `after` makes the tensor of the old name."""
+        """Give the first result a new name and return it; `after` makes the tensor of the old name
+        from it."""
         name = f"{self.proto.output[0]}/rows/result"
         self.proto.output[0] = name
         return name
 
     def carries(self, index: int) -> bool:
-        """Return whether that input carries rows."""
+        """Return whether an input carries rows."""
         return index < len(self.rows) and self.rows[index] is not None
 
     def place_of(self, index: int) -> Rows:
-        """Return where broadcasting puts the rows of that input in the first result."""
+        """Return the place in the first result to which broadcasting moves an input's rows."""
         rows = self.rows[index]
         assert rows is not None
         return rows.moved(rows.axis + self._missing_axes(index))
 
     def take_own(self, index: int, place: Rows) -> None:
-        """Have a constant with parts for every row keep those of one, which must be the same for all."""
+        """Replace a constant that has a part for every row with the part of one row; the parts must
+        be the same."""
         self.rewrites[index] = self._find_shared(index, place.axis, place)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Give the node that goes into the graph another value of an attribute."""
+        """Change an attribute of the node that goes into the graph."""
         kept = [each for each in self.proto.attribute if each.name != name]
         del self.proto.attribute[:]
         self.proto.attribute.extend([*kept, helper.make_attribute(name, value)])
 
     def axis(self, default: int, rank: int, name: str = "axis") -> int:
-        """The attribute that names an axis, counted from the front."""
+        """Return the axis that an attribute names, counted from the front."""
         return int(self.attribute(name, default)) % max(1, rank)
 
     def forget_rows(self, index: int, axis: int, place: Rows, *, broadcasts: bool = True) -> None:
-        """Have the constant at that input, whose axis `axis` meets the rows of `place`, stand for any number
-        of rows.
+        """Make a constant input valid for any number of rows; its axis `axis` is aligned with the
+        rows of `place`.
 
-        NotIndependent unless it is the same for all of them. One that `broadcasts` needs its first row only;
-        another is repeated as often as there are rows.
+        Raises NotIndependent unless it is the same for all rows. A constant that `broadcasts` keeps
+        only its first row; another is repeated as often as there are rows.
         """
         first = self._find_shared(index, axis, place)
         if broadcasts and place.block == 1:
@@ -164,7 +171,8 @@ class Node:
             self.computed[index] = self._repeat(first, axis)
 
     def _find_shared(self, index: int, axis: int, place: Rows) -> Array:
-        """Return the part of a constant that each row has; NotIndependent where they differ."""
+        """Return the part of a constant that belongs to each row. Raises NotIndependent if the
+        parts differ."""
         value = self.constant(index)
         assert value is not None
         self.settled.add(index)
@@ -182,8 +190,8 @@ class Node:
         return first
 
     def count_rows(self) -> str:
-        """A tensor of one element that holds the number of rows, made of the first input that carries
-        some."""
+        """Add nodes that compute the number of rows from the first input that carries rows, and
+        return the name of that tensor of one element."""
         index, rows = next((i, rows) for i, rows in enumerate(self.rows) if rows is not None)
         size = self.chain.add(
             "Gather", self.chain.add("Shape", self.proto.input[index]), self.chain.shape([rows.axis])
@@ -199,4 +207,5 @@ class Node:
 
 
 Rule = Callable[[Node], Sequence[Rows]]
-"""The places of the rows in a node's results; NotIndependent, with the reason, where there are none."""
+"""Function that returns the places of the rows in a node's results. It raises NotIndependent, with
+the reason, if there are none."""

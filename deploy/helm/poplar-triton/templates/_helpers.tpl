@@ -46,5 +46,56 @@ From the signal to the end: the drain, Triton's own wait for what is under way, 
 supervisor kills it, and 10 s for what is left.
 */}}
 {{- define "poplar-triton.gracePeriod" -}}
-{{- add .Values.supervisor.drainSeconds .Values.supervisor.exitTimeoutSeconds 15 10 }}
+{{- add (max .Values.supervisor.drainSeconds .Values.supervisor.maxDrainSeconds) .Values.supervisor.exitTimeoutSeconds 15 10 }}
+{{- end }}
+
+{{- define "poplar-triton.proxyName" -}}
+{{- printf "%s-proxy" (include "poplar-triton.fullname" .) }}
+{{- end }}
+
+{{/* The proxies' pods are none of the servers': another name. */}}
+{{- define "poplar-triton.proxySelectorLabels" -}}
+app.kubernetes.io/name: {{ include "poplar-triton.name" . | trunc 57 | trimSuffix "-" }}-proxy
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "poplar-triton.proxyLabels" -}}
+{{ include "poplar-triton.proxySelectorLabels" . }}
+app.kubernetes.io/component: proxy
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Whom clients ask: the proxies, or the servers where there are none. */}}
+{{- define "poplar-triton.frontName" -}}
+{{- if .Values.proxy.enabled }}
+{{- include "poplar-triton.proxyName" . }}
+{{- else }}
+{{- include "poplar-triton.fullname" . }}
+{{- end }}
+{{- end }}
+
+{{/*
+deploy/envoy.yaml with the servers' name and the limits in their places. A server's limit and the queue are
+shared by the proxies.
+*/}}
+{{- define "poplar-triton.envoy" -}}
+{{- $share := divf .Values.proxy.serverRequests .Values.proxy.replicas | ceil | int }}
+{{- $queue := divf .Values.proxy.queue .Values.proxy.replicas | ceil | int }}
+{{- .Files.Get "files/envoy.yaml"
+  | replace "address: triton, port_value" (printf "address: %s-headless, port_value" (include "poplar-triton.fullname" .))
+  | replace "max_concurrent_streams: 32" (printf "max_concurrent_streams: %d" $share)
+  | replace "{max_connections: 32}" (printf "{max_connections: %d}" $share)
+  | replace "max_pending_requests: 64" (printf "max_pending_requests: %d" $queue)
+  | replace "min_retry_concurrency: 32" (printf "min_retry_concurrency: %d" $share)
+  | replace "&patience 60s" (printf "&patience %ds" (int .Values.proxy.responseSeconds))
+  | replace "timeout: 180s" (printf "timeout: %ds" (mul 3 .Values.proxy.responseSeconds)) }}
+{{- end }}
+
+{{- define "poplar-triton.proxyImage" -}}
+{{- if .Values.proxy.image.digest }}
+{{- printf "%s@%s" .Values.proxy.image.repository .Values.proxy.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.proxy.image.repository .Values.proxy.image.tag }}
+{{- end }}
 {{- end }}

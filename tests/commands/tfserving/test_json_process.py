@@ -1,4 +1,7 @@
-"""Large bodies of JSON are read in a process of their own, and nobody waits for those of others."""
+"""Large JSON bodies are read, and large answers written, in a process of their own.
+
+No other request waits for them.
+"""
 
 import multiprocessing
 import os
@@ -9,7 +12,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 from commands.tfserving.errors import Code, ServingError
-from commands.tfserving.json_reader import LARGE_BYTES, JsonReader
+from commands.tfserving.json_answers import write_predictions
+from commands.tfserving.json_process import LARGE_BYTES, LARGE_VALUES, JsonProcess
 from commands.tfserving.json_tensors import Format, parse_predict
 from commands.tfserving.rest_calls import RestCall
 from commands.tfserving.threads import Threads
@@ -27,7 +31,7 @@ from rest_servers import (
 ROW = b'{"instances": [1.0]}'
 LARGE = b'{"signature_name": "serving_default", "inputs": {"x": [' + b"0.25, " * LARGE_BYTES + b"1]}}"
 LONG = b'{"instances": [' + b"1.5, " * 4_000_000 + b"1]}"
-"""Which takes Python seconds."""
+"""Body that takes Python seconds to read."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def threads():
 
 @pytest.fixture
 def reader():
-    reader = JsonReader()
+    reader = JsonProcess()
     yield reader
     reader.close()
     assert not find_children()
@@ -51,11 +55,11 @@ def call(threads):
 
 
 def find_children():
-    return [child for child in multiprocessing.active_children() if child.name == "JSON reader"]
+    return [child for child in multiprocessing.active_children() if child.name == "process of large JSON"]
 
 
 def find_child():
-    """The process, once there is one."""
+    """Wait for the child process and return it."""
     assert wait_for(find_children), "no process reads"
     (child,) = find_children()
     return child
@@ -110,7 +114,7 @@ def test_a_process_that_dies_is_said_and_replaced(reader, call):
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(reader.read, bytearray(LONG), FLOATS, call)
         find_child().kill()
-        with pytest.raises(ServingError, match="reads large bodies ended, status -9; ask again") as error:
+        with pytest.raises(ServingError, match="process of large JSON ended, status -9; ask again") as error:
             reading.result(SECONDS)
         assert error.value.code is Code.INTERNAL
     for _ in range(2):
@@ -150,7 +154,7 @@ def test_others_are_answered_while_a_large_body_is_read():
         slow = pool.submit(server.ask, "POST", PREDICT, LARGE[:-1])
         child = find_child()
         os.kill(child.pid, signal.SIGSTOP)
-        for _ in range(10):
+        for _ in range(3):  # within the second that a process may be stopped
             assert server.ask("POST", PREDICT, ROW).document == {"predictions": [2.5]}
         assert not slow.done()
         os.kill(child.pid, signal.SIGCONT)
@@ -166,3 +170,56 @@ def test_a_client_that_gives_up_a_large_body_ends_its_reading():
             os.kill(child.pid, signal.SIGSTOP)
         assert wait_for(lambda: child not in find_children())
         assert server.ask("POST", PREDICT, ROW).status == 200
+
+
+@pytest.mark.parametrize("format", list(Format))
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(LARGE_VALUES + 2).reshape(-1, 2),
+        np.linspace(-1, 1, LARGE_VALUES + 1, dtype=np.float32),
+        np.array([b"\xff" * LARGE_BYTES, b"a"], object),
+    ],
+    ids=["numbers", "decimals", "strings"],
+)
+def test_a_large_answer_is_written_as_a_small_one(reader, call, array, format):
+    assert reader.write({"y": array}, format, call) == write_predictions({"y": array}, format)
+    assert find_children()
+
+
+def test_a_small_answer_needs_no_process(reader, call):
+    outputs = {"y": np.arange(LARGE_VALUES)}
+    assert reader.write(outputs, Format.ROW, call) == write_predictions(outputs, Format.ROW)
+    assert not find_children()
+
+
+def test_what_is_wrong_with_a_large_answer_is_said(reader, call):
+    outputs = {"y": np.arange(LARGE_VALUES + 1), "z": np.arange(2)}
+    with pytest.raises(ServingError, match="inconsistent batch size: 2") as error:
+        reader.write(outputs, Format.ROW, call)
+    assert error.value.code is Code.INVALID_ARGUMENT
+
+
+def test_others_are_answered_while_a_large_answer_is_written():
+    body = b'{"instances": [' + b"1, " * LARGE_VALUES + b"1]}"
+    assert len(body) < LARGE_BYTES  # so that only the answer is large
+    with serve(make_models()) as server, ThreadPoolExecutor() as pool:
+        assert len(server.ask("POST", PREDICT, body).document["predictions"]) == LARGE_VALUES + 1
+        child = find_child()
+        os.kill(child.pid, signal.SIGSTOP)
+        slow = pool.submit(server.ask, "POST", PREDICT, body)
+        for _ in range(3):  # within the second that a process may be stopped
+            assert server.ask("POST", PREDICT, ROW).document == {"predictions": [2.5]}
+        assert not slow.done()
+        os.kill(child.pid, signal.SIGCONT)
+        assert slow.result(SECONDS).document["predictions"][-1] == 2.5
+
+
+@pytest.mark.server  # the marker of what is slow
+def test_a_process_that_makes_no_progress_is_said_and_replaced(reader, call):
+    outputs = {"y": np.arange(LARGE_VALUES + 1)}
+    expected = reader.write(outputs, Format.ROW, call)
+    os.kill(find_child().pid, signal.SIGSTOP)
+    with pytest.raises(ServingError, match=r"made no progress \(it is stopped\) and was ended"):
+        reader.write(outputs, Format.ROW, call)
+    assert reader.write(outputs, Format.ROW, call) == expected

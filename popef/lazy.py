@@ -1,0 +1,41 @@
+"""Lazy packages: their public names are imported on first use.
+
+A program that needs one small module of a package does not import the rest, such as numpy and ONNX
+Runtime. An example is a supervisor that runs for months and needs a parser and an escape function.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module, util
+from typing import Any
+
+PUBLIC = "public"
+"""Name of the module that imports the public names of a package and lists them in `__all__`."""
+
+
+def make_lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a package that has such a module."""
+
+    def get(name: str) -> Any:
+        if name != "__all__":
+            if name.startswith("__"):
+                raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            if util.find_spec(f"{package}.{name}") is not None:
+                return import_module(f"{package}.{name}")
+        names = _import_names(package)
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return names[name]
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *_import_names(package)})
+
+
+def _import_names(package: str) -> dict[str, Any]:
+    """Return the public names and store them in the package."""
+    public = import_module(f"{package}.{PUBLIC}")
+    names = {name: getattr(public, name) for name in public.__all__}
+    names["__all__"] = public.__all__
+    vars(sys.modules[package]).update(names)
+    return names

@@ -1,0 +1,37 @@
+"""Tests that the package imports each public name at its first use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import popef
+from popef import public
+
+PROGRAM = """
+import sys, popef
+assert "numpy" not in sys.modules
+from popef.text import escape
+assert "numpy" not in sys.modules and "popef.public" not in sys.modules
+assert popef.scan.Blob.__name__ == "Blob"
+assert not hasattr(popef, "Nothing")
+from popef import *
+assert Reader is popef.Reader and "Reader" in vars(popef)
+"""
+
+
+def test_a_small_module_brings_no_numpy_and_the_rest_comes_on_demand():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+
+
+def test_the_public_names_are_seen():
+    assert popef.__all__ == public.__all__
+    assert set(public.__all__) <= set(dir(popef))
+
+
+@pytest.mark.parametrize("name", ["nothing", "__nothing__"])
+def test_a_name_that_is_not_there_is_an_attribute_error(name):
+    with pytest.raises(AttributeError, match=f"module 'popef' has no attribute '{name}'"):
+        getattr(popef, name)

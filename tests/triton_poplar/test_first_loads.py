@@ -1,0 +1,139 @@
+"""A model's files are loaded in a child process with limits before this process loads them.
+
+Files that loaded so, or in the dry run of a compilation, are known.
+"""
+
+import os
+
+import hostile_graphs as hostile
+import numpy as np
+import pytest
+from frozen_inputs import scale_model, write_data
+from onnx import helper
+from sample_models import linear_model, write_executable
+from simipu import LoadError
+from simipu.known_files import KNOWN_FILES
+from triton_poplar import first_loads
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.instance_state import ModelInstanceState
+from triton_poplar.model_state import ModelState
+from triton_poplar.request import Request
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """Return the names of models to load in a child process; no child process is started."""
+    names = []
+    monkeypatch.setattr(first_loads, "try_in_child", lambda trial, options, label: names.append(label))
+    return names
+
+
+@pytest.fixture
+def make_state(tmp_path):
+    def make(model=None, *, batch=0, **parameters):
+        folder = tmp_path / "model" / "1"
+        if model is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_executable(folder / "executable.popef", hostile.make_executable(model))
+        entries = {name: {"string_value": value} for name, value in parameters.items()}
+        return ModelState({"name": "model", "max_batch_size": batch, "parameters": entries}, folder)
+
+    return make
+
+
+def relu():
+    return hostile.make_model([helper.make_node("Relu", ["x"], ["y"])])
+
+
+def load(state):
+    instance = ModelInstanceState(state, "model_0")
+    instance.close()
+
+
+def test_unknown_files_are_loaded_once_in_a_child(make_state, tried):
+    state = make_state(relu())
+    load(state)
+    load(state)
+    assert tried == ["model 'model'"]
+    load(make_state(hostile.make_model([helper.make_node("Abs", ["x"], ["y"])])))
+    assert tried == ["model 'model'"] * 2
+
+
+def test_tighter_limits_are_tried_again(make_state, tried):
+    load(make_state(relu()))
+    load(make_state(sim_memory_mib="512"))
+    load(make_state(sim_memory_mib="512"))
+    load(make_state(sim_memory_mib="1024"))
+    load(make_state(sim_memory_mib="512", sim_load_sec="299"))
+    assert len(tried) == 3
+
+
+def test_a_failed_first_load_is_not_remembered(make_state, monkeypatch):
+    def fail(trial, options, label):
+        raise LoadError("that was too much")
+
+    monkeypatch.setattr(first_loads, "try_in_child", fail)
+    for _ in range(2):
+        with pytest.raises(ModelConfigError, match=r"^model 'model': that was too much$"):
+            load(make_state(relu()))
+    assert not KNOWN_FILES.folder.exists()
+
+
+def test_the_parameter_turns_it_off(make_state, tried):
+    load(make_state(relu(), sim_first_load="false"))
+    assert tried == []
+
+
+def test_files_that_a_compilation_has_loaded_are_known(make_state, tried, compile_popef):
+    compile_popef(linear_model(), name="model/1/executable.popef")
+    load(make_state(batch=4))
+    assert tried == []
+
+
+def test_files_of_a_compilation_without_a_dry_run_are_not(make_state, tried, compile_popef):
+    compile_popef(linear_model(), name="model/1/executable.popef", options={"skip_dry_run": True})
+    load(make_state(batch=4))
+    assert tried == ["model 'model'"]
+
+
+def test_a_child_that_computes_loads_the_files_itself(make_state, tried):
+    load(make_state(relu(), sim_isolation="process"))
+    assert tried == []
+
+
+def test_files_that_bring_inputs_are_loaded_first_in_that_mode_too(make_state, tried, compile_popef):
+    """The graph that contains these inputs is made in this process."""
+    path = compile_popef(scale_model(), batch=None, name="model/1/executable.popef")
+    write_data(path.parent / "weights.popef", {"scale": np.ones(3, np.float32)})
+    load(make_state(batch=4, sim_isolation="process"))
+    assert tried == ["model 'model'"]
+
+
+def test_the_child_loads_what_is_loaded_here(make_state):
+    """A real child process loads the model; then the model answers and is a known file."""
+    state = make_state(relu())
+    instance = ModelInstanceState(state, "model_0")
+    request = Request(instance.model_state, {"x": np.array([-1, 2, -3, 4], np.float32)}, ())
+    instance.execute([request])
+    np.testing.assert_array_equal(request.outputs()["y"], [0, 2, 0, 4])
+    instance.close()
+    assert len(os.listdir(KNOWN_FILES.folder)) == 2
+
+
+def test_errors_of_the_child_are_the_models(make_state):
+    with pytest.raises(ModelConfigError, match=r"^model 'model': the graph of .* tensor '' refers to a file"):
+        load(make_state(hostile.outside_constant("zero")))
+
+
+@pytest.mark.server
+def test_inference_that_does_not_end_is_ended_at_the_limit(make_state):
+    state = make_state(hostile.endless_inference(), sim_load_sec="1")
+    with pytest.raises(
+        ModelConfigError, match=r"^model 'model': it was not ready within 1 s, and its process was ended$"
+    ):
+        load(state)
