@@ -16,6 +16,7 @@ The rule, for a call that brings at least a full run (nothing waits behind a sma
    more than half has gone at the end of the run, and most of them had not at its start: the run was
    wasted. Requests that are cancelled *before* the run are no evidence of a backlog: a client that
    gives up at once is no reason to refuse others.
+   The runs of small batches are counted together, until they had `MIN_EVIDENCE` requests.
 3. Then refuse everything until a call comes that is not full, or that the instance had to wait for.
    The exception is a call in which every request looked at is already cancelled: its other requests
    are computed. Such calls are at the head of the queue only, unless some clients give up early,
@@ -40,8 +41,11 @@ GLANCE, SAMPLE = 4, 16
 """Numbers of requests to look at, spread over the call: `GLANCE` in every sampled call, `SAMPLE` if
 one of those is cancelled."""
 MIN_WASTED, MAX_USEFUL_WASTE = 0.5, 0.25
-"""Shares of requests that are cancelled at the end of a run. Above `MIN_WASTED` the run was wasted.
-Up to `MAX_USEFUL_WASTE` of the requests it was computed for, it was not."""
+"""Shares of requests that are cancelled at the end of a run. Above `MIN_WASTED` the run was wasted;
+of few requests it must be more, because their share says little (`_is_wasted`). Up to `MAX_USEFUL_WASTE` of the requests it was computed for, it was not."""
+MIN_EVIDENCE = 4
+"""Minimum number of requests in successive wasted runs that shows a backlog. One client that cancels
+a request or two says nothing about the others."""
 MIN_RUN_SECONDS = 0.01
 """Minimum duration of a run that is judged if it began with nothing cancelled; a shorter run loses
 little."""
@@ -117,6 +121,7 @@ class Backlog:
         self._refused_at = self._sampled_at = self._rest_until = float("-inf")
         self._rest_seconds = MIN_REST_SECONDS
         self._good_samples = self._num_gone = 0
+        self._num_judged = self._num_wasted = 0
         self._suspects = False
 
     @property
@@ -144,7 +149,7 @@ class Backlog:
         return False
 
     def leave(self) -> None:
-        """Record that the requests of a call that was not admitted have been answered."""
+        """Record that the requests of a call during a drain have been answered."""
         self._refused_at = self._clock()
 
     def watch(
@@ -174,8 +179,12 @@ class Backlog:
     def judge(self, watched: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> None:
         """Begin a drain if the run that has ended was for requests whose clients have gone
         meanwhile."""
-        if not watched:
-            return
+        if self._is_draining:
+            self.leave()
+        elif watched:
+            self._judge(watched, is_cancelled)
+
+    def _judge(self, watched: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> None:
         now = self._clock()
         is_short = not self._suspects and now - self._sampled_at < MIN_RUN_SECONDS
         if is_short or not any(map(is_cancelled, _spread(watched, GLANCE))):
@@ -186,9 +195,14 @@ class Backlog:
             self._count_good_sample()
             return
         self._good_samples = 0
-        wasted = (self._num_gone + lost) / (self._num_gone + len(watched))
-        if wasted > MIN_WASTED and now >= self._rest_until:
+        self._num_judged += self._num_gone + len(watched)
+        self._num_wasted += self._num_gone + lost
+        if self._num_judged < MIN_EVIDENCE:
+            self._sampled_at = float("-inf")
+            return
+        if _is_wasted(self._num_wasted, self._num_judged) and now >= self._rest_until:
             self._begin(now)
+        self._num_judged = self._num_wasted = 0
 
     def _begin(self, now: float) -> None:
         self._is_draining = True
@@ -206,9 +220,16 @@ class Backlog:
             self._refused = 0
 
     def _count_good_sample(self) -> None:
+        self._num_judged = self._num_wasted = 0
         self._good_samples += 1
         if self._good_samples >= GOOD_SAMPLES:
             self._rest_seconds, self._rest_until = MIN_REST_SECONDS, float("-inf")
+
+
+def _is_wasted(lost: int, total: int) -> bool:
+    """Return whether more than `MIN_WASTED` of a run's requests were lost, by a standard error more
+    than that: of four, all; of eight, six; of sixteen, eleven."""
+    return lost / total > MIN_WASTED + 0.5 / total**0.5
 
 
 def _part(requests: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:

@@ -6,7 +6,7 @@ A queue stands in front of one instance, and computing moves the clock.
 from collections import Counter, deque
 
 import pytest
-from triton_poplar.backlog import GLANCE, MAX_DRAIN_SECONDS, Backlog
+from triton_poplar.backlog import GLANCE, MAX_DRAIN_SECONDS, MIN_EVIDENCE, Backlog
 
 BATCH, RUN_SECONDS = 8, 0.1
 CAPACITY = BATCH / RUN_SECONDS
@@ -95,6 +95,12 @@ def server(clock, reported):
     return Server(Backlog(reported.append, clock), clock)
 
 
+def begin_drain(server, size):
+    for _ in range(-(-MIN_EVIDENCE // size)):
+        server.backlog.judge([Played(0, 0)] * size, server.is_cancelled)
+    assert server.backlog.is_draining
+
+
 def offer(per_second, seconds, **request):
     return [Played(number / per_second, **request) for number in range(int(per_second * seconds))]
 
@@ -150,6 +156,22 @@ def test_a_client_with_less_than_half_of_the_runs_has_nothing_of_others_refused(
     assert server.outcomes["patient", "refused"] == 0
 
 
+def test_a_client_that_cancels_half_of_what_waits_has_nothing_of_others_refused(server):
+    """Its requests wait among those of another client, and go in the middle of one run."""
+    patience = 3.55 * RUN_SECONDS
+    mixed = [(patience, "hasty"), (float("inf"), "patient")]
+    server.serve([Played(0, *mixed[number % 2]) for number in range(30 * BATCH)], 60)
+    assert server.outcomes["patient", "refused"] == 0
+    assert server.outcomes["hasty", "late"] > 0
+
+
+def test_one_cancelled_request_of_a_model_without_batches_has_nothing_of_others_refused(server):
+    for lost in (1, 0, 1, 1, 0, 1, 1, 1, 0):
+        server.backlog.watch([Played(0)], lambda _: False)
+        server.backlog.judge([Played(0)], lambda _, lost=lost: lost)
+        assert not server.backlog.is_draining
+
+
 def test_drains_that_do_not_help_become_rare(server, clock):
     """All but one request of each run are always cancelled in the middle of the run."""
     refused_at = []
@@ -166,8 +188,7 @@ def test_drains_that_do_not_help_become_rare(server, clock):
 
 
 def test_a_call_that_is_not_full_ends_the_drain(server, clock, reported):
-    watched = [Played(0, 0)] * BATCH
-    server.backlog.judge(watched, server.is_cancelled)
+    begin_drain(server, BATCH)
     for _ in range(3):
         server.call([Played(clock.now)] * BATCH)
     assert server.outcomes["a", "refused"] == 3 * BATCH
@@ -178,7 +199,7 @@ def test_a_call_that_is_not_full_ends_the_drain(server, clock, reported):
 
 
 def test_a_request_that_was_waited_for_ends_the_drain_of_a_model_without_batches(server, clock):
-    server.backlog.judge([Played(0, 0)], server.is_cancelled)
+    begin_drain(server, 1)
     assert not server.backlog.admit([Played(0)], True, server.is_cancelled)
     server.backlog.leave()
     clock.now += 0.0005
@@ -189,7 +210,7 @@ def test_a_request_that_was_waited_for_ends_the_drain_of_a_model_without_batches
 
 
 def test_requests_that_come_together_after_nothing_waited_end_the_drain(server, clock):
-    server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
+    begin_drain(server, BATCH)
     server.call([Played(0)] * BATCH)
     clock.now += 0.1
     server.call([Played(clock.now)] * BATCH)
@@ -198,7 +219,7 @@ def test_requests_that_come_together_after_nothing_waited_end_the_drain(server, 
 
 def test_a_call_that_came_while_refusals_were_sent_does_not_end_the_drain(server, clock):
     """Triton hands over the waiting requests after the last refusal."""
-    server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
+    begin_drain(server, BATCH)
     server.call([Played(0)] * 1000)
     clock.now += 0.4
     server.call([Played(clock.now)] * 300)
@@ -207,7 +228,7 @@ def test_a_call_that_came_while_refusals_were_sent_does_not_end_the_drain(server
 
 def test_a_long_call_that_takes_long_to_be_handed_over_does_not_end_the_drain(server, clock):
     """The call waits; only the number of its requests takes the time."""
-    server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
+    begin_drain(server, BATCH)
     clock.now += 0.1
     server.call([Played(clock.now)] * 1500)
     assert server.outcomes == {("a", "refused"): 1500}
@@ -229,7 +250,7 @@ def test_clients_in_closed_loops_after_an_overload_are_not_refused(server, clock
 
 
 def test_a_drain_has_an_end_though_the_queue_has_none(server, clock):
-    server.backlog.judge([Played(0, 0)], server.is_cancelled)
+    begin_drain(server, 1)
     while not server.backlog.admit([Played(0)] * BATCH, True, server.is_cancelled):
         server.backlog.leave()
         clock.now += 0.001
