@@ -23,7 +23,7 @@ import report
 import repository
 import rounds
 from children import find_children
-from commands.serving.server import TritonServer
+from poplar_triton.serving.server import TritonServer
 from poprt.triton_config import BATCHES_PER_REQUEST
 from rich.progress import Progress
 from rich.table import Table

@@ -14,7 +14,7 @@ import onnx
 import repository
 import synthetic
 import weighted
-from commands.recipes import fetch, read_recipes
+from poplar_triton.recipes import fetch, read_recipes
 from poprt import cli
 from poprt.calibration import Findings
 from rounds import Goal

@@ -16,7 +16,7 @@ from pathlib import Path
 import report
 import weighted
 from children import run_child
-from commands.recipes import default_cache, fetch, read_recipes
+from poplar_triton.recipes import default_cache, fetch, read_recipes
 
 LIMIT_SECONDS = 600.0
 MAX_SHARE, MAX_SECONDS = 0.1, 1.0

@@ -21,9 +21,9 @@ from typing import Any
 import networks
 import numpy as np
 import onnx
-from commands.profile.source import OnnxSource
 from onnx import TensorProto
 from onnxgraph import graph_values, infer_shapes
+from poplar_triton.profile.source import OnnxSource
 from poprt.passes.precision import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
 from published import DATA, converter_options, published_models

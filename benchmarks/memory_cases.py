@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import networks
 import onnx
-from commands.profile.source import open_source
 from onnx import TensorProto
+from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from published import converter_options, published_models
 from simipu.cost import CostOptions, Estimate

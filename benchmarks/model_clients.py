@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from model_answers import ORIGINAL_ERRORS, Original
 from model_results import Result
+from poplar_triton.serving.server import TritonServer
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 

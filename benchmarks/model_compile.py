@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from children import Child, run_child
-from commands.errors import RecipeError
 from model_results import Result
+from poplar_triton.errors import RecipeError
 from rich.progress import Progress
 
 PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}

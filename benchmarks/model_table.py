@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from commands import recipes
-from commands.errors import RecipeError
-from commands.recipes import Recipe
+from poplar_triton import recipes
+from poplar_triton.errors import RecipeError
+from poplar_triton.recipes import Recipe
 
 TABLE = Path(__file__).with_name("models.json")
 CACHE = recipes.default_cache(Path(__file__).parents[1] / "model_repository")

@@ -27,10 +27,10 @@ import model_table
 import model_throughput
 import report
 import tritonclient.grpc as grpcclient
-from commands.serving.server import TritonServer
 from model_clients import check, load
 from model_compile import compile_all
 from model_results import Result, judge
+from poplar_triton.serving.server import TritonServer
 from rich.console import Console
 from rich.progress import Progress
 

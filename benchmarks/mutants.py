@@ -38,7 +38,7 @@ ROOMS = {
     "popef": "popef",
     **{
         room: f"backend/{room}"
-        for room in ("onnxgraph", "simipu", "model_runtime", "poprt", "triton_poplar", "commands")
+        for room in ("onnxgraph", "simipu", "model_runtime", "poprt", "triton_poplar", "poplar_triton")
     },
 }
 """Folder of the code of each room; its tests are in `tests/` under the same name."""

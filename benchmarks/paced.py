@@ -27,8 +27,8 @@ import report
 import repository
 import rounds
 import synthetic
-from commands.serving.server import TritonServer
 from perf_analyzer import Measurement
+from poplar_triton.serving.server import TritonServer
 from poprt import CompilerOptions
 from rich.progress import track
 from rich.table import Table

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.serving.installation import find_triton
+from poplar_triton.serving.installation import find_triton
 
 PACKAGE = "tritonclient==2.50.0"
 CACHE = Path(__file__).parents[1] / ".cache" / "perf_analyzer"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from commands import recipes
-from commands.serving.server import TritonServer
 from google.protobuf import text_format
+from poplar_triton import recipes
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model
 from rich.console import Console

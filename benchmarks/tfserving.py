@@ -24,8 +24,8 @@ import repository
 import rounds
 import synthetic
 from children import read_cpu_seconds
-from commands import recipes
 from perf_analyzer import Measurement
+from poplar_triton import recipes
 from rich.table import Table
 from rounds import Comparison, Goal, Round, Subject
 from serving import NUM_ROWS, WIDTHS

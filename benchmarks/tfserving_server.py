@@ -29,7 +29,7 @@ class TfServing:
         self.grpc_port, self._health_port, rest_port = choose_ports(3)
         self.rest_port = rest_port if rest else 0
         self._arguments: Sequence[str] = [
-            *(sys.executable, "-u", "-m", "commands.cli", "tfserving", *map(str, arguments)),
+            *(sys.executable, "-u", "-m", "poplar_triton.cli", "tfserving", *map(str, arguments)),
             *("--port", str(self.grpc_port), "--rest_api_port", str(self.rest_port)),
             *("--health-port", str(self._health_port)),
         ]

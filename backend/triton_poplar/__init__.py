@@ -1,5 +1,5 @@
 """The Poplar Triton backend without Triton: states, requests, parameters.
 
-Only `backend/poplar/model.py` uses Triton itself. `commands.tfserving` serves the same states
+Only `backend/poplar/model.py` uses Triton itself. `poplar_triton.tfserving` serves the same states
 without Triton.
 """

@@ -30,6 +30,7 @@ Clients without deadlines cancel nothing. None of them is refused, however long 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -42,7 +43,8 @@ GLANCE, SAMPLE = 4, 16
 one of those is cancelled."""
 MIN_WASTED, MAX_USEFUL_WASTE = 0.5, 0.25
 """Shares of requests that are cancelled at the end of a run. Above `MIN_WASTED` the run was wasted;
-of few requests it must be more, because their share says little (`_is_wasted`). Up to `MAX_USEFUL_WASTE` of the requests it was computed for, it was not."""
+of few requests it must be more, because their share says little (`_is_wasted`). Up to
+`MAX_USEFUL_WASTE` of the requests it was computed for, it was not."""
 MIN_EVIDENCE = 4
 """Minimum number of requests in successive wasted runs that shows a backlog. One client that cancels
 a request or two says nothing about the others."""
@@ -229,7 +231,7 @@ class Backlog:
 def _is_wasted(lost: int, total: int) -> bool:
     """Return whether more than `MIN_WASTED` of a run's requests were lost, by a standard error more
     than that: of four, all; of eight, six; of sixteen, eleven."""
-    return lost / total > MIN_WASTED + 0.5 / total**0.5
+    return lost / total > MIN_WASTED + 0.5 / math.sqrt(total)
 
 
 def _part(requests: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands.profile.profiler import Profiler, Settings
-from commands.profile.source import open_source
+from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.source import open_source
 from simipu.cost import Estimate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "data"))

@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from children import run_child
-from commands.recipes import PACKAGE, SHA256
 from model_answers import Difference, Differences, Original, looks_like_classes
 from model_clients import find_axes
 from model_inputs import KINDS, make_array, make_inputs
 from model_results import Result, judge
 from model_table import BATCH, Input, Model, read_models
 from onnx import TensorProto, helper
+from poplar_triton.recipes import PACKAGE, SHA256
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 NUMBERS = {"range": "-3 5", "integers": "2 9", "constant": "7"}

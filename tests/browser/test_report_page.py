@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from commands.cli import main
-from commands.profile.profiler import Profiler, Settings
-from commands.profile.report import Content, make_report
-from commands.profile.source import open_source
 from onnx import TensorProto, helper
+from poplar_triton.cli import main
+from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.report import Content, make_report
+from poplar_triton.profile.source import open_source
 from sample_models import make_model
 
 F = TensorProto.FLOAT

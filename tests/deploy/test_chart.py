@@ -191,7 +191,7 @@ def test_the_grace_period_covers_drain_and_stop(tools, drain, most, timeout):
     most = max(drain, most)
     assert find_option(arguments, "--max-drain-seconds") == str(most)
     assert find_option(arguments, "--exit-timeout-secs") == str(timeout)
-    # 15 s: commands.serving.server.STOP_MARGIN_SECONDS
+    # 15 s: poplar_triton.serving.server.STOP_MARGIN_SECONDS
     assert pod_of(documents)["terminationGracePeriodSeconds"] >= most + timeout + 15 + 5
 
 

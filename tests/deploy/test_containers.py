@@ -9,11 +9,11 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from commands.cli import _parser
-from commands.serving import command as serve
-from commands.serving.options import find_all, find_exit_seconds
 from compose_spec import PyCompose
 from deploy_files import DEPLOY, ROOT, find_one, read_documents, render
+from poplar_triton.cli import _parser
+from poplar_triton.serving import command as serve
+from poplar_triton.serving.options import find_all, find_exit_seconds
 
 SECONDS = 60
 VERSION = (ROOT / "popef" / "VERSION").read_text().strip()
@@ -86,7 +86,7 @@ def test_the_command_line_is_one_of_ours(arguments):
 )
 def test_who_stops_it_waits_for_drain_and_stop(grace, command):
     options = parse(command)
-    # 15 s: commands.serving.server.STOP_MARGIN_SECONDS
+    # 15 s: poplar_triton.serving.server.STOP_MARGIN_SECONDS
     assert grace >= options.drain_seconds + find_exit_seconds(options.triton_options) + 15 + 5
 
 

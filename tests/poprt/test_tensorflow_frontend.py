@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from model_runtime import ModelRunner
+from poplar_triton.serving.server import TritonServer
 from poprt import frontend, tensorflow_frontend
 from poprt.cli import main
 from simipu import CompileError

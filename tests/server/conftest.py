@@ -13,9 +13,9 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.installation import backend_file
-from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
+from poplar_triton.serving.installation import backend_file
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import gather_model, linear_model, make_model, types_model, write_handmade

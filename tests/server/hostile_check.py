@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from commands.serving.server import TritonServer
+from poplar_triton.serving.server import TritonServer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 

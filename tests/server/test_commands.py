@@ -12,13 +12,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from commands.errors import ServerError
-from commands.serving.server import TritonServer
+from poplar_triton.errors import ServerError
+from poplar_triton.serving.server import TritonServer
 from sample_models import linear_model
 
 from .conftest import write_model
 
-COMMAND = [sys.executable, "-m", "commands.cli"]
+COMMAND = [sys.executable, "-m", "poplar_triton.cli"]
 
 
 def run(*arguments, **options):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import loudness_model, steps_model

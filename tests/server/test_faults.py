@@ -20,7 +20,6 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as grpcclient
-from commands.serving.server import TritonServer
 from fault_clients import (
     PATIENCE_SECONDS,
     Answer,
@@ -40,6 +39,7 @@ from fault_clients import (
     wait_until_busy,
 )
 from onnx import TensorProto, helper
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import gather_model, linear_model, make_model

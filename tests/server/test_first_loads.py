@@ -4,7 +4,7 @@ import hostile_graphs
 import hostile_loads
 import pytest
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
+from poplar_triton.serving.server import TritonServer
 
 LIMIT = 'parameters [{ key: "sim_load_sec" value: { string_value: "1" } }]\n'
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from frozen_inputs import scale_model, write_data
 from model_runtime import ModelRunner
 from onnx import TensorProto, helper
 from packable_models import row_sums_model
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler
 from poprt.passes import get_pass
 from poprt.runtime import PackAlgorithm, PackRunnerConfig

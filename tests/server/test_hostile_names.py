@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
+from poplar_triton.serving.server import TritonServer
 from sample_models import make_model
 from triton_clients import infer
 

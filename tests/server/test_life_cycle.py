@@ -18,7 +18,6 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shared_memory
-from commands.serving.server import TritonServer
 from fault_clients import has_ended, iter_processes, wait_until
 from life_cycle_models import (
     DELAY_SECONDS,
@@ -34,6 +33,7 @@ from life_cycle_models import (
     scale_model,
     write_model,
 )
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from triton_clients import REFUSED, infer, phases, read_metric, read_metrics, send, traffic, wait_for_all
 from triton_poplar.statistics import ERROR_KINDS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
+from poplar_triton.serving.server import TritonServer
 from sample_models import linear_model
 from triton_clients import infer
 from tritonclient.utils import InferenceServerException

@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from commands.serving.server import TritonServer
 from fault_clients import wait_until
 from life_cycle_models import MODES, set_mode, write_model
 from onnx import TensorProto, helper
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from sample_models import make_model
 from triton_clients import infer, read_metric

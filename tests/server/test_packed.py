@@ -7,8 +7,8 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from exported_graphs import bert_like
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from triton_clients import infer

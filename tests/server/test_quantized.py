@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.quantizer import quantize
 from poprt.triton_model import write_triton_model

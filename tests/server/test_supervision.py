@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from certificates import make_certificate
-from commands.serving.installation import find_triton
 from fault_clients import wait_until
 from fleet.models import Model
 from fleet.repositories import LocalRepository, fill
 from fleet.servers import STOP_SECONDS, Server
+from poplar_triton.serving.installation import find_triton
 
 SEVERAL = Model("several", instances=3)
 OTHER = Model("other")

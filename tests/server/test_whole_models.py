@@ -13,8 +13,8 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.converter import MFConverter, Sharder
 from poprt.passes import register_op_body

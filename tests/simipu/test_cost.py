@@ -11,12 +11,12 @@ from typing import Any
 
 import onnx
 import pytest
-from commands.profile.profiler import Profiler, Settings
-from commands.profile.source import open_source
 from cost_models import C600, cycles, one_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from simipu import cost
 from simipu.cost import CALIBRATION, CostOptions, Estimate

@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import poprt
 import pytest
-from commands.profile.profiler import Profiler, Settings
-from commands.profile.source import open_source
 from cost_models import C600
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from simipu.cost import CostOptions, Estimate
 

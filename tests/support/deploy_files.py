@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from commands.serving.condition import Condition
+from poplar_triton.serving.condition import Condition
 from triton_poplar.statistics import BUILD_INFO, ERRORS, HISTOGRAMS, LOAD, METRICS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
+from poplar_triton.serving.server import TritonServer
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 Array = npt.NDArray[Any]

@@ -17,12 +17,12 @@ import hostile_graphs as hostile
 import numpy as np
 import onnx
 import tritonclient.http as httpclient
-from commands.serving.server import TritonServer
 from fault_clients import wait_until
 from hostile_models import Served
 from hostile_runner import DEFECTS, Report
 from life_cycle_models import QUICKLY
 from payload_fuzzing import damage
+from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import linear_model, write_executable

@@ -29,12 +29,12 @@ import hostile_grpc
 import hostile_http
 import numpy as np
 import tritonclient.grpc.service_pb2 as pb
-from commands.serving.endpoint import HOST
-from commands.serving.server import TritonServer
 from fault_clients import iter_processes, resident_bytes, shared_segments
 from hostile_grpc import GrpcCase
 from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wanted
 from http_cases import HttpCase, write_request
+from poplar_triton.serving.endpoint import HOST
+from poplar_triton.serving.server import TritonServer
 
 ANSWER_SECONDS = 60.0
 """Timeout of one answer: far more than it takes, for machines with other work."""

@@ -18,7 +18,6 @@ from typing import Any
 import grpc
 import numpy as np
 from children import find_children, read_resident_bytes
-from commands.tfserving import messages_pb2 as messages
 from hostile_models import GATHERING, LINEAR, MODELS, NAMES, SIZES, SLOW, Array, Served, Wanted
 from hostile_runner import (
     ANSWER_SECONDS,
@@ -29,6 +28,7 @@ from hostile_runner import (
     WrongAnswerError,
 )
 from message_mutations import mutate_message
+from poplar_triton.tfserving import messages_pb2 as messages
 from tfserving_clients import METADATA, PREDICT, STATUS, Client, make_request, make_spec, read_outputs
 from tfserving_server import TfServing
 

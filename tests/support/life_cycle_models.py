@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-from commands.serving.installation import find_triton
 from onnx import TensorProto, helper
+from poplar_triton.serving.installation import find_triton
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import make_model

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from commands.tfserving.worker import Report
+from poplar_triton.tfserving.worker import Report
 
 FIRST_PID = 7
 Plan = Callable[["PlayedProcess", Connection], None]

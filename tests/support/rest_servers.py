@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 from aiohttp import web
-from commands.tfserving.connections import ConnectionLimit
-from commands.tfserving.errors import Code, ServingError
-from commands.tfserving.metrics import Counters, make_memory
-from commands.tfserving.models import (
+from poplar_triton.tfserving.connections import ConnectionLimit
+from poplar_triton.tfserving.errors import Code, ServingError
+from poplar_triton.tfserving.metrics import Counters, make_memory
+from poplar_triton.tfserving.models import (
     Array,
     Call,
     ModelSpec,
@@ -30,9 +30,9 @@ from commands.tfserving.models import (
     TensorSpec,
     VersionStatus,
 )
-from commands.tfserving.rest import Limits, make_application, make_runner
-from commands.tfserving.rest_bodies import BodyLimits
-from commands.tfserving.settings import Settings
+from poplar_triton.tfserving.rest import Limits, make_application, make_runner
+from poplar_triton.tfserving.rest_bodies import BodyLimits
+from poplar_triton.tfserving.settings import Settings
 
 FLOATS = Signature(
     {"x": TensorSpec(np.dtype(np.float32), (-1,))}, {"y": TensorSpec(np.dtype(np.float32), (-1,))}

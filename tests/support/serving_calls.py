@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class PlayedCall:
-    """A call (see commands.tfserving.models.Call) whose client the test disconnects; `num_waits`
+    """A call (see poplar_triton.tfserving.models.Call) whose client the test disconnects; `num_waits`
     counts its thread's waits."""
 
     def __init__(self, seconds: float | None = None) -> None:

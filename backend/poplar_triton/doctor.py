@@ -1,0 +1,156 @@
+"""Check of this machine's prerequisites for the embedded server, with a remedy for each that is
+missing."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from poplar_triton.errors import ServerError
+from poplar_triton.serving.installation import backend_file, find_stub, find_triton, make_environment
+from poplar_triton.serving.leftovers import SHARED_MEMORY
+
+PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
+MINIMUM_GLIBC = (2, 35)
+"""Minimum version of glibc. The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and
+newer."""
+MIN_SHARED_MIB = 64
+"""Minimum size of shared memory, which is docker's default for a container. Each instance of a
+model takes 1 MiB and grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check; `remedy` is empty if the check passes."""
+
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Check everything that the embedded server needs, without starting it."""
+    checks: tuple[Callable[[], Finding], ...] = (
+        _examine_system,
+        _examine_server,
+        _examine_libpython,
+        _examine_shared_memory,
+        _examine_backend,
+    )
+    return [*(check() for check in checks), *(_examine_package(name) for name in PACKAGES)]
+
+
+def examine_kernels() -> Finding:
+    """Report what computes half precision. A server does not need it: without it the same numbers
+    take longer."""
+    # Imported late: the supervisor calls `require` and must not load ONNX Runtime.
+    from simipu.errors import LoadError
+    from simipu.kernels import find_kernels
+
+    try:
+        kernels = find_kernels()
+    except LoadError as error:
+        return Finding("kernels", "not looked for", str(error))
+    return Finding(
+        "kernels", f"{kernels.instructions}: {kernels.reason}" if kernels.reason else kernels.instructions
+    )
+
+
+def require() -> None:
+    """Raise ServerError with every remedy, if anything is missing."""
+    faults = [finding for finding in examine() if finding.remedy]
+    if faults:
+        raise ServerError("; ".join(f"{fault.subject}: {fault.found}: {fault.remedy}" for fault in faults))
+
+
+def _examine_system() -> Finding:
+    library, version = platform.libc_ver()
+    subject = "system"
+    found = f"{platform.system()} {platform.machine()}, {library or 'libc'} {version or 'unknown'}"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return Finding(subject, found, "the embedded Triton server needs Linux on x86_64")
+    if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
+        return Finding(
+            subject, found, "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer"
+        )
+    return Finding(subject, found)
+
+
+def _examine_server() -> Finding:
+    try:
+        triton = find_triton()
+        find_stub(triton)
+    except ServerError as error:
+        return Finding("tritonserver", "missing", str(error))
+    return Finding("tritonserver", str(triton / "bin" / "tritonserver"))
+
+
+def _examine_libpython() -> Finding:
+    """Check for libpython, which the stub links (its 3.13 build brings its own). Without it the
+    server would hang at the first load."""
+    subject = "libpython"
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    try:
+        triton = find_triton()
+        stub = find_stub(triton)
+    except ServerError:
+        return Finding(subject, "not looked for: no server")
+    environment = make_environment(Path(sys.executable).parent, triton)
+    try:
+        linked = subprocess.run(
+            ["ldd", str(stub)],  # noqa: S607  the system's, wherever it has it
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+    except FileNotFoundError:
+        found = ctypes.util.find_library(f"python{sys.version_info.major}.{sys.version_info.minor}")
+        return Finding(subject, found or f"{name} not found", "" if found else _libpython_remedy())
+    missing = [line.split()[0] for line in linked.splitlines() if "not found" in line]
+    if missing:
+        return Finding(subject, f"{', '.join(missing)} not found", _libpython_remedy())
+    return Finding(subject, "all libraries of the stub are found")
+
+
+def _libpython_remedy() -> str:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return (
+        f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by "
+        "pyenv needs --enable-shared"
+    )
+
+
+def _examine_shared_memory() -> Finding:
+    try:
+        status = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        return Finding(
+            str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there"
+        )
+    free = status.f_bavail * status.f_frsize // 2**20
+    remedy = (
+        "" if free >= MIN_SHARED_MIB else f"give it at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
+    )
+    return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
+
+
+def _examine_backend() -> Finding:
+    try:
+        return Finding("backend", str(backend_file()))
+    except ServerError as error:
+        return Finding("backend", "missing", str(error))
+
+
+def _examine_package(name: str) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "missing", f"pip install {name}")

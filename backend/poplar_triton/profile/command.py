@@ -1,0 +1,392 @@
+"""Arguments of `poplar-triton profile`, and the work that it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from poprt.arguments import add_pass_options, add_precision, read_chip, read_pass_options, read_shape
+from poprt.options import PRECISIONS
+from poprt.pipeline import STEPS
+from poprt.profiling.profile import Profile
+from poprt.profiling.table import print_profile
+from poprt.supervision import add_limits, supervised
+from poprt.terminal import make_console, show_progress
+from simipu import CompileError
+from simipu.target import known_chips
+
+from popef.arguments import Parser, count, positive, proportion
+from popef.console import UsageError, naming, print_line
+from poplar_triton.profile import bulk
+from poplar_triton.profile.cases import Shard
+from poplar_triton.profile.compare import compare_as_json, print_comparison
+from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.report import BATCH_SIZES, Content, make_report, require_plotly
+from poplar_triton.profile.source import open_source
+from poplar_triton.profile.suggest import BUDGET_SECONDS, MAX_TRIED, Advice, print_advice, try_changes
+from poplar_triton.profile.sweep import print_sweep
+from poplar_triton.profile.trace import make_trace
+
+_OPTIONS = (
+    "partials_type",
+    "available_memory_proportion",
+    "num_io_tiles",
+    "batches_per_step",
+    "stream_buffering_depth",
+    "use_128bit_conv_unit_load",
+    "num_ipus",
+    "enable_pipelining",
+    "replication_factor",
+)
+"""Options of the compiler, by their names in CostOptions."""
+_FLAGS = frozenset({"use_128bit_conv_unit_load", "enable_pipelining"})
+"""Options without a value, which are set or not."""
+EXAMPLES = (
+    "poplar-triton profile model.onnx --batch_size 8 --target c600",
+    "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
+    "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
+    "poplar-triton profile model.onnx --batch_size 8 --compare precision=fp8 --suggest",
+    "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
+)
+_CONVERTER_STEPS = len(STEPS) + 1
+"""Maximum number of steps that the converter and the profiler report for a point."""
+
+_FUSED = "fused_attention"
+"""Pass that has an option of its own."""
+
+Axis = tuple[str, tuple[str | int, ...]]
+
+
+def add_arguments(parser: Parser) -> None:
+    """Give `parser` the arguments that `run` reads."""
+    add = parser.add_argument
+    model_help = (
+        "ONNX file (weights may be missing), a PopEF file compiled by poprt, or the folder of a model, as "
+        "Triton has it; with --output several, and folders of them"
+    )
+    parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
+    chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
+    add("--target", "--ipu_version", type=read_chip, metavar="NAME", help=chip_help)
+    add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
+    add_precision(parser, None, "fp16; PopEF: its own")
+    add_pass_options(parser)
+    add(
+        "--input_shape",
+        type=read_shape,
+        action="append",
+        default=[],
+        metavar="NAME=d0,d1",
+        help="sizes of an input, the first -1 for the batch size; repeatable",
+    )
+    add("--partials_type", choices=("half", "float"), help="type of partial sums (default: half)")
+    add(
+        "--available_memory_proportion",
+        type=proportion,
+        metavar="F",
+        help="tile memory for products (default: 0.6)",
+    )
+    add(
+        "--num_io_tiles",
+        type=count,
+        metavar="N",
+        help="tiles that only do I/O, so that it overlaps (default: 0)",
+    )
+    add(
+        "--batches_per_step",
+        type=positive,
+        metavar="N",
+        help="batches run per return to the host (default: 1)",
+    )
+    add(
+        "--stream_buffering_depth",
+        type=positive,
+        metavar="N",
+        help="batches that wait on the host's side (default: 1)",
+    )
+    add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
+    add("--fused_attention", action="store_true", help="the same as --passes fused_attention")
+    add("--num_ipus", type=positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
+    add(
+        "--enable_pipelining",
+        action="store_true",
+        default=None,
+        help="IPUs work on batches that follow one another",
+    )
+    add(
+        "--replication_factor",
+        type=positive,
+        metavar="N",
+        help="copies of the model, which share the host (default: 1)",
+    )
+    sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
+    add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
+    _add_bulk_arguments(parser)
+    add(
+        "--top",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="how many of the dearest nodes to list (default: %(default)s)",
+    )
+    add("--json", action="store_true", help="machine-readable")
+    suggest_help = "try other options on the model, and list those that make it fit, or faster"
+    add("--suggest", action="store_true", help=suggest_help)
+    compare_help = "show it beside another model, or itself with NAME=VALUE[,NAME=VALUE], such as target=bow"
+    add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
+    parser.add_path(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a report with charts (needs plotly); of the first point of a sweep",
+    )
+    parser.add_path(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the supersteps for Perfetto; of the first point of a sweep",
+    )
+    add_limits(parser)
+
+
+def _add_bulk_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    parser.add_path(
+        "--output",
+        type=Path,
+        metavar="NAME",
+        help="write a row a model and setting into NAME.jsonl and NAME.csv; goes on where it was ended",
+    )
+    add("--jobs", type=positive, metavar="N", help="processes at once, with --output (default: the cores)")
+    shard_help = "with --output: do this part of the work, from 0/N to (N-1)/N, as one of N machines"
+    add("--shard", type=_shard, metavar="I/N", help=shard_help)
+    add(
+        "--retry_failed", action="store_true", help="with --output: try again what has an error in NAME.jsonl"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command: profile one model in this process, or many models in child processes."""
+    points = _points(options)
+    if options.output is None:
+        _refuse(options, ("jobs", "shard", "retry_failed"), "needs --output")
+        if len(options.model) > 1:
+            raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
+        if options.compare is not None and not os.path.lexists(options.compare):
+            _change(points[0], options)  # raise a usage error before any work
+        return supervised(_run_one)(options)
+    _refuse(
+        options,
+        ("json", "html", "trace", "suggest", "compare"),
+        "is of one model, and does not go with --output",
+    )
+    return bulk.run(options, points)
+
+
+def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    for name in names:
+        if getattr(options, name):
+            raise UsageError(f"--{name} {why}")
+
+
+def _run_one(options: argparse.Namespace) -> int:
+    """Profile one model and print the result. Raises CompileError, LoadError, PopefError or OSError
+    for bad input."""
+    if options.html:
+        require_plotly()
+    points = _points(options)
+    with show_progress("read model", _count_points(options, len(points)) * _CONVERTER_STEPS) as on_step:
+        profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
+        profiles = [profiler.profile(point) for point in points]
+        other = _profile_other(options, profiler, points[0], on_step)
+        deadline, advice = time.monotonic() + BUDGET_SECONDS, None
+        with _quietly():
+            batches = _profile_batches(options, profiler, points[0], deadline)
+            if options.suggest or options.html:
+                advice = try_changes(profiler, points[0], profiles[0], deadline - time.monotonic())
+    if options.html:
+        content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
+        _write(options.html, make_report(content))
+    if options.trace:
+        _write(options.trace, json.dumps(make_trace(profiles[0])))
+    _print(profiles, other, advice if options.suggest else None, options)
+    return 0
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Suppress warnings: each attempt would repeat those of the requested settings."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _count_points(options: argparse.Namespace, num_points: int) -> int:
+    """Return the maximum number of profiles, for the progress bar."""
+    num_points += bool(options.compare)
+    num_points += len(BATCH_SIZES) if options.html else 0
+    return num_points + (MAX_TRIED if options.html or options.suggest else 0)
+
+
+def _profile_batches(
+    options: argparse.Namespace, profiler: Profiler, point: Settings, deadline: float
+) -> list[Profile]:
+    """Profile the report's batch sizes that the model can have, until half of the time budget is
+    spent. The other half is for further changes to try."""
+    sizes = dict(options.sweep).get("batch_size", BATCH_SIZES) if options.html else ()
+    found = []
+    for size in sizes:
+        if deadline - time.monotonic() < BUDGET_SECONDS / 2:
+            break
+        found.append(_try_profile(profiler, replace(point, batch_size=size)))
+    return [each for each in found if each is not None]
+
+
+def _profile_other(
+    options: argparse.Namespace, profiler: Profiler, point: Settings, on_step: Callable[[str], None]
+) -> Profile | None:
+    """Profile what --compare names: the same model under other settings, or another model under the
+    same settings."""
+    if options.compare is None:
+        return None
+    if os.path.lexists(options.compare):
+        profiler = Profiler(open_source(Path(options.compare), dict(options.input_shape)), on_step)
+        return profiler.profile(point)
+    return profiler.profile(_change(point, options))
+
+
+def _change(point: Settings, options: argparse.Namespace) -> Settings:
+    """Return the point with the settings that --compare names, each read as the option of that
+    name.
+
+    Ends the process with status 2 and a line on stderr for what is neither a model nor settings.
+    """
+    pairs = [pair.partition("=") for pair in options.compare.split(",")]
+    names = [name for name, _, _ in pairs]
+    if not set(names) <= {*_AXES, *_OPTIONS}:
+        raise UsageError(
+            f"--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of "
+            f"{', '.join((*_AXES, *_OPTIONS))}; found {options.compare!r}"
+        )
+    words = []
+    for name, _, value in pairs:
+        if name in _FLAGS and value != "true":
+            raise UsageError(f"--compare: expected {name}=true, found {value!r}; leave it out for false")
+        words.append(f"--{name}" if name in _FLAGS else f"--{name}={value}")
+    parser: Parser = options.parser
+    read = vars(parser.parse_args([*map(str, options.model), *words]))
+    changed = {name: read[name] for name in names if name in _OPTIONS}
+    axes = {name: read[name] for name in names if name in _AXES}
+    return replace(point, options={**point.options, **changed}, **axes)
+
+
+def _print(
+    profiles: Sequence[Profile], other: Profile | None, advice: Advice | None, options: argparse.Namespace
+) -> None:
+    if options.json:
+        found = [profile.as_json() for profile in profiles]
+        if advice is not None:
+            found[0]["advice"] = advice.as_json()
+        if other is not None:
+            found[0]["comparison"] = compare_as_json(profiles[0], other)
+        print(json.dumps(found if options.sweep else found[0], indent=2))
+        return
+    console = make_console()
+    if options.sweep:
+        print_sweep(profiles, console)
+    elif other is None:
+        print_profile(profiles[0], console, options.top)
+    if other is not None:
+        print_comparison(profiles[0], other, console)
+    if advice is not None:
+        print_advice(advice, console)
+    for file in filter(None, (options.html, options.trace)):
+        print_line(f"wrote {file}")
+
+
+def _write(file: Path, text: str) -> None:
+    with naming(file):
+        file.write_text(text, encoding="utf-8")
+
+
+def _points(options: argparse.Namespace) -> list[Settings]:
+    """Return the requested settings and their combinations with those of --sweep."""
+    changed = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
+    base = Settings(
+        options.target, options.batch_size, options.precision, changed, _converter_options(options)
+    )
+    names = [name for name, _ in options.sweep]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
+    combinations = itertools.product(*(values for _, values in options.sweep))
+    points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
+    # Neighbours share the converted graph: only the target may change between them.
+    return (
+        sorted(points, key=lambda point: (point.precision or "", point.batch_size or 0))
+        if len(names) > 1
+        else points
+    )
+
+
+def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the further arguments of the Converter that are requested."""
+    found = read_pass_options(options)
+    if options.fused_attention:
+        passes = found.get("used_passes", [])
+        found["used_passes"] = passes if _FUSED in passes else [*passes, _FUSED]
+    return found
+
+
+def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
+    """Profile one of the report's batch sizes. Return None if the model cannot have that size."""
+    try:
+        return profiler.profile(settings)
+    except CompileError:
+        return None
+
+
+def _shard(text: str) -> Shard:
+    number, separator, total = text.partition("/")
+    try:
+        shard = Shard(count(number), positive(total))
+    except argparse.ArgumentTypeError:
+        shard = Shard(0, 0)
+    if not separator or shard.number >= shard.count:
+        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N-1, found {text!r}")
+    return shard
+
+
+def _axis(text: str) -> Axis:
+    name, separator, values = text.partition("=")
+    if not separator or name not in _AXES:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(_AXES)} and =VALUE,VALUE, found {text!r}")
+    try:
+        return name, tuple(_AXES[name](value) for value in values.split(","))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{name}, values with commas between: {error}") from None
+
+
+def _precision(text: str) -> str:
+    if text not in PRECISIONS:
+        raise argparse.ArgumentTypeError(
+            f"precision {text!r} is not known; known are {', '.join(PRECISIONS)}"
+        )
+    return text
+
+
+_AXES: dict[str, Callable[[str], str | int]] = {
+    "batch_size": positive,
+    "target": read_chip,
+    "precision": _precision,
+}

@@ -1,0 +1,297 @@
+"""A profile as a page: one HTML file with everything in it, which loads nothing from elsewhere.
+
+It shows a JSON document in it, which `page/page.js` draws with the JavaScript of plotly's wheel.
+All text of a model is in that document and is never parsed as markup: it is inserted as text, and
+the page's policy allows only its own scripts.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+from poprt.profiling.profile import Profile
+from poprt.profiling.table import (
+    describe_error,
+    describe_macs,
+    describe_seconds,
+    describe_sum,
+    describe_warnings,
+    list_alive,
+)
+from simipu import CompileError
+from simipu.cost import Estimate, OperatorCost
+
+from popef.text import escape as escape_control
+from poplar_triton.profile.compare import (
+    Difference,
+    compare_nodes,
+    compare_types,
+    describe_sides,
+    list_figures,
+)
+from poplar_triton.profile.suggest import Advice, Suggestion
+
+BATCH_SIZES = (1, 2, 4, 8, 16)
+_MAX_NODES_BYTES = 4 << 20
+"""Maximum size of the nodes in the document. With plotly the file stays below 10 MB for every
+graph."""
+_MAX_NAME = 160
+_MAX_TEXT = 1000
+_MODELLED = (
+    "Everything here is modelled; no chip ran. Products and convolutions are planned over the tiles after "
+    "Graphcore's published estimators, other operators cost their elements spread over the tiles, "
+    "transfers follow measured link rates. Nodes run one after the other; memory is that of the fullest "
+    "tile, with planning figures for code."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Content of a page."""
+
+    profile: Profile
+    batches: Sequence[Profile] = ()
+    """Profiles of other batch sizes."""
+    sweep: Sequence[Profile] = ()
+    """Further points, which are plotted instead of `batches` if they have several sizes."""
+    advice: Advice | None = None
+    other: Profile | None = None
+    """Profile to compare with."""
+
+
+def require_plotly() -> None:
+    """Raise CompileError if the charts cannot be made."""
+    if importlib.util.find_spec("plotly") is None:
+        raise CompileError(
+            "--html needs plotly, which is not installed; get it with: pip install 'poplar-triton[report]'"
+        )
+
+
+def make_report(content: Content) -> str:
+    """Return the HTML page, which refers to no other resource."""
+    scripts = [_read("plotly", "package_data", "plotly.min.js"), _page("page.js")]
+    policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return Template(_page("page.html")).substitute(
+        title=escape(f"{_cut(content.profile.model)} on {content.profile.chip}"),
+        policy=policy,
+        style=_page("page.css"),
+        plotly=scripts[0],
+        script=scripts[1],
+        data=_encode(describe_page(content)),
+    )
+
+
+def describe_page(content: Content) -> dict[str, Any]:
+    """Return the document that the page draws."""
+    profile, result = content.profile, content.profile.estimate
+    plotted = _choose_plotted(content)
+    parts, latency = describe_sum(profile)
+    return {
+        "title": _cut(profile.model),
+        "subject": _describe_settings(profile),
+        "fits": result.fits,
+        "latency": parts,
+        "latency_text": latency,
+        "figures": _figures(profile),
+        "error": describe_error(profile),
+        "warnings": [escape_control(each, _MAX_TEXT) for each in describe_warnings(profile)],
+        "modelled": _MODELLED,
+        "options": [[name, str(value)] for name, value in asdict(result.options).items()],
+        "cycles": result.cycles,
+        "clock_hz": profile.target.clock_hz,
+        "peak_macs": profile.peak_macs_per_cycle,
+        "causes": {cause: cycles for cause, cycles in result.by_cause().items() if cycles},
+        "types": [
+            [_cut(each.op_type), each.count, each.compute, each.exchange, each.sync]
+            for each in profile.by_type()
+        ],
+        "memory": _memory(profile),
+        "nodes": _nodes(profile),
+        "batches": [_point(each) for each in plotted],
+        "sweep": [_point(each) for each in content.sweep],
+        "advice": _advice(content.advice),
+        "comparison": _comparison(profile, content.other),
+    }
+
+
+def _choose_plotted(content: Content) -> Sequence[Profile]:
+    for points in (content.sweep, content.batches):
+        if len({each.batch_size for each in points}) > 1:
+            return sorted(points, key=lambda each: each.batch_size)
+    return ()
+
+
+def _describe_settings(profile: Profile) -> str:
+    return f"batch {profile.batch_size}, {profile.precision}, {profile.partials} on {profile.chip}"
+
+
+def _figures(profile: Profile) -> list[list[str]]:
+    result = profile.estimate
+    macs = sum(operator.work.macs for operator in result.operators)
+    found = {
+        "samples/s": f"{result.samples_per_second:,.0f}",
+        "cycles": f"{result.cycles:,}",
+    }
+    if macs:
+        found |= {
+            "MACs": describe_macs(macs),
+            "of the peak MAC rate": f"{profile.peak_share(macs, result.cycles):.1%}",
+        }
+    return [[label, value] for label, value in found.items()]
+
+
+def _memory(profile: Profile) -> dict[str, Any]:
+    """Return the memory of the fullest tile in bytes: what it holds at its peak by cause, and its
+    use while each node runs."""
+    result = profile.estimate
+    staying = [ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)]
+    return {
+        "peak": result.peak_tile_bytes,
+        "tile": profile.target.bytes_per_tile,
+        "held": {cause: size for cause, size in result.by_memory().items() if size},
+        "staying": staying,
+        "io_tile": result.fullest.io_tile_bytes,
+        "node": _cut(result.peak.node) if result.peak else "",
+        "alive": [[_cut(name), size] for name, size in list_alive(result.peak)] if result.peak else [],
+        "ipus": [
+            [number, ipu.cycles, ipu.peak_tile_bytes, ipu.fullest_tile_bytes <= profile.target.bytes_per_tile]
+            for number, ipu in enumerate(result.ipus)
+        ],
+    }
+
+
+def _most_live(result: Estimate, ipu: int) -> int:
+    return max((each.live_bytes for each in result.operators if each.ipu == ipu), default=0)
+
+
+def _nodes(profile: Profile) -> dict[str, Any]:
+    """Return columns of the nodes that take time, in order, or of the most expensive ones if there
+    are too many."""
+    steps = profile.steps
+    count = len(steps)
+    while len(json.dumps(found := _columns(steps, profile))) > _MAX_NODES_BYTES:
+        count = count * 3 // 4
+        kept = {id(each) for each in profile.dearest(count)}
+        steps = [each for each in profile.steps if id(each) in kept]
+    return {**found, "left_out": len(profile.steps) - len(steps)}
+
+
+def _columns(steps: Sequence[OperatorCost], profile: Profile) -> dict[str, Any]:
+    types = _Words(each.op_type for each in steps)
+    plans = _Words(each.work.plan or each.work.kind for each in steps)
+    return {
+        "name": [_cut(each.name) for each in steps],
+        "types": types.words,
+        "type": types.numbers,
+        "plans": plans.words,
+        "plan": plans.numbers,
+        "compute": [each.work.compute for each in steps],
+        "exchange": [each.work.exchange for each in steps],
+        "sync": [each.sync_cycles for each in steps],
+        "macs": [each.work.macs for each in steps],
+        "tiles": [each.work.tiles for each in steps],
+        "steps": [each.work.steps for each in steps],
+        "live": [each.live_bytes for each in steps],
+        "copies": [each.work.temporary_bytes for each in steps],
+        "ipu": [each.ipu for each in steps] if profile.target.num_ipus > 1 else [],
+    }
+
+
+class _Words:
+    """Numbered texts, each stored once; a graph has few types and plans."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        found: dict[str, int] = {}
+        self.numbers = [found.setdefault(_cut(text), len(found)) for text in texts]
+        self.words = list(found)
+
+
+def _point(profile: Profile) -> dict[str, Any]:
+    result = profile.estimate
+    return {
+        "line": f"{profile.target.title}, {profile.precision}, {profile.partials}",
+        "batch": profile.batch_size,
+        "latency": result.latency_seconds,
+        "latency_text": describe_seconds(result.latency_seconds),
+        "rate": result.samples_per_second,
+        "cycles": result.cycles,
+        "peak": result.peak_tile_bytes,
+        "fits": result.fits,
+    }
+
+
+def _advice(advice: Advice | None) -> dict[str, Any] | None:
+    if advice is None:
+        return None
+    return {
+        "title": advice.title,
+        "text": advice.describe(),
+        "rows": [_suggestion(each) for each in advice.suggestions],
+    }
+
+
+def _suggestion(each: Suggestion) -> dict[str, Any]:
+    return {**_point(each.profile), "change": each.change, **_ratios(each)}
+
+
+def _ratios(each: Suggestion) -> dict[str, Any]:
+    return {
+        "latency_ratio": each.latency_ratio,
+        "rate_ratio": each.throughput_ratio,
+        "memory_ratio": each.memory_ratio,
+        "changes_results": each.changes_results,
+    }
+
+
+def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | None:
+    if other is None:
+        return None
+    return {
+        "subjects": [escape_control(each, _MAX_TEXT) for each in describe_sides(profile, other)],
+        "figures": [
+            [name, before, after, f"{ratio:.3f}"]
+            for name, before, after, ratio in list_figures(profile, other)
+        ],
+        "types": [_side_by_side(each) for each in compare_types(profile, other)],
+        "nodes": [_side_by_side(each) for each in compare_nodes(profile, other)],
+    }
+
+
+def _side_by_side(each: Difference) -> list[str | int | None]:
+    return [_cut(each.name), _cut(each.op_type), each.first, each.second]
+
+
+def _cut(text: str) -> str:
+    """Return a name in a form that can be shown: without control characters and at most `_MAX_NAME`
+    long."""
+    return escape_control(text, _MAX_NAME)
+
+
+def _encode(document: dict[str, Any]) -> str:
+    """Return JSON that can stand in a script element: nothing in it ends the element or starts a
+    comment."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _page(name: str) -> str:
+    return _read("poplar_triton.profile", "page", name)
+
+
+def _read(package: str, *names: str) -> str:
+    return resources.files(package).joinpath(*names).read_text("utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,206 @@
+"""Models that can be profiled: an ONNX file, whose weights may be missing, and a PopEF file that
+this project compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import onnx
+from google.protobuf.message import DecodeError
+from model_runtime.session import read_model
+from onnx import TensorProto
+from onnxgraph import attribute, find_inputs, iter_nodes
+from onnxgraph.weights import has_data
+from poprt.compiling import cost_options
+from poprt.converter import Converter
+from poprt.frontend import OnnxFrontend, check_standard
+from poprt.options import CompilerOptions
+from poprt.passes import get_pass
+from poprt.passes.shapes import check_names
+from simipu import CompileError, SimulatedExecutable
+from simipu.computed import read_graph
+from simipu.cost import CostOptions
+from simipu.fixing import read_static
+from simipu.numerics.quarter import QUARTERS
+from simipu.target import DEFAULT_CHIP
+
+from poplar_triton.profile.folders import find_model_file
+from poplar_triton.profile.weightless import strip_weights
+
+_BATCH = -1
+"""Marker for the batch size as the first size that is given for an input."""
+
+
+class Source(Protocol):
+    """Model that can be converted to a batch size and a precision."""
+
+    name: str
+    target: str
+    """Default target of the model."""
+    precision: str
+    options: CostOptions
+
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
+    ) -> onnx.ModelProto:
+        """Return the static graph that the chip would run, converted with these further arguments
+        of the Converter. Raises CompileError if there is none of that size or precision."""
+        ...
+
+
+def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
+    """Open the model in a file, or in a folder (`find_model_file`): PopEF by the suffix .popef,
+    else ONNX.
+
+    Raises CompileError, LoadError or PopefError naming what is wrong with it.
+    """
+    file = find_model_file(path)
+    if file.suffix == ".popef" and input_shape:
+        raise CompileError(f"{file} is compiled for its shapes; --input_shape is for ONNX models")
+    source: Source = (
+        PopefSource(file) if file.suffix == ".popef" else OnnxSource(file, dict(input_shape or {}))
+    )
+    if file != path:
+        source.name = path.resolve().name or source.name
+    return source
+
+
+@dataclass(slots=True)
+class OnnxSource:
+    """ONNX model; only the shapes of its weights matter."""
+
+    path: Path
+    input_shape: dict[str, Sequence[int]]
+    name: str = field(init=False)
+    target: str = DEFAULT_CHIP
+    precision: str = "fp16"
+    options: CostOptions = field(default_factory=CostOptions)
+    _model: onnx.ModelProto = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        file = OnnxFrontend(self.path).get_onnx_name()
+        self.name = file.stem
+        try:
+            self._model = onnx.load(file, format="protobuf", load_external_data=False)
+        except DecodeError as error:
+            raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
+        get_pass("check_operators")(self._model)
+        strip_weights(self._model, file.parent)
+        check_names(self._model, self.input_shape)
+        get_pass("admit")(self._model)
+        self._check()
+        get_pass("half_to_float")(self._model)
+
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
+    ) -> onnx.ModelProto:
+        """Return the converter's result, with large weights left without data. Raises CompileError
+        like the converter."""
+        shapes = {
+            name: [batch_size, *shape[1:]] if batch_size and list(shape[:1]) == [_BATCH] else shape
+            for name, shape in self.input_shape.items()
+        }
+        made = Converter(
+            input_shape=shapes,
+            batch_size=batch_size,
+            precision=precision,
+            disable_progress_bar=True,
+            **converter,
+        )
+        return made.convert(self._model, on_step)
+
+    def take_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Use those of `shapes` that belong to the model's inputs."""
+        names = {value.name for value in find_inputs(self._model.graph)}
+        self.input_shape = {name: shape for name, shape in shapes.items() if name in names}
+
+    def _check(self) -> None:
+        empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}
+        try:
+            check_standard(self._model, empty)
+        except (onnx.checker.ValidationError, ValueError) as error:
+            raise CompileError(
+                f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}"
+            ) from error
+
+
+@dataclass(slots=True)
+class PopefSource:
+    """PopEF file: the graph of its main program, with the target and the options that the
+    executable records."""
+
+    path: Path
+    name: str = field(init=False)
+    target: str = field(init=False)
+    precision: str = field(init=False)
+    options: CostOptions = field(init=False)
+    _executable: SimulatedExecutable = field(init=False, repr=False)
+    _main: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = read_model(self.path)
+        self._executable = SimulatedExecutable.deserialize(found.executable.executable())
+        mains = list(found.metadata.programFlow().main())
+        if len(mains) != 1:
+            raise CompileError(
+                f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled"
+            )
+        self._main = mains[0]
+        self.name = _popef_name(self.path)
+        self.target = self._executable.target.name
+        self.precision = _precision(read_graph(self._executable.program(self._main)))
+        self.options = cost_options(CompilerOptions.from_dict(dict(self._executable.compile_options)))
+
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
+    ) -> onnx.ModelProto:
+        """Return the main program's graph. Another batch size is possible if the rows are
+        independent."""
+        on_step("read graph")
+        if converter:
+            raise CompileError(f"{self.path} is converted already; {', '.join(converter)} is for ONNX models")
+        if precision != self.precision:
+            raise CompileError(
+                f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"
+            )
+        program = self._executable.program(self._main)
+        compiled = program.batch_size
+        if batch_size not in (None, compiled) and not (program.row_independent and compiled):
+            raise CompileError(
+                f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not "
+                f"independent; profile its ONNX model for {batch_size}"
+            )
+        return _undo_rows(read_static(program, batch_size))
+
+
+def _undo_rows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Restore the graph that was compiled.
+
+    Nodes that compute the number of rows, to allow any number, become constants again. Copies of
+    one constant for several nodes become one constant again.
+    """
+    if any(node.op_type == "Shape" for node in iter_nodes(model.graph)):
+        model = get_pass("constant_folding")(model)
+    return get_pass("remove_duplicated_initializer")(model)
+
+
+def _popef_name(path: Path) -> str:
+    """Return the model's name. In a Triton model repository the file is
+    MODEL/VERSION/executable.popef."""
+    version = path.resolve().parent
+    is_in_repository = path.stem == "executable" and version.name.isdigit()
+    return (version.parent.name if is_in_repository else "") or path.stem
+
+
+def _precision(model: onnx.ModelProto) -> str:
+    types = {tensor.data_type for tensor in model.graph.initializer}
+    types |= {value.type.tensor_type.elem_type for value in model.graph.input}
+    if types & QUARTERS.keys():
+        narrows = any(
+            attribute(node, "to") in QUARTERS for node in model.graph.node if node.op_type == "Cast"
+        )
+        return "fp8" if narrows else "fp8_weight"
+    return "fp16" if TensorProto.FLOAT16 in types else "fp32"

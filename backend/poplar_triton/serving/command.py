@@ -1,0 +1,232 @@
+"""The command `poplar-triton serve`."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from popef.arguments import Parser, whole_number
+from popef.console import UsageError
+from popef.text import escape
+from poplar_triton import doctor
+from poplar_triton.errors import ServerError
+from poplar_triton.serving.condition import Condition
+from poplar_triton.serving.health import HealthServer
+from poplar_triton.serving.log import LogFormat, make_copy, make_tell
+from poplar_triton.serving.options import find_all, find_option, is_on
+from poplar_triton.serving.server import MODEL_FILE, START_SECONDS, Interrupt, TritonServer, is_remote
+from poplar_triton.serving.supervisor import RESTART_WINDOW_SECONDS, OnDeadStub, Settings, Supervisor
+
+EXAMPLES = (
+    "poplar-triton serve models --http-port 9000",
+    "poplar-triton serve models --health-port 8003 --drain-seconds 10 --on-dead-stub reload --restart 3",
+    "poplar-triton serve s3://bucket/models --server /opt/tritonserver/bin/tritonserver",
+    "poplar-triton serve models -- --log-verbose=1 --cache-config local,size=104857600",
+)
+EPILOG = "Options after -- go to tritonserver as they are."
+_PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
+_MODE = "--model-control-mode"
+_KEY = "poplar-supervisor"
+_REPOSITORY_API = "model-repository"
+_MAX_SECONDS, _MAX_RESTARTS = 86400, 1000
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of `serve`, except the ports of the server."""
+    add_life_arguments(parser)
+    parser.add_argument(
+        "--max-drain-seconds",
+        type=whole_number(0, _MAX_SECONDS),
+        default=0,
+        metavar="N",
+        help="serve on for so long after SIGTERM while requests still come, as on open gRPC streams "
+        "(default: no longer than --drain-seconds)",
+    )
+    parser.add_argument(
+        "--on-dead-stub",
+        choices=[each.value for each in OnDeadStub],
+        default=OnDeadStub.REPORT.value,
+        help="when the process of an instance has died: say so; load the model anew; stop Triton, which "
+        "--restart may start again (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--restart",
+        type=whole_number(0, _MAX_RESTARTS),
+        default=0,
+        metavar="N",
+        help="start a Triton that has ended again, at most N times in "
+        f"{RESTART_WINDOW_SECONDS / 60:g} minutes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--canary-seconds",
+        type=whole_number(0, _MAX_SECONDS),
+        default=0,
+        metavar="N",
+        help="send each model a request with inputs of zeros each N seconds; one that does not answer is not "
+        "ready (default: none is sent)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=[each.value for each in LogFormat],
+        default=LogFormat.TEXT.value,
+        help="of the lines on stderr: text, or an object of JSON a line, Triton's lines too (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--server",
+        type=Path,
+        metavar="PATH",
+        help="a tritonserver, such as /opt/tritonserver/bin/tritonserver (default: the installed wheel's)",
+    )
+
+
+def add_life_arguments(parser: Parser) -> None:
+    """Add the arguments that every server has: how it starts and stops, and where its state is
+    shown."""
+    parser.add_argument(
+        "--health-port",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help="answer /ready, /live and /metrics there; 0: any free one (default: no such port)",
+    )
+    parser.add_argument(
+        "--health-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="of the health port, 0.0.0.0 for all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=whole_number(0, _MAX_SECONDS),
+        default=0,
+        metavar="N",
+        help="seconds to serve on, with /ready 503, between SIGTERM and the end (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start-seconds",
+        type=whole_number(1, _MAX_SECONDS),
+        default=START_SECONDS,
+        metavar="N",
+        help="how long the server may take to load its models and get ready (default: %(default)s)",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until asked to stop. Return 0 then, and 1 if the server could not start, or ended by
+    itself and may not be restarted."""
+    log_format = LogFormat(options.log_format)
+    tell = make_tell(log_format)
+    settings = Settings(
+        options.drain_seconds,
+        options.max_drain_seconds,
+        OnDeadStub(options.on_dead_stub),
+        options.restart,
+        options.canary_seconds,
+    )
+    if settings.canary_seconds and not is_on(options.triton_options, "--allow-http"):
+        raise UsageError("--canary-seconds: expected Triton's HTTP, found --allow-http=false after the --")
+    options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
+    if options.server is None:
+        doctor.require()
+    condition = Condition()
+    interrupt = Interrupt()
+    interrupt.catch_signals()
+    with ExitStack() as stack:
+        health = None
+        if options.health_port is not None:
+            health = stack.enter_context(HealthServer(options.health_address, options.health_port, condition))
+        with make_server(options, copy=make_copy(log_format), interrupt=interrupt) as server:
+            supervisor = Supervisor(server, condition, settings, tell)
+            supervisor.catch_signals()
+            interrupt.check()
+            _introduce(server, health, options.model_repository, tell)
+            asked = supervisor.run()
+            if asked:
+                print("stopping", flush=True)
+    if asked and server.exit_status:
+        tell(f"warning: tritonserver ended with status {server.exit_status}")
+    return 0 if asked else 1
+
+
+def make_server(
+    options: argparse.Namespace,
+    log: Path | None = None,
+    copy: Callable[[str], None] | None = None,
+    interrupt: Interrupt | None = None,
+) -> TritonServer:
+    """Return the server of a command's options. Raises UsageError for options of Triton that this
+    command sets itself."""
+    for argument in options.triton_options:
+        if (name := argument.partition("=")[0]) in _PORT_OPTIONS:
+            raise UsageError(f"{name}: expected before the --, found after it")
+    return TritonServer(
+        options.model_repository,
+        http_port=options.http_port,
+        grpc_port=options.grpc_port,
+        metrics_port=options.metrics_port,
+        options=options.triton_options,
+        log=log,
+        copy=copy,
+        interrupt=interrupt,
+        program=getattr(options, "server", None),
+        start_seconds=getattr(options, "start_seconds", None),
+    )
+
+
+def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> list[str]:
+    """Return the options with which the supervisor may load models. They let no other client load
+    models that could not before."""
+    options = list(triton_options)
+    if on_dead_stub is not OnDeadStub.RELOAD:
+        return options
+    mode = find_option(options, _MODE)
+    if mode not in (None, "explicit"):
+        raise UsageError(f"--on-dead-stub reload: expected {_MODE}=explicit after the --, found {mode}")
+    if mode is None:
+        options += [f"{_MODE}=explicit", "--load-model=*"]
+        secret = secrets.token_hex(16)
+        for name in ("--http-restricted-api", "--grpc-restricted-protocol"):
+            restricted = (value.partition(":")[0].split(",") for value in find_all(options, name))
+            if not any(_REPOSITORY_API in apis for apis in restricted):
+                options.append(f"{name}={_REPOSITORY_API}:{_KEY}={secret}")
+    return options
+
+
+def _introduce(
+    server: TritonServer, health: HealthServer | None, repository: Path | str, tell: Callable[[str], None]
+) -> None:
+    """Print where the server is, and which models it does not serve."""
+    failed = _failed_models(server, tell)
+    name = "MODEL" if is_remote(repository) else escape(_first_model(Path(repository), failed))
+    lines = [
+        "",
+        f"HTTP     http://{server.http_url}",
+        f"gRPC     {server.grpc_url}",
+        f"metrics  {server.metrics_url}",
+        *([f"health   {health.url}/ready"] if health else []),
+        f"Try: curl -s http://{server.http_url}/v2/models/{name}",
+        "Ctrl-C stops the server.",
+        "",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _failed_models(server: TritonServer, tell: Callable[[str], None]) -> Collection[str]:
+    """Return the models that are not served, after a message on stderr for each. Return none if the
+    server does not tell."""
+    try:
+        failed = server.failed_models()
+    except ServerError as error:
+        tell(f"warning: {error}; see its output")
+        return ()
+    for model, reason in sorted(failed.items()):
+        tell(f"model {model!r} is not served: {reason.partition(chr(10))[0]}")
+    return failed
+
+
+def _first_model(repository: Path, failed: Collection[str]) -> str:
+    names = {file.parent.name for file in repository.glob(f"*/{MODEL_FILE}")}
+    return min(names.difference(failed), default="MODEL")

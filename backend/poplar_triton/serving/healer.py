@@ -1,0 +1,209 @@
+"""Reloads models whose instances have lost their processes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from triton_poplar.parameters import RELOAD_PARAMETER
+
+from poplar_triton.errors import ServerError
+from poplar_triton.serving.condition import Condition
+from poplar_triton.serving.endpoint import LOAD_SECONDS, Endpoint
+
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
+"""Minimum and maximum wait between a reload that did not help and the next one; the wait doubles
+each time."""
+STORE_WAIT_SECONDS = 1.0
+"""Maximum wait while the store of the models does not answer. So models are healed within seconds
+of its return."""
+STORE_SECONDS = 1.0
+"""Timeout for a store to accept a connection."""
+_NO_FILES = "failed to poll from model repository"
+"""Triton's message after half a minute if it cannot reach a model's files."""
+TELL_SECONDS = 30.0
+"""Time between two log lines about the same failure."""
+MAX_RELOADS = 8
+"""Maximum number of successive reloads without success. After that the model counts as beyond
+healing, but is still retried."""
+MAX_SERVER_RELOADS = 16
+"""Maximum number of reloads of one tritonserver. Each leaves up to 71 threads, two segments of
+shared memory and a process of 100 MiB in it (measured with Triton 2.51). So a container of 3 GiB is
+full after 28."""
+SLOW_SECONDS = 30.0
+"""Duration of a reload after which it is reported while it lasts."""
+CALM_SECONDS = 60.0
+"""Time after a reload for which a model's instances must live until the model counts as healed."""
+
+
+class _NoStoreError(ServerError):
+    """Error of a store of the models that does not answer."""
+
+
+@dataclass
+class _Case:
+    """Model that is being reloaded, or was."""
+
+    attempts: int = 0
+    next_at: float = 0.0
+    thread: threading.Thread | None = None
+    began: float = 0.0
+    is_told: bool = False
+    is_hung: bool = False
+    """Whether its last reload did not end in time."""
+    lacks_store: bool = False
+    """Whether its last reload found no store."""
+    told: tuple[str, float] = ("", 0.0)
+    """Last failure that was logged, and when."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+
+def _mark(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with a parameter value that no earlier one has."""
+    mark = {"string_value": uuid.uuid4().hex}
+    return {**config, "parameters": {**config.get("parameters", {}), RELOAD_PARAMETER: mark}}
+
+
+class Healer:
+    """Reloads each model on its own, so that a slow or broken model does not delay another.
+
+    A reload is a `load` with the configuration with which the model is served, and a mark. Without
+    the mark Triton does nothing if neither files nor configuration have changed. The old instances
+    serve until the new ones do, so there is never an `unload`. If the `store` of the models, an
+    address and port, accepts no connection, Triton gets no request: it would try for half a minute
+    and could load no other model meanwhile.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        condition: Condition,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        limit_seconds: float = LOAD_SECONDS,
+        store: tuple[str, int] | None = None,
+    ) -> None:
+        self._store = store
+        self._limit_seconds = limit_seconds
+        self._successes: list[str] = []
+        self._num_taken = 0
+        self._endpoint = endpoint
+        self._condition = condition
+        self._tell = tell
+        self._clock = clock
+        self._cases: dict[str, _Case] = {}
+
+    def attend(self, models: Iterable[str]) -> None:
+        """Reload these models, whose instances are dead now, each when it is due. Does not wait."""
+        now = self._clock()
+        dead = set(models)
+        for model in dead:
+            case = self._cases.setdefault(model, _Case())
+            if not case.is_busy and now >= case.next_at:
+                self._begin(model, case, now)
+            elif case.is_busy and not case.is_told and now >= case.began + SLOW_SECONDS:
+                case.is_told = True
+                self._tell(f"model {model!r}: its reload has taken {now - case.began:.0f} s so far")
+        for model, case in list(self._cases.items()):
+            if model not in dead and not case.is_busy and now >= case.next_at + CALM_SECONDS:
+                del self._cases[model]
+        lost = sorted(model for model in dead if self._cases[model].attempts > MAX_RELOADS)
+        names = ", ".join(map(repr, lost))
+        self._condition.give_up(f"{MAX_RELOADS} reloads did not bring back {names}" if lost else "")
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a reload is under way that is not slow yet."""
+        return any(case.is_busy and not case.is_told for case in self._cases.values())
+
+    @property
+    def has_tried(self) -> bool:
+        """Whether this server has had a reload, which may have left something in it."""
+        return bool(self._cases) or bool(self._successes)
+
+    def find_exhaustion(self) -> str:
+        """Return why the server should be restarted, or "": a reload hangs, or there were many."""
+        hung = sorted(repr(model) for model, case in self._cases.items() if case.is_hung)
+        if hung:
+            return f"a reload of {', '.join(hung)} that did not end within {self._limit_seconds:g} s"
+        if any(case.is_busy for case in self._cases.values()) or len(self._successes) < MAX_SERVER_RELOADS:
+            return ""
+        return f"what {len(self._successes)} reloads have left in it"
+
+    def take_reloaded(self) -> set[str]:
+        """Return the models whose reload has succeeded since the last call."""
+        reloaded = self._successes[self._num_taken :]
+        self._num_taken += len(reloaded)
+        return set(reloaded)
+
+    def is_busy(self, model: str) -> bool:
+        """Return whether a reload of the model is under way. Until its end Triton still sends
+        requests to the dead instances, though the new ones have processes."""
+        return model in self._cases and self._cases[model].is_busy
+
+    def forget(self) -> None:
+        """Forget all models, because the server is a new one."""
+        self._cases.clear()
+        self._successes.clear()
+        self._num_taken = 0
+        self._condition.give_up("")
+
+    def _begin(self, model: str, case: _Case, now: float) -> None:
+        wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), LONGEST_WAIT_SECONDS)
+        case.attempts += not case.lacks_store
+        case.began, case.is_told = now, False
+        case.next_at = now + (min(wait, STORE_WAIT_SECONDS) if case.lacks_store else wait)
+        thread = threading.Thread(
+            target=self._reload, args=(model, case), name=f"reload of {model}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._condition.note_reload(model, "failure")
+            self._tell_failure(case, f"model {model!r}: no reload: {error}; the limit of threads is reached")
+        else:
+            case.thread = thread
+
+    def _reload(self, model: str, case: _Case) -> None:
+        began = self._clock()
+        try:
+            self._check_store()
+            config = self._endpoint.read_config(model)
+            self._endpoint.load(model, None if config is None else _mark(config), self._limit_seconds)
+        except ServerError as error:
+            case.is_hung = self._clock() >= began + self._limit_seconds
+            case.lacks_store = self._store is not None and (
+                isinstance(error, _NoStoreError) or _NO_FILES in str(error)
+            )
+            self._condition.note_reload(model, "failure")
+            self._tell_failure(case, f"model {model!r}: reload failed: {error}")
+        else:
+            case.lacks_store = False
+            seconds = self._clock() - began
+            self._condition.note_reload(model, "success", seconds)
+            self._tell(f"model {model!r}: reloaded in {seconds:.1f} s")
+            self._successes.append(model)
+
+    def _check_store(self) -> None:
+        if self._store is None:
+            return
+        try:
+            socket.create_connection(self._store, timeout=STORE_SECONDS).close()
+        except OSError as error:
+            host, port = self._store
+            raise _NoStoreError(f"the store at {host}:{port} takes no connection ({error})") from error
+
+    def _tell_failure(self, case: _Case, text: str) -> None:
+        """Log the failure. A store that does not answer is logged once, and again now and then."""
+        told, at = case.told
+        if not case.lacks_store or text != told or self._clock() >= at + TELL_SECONDS:
+            case.told = text, self._clock()
+            self._tell(text)

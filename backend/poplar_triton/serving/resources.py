@@ -1,0 +1,142 @@
+"""Resources of the machine that a tritonserver holds, and whether the machine runs out of them
+soon.
+
+If a dead instance has had a request before its model was reloaded, Triton 2.51 keeps what belonged
+to it: threads, segments of shared memory, and the instance's siblings. Only a restart of Triton
+frees them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from simipu.progress import PROC
+
+from poplar_triton.serving.leftovers import SHARED_MEMORY
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MAX_SHARE = 0.85
+"""Maximum share of a limit. The rest may be needed at the next load of a model."""
+_THREADS = re.compile(r"^Threads:\s+(\d+)$", re.MULTILINE)
+_MEMORY = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
+_FIELD = re.compile(r"^(\w+) (\d+)$", re.MULTILINE)
+_OF_THREADS = "threads and processes of the control group"
+_KIB, _MIB = 1 << 10, 1 << 20
+_MAX_DEPTH = 32
+"""Maximum number of levels of nested control groups that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Resources of tritonserver and its stubs: threads of tritonserver, segments of shared memory,
+    and bytes of memory that belong to no file and are not shared."""
+
+    threads: int = 0
+    segments: int = 0
+    memory_bytes: int = 0
+
+
+def measure_holding(
+    servers: Iterable[int], stubs: Iterable[int], num_segments: int, proc: Path = PROC
+) -> Holding:
+    """Return the resources that these processes hold; a process that has ended holds nothing."""
+    threads, memory = 0, 0
+    for pids, is_server in ((servers, True), (stubs, False)):
+        for pid in pids:
+            with suppress(OSError):
+                text = (proc / str(pid) / "status").read_text(errors="replace")
+                memory += sum(int(size) * _KIB for size in _MEMORY.findall(text))
+                threads += sum(map(int, _THREADS.findall(text))) if is_server else 0
+    return Holding(threads, num_segments, memory)
+
+
+def find_shortage(
+    num_threads: int = 0,
+    proc: Path = PROC,
+    groups: Path = CONTROL_GROUPS,
+    shared_memory: Path = SHARED_MEMORY,
+) -> str:
+    """Return which resource is nearly used up: threads or memory of the control group, or shared
+    memory; "" for none. `num_threads` is how many threads the next reload may take."""
+    for what, used, limit, unit in _iter_uses(proc, groups, shared_memory):
+        needed = num_threads if what == _OF_THREADS else 0
+        if used >= MAX_SHARE * limit or used + needed > limit:
+            more = f" and a reload takes up to {needed}" if needed else ""
+            return f"{used // unit} of {limit // unit} {what} are in use{more}"
+    return ""
+
+
+def _iter_uses(proc: Path, groups: Path, shared_memory: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Yield each resource: its name, how much of it is used, its limit, and the unit in which both
+    are shown."""
+    for folder, is_old in _iter_groups(proc, groups):
+        with suppress(OSError, ValueError):
+            used, limit = (int((folder / name).read_text()) for name in ("pids.current", "pids.max"))
+            yield _OF_THREADS, used, limit, 1
+        with suppress(OSError, ValueError):
+            yield "MiB of memory of the control group", *_read_memory(folder, is_old=is_old), _MIB
+    with suppress(OSError):
+        status = os.statvfs(shared_memory)
+        used = (status.f_blocks - status.f_bfree) * status.f_frsize
+        yield f"MiB of {shared_memory}", used, status.f_blocks * status.f_frsize, _MIB
+
+
+def _read_memory(folder: Path, *, is_old: bool) -> tuple[int, int]:
+    """Return used bytes and the limit. Pages of files do not count, because the kernel reclaims
+    them when it needs them."""
+    current, limit, prefix = (
+        ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_")
+        if is_old
+        else ("memory.current", "memory.max", "")
+    )
+    num_bytes, max_bytes = (int((folder / name).read_text()) for name in (current, limit))
+    fields = dict(_FIELD.findall((folder / "memory.stat").read_text()))
+    files = sum(int(fields[f"{prefix}{name}_file"]) for name in ("active", "inactive"))
+    return num_bytes - files, max_bytes
+
+
+def _iter_groups(proc: Path, groups: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of the control groups of this process, the inner before the outer, and
+    whether they are of version 1. Version 1 has a tree for each kind of limit."""
+    with suppress(OSError, ValueError):
+        for line in (proc / "self" / "cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for controller in controllers.split(","):
+                if controller in ("", "pids", "memory"):
+                    inner = Path(path.lstrip("/"))
+                    for group in (inner, *inner.parents)[:_MAX_DEPTH]:
+                        yield groups / controller / group, bool(controller)
+
+
+class LeakMeter:
+    """Measures what heals have left in tritonserver: the resources that it holds some seconds after
+    them, beyond those before."""
+
+    SETTLE_SECONDS = 5.0
+    """Time after a heal until the replaced instances have ended."""
+
+    def __init__(self) -> None:
+        self._calm: Holding | None = None
+        self._healed_at: float | None = None
+
+    def look(self, holding: Holding, now: float, *, is_healing: bool) -> Holding | None:
+        """Record the resources that are held now. Return what was left if it is known now."""
+        if is_healing:
+            self._healed_at = now
+            return None
+        if self._healed_at is not None and now < self._healed_at + self.SETTLE_SECONDS:
+            return None
+        before, was_healing = self._calm, self._healed_at is not None
+        self._calm, self._healed_at = holding, None
+        if before is None or not was_healing:
+            return None
+        return Holding(
+            max(0, holding.threads - before.threads),
+            max(0, holding.segments - before.segments),
+            max(0, holding.memory_bytes - before.memory_bytes),
+        )

@@ -1,0 +1,423 @@
+"""Starts a tritonserver on this backend, and stops it without leaving anything behind.
+
+The server hangs silently if the stub process of a Python backend cannot start. So everything that
+the stub needs is checked first (`poplar_triton.doctor`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from simipu.memory import offer_to_oom_killer
+from simipu.parents import die_with
+
+from poplar_triton.errors import ServerError
+from poplar_triton.serving.endpoint import ASK_SECONDS, HOST, Endpoint, make_endpoint
+from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
+from poplar_triton.serving.leftovers import Belongings
+from poplar_triton.serving.listeners import describe_listener
+from poplar_triton.serving.options import find_exit_seconds, find_option
+from poplar_triton.serving.output import ServerOutput
+
+MODEL_FILE = "config.pbtxt"
+STORES = ("s3://", "gs://", "as://")
+"""Prefixes of repositories from which Triton itself copies models."""
+_STORE = re.compile(r"s3://(?:https?://)?([^/:\[\]]+|\[[^/\]]+\]):(\d{1,5})/")
+START_SECONDS = 300
+END_SECONDS = 5
+"""Time for a server to exit after it has said that it cannot serve; it may hang in its exit."""
+STOP_MARGIN_SECONDS = 15
+"""Additional time beyond Triton's own --exit-timeout-secs."""
+STOP_UNREADY_SECONDS = 10
+"""Time for a server to stop while it loads models; it may never notice the request to stop."""
+POLL_SECONDS = 0.1
+VICTIM_POINTS = 250
+"""Points added to the oom_score_adj of tritonserver and its processes, and once more to that of
+stubs. When memory runs out, the kernel first ends a stub, which is healed, then tritonserver, and
+last the supervisor."""
+
+
+def choose_port(port: int, what: str) -> int:
+    """Return `port` if it is free, or any free port for 0. Raises ServerError if it is busy; `what`
+    is the purpose of the port in the message."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OverflowError as error:
+            raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
+        except OSError as error:
+            listener = describe_listener(port)
+            advice = f"{listener} listens there: end it, or " if listener else ""
+            raise ServerError(
+                f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def is_remote(repository: Path | str) -> bool:
+    """Return whether Triton copies the models of a repository from a remote store."""
+    return str(repository).startswith(STORES)
+
+
+def find_store(repository: Path | str) -> tuple[str, int] | None:
+    """Return the address and port of the store that a repository names, as in
+    s3://HOST:PORT/BUCKET. Return None for other stores, which their libraries find."""
+    found = _STORE.match(str(repository))
+    return (found[1].strip("[]"), int(found[2])) if found else None
+
+
+def find_repository(text: str) -> Path | str:
+    """Return the repository that a word of the command line names; a store's address stays
+    unchanged."""
+    return text if is_remote(text) else Path(text)
+
+
+def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
+    """Raise ServerError unless `repository` is a folder that has model folders."""
+    if not repository.is_dir():
+        raise ServerError(f"model repository {repository}: no such folder")
+    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
+    if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
+        raise ServerError(
+            f"{repository} looks like a model folder; serve its parent, {repository.resolve().parent}"
+        )
+    if not may_be_empty and not any(is_model_folder(folder) for folder in folders):
+        raise ServerError(
+            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder such as "
+            "1, found none; `poprt --triton_model_dir` writes one"
+        )
+
+
+def is_model_folder(folder: Path) -> bool:
+    """Return whether a folder of a repository is the folder of a model."""
+    return (folder / MODEL_FILE).is_file() or any(
+        entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
+    )
+
+
+def _make_preparation() -> Callable[[], None]:
+    """Return a function that the child process runs before it becomes tritonserver.
+
+    The child process dies with this process only if it is started in the main thread. Started in
+    another thread, it would also end with that thread.
+
+    The child process dies with this process if it is started in the main thread. Otherwise the
+    death of another thread would end it as well.
+    """
+    parent = os.getpid()
+    is_main = threading.current_thread() is threading.main_thread()
+
+    def prepare() -> None:
+        if is_main and not die_with(parent):
+            os._exit(1)
+        offer_to_oom_killer(points=VICTIM_POINTS)
+
+    return prepare
+
+
+class Interrupt:
+    """Request to stop before a supervisor handles it: SIGTERM and Ctrl-C raise KeyboardInterrupt.
+
+    Python ignores exceptions raised in the callback of a weak reference, so the request is stored.
+    """
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def catch_signals(self) -> None:
+        """Handle SIGINT and SIGTERM from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._take)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if it was requested and lost."""
+        if self.is_asked:
+            raise KeyboardInterrupt
+
+    def pause(self, seconds: float) -> bool:
+        """Sleep, and return False: nothing asks to give up."""
+        self.check()
+        time.sleep(seconds)
+        return False
+
+    def _take(self, *_: object) -> None:
+        self.is_asked = True
+        raise KeyboardInterrupt
+
+
+class TritonServer:
+    """A real tritonserver on a model repository, as a context manager: ready on entry, gone on
+    exit.
+
+    Ready means that every model is loaded or has failed to load; models that are loaded are served.
+    The server listens on 127.0.0.1 unless `options` say otherwise.
+
+    Args:
+        model_repository: A folder of model folders, or the address of a store (STORES).
+        http_port, grpc_port, metrics_port: Ports to listen on; 0 means any free port.
+        options: Passed to tritonserver unchanged.
+        log: File for the server's output (None: stderr).
+        copy: Function that writes a line of the output there (None: unchanged).
+        program: The tritonserver (None: that of the installed wheel).
+        start_seconds: Maximum time to get ready (None: START_SECONDS).
+        interrupt: Request to stop during the start.
+    """
+
+    endpoint: Endpoint
+    """Client of the server, available from entry on. So are `ports`: HTTP, gRPC and metrics."""
+    ports: tuple[int, int, int]
+
+    def __init__(
+        self,
+        model_repository: Path | str,
+        *,
+        http_port: int = 0,
+        grpc_port: int = 0,
+        metrics_port: int = 0,
+        options: Sequence[str] = (),
+        log: Path | None = None,
+        copy: Callable[[str], None] | None = None,
+        program: Path | None = None,
+        start_seconds: float | None = None,
+        interrupt: Interrupt | None = None,
+    ) -> None:
+        self.model_repository = model_repository
+        self._wanted = {"HTTP": http_port, "gRPC": grpc_port, "metrics": metrics_port}
+        self._options = list(options)
+        self._log = log
+        self._copy = copy
+        self._interrupt = interrupt or Interrupt()
+        self._program = program
+        self.start_seconds = START_SECONDS if start_seconds is None else start_seconds
+        """Maximum time to get ready with all models."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: ServerOutput | None = None
+        self._was_ready = False
+        self.ready_seconds = 0.0
+        """Duration of the last start."""
+        self.exit_status: int | None = None
+
+    def __enter__(self) -> TritonServer:
+        if not is_remote(self.model_repository):
+            # In these modes models may be added later.
+            later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
+            check_repository(Path(self.model_repository), may_be_empty=later)
+        self._belongings = Belongings()
+        try:
+            self._prepare(self._belongings.folder)
+            self._start()
+            self._wait_until_ready(self._interrupt.pause)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._belongings.give_up()
+
+    @property
+    def http_url(self) -> str:
+        """Address host:port for tritonclient.http."""
+        return f"{HOST}:{self.ports[0]}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Address host:port for tritonclient.grpc."""
+        return f"{HOST}:{self.ports[1]}"
+
+    @property
+    def metrics_url(self) -> str:
+        """URL of the Prometheus page."""
+        return f"http://{HOST}:{self.ports[2]}/metrics"
+
+    @property
+    def takes_models(self) -> bool:
+        """Whether clients that reach the server can load and unload models."""
+        return find_option(self._options, "--model-control-mode") == "explicit"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return the server's exit status, or None while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    def is_ready(self) -> bool:
+        """Return whether the server answers, which it does once it has tried to load every
+        model."""
+        return self.endpoint.is_ready(ASK_SECONDS)
+
+    def failed_models(self) -> dict[str, str]:
+        """Return the models that did not load, and Triton's reason for each. Raises ServerError if
+        the server does not tell."""
+        try:
+            models = self.endpoint.list_models()
+        except ServerError as error:
+            raise ServerError(f"tritonserver does not say which models it serves ({error})") from error
+        return {model.name: model.reason for model in models if model.state == "UNAVAILABLE"}
+
+    def stop(self) -> None:
+        """Stop the server in order, or else kill it. None of its processes and shared memory
+        remains. `exit_status` tells how it ended."""
+        self.exit_status = self._stop()
+        self._belongings.clear_memory()
+
+    def restrict_memory(self) -> None:
+        """Deny other users access to its shared memory. The next call also covers models that are
+        loaded later."""
+        self._belongings.restrict_memory()
+
+    def count_segments(self) -> int:
+        """Return the number of segments of shared memory that the server has."""
+        return self._belongings.count_segments()
+
+    def kill(self) -> None:
+        """Kill a server that makes no progress, with all its processes; `poll` tells when it has
+        ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def start_again(self, pause: Callable[[float], bool]) -> bool:
+        """Restart a server that has ended, on the same ports.
+
+        Return False if `pause`, which waits some seconds, says to give up before it is ready.
+        Raises ServerError like a start.
+        """
+        self.stop()  # remove what the ended server has left
+        self._was_ready = False
+        self._start()
+        return self._wait_until_ready(pause)
+
+    def _prepare(self, folder: Path) -> None:
+        http, grpc, metrics = (choose_port(port, name) for name, port in self._wanted.items())
+        self.ports = http, grpc, metrics
+        self.endpoint = make_endpoint(self._options, self.ports[0], self.ports[1])
+        installation = find_installation(self._program)
+        interpreter = folder / "bin"
+        interpreter.mkdir()
+        self._environment = make_environment(link_interpreter(interpreter), installation.root)
+        remote = is_remote(self.model_repository)
+        repository = self.model_repository if remote else Path(self.model_repository).resolve()
+        self._command = [
+            str(installation.program),
+            f"--model-repository={repository}",
+            *installation.make_options(folder),
+            f"--http-port={self.ports[0]}",
+            f"--grpc-port={self.ports[1]}",
+            f"--metrics-port={self.ports[2]}",
+            f"--http-address={HOST}",
+            f"--grpc-address={HOST}",
+            f"--metrics-address={HOST}",
+            f"--backend-config=python,shm-region-prefix-name={self._belongings.prefix}",
+            # A model that does not load must not prevent the others; `failed_models` returns it.
+            "--exit-on-error=false",
+            "--strict-readiness=false",
+            # Proxies check a connection with PING, for which gRPC would close it by default.
+            "--grpc-http2-max-ping-strikes=0",
+            *self._options,
+        ]
+
+    def _start(self) -> None:
+        # A session of its own: Ctrl-C reaches only this process, which stops the server in order.
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(self._belongings.lock,),
+                umask=0o077,
+                preexec_fn=_make_preparation(),
+            )
+            assert self._process.stdout is not None
+            self._output = ServerOutput(self._process.stdout, self._log, self._copy)
+        except (BlockingIOError, RuntimeError) as error:  # no process or thread can be started
+            self._stop()
+            raise ServerError(
+                f"tritonserver cannot be started ({error}): the limit of processes and threads is reached; "
+                "raise it (pids.max of the control group, ulimit -u)"
+            ) from error
+
+    def _wait_until_ready(self, pause: Callable[[float], bool]) -> bool:
+        """Wait until tritonserver listens, which it does once it has tried to load every model. A
+        server whose start has failed listens as well, but is not live. A server that rejects the
+        question counts as up."""
+        assert self._output is not None
+        seconds = self.start_seconds
+        began = time.monotonic()
+        deadline = began + seconds
+        end = math.inf
+        while (live := self.endpoint.is_live()) is None:
+            status = self.poll()
+            if status is not None:
+                raise self._failure(f"stopped with status {status} before it was ready")
+            if self._output.is_ending:
+                end = min(end, time.monotonic() + END_SECONDS)
+            if time.monotonic() > end:
+                raise self._failure("cannot serve, and hangs as it ends")
+            if time.monotonic() > deadline:
+                raise self._failure(f"was not ready after {seconds:g} s")
+            if pause(POLL_SECONDS):
+                return False
+        if not live:
+            raise self._failure("is up, but its start has failed")
+        self._was_ready = True
+        self.ready_seconds = time.monotonic() - began
+        self.restrict_memory()
+        return True
+
+    def _failure(self, what: str) -> ServerError:
+        """Stop the server, and return the error that says `what`, with Triton's reason."""
+        assert self._output is not None
+        if self.poll() is not None:
+            self._stop()  # waits until all output is read
+        text = f"tritonserver {what}: {self._output.reason or 'it does not say why'}"
+        self._stop()
+        return ServerError(
+            text if self._log is None else f"{text}; see {self._log}", self._output.unseen_lines
+        )
+
+    def _stop(self) -> int | None:
+        """Send SIGINT, and after a while SIGKILL to the whole process group, so that no server,
+        stub or child process remains."""
+        process = self._process
+        if process is None:
+            return None
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            seconds = find_exit_seconds(self._options) + STOP_MARGIN_SECONDS
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds if self._was_ready else STOP_UNREADY_SECONDS)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+        self._reap(process.pid)
+        if self._output is not None:
+            self._output.join(5)
+        return status
+
+    def _reap(self, group: int) -> None:
+        """Reap killed stubs. Stubs that have lost their server become children of the first process
+        of a container, which may be this one."""
+        with suppress(ChildProcessError):
+            while True:
+                os.waitpid(-group, 0)

@@ -1,0 +1,180 @@
+"""The stub processes of a tritonserver: the instance of each, and the instances that have lost
+theirs.
+
+Triton gives each instance of a model on a Python-based backend a process of its own. It never
+restarts a dead one, and stays ready. A dead one remains a zombie child for ever (up to
+python_backend r25.11) or until a client checks readiness (from r25.12 on).
+
+After a load there may be zombies of instances that live again. There may also be old living
+processes beside the new ones, if an old instance cannot be unloaded because a sibling of it is
+dead. Among the processes of an instance the one that was started last counts.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from simipu.progress import PROC, read_stat
+
+from poplar_triton.serving.installation import STUB
+
+_MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9
+"""Indices among a stub's arguments (python_backend, `stub_launcher.cc`), and the minimum number of
+arguments."""
+_MAX_GENERATIONS = 16
+MAX_IDLE_TICKS = 10
+"""Maximum processor time of an idle process in some tens of seconds."""
+Work = tuple[tuple[int, ...], ...]
+"""Work that processes have done: the id, clock ticks and page faults of each."""
+_DEFAULT_NAME = re.compile(r"(.+)_\d+_\d+(_gpu\d+)?")
+"""Name of an instance whose group has none of its own: MODEL_GROUP_INSTANCE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """Stub process. `started` counts clock ticks since the machine was started."""
+
+    pid: int
+    started: int
+    model: str
+    version: str
+    instance: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Key of the instance to which the process belongs."""
+        return self.model, self.version, self.instance
+
+
+class StubWatch:
+    """Follows the stubs of the tritonserver whose process id is `pid`.
+
+    A server that copies models from a store (`is_remote`) does not tell the stub its model's name.
+    It is taken from the instance's name.
+    """
+
+    def __init__(self, pid: int, *, is_remote: bool = False, proc: Path = PROC) -> None:
+        self._pid = pid
+        self._is_remote = is_remote
+        self._proc = proc
+        self._stubs: dict[int, Stub] = {}
+        self._lost: set[Stub] = set()
+        self._others: set[int] = set()
+        """Processes that are not stubs of this server and will not become one."""
+        self.replaced: list[Stub] = []
+        """Living stubs of instances that have younger ones."""
+        self.servers = {pid}
+        """Processes of the server; a user's program may be a script that calls tritonserver."""
+
+    def look(self) -> tuple[list[Stub], list[Stub]]:
+        """Return the living stubs that count, one per instance, and the lost ones.
+
+        An instance is lost if its last process has ended, in order or not. A caller that knows that
+        the instance is gone calls `forget`.
+        """
+        self._find_stubs()
+        living: dict[tuple[str, str, str], Stub] = {}
+        for pid, stub in list(self._stubs.items()):
+            if self._is_alive(stub):
+                living[stub.key] = max(living.get(stub.key, stub), stub, key=_age)
+            else:
+                self._lost.add(self._stubs.pop(pid))
+        self.replaced = [stub for stub in self._stubs.values() if living[stub.key] is not stub]
+        newest: dict[tuple[str, str, str], Stub] = {}
+        for stub in self._lost:
+            newest[stub.key] = max(newest.get(stub.key, stub), stub, key=_age)
+        lost = {
+            key: stub for key, stub in newest.items() if key not in living or _age(living[key]) < _age(stub)
+        }
+        self._lost = set(lost.values())
+        return [stub for key, stub in living.items() if key not in lost], list(lost.values())
+
+    def forget(self, stub: Stub) -> None:
+        """Forget a lost stub, whose instance is no longer served."""
+        self._lost.discard(stub)
+
+    def give_up(self, stub: Stub) -> None:
+        """Count a killed stub as lost from now on, even if the kernel ends it later."""
+        if self._stubs.pop(stub.pid, None) is not None:
+            self._others.add(stub.pid)
+            self._lost.add(stub)
+
+    def _find_stubs(self) -> None:
+        """Check each process of the machine once, and the server's own until they are stubs. Not
+        every kernel lists the children of a process."""
+        present = {int(entry.name) for entry in self._proc.iterdir() if entry.name.isdecimal()}
+        self._others &= present
+        for pid in present - self._others - self._stubs.keys():
+            if not self._is_descendant(pid):
+                self._others.add(pid)
+            elif (stub := self._read(pid)) is not None:
+                self._stubs[pid] = stub
+                with suppress(OSError, ValueError):
+                    self.servers.add(read_stat(pid, self._proc).parent)
+
+    def _is_descendant(self, pid: int) -> bool:
+        """Return whether a process is a child of the server, or a child of a child: a user's
+        program may be a script that calls tritonserver."""
+        for _ in range(_MAX_GENERATIONS):
+            with suppress(OSError, ValueError):
+                pid = read_stat(pid, self._proc).parent
+                if pid == self._pid:
+                    return True
+                continue
+            return False
+        return False
+
+    def _read(self, pid: int) -> Stub | None:
+        """Return the stub that a process is. Return None for another program, a dead one, or one
+        about to become a stub."""
+        with suppress(OSError, ValueError):
+            words = (self._proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            if len(words) < _WORDS or not words[0].endswith(STUB):
+                return None
+            version = Path(words[_MODEL_FILE]).parent
+            instance = words[_INSTANCE]
+            started = read_stat(pid, self._proc).started
+            return Stub(pid, started, self._name(version.parent, instance), version.name, instance)
+        return None
+
+    def _name(self, folder: Path, instance: str) -> str:
+        if self._is_remote and (found := _DEFAULT_NAME.fullmatch(instance)):
+            return found[1]
+        return folder.name
+
+    def _is_alive(self, stub: Stub) -> bool:
+        """Return whether the stub still exists, with no other process under its id."""
+        with suppress(OSError, ValueError):
+            stat = read_stat(stub.pid, self._proc)
+            return stat.state not in "ZX" and stat.started == stub.started
+        return False
+
+
+def read_work(pid: int, proc: Path = PROC) -> Work:
+    """Return what a process and its children have computed so far."""
+    found = []
+    for entry in proc.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError, ValueError):
+                stat = read_stat(int(entry.name), proc)
+                if pid in (int(entry.name), stat.parent):
+                    found.append((int(entry.name), *stat.work))
+    return tuple(sorted(found))
+
+
+def is_idle(before: Work, now: Work) -> bool:
+    """Return whether next to nothing was computed in between, some tens of seconds. Counting and
+    accepting requests takes a moment now and then."""
+    return _count_ticks(now) - _count_ticks(before) <= MAX_IDLE_TICKS
+
+
+def _count_ticks(work: Work) -> int:
+    """Return the ticks of processor time: hundredths of a second."""
+    return sum(user + system for _, _, _, user, system in work)
+
+
+def _age(stub: Stub) -> tuple[int, int]:
+    return stub.started, stub.pid

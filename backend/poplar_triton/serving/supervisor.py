@@ -1,0 +1,387 @@
+"""Keeps a tritonserver serving: detects what Triton does not report, heals it, restarts it, and
+stops it without losing a request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+from simipu.memory import offer_to_oom_killer
+
+from poplar_triton.errors import ServerError
+from poplar_triton.serving.canary import Canary
+from poplar_triton.serving.condition import Condition, Phase, describe_dead
+from poplar_triton.serving.endpoint import HttpEndpoint
+from poplar_triton.serving.healer import Healer
+from poplar_triton.serving.inquest import Inquest
+from poplar_triton.serving.orphans import OrphanWatch
+from poplar_triton.serving.resources import LeakMeter, find_shortage, measure_holding
+from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
+from poplar_triton.serving.stalls import Stall, StallWatch
+from poplar_triton.serving.stubs import Stub, StubWatch
+from poplar_triton.serving.traffic import TrafficWatch
+
+LOOK_SECONDS = 0.2
+"""Time between two looks at the processes."""
+ASK_SECONDS = 1.0
+"""Time between two checks whether the server is ready, and the timeout of a check."""
+ASK_MODELS_SECONDS = 5.0
+"""Time between two checks of every model. If a model is not ready, it is checked as often as the
+server."""
+SILENCE_SECONDS = 30.0
+"""Maximum time without a ready answer. After it the server is given up."""
+RESTART_WINDOW_SECONDS = 600.0
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+"""Wait before the second restart within that time, and the maximum wait."""
+
+
+class OnDeadStub(Enum):
+    """Action when an instance has lost its process, in addition to reporting it."""
+
+    REPORT = "report"
+    RELOAD = "reload"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of supervision: seconds to serve after the request to stop, and the maximum while
+    requests still come; how often in ten minutes Triton may be restarted; and seconds between two
+    canaries (0: none)."""
+
+    drain_seconds: float = 0.0
+    max_drain_seconds: float = 0.0
+    on_dead_stub: OnDeadStub = OnDeadStub.REPORT
+    restarts: int = 0
+    canary_seconds: float = 0.0
+
+
+class StopRequest:
+    """Number of requests to stop. A signal handler counts them: a handler that takes a lock could
+    interrupt the holder of that lock and wait for itself for ever."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wait(self, seconds: float, count: int = 1) -> bool:
+        """Wait until there were `count` requests or the time is over; return whether there were."""
+        end = time.monotonic() + seconds
+        while self.count < count and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+        return self.count >= count
+
+
+class Supervisor:
+    """Watches a server that is ready, until it is asked to stop or cannot go on.
+
+    `tell` gets a line per event.
+    """
+
+    def __init__(
+        self,
+        server: TritonServer,
+        condition: Condition,
+        settings: Settings,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._condition = condition
+        self._settings = settings
+        self._tell = tell
+        self._clock = clock
+        self._stop = StopRequest()
+        store = find_store(server.model_repository)
+        self._healer = Healer(server.endpoint, condition, tell, clock, server.start_seconds, store)
+        self._started: deque[float] = deque()
+        self._served: set[str] = set()
+        self._begin()
+
+    def catch_signals(self) -> None:
+        """Handle SIGTERM and SIGINT from now on: the first asks to stop, the second not to wait for
+        the end of the drain."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self.ask_to_stop())
+
+    def ask_to_stop(self) -> None:
+        """Make `run` drain and return; a second call makes it return at once."""
+        self._stop.count += 1
+
+    def run(self) -> bool:
+        """Supervise the server. Return True when asked to stop, and False if the server has ended,
+        or had to be ended, and may not be restarted. The caller, who has started the server, also
+        stops it."""
+        self._condition.enter(Phase.SERVING)
+        while not self._stop.wait(LOOK_SECONDS):
+            status = self._server.poll()
+            if status is not None:
+                self._tell(f"tritonserver ended by itself, status {status}")
+                if not self._start_again():
+                    break
+            elif reason := self._look():
+                self._drain()
+                self._tell(f"stopping tritonserver for {reason}")
+                self._server.stop()
+                if not self._start_again():
+                    break
+        if self._stop.count:
+            self._drain()
+            return True
+        self._condition.enter(Phase.ENDED)
+        return False
+
+    def _begin(self) -> None:
+        """Reset the supervisor's state for a server that has just been started."""
+        remote = is_remote(self._server.model_repository)
+        self._watch = StubWatch(self._server.pid, is_remote=remote)
+        self._inquest = Inquest(self._server.endpoint, is_remote=remote)
+        self._stalls = StallWatch()
+        self._known: set[Stub] = set()
+        self._canary = self._make_canary()
+        self._leaks = LeakMeter()
+        self._orphans = OrphanWatch(self._clock)
+        self._condition.note_start(self._server.ready_seconds)
+        self._shortage = ""
+        self._num_threads = 0  # of a reload: while it loads both the old and the new have theirs
+        self._healer.forget()
+        self._lost: list[Stub] = []
+        self._dead: set[Stub] = set()
+        self._unready: list[str] = []
+        self._asked_at = self._asked_models_at = float("-inf")
+        self._answered_at = self._clock()
+
+    def _make_canary(self) -> Canary | None:
+        seconds, endpoint = self._settings.canary_seconds, self._server.endpoint
+        if not seconds or not isinstance(endpoint, HttpEndpoint):
+            return None
+        return Canary(endpoint, self._condition, self._tell, seconds, self._clock)
+
+    def _look(self) -> str:
+        """Update the state and heal. Return the reason for which Triton has to be restarted, or
+        ""."""
+        living, lost = self._watch.look()
+        due = self._clock() >= self._asked_at + ASK_SECONDS
+        stalled = self._stalls.look(self._watch.servers, living)
+        if self._canary is not None:
+            dead = {stub.model for stub in (*self._dead, *lost)}
+            stalled += self._canary.attend(stub for stub in living if stub.model not in dead)
+        for stall in self._condition.note_stalls(stalled):
+            self._end(stall)
+        if any(stall.stub is None for stall in stalled):
+            self._note_answer(False)  # it would answer no request
+            return ""
+        if stalled:
+            living, lost = self._watch.look()
+        for stub in set(living) - self._known:
+            offer_to_oom_killer(stub.pid, VICTIM_POINTS)
+        if due:
+            self._server.restrict_memory()
+            self._measure(living)
+        self._known = set(living)
+        self._inquest.meet(living)
+        self._served = {stub.model for stub in (*living, *lost)}
+        if due or self._dead or lost != self._lost:
+            self._hold_inquest(lost)
+        self._condition.note_stubs(living, self._dead)
+        if due:
+            self._ask()
+            if self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS:
+                self._ask_models(living)
+        return self._heal()
+
+    def _heal(self) -> str:
+        """Heal dead instances. Return the reason for which Triton has to be restarted for it, or
+        ""."""
+        if self._settings.on_dead_stub is OnDeadStub.RELOAD:
+            reason = self._healer.find_exhaustion() or self._shortage
+            if reason and self._has_start_left():
+                return reason
+            self._healer.attend({stub.model for stub in self._dead})
+            if reason and self._dead:
+                self._condition.give_up(reason)  # only a restart would help, and it is not allowed
+        has_to_end = self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT
+        return "its dead instances" if has_to_end else ""
+
+    def _measure(self, living: list[Stub]) -> None:
+        """Measure what the server holds and what heals have left in it, and check that there is
+        enough for the next heal."""
+        replaced = self._watch.replaced
+        pids = [stub.pid for stub in (*living, *replaced)]
+        holding = measure_holding(self._watch.servers, pids, self._server.count_segments())
+        self._condition.note_holding(holding)
+        is_healing = bool(self._dead) or self._healer.is_at_work
+        if left := self._leaks.look(holding, self._clock(), is_healing=is_healing):
+            self._condition.note_leak(threads=left.threads, segments=left.segments)
+            self._num_threads = max(self._num_threads, 2 * left.threads)
+            self._tell(
+                f"reloads have left {left.threads} threads and {left.segments} segments in tritonserver"
+            )
+        for stub in self._orphans.look(replaced, self._healer.take_reloaded()):
+            self._tell(
+                f"replaced: {stub.instance} of model {stub.model!r} version {stub.version} "
+                f"(process {stub.pid}) lives on and serves no more; it is killed"
+            )
+            self._condition.note_leak(stubs=1)
+            with suppress(ProcessLookupError):
+                os.kill(stub.pid, signal.SIGKILL)
+        has_left = self._healer.has_tried and not self._healer.is_at_work
+        shortage = find_shortage(self._num_threads) if has_left else ""
+        if shortage and not self._shortage and not self._has_start_left():
+            self._tell(f"warning: {shortage}; --restart allows no new start, which would free some")
+        self._shortage = shortage
+
+    def _end(self, stall: Stall) -> None:
+        """Kill a process that makes no progress, if it may be healed or restarted after that.
+        Otherwise only report it."""
+        stub = stall.stub
+        may_end = (
+            self._settings.restarts if stub is None else self._settings.on_dead_stub is not OnDeadStub.REPORT
+        )
+        self._tell(f"{stall}; it is killed" if may_end else str(stall))
+        if not may_end:
+            return
+        if stub is None:
+            self._server.kill()
+            return
+        with suppress(ProcessLookupError):
+            os.kill(stub.pid, signal.SIGKILL)
+        self._watch.give_up(stub)
+
+    def _hold_inquest(self, lost: list[Stub]) -> None:
+        self._lost = lost
+        dead, gone = self._inquest.divide(lost) if lost else (set(), [])
+        dead |= {stub for stub in self._dead if self._healer.is_busy(stub.model)}
+        for stub in gone:
+            if not self._healer.is_busy(stub.model):  # else it may be served again in a moment
+                self._watch.forget(stub)
+        for stub in sorted(dead - self._dead, key=lambda each: each.key):
+            self._tell(f"{describe_dead([stub])} (process {stub.pid})")
+        if self._dead and not dead:
+            self._tell("no instance is dead any more")
+        self._dead = dead
+
+    def _ask(self) -> None:
+        """Check whether the server is ready. A server that has been silent for long is given up."""
+        self._asked_at = self._clock()
+        self._note_answer(self._server.endpoint.is_ready(ASK_SECONDS))
+
+    def _note_answer(self, ready: bool) -> None:
+        self._condition.note_answer(ready)
+        if ready:
+            self._answered_at = self._clock()
+        self._condition.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
+
+    def _ask_models(self, living: list[Stub]) -> None:
+        """Check whether every loaded model says that it is ready. Models that load or unload are
+        not expected to be."""
+        began = self._asked_models_at = self._clock()
+        endpoint = self._server.endpoint
+        self._unready = []
+        for model, version in sorted({(stub.model, stub.version) for stub in living}):
+            ready = False
+            with suppress(ServerError):
+                ready = endpoint.is_model_ready(model, version, ASK_SECONDS)
+                if not ready and endpoint.read_config(model, version) is not None:
+                    self._unready.append(model)
+            if not ready and self._clock() > began + ASK_SECONDS:
+                break  # the processes are not watched during an unanswered request
+        self._condition.note_unready_models(self._unready)
+
+    def _start_again(self) -> bool:
+        """Restart the server that has ended. Return False if that is not allowed, or was given up
+        for a request to stop."""
+        self._condition.note_stubs((), ())
+        self._condition.note_stalls([])
+        while not self._stop.count and self._may_start():
+            self._condition.enter(Phase.RESTARTING)
+            if self._stop.wait(self._find_wait()):
+                return False
+            self._started.append(self._clock())
+            try:
+                if not self._server.start_again(self._stop.wait):
+                    return False
+            except ServerError as error:
+                self._tell(str(error))
+                continue
+            self._tell(
+                f"tritonserver is ready again (start {len(self._started)} of {self._settings.restarts})"
+            )
+            self._begin()
+            self._restore_models()
+            self._condition.enter(Phase.SERVING)
+            return True
+        return False
+
+    def _restore_models(self) -> None:
+        """Load the models that a client had loaded into the server that has ended."""
+        for model in sorted(self._served if self._server.takes_models else ()):
+            if self._stop.count:
+                return
+            try:
+                if self._server.endpoint.read_config(model) is not None:
+                    continue
+                self._server.endpoint.load(model)
+            except ServerError as error:
+                self._tell(f"model {model!r}, which was served before, did not load: {error}")
+            else:
+                self._tell(f"model {model!r}, which was served before, is loaded again")
+
+    def _has_start_left(self) -> bool:
+        while self._started and self._clock() - self._started[0] > RESTART_WINDOW_SECONDS:
+            self._started.popleft()
+        return len(self._started) < self._settings.restarts
+
+    def _may_start(self) -> bool:
+        most = self._settings.restarts
+        if self._has_start_left():
+            return True
+        if most:
+            self._tell(
+                f"tritonserver was started {most} times in {RESTART_WINDOW_SECONDS / 60:g} minutes; giving up"
+            )
+        return False
+
+    def _find_wait(self) -> float:
+        """Return how many seconds to wait before a restart; the first restart is immediate."""
+        return (
+            min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), LONGEST_WAIT_SECONDS)
+            if self._started
+            else 0
+        )
+
+    def _drain(self) -> None:
+        """Announce that no more requests should come, and serve those that do meanwhile."""
+        self._condition.enter(Phase.DRAINING)
+        seconds = self._settings.drain_seconds
+        if not seconds and not self._settings.max_drain_seconds:
+            return
+        self._tell(f"draining: serving goes on for {seconds:g} s")
+        began = self._clock()
+        if not self._serve_until(began + seconds):
+            return
+        if self._settings.max_drain_seconds > seconds:
+            self._drain_traffic(began + self._settings.max_drain_seconds)
+
+    def _drain_traffic(self, end: float) -> None:
+        """Continue to serve while requests still come, until `end` at most."""
+        traffic = TrafficWatch(self._server.ports[:2], self._server.metrics_url, self._clock)
+        is_told = False
+        while (left := end - self._clock()) > 0 and traffic.is_busy():
+            if not is_told:
+                self._tell(f"draining: requests may still come; serving goes on for {left:.0f} s at most")
+                is_told = True
+            if not self._serve_until(self._clock() + min(left, LOOK_SECONDS)):
+                return
+
+    def _serve_until(self, end: float) -> bool:
+        """Wait. Return False if the server has ended, or was asked to stop at once."""
+        while (left := end - self._clock()) > 0:
+            if self._server.poll() is not None or self._stop.wait(min(left, LOOK_SECONDS), 2):
+                return False
+        return True

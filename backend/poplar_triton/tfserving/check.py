@@ -1,0 +1,176 @@
+"""Checks of requests against signatures, for gRPC and REST alike: names, shapes and types; and the
+path of a request to its answer.
+
+Types are the model's. Whole numbers of 64 bits, which numpy makes by default, become the model's 32
+bits if every one fits. Nothing else is converted. A batch of single values may lack the axis of
+size 1 that Triton gives it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from popef.text import escape
+from poplar_triton.tfserving.dtypes import BY_DTYPE
+from poplar_triton.tfserving.errors import Code, ServingError
+from poplar_triton.tfserving.models import (
+    DEFAULT_SIGNATURE,
+    Array,
+    Call,
+    Servable,
+    Signature,
+    TensorSpec,
+)
+
+_T = TypeVar("_T")
+_ROWS_OF_ONE = (-1, 1)
+MAX_NAME = 200
+"""Maximum number of characters of a client's name in an error."""
+_MAX_NAMES = 50
+"""Maximum number of inputs or outputs that an error names."""
+
+
+class Given(NamedTuple):
+    """Input as received: `read` returns its values, with the shape that they have."""
+
+    dtype: np.dtype[Any]
+    shape: Sequence[int]
+    read: Callable[[Sequence[int]], Array]
+
+
+def describe_array(_: str, array: Array) -> Given:
+    """Describe an input whose values are already read."""
+    return Given(array.dtype, array.shape, lambda _: array)
+
+
+def answer(
+    servable: Servable,
+    signature_name: str,
+    inputs: Mapping[str, _T],
+    describe: Callable[[str, _T], Given],
+    output_filter: Sequence[str],
+    call: Call,
+) -> dict[str, Array]:
+    """Return the outputs of a request: those in `output_filter`, or all if it is empty.
+
+    `describe` describes each input once its name is checked. Raises ServingError for a request that
+    the model rejects, and for errors of the model.
+    """
+    signature = _find_signature(servable, signature_name)
+    _check_inputs(signature, inputs)
+    check_outputs(signature, output_filter)
+    fitting = {
+        name: fit(name, signature.inputs[name], *describe(name, each)) for name, each in inputs.items()
+    }
+    return servable.predict(fitting, output_filter, call)
+
+
+def _find_signature(servable: Servable, name: str) -> Signature:
+    """Return the signature that a request names. Raises ServingError for any other than the one
+    there is."""
+    if name not in ("", DEFAULT_SIGNATURE):
+        raise ServingError(
+            Code.FAILED_PRECONDITION,
+            f'Serving signature key "{escape(name, MAX_NAME)}" not found. Model {servable.name!r} has '
+            f'"{DEFAULT_SIGNATURE}" only.',
+        )
+    return servable.signature
+
+
+def _check_inputs(signature: Signature, names: Collection[str]) -> None:
+    """Raise ServingError unless the request has the model's inputs and no others; optional ones may
+    be missing."""
+    given, known = set(names), set(signature.inputs)
+    extra, missing = given - known, known - given - signature.optional
+    if extra or missing:
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) != "
+            f"len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: {_show(missing)}.",
+        )
+
+
+def check_outputs(signature: Signature, names: Sequence[str]) -> None:
+    """Raise ServingError for outputs that the model does not have, or that are requested twice."""
+    for place, name in enumerate(names):
+        if name not in signature.outputs:
+            raise ServingError(
+                Code.INVALID_ARGUMENT,
+                f"output tensor alias not found in signature: {escape(name, MAX_NAME)} Outputs expected to "
+                f"be in the set {_show(signature.outputs)}.",
+            )
+        if name in names[:place]:
+            raise ServingError(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+
+
+def fit(
+    name: str,
+    wanted: TensorSpec,
+    dtype: np.dtype[Any],
+    shape: Sequence[int],
+    read: Callable[[Sequence[int]], Array],
+) -> Array:
+    """Return an input in the model's type and shape.
+
+    Its values are read, with the shape that they have, only after type and shape are checked. An
+    input that claims to be huge costs nothing.
+    """
+    fitting = _fit_shape(name, wanted, shape)
+    if dtype != wanted.dtype and not _may_narrow(dtype, wanted.dtype):
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"input {name!r}: expected {_name(wanted.dtype)}, found {_name(dtype)}; convert it to "
+            f"{_name(wanted.dtype)} before sending it",
+        )
+    array = read(shape)
+    if dtype != wanted.dtype:
+        array = _narrow(name, array, wanted.dtype)
+    return array.reshape(fitting) if array.shape != fitting else array
+
+
+def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    given = tuple(shape)
+    if len(given) == len(wanted.shape) and all(
+        size in (-1, found) for size, found in zip(wanted.shape, given, strict=True)
+    ):
+        return given
+    if wanted.shape == _ROWS_OF_ONE and len(given) == 1:
+        return (*given, 1)
+    raise ServingError(
+        Code.INVALID_ARGUMENT,
+        f"input {name!r}: expected shape {list(wanted.shape)}"
+        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}",
+    )
+
+
+def _may_narrow(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    return given == np.int64 and wanted == np.int32
+
+
+def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Convert whole numbers to 32 bits. Raises ServingError for a number that does not fit."""
+    narrow = array.astype(dtype)
+    if not np.array_equal(narrow, array):
+        place = tuple(int(index) for index in np.argwhere(narrow != array)[0])
+        where = f"row {place[0]}" if place else "the value"
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"input {name!r}, {where}: expected numbers that fit {_name(dtype)}, which the model takes; "
+            f"found {int(array[place])}",
+        )
+    return narrow
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    known = BY_DTYPE.get(dtype)
+    return known.name if known else dtype.name
+
+
+def _show(names: Collection[str]) -> str:
+    shown = ",".join(escape(name, MAX_NAME) for name in heapq.nsmallest(_MAX_NAMES, names))
+    rest = len(names) - _MAX_NAMES
+    return f"{{{shown}{f' and {rest} more' if rest > 0 else ''}}}"

@@ -1,0 +1,313 @@
+"""PredictionService, ModelService and the health check over gRPC: conversion of requests, responses
+and errors. Each call has a thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from popef.text import escape
+from poplar_triton.tfserving import messages_pb2 as messages
+from poplar_triton.tfserving import wire
+from poplar_triton.tfserving.check import MAX_NAME, Given, answer
+from poplar_triton.tfserving.compaction import KIND, compact
+from poplar_triton.tfserving.entries import MANY_VALUES, EntryCounter
+from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
+from poplar_triton.tfserving.health import Health, HealthStatus
+from poplar_triton.tfserving.metrics import Observe
+from poplar_triton.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
+from poplar_triton.tfserving.signatures import describe_signature
+from poplar_triton.tfserving.threads import Threads
+from poplar_triton.tfserving.unfinished import UnfinishedCalls
+from poplar_triton.tfserving.work_process import WorkProcess
+
+PROCESS_NAME = "process of large requests"
+_SERVING = "tensorflow.serving"
+_SIGNATURE_DEF = "signature_def"
+_MAP_URL = f"type.googleapis.com/{_SERVING}.SignatureDefMap"
+_MAX_DETAILS = 2000
+"""Maximum size of an error message. gRPC sends it as a header with three bytes for each byte beyond
+ASCII, and clients accept 8 KiB."""
+_MAX_BYTES_OF_A_CHARACTER = 4
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_NEVER_SECONDS = 1e9
+"""Number of seconds above which gRPC means that there is no deadline; the longest deadline that it
+sends is three years."""
+_NO_MODEL = messages.ModelSpec()
+_NOT_SERVED = {
+    "PredictionService": ("Classify", "Regress", "MultiInference"),
+    "ModelService": ("HandleReloadConfigRequest",),
+}
+
+Context: TypeAlias = Any
+"""Context of a call: grpc.ServicerContext, which has no types."""
+Handler = Callable[[Any, Context], Message]
+
+
+class GrpcCall:
+    """Call over gRPC (see models.Call)."""
+
+    def __init__(self, context: Context, threads: Threads) -> None:
+        self._context = context
+        self.waiting = threads.waiting
+        """See Call."""
+
+    def seconds_left(self) -> float | None:
+        """See Call."""
+        left: float | None = self._context.time_remaining()
+        return None if left is None or left > _NEVER_SECONDS else left
+
+    def is_wanted(self) -> bool:
+        """See Call."""
+        return bool(self._context.is_active())
+
+    def when_given_up(self, callback: Callable[[], None]) -> None:
+        """See Call."""
+        if not self._context.add_callback(callback):
+            callback()
+
+
+def make_handlers(
+    models: Models,
+    observe: Observe,
+    health: Health,
+    unfinished: UnfinishedCalls,
+    *,
+    as_content: bool,
+    process: WorkProcess | None = None,
+) -> list[grpc.GenericRpcHandler]:
+    """Return the handlers of a server whose calls run on the threads of `unfinished`.
+
+    With `as_content` outputs are sent as tensor_content instead of typed values. `process` makes
+    requests of many values compact (None: a process of its own).
+    """
+    service = _Service(models, unfinished.threads, as_content)
+    parser = _Parser(unfinished.threads, process or WorkProcess(PROCESS_NAME))
+    method = partial(_method, observe=observe, unfinished=unfinished, parser=parser)
+    prediction = {
+        "Predict": method(service.predict, messages.PredictRequest, "Predict"),
+        "GetModelMetadata": method(
+            service.read_metadata, messages.GetModelMetadataRequest, "GetModelMetadata"
+        ),
+    }
+    status = {"GetModelStatus": method(service.read_status, messages.GetModelStatusRequest, "")}
+    health_methods = {
+        "Check": method(_make_health_check(health), messages.HealthCheckRequest, ""),
+        "Watch": grpc.stream_stream_rpc_method_handler(_HealthWatch(health, unfinished, parser)),
+    }
+    return [
+        _serve(f"{_SERVING}.PredictionService", {**prediction, **_refuse_all("PredictionService")}),
+        _serve(f"{_SERVING}.ModelService", {**status, **_refuse_all("ModelService")}),
+        _serve("grpc.health.v1.Health", health_methods),
+    ]
+
+
+class _Service:
+    def __init__(self, models: Models, threads: Threads, as_content: bool) -> None:
+        self._models = models
+        self._threads = threads
+        self._as_content = as_content
+
+    def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
+        """Answer a request for Predict."""
+        spec = _read_spec(request)
+        call = GrpcCall(context, self._threads)
+        servable = self._models.find(spec, call)
+        outputs = answer(
+            servable, spec.signature, request.inputs, _describe, list(request.output_filter), call
+        )
+        response = messages.PredictResponse()
+        _write_spec(response.model_spec, servable)
+        response.model_spec.signature_name = DEFAULT_SIGNATURE
+        for name, array in outputs.items():
+            wire.write_tensor(response.outputs[name], array, as_content=self._as_content)
+        return response
+
+    def read_metadata(
+        self, request: messages.GetModelMetadataRequest, context: Context
+    ) -> messages.GetModelMetadataResponse:
+        """Answer a request for GetModelMetadata."""
+        spec = _read_spec(request)
+        if not request.metadata_field:
+            raise ServingError(
+                Code.INVALID_ARGUMENT, "GetModelMetadataRequest must specify at least one metadata_field"
+            )
+        for field in request.metadata_field:
+            if field != _SIGNATURE_DEF:
+                raise ServingError(
+                    Code.INVALID_ARGUMENT, f"Metadata field {escape(field, MAX_NAME)} is not supported"
+                )
+        servable = self._models.find(spec, GrpcCall(context, self._threads))
+        response = messages.GetModelMetadataResponse()
+        _write_spec(response.model_spec, servable)
+        packed = response.metadata[_SIGNATURE_DEF]
+        packed.type_url = _MAP_URL
+        packed.value = describe_signature(servable.signature).SerializeToString()
+        return response
+
+    def read_status(
+        self, request: messages.GetModelStatusRequest, context: Context
+    ) -> messages.GetModelStatusResponse:
+        """Answer a request for GetModelStatus."""
+        response = messages.GetModelStatusResponse()
+        call = GrpcCall(context, self._threads)
+        for found in self._models.list_versions(_read_spec(request), call):
+            response.model_version_status.add(
+                version=found.version,
+                state=found.state,
+                status=messages.Status(error_code=found.code, error_message=found.message),
+            )
+        return response
+
+
+def _read_spec(request: Any) -> ModelSpec:
+    if not request.HasField("model_spec"):
+        raise ServingError(Code.INVALID_ARGUMENT, "Missing ModelSpec")
+    spec = request.model_spec
+    choice = spec.WhichOneof("version_choice")
+    return ModelSpec(
+        spec.name,
+        spec.version.value if choice == "version" else None,
+        spec.version_label if choice == "version_label" else None,
+        spec.signature_name,
+    )
+
+
+def _describe(name: str, tensor: messages.Tensor) -> Given:
+    dtype = wire.read_dtype(name, tensor)
+    return Given(dtype, wire.read_shape(name, tensor), partial(wire.read_values, name, tensor, dtype))
+
+
+def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
+    spec.name = servable.name
+    spec.version.value = servable.version
+
+
+def _method(
+    call: Handler,
+    kind: type[Message],
+    api: str,
+    observe: Observe,
+    unfinished: UnfinishedCalls,
+    parser: _Parser,
+) -> grpc.RpcMethodHandler:
+    """Return the handler of a method that counts each call, with its errors and duration. A method
+    is not counted if `api` is ""."""
+
+    def handle(requests: Iterator[bytes], context: Context) -> bytes:
+        data = _read(unfinished, requests, context)
+        start = time.perf_counter()
+        code, text, model = Code.CANCELLED, "", ""
+        try:
+            request = parser.parse(kind, data, context)
+            model = getattr(request, "model_spec", _NO_MODEL).name
+            response: bytes = (call(request, context)).SerializeToString()
+            code = Code.OK
+            return response
+        except Exception as error:  # noqa: BLE001  whatever it is, the call gets its answer
+            # Keep no reference to the error here. It refers to this frame, and the cycle would keep
+            # the request until it is collected.
+            code, text = _describe_error(error)
+        finally:
+            if api:
+                observe(model, api, "GRPC", code, time.perf_counter() - start)
+        _abort(context, code, text)
+
+    # gRPC gets a stream of requests, of which one is read, so the call is known before its request.
+    return grpc.stream_unary_rpc_method_handler(handle)
+
+
+def _read(unfinished: UnfinishedCalls, requests: Iterator[bytes], context: Context) -> bytes:
+    """Return the whole request of a call. A call without a request is aborted."""
+    data = unfinished.read(requests, context)
+    if data is None:
+        _abort(context, Code.INVALID_ARGUMENT, "expected a request, found the call's end")
+    return data
+
+
+class _Parser:
+    """Parses requests into messages."""
+
+    def __init__(self, threads: Threads, process: WorkProcess) -> None:
+        self._threads, self._process = threads, process
+
+    def parse(self, kind: type[Message], data: bytes, context: Context) -> Any:
+        """Return the message. Raises ServingError for invalid bytes and for too many parts."""
+        name, compacted = kind.DESCRIPTOR.name, data
+        if name != KIND:
+            EntryCounter(name).check(data)
+        elif not EntryCounter(name, MANY_VALUES).check(data):
+            compacted = self._process.run(GrpcCall(context, self._threads), compact, data)
+        try:
+            return kind.FromString(compacted)
+        except DecodeError as error:
+            raise ServingError(
+                Code.INVALID_ARGUMENT,
+                f"expected a {name} of {_SERVING}, found {len(data)} other bytes",
+            ) from error
+
+
+def _describe_error(error: Exception) -> tuple[Code, str]:
+    found = as_serving_error(error)
+    text = escape(found, _MAX_DETAILS)
+    if len(text.encode()) > _MAX_DETAILS:
+        text = escape(found, _MAX_DETAILS // _MAX_BYTES_OF_A_CHARACTER)
+    return found.code, text
+
+
+def _abort(context: Context, code: Code, text: str) -> NoReturn:
+    context.abort(_CODES[code], text)
+    raise AssertionError("abort raises")
+
+
+def _make_health_check(health: Health) -> Handler:
+    def check(request: messages.HealthCheckRequest, _: Context) -> messages.HealthCheckResponse:
+        return messages.HealthCheckResponse(status=health.check(request.service))
+
+    return check
+
+
+class _HealthWatch:
+    """Method Watch, whose call continues after its thread has ended."""
+
+    experimental_non_blocking = True
+    """Attribute for which gRPC passes `send` to the method; gRPC's own health service does the
+    same."""
+
+    def __init__(self, health: Health, unfinished: UnfinishedCalls, parser: _Parser) -> None:
+        self._health, self._unfinished, self._parser = health, unfinished, parser
+
+    def __call__(
+        self, requests: Iterator[bytes], context: Context, send: Callable[[bytes | None], None]
+    ) -> None:
+        def tell(status: HealthStatus | None) -> None:
+            send(None if status is None else messages.HealthCheckResponse(status=status).SerializeToString())
+
+        data = _read(self._unfinished, requests, context)
+        try:
+            service = self._parser.parse(messages.HealthCheckRequest, data, context).service
+        except ServingError as error:
+            _abort(context, *_describe_error(error))
+        self._health.watch(service, context, tell)
+
+
+def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
+    """Return handlers that reject the methods that a model without tf.Example cannot serve."""
+    return {name: _refuse(name) for name in _NOT_SERVED[service]}
+
+
+def _refuse(name: str) -> grpc.RpcMethodHandler:
+    def handle(_: Iterator[bytes], context: Context) -> bytes:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served by poplar-triton; Predict is")
+        raise AssertionError("abort raises")
+
+    return grpc.stream_unary_rpc_method_handler(handle)
+
+
+def _serve(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:
+    return grpc.method_handlers_generic_handler(name, dict(methods))

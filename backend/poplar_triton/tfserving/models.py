@@ -1,0 +1,127 @@
+"""Interface between the protocols and the models: how a request names one, its inputs and outputs,
+and how it is run.
+
+`local` has the models that this process computes, `forward` those of a Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from poplar_triton.tfserving.errors import Code
+
+Array = npt.NDArray[Any]
+
+DEFAULT_SIGNATURE = "serving_default"
+"""Only signature of a model; an empty name means it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Model that a request names. `version` or `label` chooses a version; neither means the
+    newest."""
+
+    name: str
+    version: int | None = None
+    label: str | None = None
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Input or output. `shape` is the whole shape, with -1 for sizes that a request may choose.
+    Strings are of dtype object and hold bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a model by their friendly names, in its order."""
+
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    optional: frozenset[str] = frozenset()
+    """Inputs that a request may leave out."""
+
+
+class State(IntEnum):
+    """Values of tensorflow.serving.ModelVersionStatus.State."""
+
+    UNKNOWN = 0
+    START = 10
+    LOADING = 20
+    AVAILABLE = 30
+    UNLOADING = 40
+    END = 50
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """State of a version; code and message say why it is not served."""
+
+    version: int
+    state: State
+    code: Code = Code.OK
+    message: str = ""
+
+
+class Call(Protocol):
+    """Client's side of a request: how long the client waits, and whether it still does."""
+
+    def seconds_left(self) -> float | None:
+        """Return how many seconds the client still waits, or None if it has set no limit."""
+
+    def is_wanted(self) -> bool:
+        """Return whether the client is still there and has time left."""
+
+    def when_given_up(self, callback: Callable[[], None]) -> None:
+        """Register a callback for the time when the client has gone, its time is over, or it has
+        its answer. It is called on any thread, and at once if that is already so."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context for a wait that needs no work of the call's thread. Another call may run
+        meanwhile."""
+
+
+class Servable(Protocol):
+    """Version of a model that is served. Threads may use it at the same time."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model in requests."""
+
+    @property
+    def version(self) -> int:
+        """Number of the version."""
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of the model."""
+
+    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
+        """Return the requested outputs by friendly name, or all if none is requested.
+
+        `inputs` agree with the signature in name, dtype and shape. A cancelled call need not be
+        computed. Raises ServingError for errors of the model.
+        """
+
+
+class Models(Protocol):
+    """Models that are served. Threads may use it at the same time."""
+
+    def find(self, spec: ModelSpec, call: Call, /) -> Servable:
+        """Return the version that a request is for. Raises ServingError, NOT_FOUND, if there is
+        none."""
+
+    def list_versions(self, spec: ModelSpec, call: Call, /) -> list[VersionStatus]:
+        """Return the states of a model's versions, the newest first, or only of the one that `spec`
+        chooses. Raises ServingError, NOT_FOUND, if there is none."""

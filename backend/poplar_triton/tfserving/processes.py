@@ -1,0 +1,242 @@
+"""Processes of a server, seen from the process that starts, watches, restarts and stops them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+from simipu.progress import ProgressWatch
+
+from poplar_triton.errors import ServerError
+from poplar_triton.tfserving.metrics import Counters, make_memory
+from poplar_triton.tfserving.settings import Settings
+from poplar_triton.tfserving.worker import STOP_SECONDS, Report, run_worker
+
+LOOK_SECONDS = 0.1
+STOP_MARGIN_SECONDS = 15
+"""Time for models to close, in addition to the time for requests."""
+MAX_RESTARTS, RESTART_WINDOW_SECONDS = 10, 600.0
+"""Maximum number of restarts of a process that ends by itself, and the time in which they count."""
+
+
+_EXPERIMENTS, _PLAIN_POLLING = "GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client"
+"""Environment variable of gRPC and its value. gRPC's event engine passes each call from thread to
+thread; its older polling takes some 10 % less processor time (gRPC 1.85). A value that the user
+sets takes precedence."""
+
+
+_MANY_CORES = 1 << 16
+
+
+class Processes:
+    """Processes of a server, as a context manager: all serve on entry, all are gone on exit. Raises
+    ServerError if one cannot serve. `tell` gets a line per event."""
+
+    def __init__(self, settings: Settings, start_seconds: float, tell: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._start_seconds = start_seconds
+        self._tell = tell
+        self._context = multiprocessing.get_context("spawn")
+        self._memory = make_memory(self._context, settings.names, settings.processes)
+        self._counters = Counters(self._memory, settings.names, settings.processes)
+        self._first_core = random.randrange(_MANY_CORES)  # noqa: S311  servers side by side take others
+        self._workers: list[_Worker] = []
+        self._ends: list[float] = []
+        self._progress = ProgressWatch()
+        self._phase = "starting"
+
+    def __enter__(self) -> Processes:
+        try:
+            with _hold_ports(self._settings):
+                self._workers = [self._begin(index) for index in range(self._settings.processes)]
+                self._wait_until_serving()
+        except BaseException:
+            self.stop()
+            raise
+        self._phase = ""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def unready_reason(self) -> str:
+        """Reason not to send requests; "" if the server is ready."""
+        if self._phase:
+            return self._phase
+        for index, worker in enumerate(self._workers):
+            if worker.stalled:  # the system still gives it connections
+                return f"process {index} makes no progress: {worker.stalled}"
+        return "" if any(worker.serves for worker in self._workers) else "no process serves"
+
+    @property
+    def hopeless_reason(self) -> str:
+        """Reason why only ending everything helps; "" if the server can recover, or need not."""
+        return self._phase if self._phase == "ended" else ""
+
+    def write_metrics(self) -> bytes:
+        """Return the page for Prometheus, with the counters of all processes."""
+        return self._counters.write_page()
+
+    def look(self) -> bool:
+        """Handle processes that have ended, stall or have begun to serve. Return False if one may
+        not be restarted."""
+        self._kill_stalled()
+        for index, worker in enumerate(self._workers):
+            report = worker.hear()
+            if report is not None and report.error:
+                self._tell(f"process {index}: {report.error}")
+            elif report is None and not worker.process.is_alive():
+                if not worker.stalled:
+                    self._tell(f"process {index} ended by itself, status {worker.process.exitcode}")
+                if not self._may_begin():
+                    self._phase = "ended"
+                    return False
+                self._workers[index] = self._begin(index)
+        return True
+
+    def drain(self) -> None:
+        """Make all processes drain: they serve requests under way, and those that come
+        meanwhile."""
+        self._phase = "draining"
+        for worker in self._workers:
+            worker.process.terminate()
+
+    def stop(self) -> None:
+        """Make the processes end; afterwards none is left."""
+        self.drain()
+        end = time.monotonic() + self._settings.drain_seconds + STOP_SECONDS + STOP_MARGIN_SECONDS
+        for worker in self._workers:
+            if not worker.serves:
+                worker.process.kill()  # it loads models, and no client waits for it
+            worker.process.join(max(0.0, end - time.monotonic()))
+            if worker.process.is_alive():
+                self._tell(f"process {worker.process.pid} does not end; it is killed")
+                worker.process.kill()
+                worker.process.join()
+            worker.connection.close()
+        self._workers = []
+
+    def _kill_stalled(self) -> None:
+        stalled = self._progress.find_stalled(worker.pid for worker in self._workers)
+        for index, worker in enumerate(self._workers):
+            why = stalled.get(worker.pid, "")
+            if why and not worker.stalled:
+                self._tell(f"process {index} makes no progress: {why}; it is killed")
+                worker.process.kill()
+                worker.stalled = why
+
+    def _begin(self, index: int) -> _Worker:
+        ours, theirs = self._context.Pipe(duplex=False)
+        # gRPC reads it when it is loaded in the new process.
+        os.environ.setdefault(_EXPERIMENTS, _PLAIN_POLLING)
+        process = self._context.Process(
+            target=run_worker,
+            args=(self._settings, index, self._first_core + index, self._memory, theirs),
+            name=f"tfserving {index}",
+        )
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _wait_until_serving(self) -> None:
+        end = time.monotonic() + self._start_seconds
+        told: set[str] = set()
+        while waiting := [worker for worker in self._workers if not worker.serves]:
+            for worker in waiting:
+                report = worker.hear()
+                if report is not None and report.error:
+                    raise ServerError(report.error)
+                if report is None and not worker.process.is_alive():
+                    raise ServerError(
+                        f"a process of the server ended while it started, status {worker.process.exitcode}; "
+                        "see its output"
+                    )
+                for problem in [] if report is None else set(report.problems) - told:
+                    told.add(problem)
+                    self._tell(problem)
+            if time.monotonic() > end:
+                raise ServerError(
+                    f"the models were not loaded within {self._start_seconds:g} s; give them longer with "
+                    "--start-seconds"
+                )
+            time.sleep(LOOK_SECONDS)
+
+    def _may_begin(self) -> bool:
+        now = time.monotonic()
+        self._ends = [each for each in self._ends if now - each < RESTART_WINDOW_SECONDS]
+        self._ends.append(now)
+        if len(self._ends) <= MAX_RESTARTS:
+            return True
+        self._tell(f"{len(self._ends)} processes ended in {RESTART_WINDOW_SECONDS / 60:g} minutes; giving up")
+        return False
+
+
+@dataclass(slots=True)
+class _Worker:
+    """Process, and its reports."""
+
+    process: SpawnProcess
+    connection: Connection
+    serves: bool = False
+    stalled: str = ""
+    """Reason why it made no progress and was killed; "" if it was not."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def hear(self) -> Report | None:
+        """Return the report that the process has sent, or None."""
+        with suppress(EOFError, OSError):
+            if not self.serves and self.connection.poll():
+                report: Report = self.connection.recv()
+                self.serves = not report.error
+                return report
+        return None
+
+
+@contextmanager
+def _hold_ports(settings: Settings) -> Iterator[None]:
+    """Reserve a server's ports: no other process listens on them, and no connection arrives until
+    its own processes do."""
+    held: list[socket.socket] = []
+    try:
+        for what, option, port in (
+            ("gRPC", "--port", settings.grpc_port),
+            ("REST", "--rest_api_port", settings.rest_port),
+        ):
+            if port:
+                held.append(_hold(settings.address, port, what, option))
+        yield
+    finally:
+        for each in held:
+            each.close()
+
+
+def _hold(address: str, port: int, what: str, option: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # First bind without SO_REUSEPORT, which would share the port with another process.
+        with socket.socket(family, socket.SOCK_STREAM) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind((address, port))
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((address, port))
+    except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name
+        holder.close()
+        raise ServerError(
+            f"{what} port {port} of {address}: cannot listen there ({error}); choose another with {option}"
+        ) from error
+    return holder

@@ -1,0 +1,365 @@
+"""REST: the paths, errors and headers of TensorFlow Serving's HTTP server (model_servers/http_server.cc and
+http_rest_api_handler.cc), as an aiohttp application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from popef.text import escape
+from poplar_triton.tfserving.check import answer, describe_array
+from poplar_triton.tfserving.cores import Core
+from poplar_triton.tfserving.dtypes import BY_NUMBER
+from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
+from poplar_triton.tfserving.json_process import JsonProcess
+from poplar_triton.tfserving.malformed import make_logger
+from poplar_triton.tfserving.metrics import Counters
+from poplar_triton.tfserving.models import Models, ModelSpec, Signature, VersionStatus
+from poplar_triton.tfserving.rest_bodies import BodyError, BodyLimits, BodyReader
+from poplar_triton.tfserving.rest_calls import Calls, RestCall
+from poplar_triton.tfserving.settings import MAX_CALLS, Settings
+from poplar_triton.tfserving.signatures import describe_signature
+
+_T = TypeVar("_T")
+_KEEP_ALIVE_SECONDS = 120
+"""Timeout of a connection without a request, or with headers that do not end."""
+_MAX_ERROR = 2000
+"""Maximum number of characters of an error."""
+_MAX_VERSION = (1 << 63) - 1
+_SERVED = re.compile(r"/v1/.*", re.IGNORECASE | re.ASCII)
+_WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_METHOD = re.compile(
+    rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.IGNORECASE | re.ASCII
+)
+_RESOURCE = re.compile(
+    rf"/v1/models(?:/(?P<name>[^/:]+))?{_WHICH}(?:/(?P<metadata>metadata))?", re.IGNORECASE | re.ASCII
+)
+_ORIGIN = re.compile(r"https?://")
+_STATUS = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.UNAVAILABLE: 503,
+    Code.UNAUTHENTICATED: 401,
+}
+"""HTTP status of each code; all others are 500."""
+_JSON = {"Content-Type": "application/json"}
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
+_NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><h1>Not Found</h1></body></html>"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of requests: their bodies, and how many complete ones may be under way."""
+
+    bodies: BodyLimits
+    calls: int = MAX_CALLS
+
+
+_BODIES_AT_ONCE = 4
+"""Number of bodies of the maximum size that may be held at a time."""
+
+
+def make_application(
+    models: Models,
+    settings: Settings,
+    counters: Counters,
+    core: Core | None = None,
+    limits: Limits | None = None,
+) -> web.Application:
+    """Return the application that serves `models` and the metrics. `core`: see Threads. `limits`
+    None: those of the settings."""
+    most = settings.rest_body_bytes
+    limits = limits or Limits(BodyLimits(most, most * _BODIES_AT_ONCE))
+    service = _Service(models, settings, counters, core, limits)
+
+    # No router: like TensorFlow Serving, match paths before decoding, so that %2F is no separator.
+    @web.middleware
+    async def serve(request: web.Request, handler: Handler) -> web.StreamResponse:  # noqa: ARG001
+        if settings.metrics_path and request.raw_path.split("?")[0] == settings.metrics_path:
+            return _write_metrics(request.raw_path, settings.metrics_path, counters)
+        if not _SERVED.fullmatch(request.raw_path):
+            return web.Response(status=404, body=_NOT_FOUND, content_type="text/html")
+        _drop_stalled(request, limits.bodies.seconds)
+        response = _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
+        if settings.cors:
+            response.headers.update(_CORS)
+        return response
+
+    application = web.Application(middlewares=[serve])
+    application.on_cleanup.append(service.close)
+    return application
+
+
+def make_runner(
+    application: web.Application,
+    stop_seconds: float = 30.0,
+    count_malformed: Callable[[], None] = lambda: None,
+) -> web.AppRunner:
+    """Return the runner of the application. On cleanup requests under way have `stop_seconds` to
+    end.
+
+    A client that disconnects has its request cancelled. Bodies arrive as they were sent, because
+    `rest_bodies` decompresses them within bounds. `count_malformed` is called for each request that
+    is not HTTP.
+    """
+    return web.AppRunner(
+        application,
+        access_log=None,
+        auto_decompress=False,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=stop_seconds,
+        logger=make_logger(count_malformed),
+    )
+
+
+def _drop_stalled(request: web.Request, seconds: float) -> None:
+    """Make the system end the connection of a client that does not read; its response is held until
+    then."""
+    if request.transport is not None:
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+
+
+def _write_metrics(path: str, expected: str, counters: Counters) -> web.Response:
+    if path != expected:
+        return web.Response(
+            status=400, text=f"Unexpected path: {escape(path, _MAX_ERROR)}. Should be {expected}"
+        )
+    return web.Response(body=counters.write_page(), content_type="text/plain")
+
+
+def _preflight(request: web.Request) -> web.Response:
+    """Answer the CORS preflight request that a browser sends before a page may send a request to
+    another origin."""
+    if _ORIGIN.search(request.headers.get("Origin", "")):
+        return web.Response()
+    return _write_error(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
+
+
+def _write_error(code: Code, message: str, status: int | None = None) -> web.Response:
+    text = json.dumps({"error": escape(message, _MAX_ERROR)}, ensure_ascii=False, indent=4)
+    return web.Response(
+        status=_STATUS.get(code, 500) if status is None else status,
+        body=text.encode("utf-8", "backslashreplace"),
+        headers=_JSON,
+    )
+
+
+def _describe_error(error: ServingError) -> web.Response:
+    """Return the response for an error. It is a function of its own, so that no frame in the
+    error's traceback refers to the error. Such a cycle would keep the request in memory."""
+    return _write_error(error.code, str(error))
+
+
+class _Service:
+    def __init__(
+        self, models: Models, settings: Settings, counters: Counters, core: Core | None, limits: Limits
+    ) -> None:
+        self._models = models
+        self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
+        self._computed = Calls(self._seconds, core)
+        self._json = JsonProcess()
+        self._observe = counters.observe
+        self._most_calls = limits.calls
+        self._calls = 0
+        self._bodies = BodyReader(limits.bodies)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Return the response to a request below /v1/, including an error response."""
+        try:
+            return await self._dispatch(request)
+        except BodyError as error:
+            return _write_error(error.code, str(error), error.status)
+        except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
+            return _describe_error(as_serving_error(error))
+
+    async def _dispatch(self, request: web.Request) -> web.Response:
+        match = _match(request)
+        if match is None:
+            raise _malformed(request)
+        spec = _read_spec(match)
+        if request.method == "POST":
+            return await self._post(request, match["method"], spec)
+        return await self._get(match["metadata"], spec)
+
+    async def _post(self, request: web.Request, method: str, spec: ModelSpec) -> web.Response:
+        # Paths ignore case, methods do not.
+        if method == "predict":
+            return await self._observed("Predict", spec.name, self._predict(request, spec))
+        if method in ("classify", "regress"):
+            raise ServingError(
+                Code.UNIMPLEMENTED, f"{method.capitalize()} is not served by poplar-triton; predict is"
+            )
+        raise _malformed(request)
+
+    async def _get(self, metadata: str | None, spec: ModelSpec) -> web.Response:
+        if not spec.name:
+            raise ServingError(Code.INVALID_ARGUMENT, "Missing model name in request.")
+        if metadata == "metadata":
+            return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
+        return _write_json(
+            _describe_versions(await self._run(lambda call: self._models.list_versions(spec, call)))
+        )
+
+    async def _observed(self, api: str, model: str, work: Awaitable[web.Response]) -> web.Response:
+        """Do the work of a request, and count it."""
+        start = time.perf_counter()
+        code = Code.CANCELLED
+        try:
+            response = await work
+            code = Code.OK
+            return response
+        except Exception as error:
+            code = error.code if isinstance(error, BodyError) else as_serving_error(error).code
+            raise
+        finally:
+            self._observe(model, api, "REST", code, time.perf_counter() - start)
+
+    async def _predict(self, request: web.Request, spec: ModelSpec) -> web.Response:
+        async with self._bodies.read(request) as body:
+            return web.Response(body=await self._run(partial(self._compute, body, spec)), headers=_JSON)
+
+    def _compute(self, body: bytearray, spec: ModelSpec, call: RestCall) -> bytes:
+        servable = self._models.find(spec, call)
+        format, signature, inputs = self._json.read(body, servable.signature, call)
+        outputs = answer(servable, signature, inputs, describe_array, (), call)
+        return self._json.write(outputs, format, call)
+
+    async def _read_metadata(self, spec: ModelSpec) -> web.Response:
+        servable = await self._run(lambda call: self._models.find(spec, call))
+        return _write_json(
+            {
+                "model_spec": {
+                    "name": servable.name,
+                    "signature_name": "",
+                    "version": str(servable.version),
+                },
+                "metadata": {"signature_def": {"signature_def": _describe_signatures(servable.signature)}},
+            }
+        )
+
+    async def _run(self, work: Callable[[RestCall], _T]) -> _T:
+        """Run the work of a complete request on a thread."""
+        if self._calls >= self._most_calls:
+            raise ServingError(
+                Code.RESOURCE_EXHAUSTED, f"{self._most_calls} requests are under way; try again later"
+            )
+        self._calls += 1
+        try:
+            return await self._computed.run(work)
+        except asyncio.TimeoutError:
+            raise ServingError(
+                Code.DEADLINE_EXCEEDED,
+                f"no answer within the {self._seconds:g} s of --rest_api_timeout_in_ms; ask for fewer rows",
+            ) from None
+        finally:
+            self._calls -= 1
+
+    async def close(self, _: web.Application) -> None:
+        """End the threads, and the process of large JSON."""
+        self._json.close()
+        self._computed.close()
+
+
+def _match(request: web.Request) -> re.Match[str] | None:
+    pattern = {"POST": _METHOD, "GET": _RESOURCE}.get(request.method)
+    return None if pattern is None else pattern.fullmatch(request.raw_path)
+
+
+def _malformed(request: web.Request) -> ServingError:
+    return ServingError(Code.INVALID_ARGUMENT, f"Malformed request: {request.method} {request.raw_path}")
+
+
+def _read_spec(match: re.Match[str]) -> ModelSpec:
+    version, label = match["version"], match["label"]
+    return ModelSpec(
+        _unquote(match["name"] or "", "model name"),
+        None if version is None else _read_version(version),
+        None if label is None else _unquote(label, "model version label"),
+    )
+
+
+def _unquote(text: str, what: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ServingError(Code.INVALID_ARGUMENT, f"Failed to decode {what}:{text}") from None
+
+
+def _read_version(digits: str) -> int:
+    # Python itself rejects thousands of digits.
+    if len(digits.lstrip("0")) > len(str(_MAX_VERSION)) or int(digits) > _MAX_VERSION:
+        raise ServingError(Code.INVALID_ARGUMENT, f"Failed to convert version: {digits} to numeric.")
+    return int(digits)
+
+
+def _write_json(document: object) -> web.Response:
+    text = json.dumps(document, ensure_ascii=False, indent=1)
+    return web.Response(body=text.encode("utf-8", "backslashreplace"), headers=_JSON)
+
+
+def _describe_versions(versions: Sequence[VersionStatus]) -> dict[str, Any]:
+    return {
+        "model_version_status": [
+            {
+                "version": str(each.version),
+                "state": each.state.name,
+                "status": {"error_code": each.code.name, "error_message": each.message},
+            }
+            for each in versions
+        ]
+    }
+
+
+def _describe_signatures(signature: Signature) -> dict[str, Any]:
+    """Return protobuf's JSON of a SignatureDefMap, under the real messages' field names."""
+    return {
+        name: {
+            "inputs": _describe_tensors(each.inputs),
+            "outputs": _describe_tensors(each.outputs),
+            "method_name": each.method_name,
+            "defaults": {},
+        }
+        for name, each in describe_signature(signature).signature_def.items()
+    }
+
+
+def _describe_tensors(infos: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {
+            "dtype": BY_NUMBER[info.dtype].name,
+            "tensor_shape": {
+                "dim": [{"size": str(dim.size), "name": dim.name} for dim in info.tensor_shape.dim],
+                "unknown_rank": info.tensor_shape.unknown_rank,
+            },
+            "name": info.name,
+        }
+        for name, info in infos.items()
+    }

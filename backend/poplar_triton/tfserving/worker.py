@@ -1,0 +1,239 @@
+"""One process of a server: both protocols, and the models behind them.
+
+gRPC has threads, because its server for threads takes less processor time than the one for asyncio.
+REST has the event loop. All processes listen on the same ports, and the system distributes the
+connections among them. Each reports to its parent process, through a pipe, what it serves. It ends
+when it is told to or when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+import grpc
+from triton_poplar.log import log_to_stderr
+
+from poplar_triton.tfserving.connections import (
+    ConnectionLimit,
+    max_grpc_connections,
+    max_rest_connections,
+    raise_file_limit,
+)
+from poplar_triton.tfserving.cores import Core
+from poplar_triton.tfserving.errors import ServingError
+from poplar_triton.tfserving.forward import TritonModels
+from poplar_triton.tfserving.grpc_service import PROCESS_NAME, make_handlers
+from poplar_triton.tfserving.health import Health
+from poplar_triton.tfserving.local import LocalModels, Retries
+from poplar_triton.tfserving.metrics import Counters, Memory
+from poplar_triton.tfserving.models import Models
+from poplar_triton.tfserving.settings import GRPC_MESSAGE_BYTES, MAX_CALLS, MAX_STREAMS, Settings
+from poplar_triton.tfserving.threads import Threads
+from poplar_triton.tfserving.unfinished import UnfinishedCalls
+from poplar_triton.tfserving.work_process import WorkProcess
+
+STOP_SECONDS = 30
+"""Time for the requests under way when a server stops: the default of Triton's own
+--exit-timeout-secs."""
+HOUSEKEEPING_SECONDS = 1.0
+"""Time between two updates of the backend's sums in the metrics."""
+_UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Report of a process once it serves, or why it cannot. `problems` are about models that it
+    does not serve."""
+
+    error: str = ""
+    problems: Sequence[str] = field(default_factory=tuple)
+
+
+def run_worker(settings: Settings, index: int, core: int, memory: Memory, connection: Connection) -> None:
+    """Serve until SIGTERM, with the interpreter's work on one core. This is the process's main
+    function."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    log_to_stderr()
+    # All processes load the same models, so only the first logs messages about them.
+    logging.getLogger("poplar_triton.tfserving").setLevel(logging.INFO if index == 0 else logging.ERROR)
+    try:
+        asyncio.run(_Worker(settings, index, core, memory, connection).serve())
+    except (OSError, ServingError, RuntimeError) as error:
+        with suppress(OSError):
+            connection.send(Report(error=str(error)))
+
+
+class _Worker:
+    def __init__(
+        self, settings: Settings, index: int, core: int, memory: Memory, connection: Connection
+    ) -> None:
+        self._settings = settings
+        self._core = Core(core)
+        self._files = raise_file_limit()
+        self._connection = connection
+        self._counters = Counters(memory, settings.names, settings.processes, index)
+        self._stop = asyncio.Event()
+        self._is_serving = False
+        self._health: Health | None = None
+
+    async def serve(self) -> None:
+        """Load, serve, drain, stop."""
+        self._listen_for_the_end()
+        async with AsyncExitStack() as stack:
+            models = await asyncio.to_thread(self._open_models)
+            stack.push_async_callback(asyncio.to_thread, models.close)
+            self._core.enter()  # only now: the threads that compute have started
+            if self._settings.grpc_port:
+                self._start_grpc(models, stack)
+            if self._settings.rest_port:
+                await self._start_rest(models, stack)
+            self._start_housekeeping(models, stack)
+            gc.freeze()  # objects so far live to the end; the collector can skip them
+            self._set_serving(True)
+            self._connection.send(Report(problems=_find_problems(models)))
+            await self._stop.wait()
+            self._set_serving(False)
+            await asyncio.sleep(self._settings.drain_seconds)
+
+    def _set_serving(self, is_serving: bool) -> None:
+        self._is_serving = is_serving
+        if self._health is not None:
+            self._health.set_serving(is_serving)
+
+    def _listen_for_the_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop.set)
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+
+            def orphaned() -> None:
+                if not (self._is_serving or self._stop.is_set()):
+                    os._exit(1)  # it may load models for long, without a client
+                loop.remove_reader(parent.sentinel)
+                self._stop.set()
+
+            loop.add_reader(parent.sentinel, orphaned)
+
+    def _open_models(self) -> TritonModels | LocalModels:
+        settings = self._settings
+        if settings.triton is not None:
+            return TritonModels(settings.triton, settings.sources, settings.triton_tls)
+        retries = Retries(settings.load_retries, settings.load_retry_seconds)
+        models = LocalModels(settings.sources, settings.processes, retries, isolated=settings.isolate_models)
+        models.refresh()
+        if not settings.loose_labels:
+            models.check_labels()
+        return models
+
+    def _start_housekeeping(self, models: Models, stack: AsyncExitStack) -> None:
+        """Start a thread that looks now and then for another core and for new versions, and writes
+        the backend's sums to the metrics."""
+        ended = threading.Event()
+        poll_seconds = self._settings.poll_seconds
+        pause = min(poll_seconds or HOUSEKEEPING_SECONDS, HOUSEKEEPING_SECONDS)
+
+        def keep_house() -> None:
+            self._core.leave()  # it loads models
+            looked = begun = time.monotonic()
+            while not ended.wait(pause):
+                begun, before = time.monotonic(), begun
+                self._core.move_if_starved(begun - before)
+                if isinstance(models, LocalModels):
+                    if poll_seconds and begun >= looked + poll_seconds:
+                        models.refresh()
+                        looked = begun
+                    self._publish(models)
+
+        thread = threading.Thread(target=keep_house, name="housekeeping", daemon=True)
+        thread.start()
+        stack.push_async_callback(asyncio.to_thread, thread.join)
+        stack.callback(ended.set)
+
+    def _publish(self, models: LocalModels) -> None:
+        for name, statistics in models.iter_statistics():
+            self._counters.publish(name, statistics)
+
+    def _start_grpc(self, models: Models, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        threads = Threads("gRPC", self._core)
+        unfinished = UnfinishedCalls(threads)
+        self._health = health = Health(unfinished)
+        process = WorkProcess(PROCESS_NAME)
+        stack.push_async_callback(asyncio.to_thread, process.close)
+        server = grpc.server(
+            threads,
+            make_handlers(
+                models,
+                self._counters.observe,
+                health,
+                unfinished,
+                as_content=settings.as_content,
+                process=process,
+            ),
+            options=list(make_channel_arguments(settings, self._files).items()),
+            maximum_concurrent_rpcs=MAX_CALLS,
+        )
+        where = f"{_bracket(settings.address)}:{settings.grpc_port}"
+        if settings.tls is None:
+            server.add_insecure_port(where)
+        else:
+            pair = settings.tls.key, settings.tls.certificate
+            client_ca = settings.tls.client_ca
+            server.add_secure_port(
+                where, grpc.ssl_server_credentials([pair], client_ca, client_ca is not None)
+            )
+        server.start()
+        stack.push_async_callback(asyncio.to_thread, lambda: server.stop(STOP_SECONDS).wait())
+        stack.callback(health.close)
+
+    async def _start_rest(self, models: Models, stack: AsyncExitStack) -> None:
+        from poplar_triton.tfserving.rest import make_application, make_runner
+
+        settings = self._settings
+        application = make_application(models, settings, self._counters, self._core)
+        runner = make_runner(application, count_malformed=self._counters.count_malformed)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        limit = ConnectionLimit(max_rest_connections(self._files), settings.rest_connections_per_address)
+        server = await asyncio.get_running_loop().create_server(
+            limit.wrap(runner.server), settings.address, settings.rest_port, reuse_port=True
+        )
+        stack.callback(server.close)
+
+
+def make_channel_arguments(settings: Settings, files: int) -> dict[str, int | str]:
+    """Return the options of the gRPC server of a process that may open `files` files. The settings
+    override the defaults."""
+    return {
+        "grpc.max_allowed_incoming_connections": max_grpc_connections(files),
+        "grpc.max_concurrent_streams": MAX_STREAMS,
+        "grpc.max_receive_message_length": GRPC_MESSAGE_BYTES,
+        "grpc.max_send_message_length": _UNLIMITED,
+        **settings.channel_arguments,
+        "grpc.so_reuseport": 1,
+    }
+
+
+def _find_problems(models: Models) -> list[str]:
+    if not isinstance(models, LocalModels):
+        return []
+    return [
+        f"model {name!r} version {status.version} is not served: {status.message}"
+        for name, status in models.failures
+    ] + [f"model {name!r} is not served: {why}" for name, why in models.absences]
+
+
+def _bracket(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

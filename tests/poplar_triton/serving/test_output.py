@@ -1,0 +1,72 @@
+"""A script that stands for a tritonserver that cannot serve.
+
+Tests find Triton's reason in its output, and check that nothing waits in vain.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from poplar_triton.errors import ServerError
+from poplar_triton.serving import server
+from poplar_triton.serving.server import TritonServer
+
+HARMLESS = 'E1122 00:45:15.4 2 server.cc:2] "CudaDriverHelper has not been initialized."'
+USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --id <string>\n"
+
+
+@pytest.fixture
+def start(repository, write_program, monkeypatch):
+    """Return a function that starts a server of a shell script and returns its ServerError."""
+    monkeypatch.setattr(server, "END_SECONDS", 0.2)
+    monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0.2)
+
+    def begin(script: str, log: Path | None = None) -> ServerError:
+        write_program(f"#!/bin/sh\n{script}\n")
+        with pytest.raises(ServerError) as caught, TritonServer(repository, log=log):
+            pass
+        return caught.value
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (f"printf '/x/tritonserver: unrecognized option --no\\n{USAGE}'; exit 1", "unrecognized option --no"),
+        (
+            f"printf '{USAGE}Bad option: --a.\\nno argument for --a\\n'; exit 1",
+            "Bad option: --a. no argument for --a",
+        ),
+        ("echo 'E1122 00:45:15.427976 23994 tritonserver.cc:2607] \"no cache\"'; exit 1", "no cache"),
+        (
+            "echo 'E1122 00:45:15.4 2 server.cc:2] \"CudaDriverHelper has not been initialized.\"'; exit 1",
+            "it does not say why",
+        ),
+        ("echo 'error: creating server: Internal - no'; exit 1", "creating server: Internal - no"),
+    ],
+)
+def test_the_error_says_tritons_own_reason(start, script, reason):
+    assert str(start(script)) == f"tritonserver stopped with status 1 before it was ready: {reason}"
+
+
+def test_a_server_that_hangs_after_a_fatal_error_is_not_waited_for(start):
+    assert str(start("echo 'error: creating server: no'; exec sleep 60")) == (
+        "tritonserver cannot serve, and hangs as it ends: creating server: no"
+    )
+
+
+def test_output_that_went_to_a_file_comes_with_the_error_and_is_escaped(start, tmp_path):
+    error = start("printf 'one\\033[31m\\ntwo\\ttabs\\n'; exit 3", tmp_path / "log")
+    assert (
+        str(error) == "tritonserver stopped with status 3 before it was ready: it does not say why; see "
+        f"{tmp_path / 'log'}"
+    )
+    assert error.output_lines == (r"one\x1b[31m", "two     tabs")
+    assert (tmp_path / "log").read_text().splitlines() == list(error.output_lines)
+
+
+def test_output_on_stderr_is_escaped(start, capsys):
+    start("printf 'one\\033[31m\\nrest'; exit 3")
+    assert capsys.readouterr().err.splitlines() == [r"one\x1b[31m", "rest"]

@@ -1,0 +1,566 @@
+"""A supervisor whose server dies, goes silent, loses instances or must stop.
+
+All of it is simulated, without a server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from poplar_triton.errors import ServerError
+from poplar_triton.serving import supervisor
+from poplar_triton.serving.condition import Condition, Phase
+from poplar_triton.serving.healer import MAX_SERVER_RELOADS
+from poplar_triton.serving.stalls import Stall
+from poplar_triton.serving.stubs import Stub
+from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
+
+DEAD = Stub(7, 1, "m", "1", "m_0_0")
+HERE = Stub(8, 1, "m", "1", "m_0_1")
+
+
+class Server:
+    """Server with its endpoint; `script` has what happens at each look."""
+
+    def __init__(self, script: list[Callable[[], None]]):
+        self.endpoint = self
+        self.script = script
+        self.model_repository = "models"
+        self.takes_models = False
+        self.pid = 1
+        self.start_seconds, self.ready_seconds = 300.0, 7.0
+        self.ports, self.metrics_url = (1, 2, 3), "http://none"
+        self.replaced: list[Stub] = []
+        self.status: int | None = None
+        self.ready = True
+        self.served = ["m"]
+        self.unready: list[str] = []
+        self.living = [HERE]
+        self.lost: list[Stub] = []
+        self.servers = {1}
+        self.stalled: list[Stall] = []
+        self.kills = self.restrictions = 0
+        self.starts = 0
+        self.failing_starts = 0
+        self.loads: list[str] = []
+        self.stops = 0
+
+    def poll(self):
+        if self.script:
+            self.script.pop(0)()
+        return self.status
+
+    def look(self):
+        return self.living, list(self.lost)
+
+    def forget(self, stub):
+        self.lost.remove(stub)
+
+    def give_up(self, stub):
+        self.stalled.clear()
+        self.living.remove(stub)
+        self.lost.append(stub)
+
+    def restrict_memory(self):
+        self.restrictions += 1
+
+    def count_segments(self):
+        return 3
+
+    def kill(self):
+        self.kills += 1
+        self.status = -9
+
+    def start_again(self, pause):
+        self.starts += 1
+        if self.starts <= self.failing_starts:
+            raise ServerError("port is busy")
+        self.status, self.lost, self.stalled = None, [], []
+        return not pause(0)
+
+    def stop(self):
+        self.stops += 1
+
+    def is_ready(self, seconds):
+        return self.ready
+
+    def is_model_ready(self, model, version, seconds):
+        return model not in self.unready
+
+    def read_config(self, model, version=""):
+        return {"instance_group": [{"name": "m_0", "count": 2}]} if model in self.served else None
+
+    def load(self, model, config=None, seconds=0):
+        self.loads.append(model)
+
+
+class Watch:
+    """Fake watch for stalls in the current play."""
+
+    current: Server
+
+    def look(self, servers, stubs):
+        """Return the stalls of the server's processes and of the living stubs."""
+        assert servers == {1}
+        return [stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs]
+
+
+class Play:
+    """Supervised server; `then` is what happens at each look, the last of it a request to stop."""
+
+    def __init__(self, **settings):
+        self.lines: list[str] = []
+        self.now = 0.0
+        self.condition = Condition()
+        self.server = Watch.current = Server([])
+        self.seen: list[tuple[str, str]] = []
+        self.supervisor = Supervisor(
+            self.server, self.condition, Settings(**settings), self.lines.append, lambda: self.now
+        )
+
+    def run(self, *then, stop=True):
+        def note():
+            self.seen.append((self.condition.unready_reason, self.condition.hopeless_reason))
+
+        self.server.script = [*then, *([note, self.supervisor.ask_to_stop] if stop else [])]
+        return self.supervisor.run()
+
+    def lose(self):
+        self.server.lost = [DEAD]
+
+    def recover(self):
+        self.server.lost = []
+
+    def die(self, status=-9):
+        self.server.status = status
+
+    def pass_time(self, seconds=2.0):
+        self.now += seconds
+
+
+def wait_for_reload():
+    for thread in threading.enumerate():
+        if thread.name == "reload of m":
+            thread.join(10)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Let hardly any time pass between looks, and take stubs and stalls from the fake server."""
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "StubWatch", lambda *_, **__: Watch.current)
+    monkeypatch.setattr(supervisor, "StallWatch", Watch)
+    offered: list[int] = []
+    monkeypatch.setattr(supervisor, "offer_to_oom_killer", lambda pid, points: offered.append(pid))
+    return offered
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Return the pids of the stubs to kill; no process is killed, because the pids are invented."""
+    pids: list[int] = []
+    monkeypatch.setattr(supervisor.os, "kill", lambda pid, _: pids.append(pid))
+    return pids
+
+
+@pytest.fixture
+def play():
+    return Play
+
+
+def test_a_server_that_is_asked_to_stop_is_left_to_who_has_started_it(play):
+    it = play()
+    assert it.run(lambda: None)
+    assert it.seen == [("", "")]
+    assert (it.server.stops, it.lines) == (0, [])
+    assert it.condition.unready_reason == Phase.DRAINING.value
+
+
+def test_a_dead_instance_is_said_once_and_so_is_its_return(play):
+    it = play()
+    assert it.run(it.lose, lambda: None, lambda: None)
+    assert it.seen == [("dead: m_0_0 of model 'm' version 1", "")]
+    assert it.lines == ["dead: m_0_0 of model 'm' version 1 (process 7)"]
+    it = play()
+    assert it.run(it.lose, lambda: it.server.lost.clear(), lambda: None)
+    assert it.seen == [("", "")]
+    assert it.lines[1:] == ["no instance is dead any more"]
+
+
+def test_an_instance_that_is_served_no_more_is_not_dead(play):
+    it = play()
+    it.server.served = []
+    assert it.run(it.lose, lambda: None)
+    assert it.seen == [("", "")]
+    assert (it.server.lost, it.lines) == ([], [])
+
+
+def test_a_dead_instance_is_loaded_anew_where_that_was_asked_for(play):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(it.lose, lambda: None, lambda: None)
+    wait_for_reload()
+    assert it.server.loads == ["m"]
+    it = play()
+    assert it.run(it.lose, lambda: None)
+    assert it.server.loads == []
+
+
+def test_until_its_reload_has_ended_an_instance_with_a_new_process_is_dead(play):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    gate, reasons = threading.Event(), []
+    it.server.load = lambda model, config, seconds: gate.wait(10)
+
+    def end():
+        gate.set()
+        wait_for_reload()
+        it.pass_time()
+
+    def note():
+        reasons.append(bool(it.condition.unready_reason))
+
+    def heal():
+        it.server.lost.clear()
+
+    nothing = it.pass_time
+    assert it.run(it.lose, nothing, heal, nothing, note, nothing, note, end, nothing, note)
+    assert reasons == [True, True, False]
+
+
+def test_with_exit_a_dead_instance_stops_the_server(play):
+    it = play(on_dead_stub=OnDeadStub.EXIT)
+    assert not it.run(it.lose, stop=False)
+    assert (it.server.stops, it.server.starts) == (1, 0)
+    assert it.lines[-1] == "stopping tritonserver for its dead instances"
+    assert it.condition.hopeless_reason == Phase.ENDED.value
+
+
+@pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
+def test_a_server_that_was_reloaded_often_is_drained_and_started_again_where_it_may(play, restarts, starts):
+    it = play(on_dead_stub=OnDeadStub.RELOAD, restarts=restarts, drain_seconds=0)
+    looks = [lambda: it.pass_time(61), wait_for_reload] * MAX_SERVER_RELOADS
+    assert it.run(it.lose, *looks, lambda: None, lambda: None)
+    reason = "stopping tritonserver for what 16 reloads have left in it"
+    assert (it.server.starts, it.server.stops, it.lines.count(reason)) == (starts, starts, starts)
+    if restarts:
+        assert len(it.server.loads) == 16
+        assert it.seen == [("", "")]
+
+
+@pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
+def test_a_server_that_has_reloaded_is_started_again_before_the_machine_is_full(
+    play, monkeypatch, restarts, starts
+):
+    asked = []
+
+    def look(num_threads):
+        asked.append(num_threads)
+        return "90 of 100 threads are in use"
+
+    monkeypatch.setattr(supervisor, "find_shortage", look)
+    it = play(on_dead_stub=OnDeadStub.RELOAD, restarts=restarts)
+    it.run(it.pass_time, it.pass_time)
+    assert not asked, "without a reload a new start would free nothing"
+    heal = [it.lose, wait_for_reload, it.recover]
+    it.supervisor._stop.count = 0
+    assert it.run(*heal, it.pass_time, it.pass_time, it.pass_time)
+    assert it.server.starts == starts
+    lines = [line for line in it.lines if "90 of 100" in line]
+    expected = "stopping tritonserver for 90 of 100 threads are in use"
+    warning = "warning: 90 of 100 threads are in use; --restart allows no new start, which would free some"
+    assert lines == [expected if starts else warning]
+
+
+def test_a_dead_instance_that_lacks_threads_and_a_new_start_is_beyond_healing(play, monkeypatch):
+    monkeypatch.setattr(supervisor, "find_shortage", lambda _: "100 of 100 threads are in use")
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(it.lose, wait_for_reload, it.pass_time, lambda: None)
+    assert it.seen[-1][1] == "100 of 100 threads are in use"
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(it.lose, wait_for_reload, it.recover, it.pass_time, lambda: None)
+    assert it.seen[-1] == ("", "")
+
+
+def test_a_sibling_of_a_dead_instance_that_lives_on_is_killed(play, killed):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    old = Stub(6, 0, "m", "1", "m_0_1")
+    it.server.replaced = [old]
+    heal = [it.lose, wait_for_reload, it.recover]
+    assert it.run(*heal, it.pass_time, lambda: it.pass_time(31))
+    assert killed == [6]
+    line = "replaced: m_0_1 of model 'm' version 1 (process 6) lives on and serves no more; it is killed"
+    assert line in it.lines
+    assert b'poplar_supervisor_heal_leaks_total{what="stubs"} 1.0' in it.condition.write_metrics()
+
+
+def test_with_exit_and_restart_it_is_started_again(play):
+    it = play(on_dead_stub=OnDeadStub.EXIT, restarts=1)
+    assert it.run(it.lose, lambda: None)
+    assert (it.server.stops, it.server.starts) == (1, 1)
+    assert it.seen == [("", "")]
+    assert it.lines[-1] == "tritonserver is ready again (start 1 of 1)"
+
+
+def test_the_memory_of_models_that_are_loaded_later_is_restricted_every_second(play):
+    it = play()
+    assert it.run(lambda: None, lambda: None, it.pass_time, lambda: None)
+    assert it.server.restrictions == 2
+
+
+def test_each_stub_is_offered_to_the_oom_killer_once(play, quick):
+    it = play()
+
+    def come():
+        it.server.living = [HERE, Stub(9, 1, "m", "1", "m_0_2")]
+
+    assert it.run(lambda: None, lambda: None, come, lambda: None)
+    assert quick == [8, 9]
+
+
+STALLED = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it is stopped"
+
+
+def stall(it, stub):
+    def begin():
+        it.server.stalled = [Stall(1 if stub is None else stub.pid, "it is stopped", stub)]
+
+    return begin
+
+
+def test_a_stalled_stub_is_killed_and_healed_like_a_dead_one(play, killed):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(stall(it, HERE), lambda: None)
+    wait_for_reload()
+    assert (killed, it.server.loads) == ([8], ["m"])
+    assert it.lines[:2] == [f"{STALLED}; it is killed", "dead: m_0_1 of model 'm' version 1 (process 8)"]
+    assert it.seen == [("dead: m_0_1 of model 'm' version 1", "")]
+    assert b'poplar_supervisor_stalls_total{program="stub"} 1.0' in it.condition.write_metrics()
+
+
+def test_where_dead_stubs_are_only_reported_so_are_stalled_ones(play, killed):
+    it = play(restarts=1)
+    reasons = []
+
+    def note():
+        reasons.append(it.condition.unready_reason)
+
+    def go_on():
+        it.server.stalled = []
+
+    assert it.run(stall(it, HERE), lambda: None, note, go_on, lambda: None)
+    assert (killed, it.server.kills, it.lines) == ([], 0, [STALLED]), "it is said once"
+    assert (reasons, it.seen) == ([STALLED], [("", "")])
+
+
+def test_a_stalled_server_is_killed_and_started_again_where_it_may(play):
+    it = play(restarts=1)
+    assert it.run(stall(it, None), lambda: None, lambda: None)
+    assert (it.server.kills, it.server.starts) == (1, 1)
+    assert it.lines == [
+        "stalled: tritonserver (process 1) makes no progress: it is stopped; it is killed",
+        "tritonserver ended by itself, status -9",
+        "tritonserver is ready again (start 1 of 1)",
+    ]
+    assert it.seen == [("", "")]
+
+
+def test_a_stalled_server_that_may_not_be_started_again_is_given_up_after_a_while(play):
+    it = play()
+    it.server.is_ready = lambda _: pytest.fail("asked") if it.server.stalled else True
+
+    def wait():
+        it.pass_time(31)
+
+    assert it.run(lambda: None, stall(it, None), wait, lambda: None)
+    assert it.server.kills == 0
+    ((reason, hopeless),) = it.seen
+    assert reason == it.lines[0]
+    assert "for long" in hopeless
+
+
+def test_models_that_do_not_answer_do_not_keep_processes_from_being_looked_at(play):
+    it = play()
+    it.server.living = [HERE, Stub(9, 1, "n", "1", "n_0_0"), Stub(10, 1, "o", "1", "o_0_0")]
+    asked = []
+
+    def ask(model, version, seconds):
+        asked.append(model)
+        it.pass_time(seconds)
+        return False
+
+    it.server.is_model_ready, it.server.served = ask, ["m", "n", "o"]
+    assert it.run(lambda: None)
+    assert asked[:3] == ["m", "n", "m"], "a look takes two questions at most"
+
+
+def test_a_server_that_ends_by_itself_ends_it_all(play):
+    it = play()
+    assert not it.run(it.die, stop=False)
+    assert it.lines == ["tritonserver ended by itself, status -9"]
+    assert it.condition.unready_reason == Phase.ENDED.value
+
+
+def test_it_is_started_again_so_often_and_not_more(play):
+    it = play(restarts=2)
+    assert not it.run(it.die, it.die, it.die, stop=False)
+    assert it.server.starts == 2
+    assert it.lines[-1] == "tritonserver was started 2 times in 10 minutes; giving up"
+    it = play(restarts=1)
+    assert it.run(it.die, lambda: it.pass_time(601), it.die), "that was long ago"
+    assert it.server.starts == 2
+
+
+def test_a_start_that_fails_counts(play):
+    it = play(restarts=3)
+    it.server.failing_starts = 2
+    assert it.run(it.die)
+    assert it.server.starts == 3
+    assert it.lines[1:3] == ["port is busy"] * 2
+    it = play(restarts=2)
+    it.server.failing_starts = 2
+    assert not it.run(it.die, stop=False)
+
+
+def test_a_request_to_stop_ends_a_restart(play):
+    it = play(restarts=1)
+
+    def die():
+        it.die()
+        it.supervisor.ask_to_stop()
+
+    assert it.run(die, stop=False)
+    assert it.server.starts == 0
+
+
+def test_what_clients_had_loaded_is_loaded_into_the_next_server(play):
+    it = play(restarts=1)
+    it.server.takes_models = True
+    it.server.living = [HERE, Stub(9, 1, "later", "1", "later_0_0")]
+    assert it.run(lambda: None, it.die)
+    assert it.server.loads == ["later"]
+    assert "model 'later', which was served before, is loaded again" in it.lines
+
+
+def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
+    it = play()
+    it.server.ready = False
+    hopeless = []
+
+    def note():
+        it.pass_time(20)
+        hopeless.append(bool(it.condition.hopeless_reason))
+
+    def answer():
+        it.server.ready = True
+        note()
+
+    assert it.run(note, note, note, answer, note)
+    assert hopeless == [False, False, True, True, False]
+
+
+def test_a_loaded_model_that_is_not_ready_is_told(play):
+    """Newer versions of Triton ask the model itself whether it is ready."""
+    it = play()
+    it.server.unready = ["m"]
+    assert it.run(it.pass_time)
+    assert it.seen == [("not ready: model 'm'", "")]
+    it = play()
+    it.server.unready, it.server.served = ["m"], []
+    assert it.run(it.pass_time)
+    assert it.seen == [("", "")], "it is being loaded or unloaded"
+
+
+def test_it_drains_while_it_serves_on(play):
+    it = play(drain_seconds=3)
+    it.server.poll = lambda: it.pass_time(1)
+    it.supervisor.ask_to_stop()
+    assert it.supervisor.run()
+    assert it.now == 3
+    assert it.lines == ["draining: serving goes on for 3 s"]
+
+
+def test_a_second_request_cuts_the_drain_short(play):
+    it = play(drain_seconds=3600)
+    it.supervisor.ask_to_stop()
+    it.supervisor.ask_to_stop()
+    assert it.supervisor.run()
+    assert it.now == 0
+
+
+def test_a_server_that_dies_meanwhile_ends_the_drain(play):
+    it = play(drain_seconds=3600)
+    it.die()
+    it.supervisor.ask_to_stop()
+    assert it.supervisor.run()
+
+
+def test_signals_in_any_moment_end_it():
+    """A signal handler that takes a lock deadlocks if it interrupts the thread that holds the lock.
+
+    Here, this would happen within a few signals.
+    """
+    script = (
+        "import os, signal, time\n"
+        "from poplar_triton.serving import supervisor\n"
+        "stop = supervisor.StopRequest()\n"
+        "def count(*_): stop.count += 1\n"
+        "signal.signal(signal.SIGALRM, count)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)\n"
+        "assert stop.wait(60, 3000)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+class Traffic:
+    """Traffic whose requests come for some looks only."""
+
+    looks = 0
+
+    def __init__(self, ports, metrics_url, clock):
+        assert (ports, metrics_url) == ((1, 2), "http://none")
+
+    def is_busy(self):
+        Traffic.looks -= 1
+        return Traffic.looks >= 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "max_seconds", "is_told", "more_looks"),
+    [(3, 9, True, -1), (0, 9, False, -1), (1000, 0.05, True, 1), (5, 0, False, 5)],
+)
+def test_a_drain_goes_on_while_requests_come(play, monkeypatch, looks, max_seconds, is_told, more_looks):
+    """It ends when no requests come or its time limit passes; without the option there is none."""
+    monkeypatch.setattr(supervisor, "TrafficWatch", Traffic)
+    Traffic.looks = looks
+    it = play(max_drain_seconds=max_seconds)
+    it.supervisor._clock = time.monotonic
+    assert it.run(lambda: None)
+    assert any("requests may still come" in line for line in it.lines) == is_told
+    assert Traffic.looks == more_looks or 1 <= more_looks <= Traffic.looks
+
+
+def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, killed, monkeypatch):
+    asked = []
+
+    class Canary:
+        def __init__(self, endpoint, condition, tell, seconds, clock):
+            assert seconds == 7
+
+        def attend(self, living):
+            asked.append(list(living))
+            return [Stall(HERE.pid, "it hangs", HERE)] if HERE in asked[-1] else []
+
+    monkeypatch.setattr(supervisor, "Canary", Canary)
+    monkeypatch.setattr(supervisor, "HttpEndpoint", Server)
+    it = play(canary_seconds=7, on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(lambda: None, lambda: None)
+    assert killed == [HERE.pid]
+    assert (asked[0], asked[-1]) == ([HERE], []), "a model with a dead instance is not asked"
+    line = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; it is killed"
+    assert line in it.lines

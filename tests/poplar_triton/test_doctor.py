@@ -1,0 +1,219 @@
+"""`poplar-triton doctor` names what is missing, with remedies; nothing is served without it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+from poplar_triton import cli, doctor
+from poplar_triton.doctor import Finding
+from poplar_triton.errors import ServerError
+from poplar_triton.serving import installation
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def find(subject: str) -> Finding:
+    (found,) = (finding for finding in doctor.examine() if finding.subject == subject)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def machine(triton, monkeypatch):
+    """Simulate a machine that meets all prerequisites; each test case breaks one of them."""
+    (triton / "bin" / "tritonserver").touch()
+    monkeypatch.setattr(doctor, "find_triton", lambda: triton)
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.35"))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=64 << 8, f_frsize=4096))
+
+
+def test_a_machine_that_has_all_needs_no_remedy(triton):
+    findings = {finding.subject: finding for finding in doctor.examine()}
+    assert not [finding for finding in findings.values() if finding.remedy]
+    assert list(findings) == [
+        "system",
+        "tritonserver",
+        "libpython",
+        "/dev/shm",
+        "backend",
+        *("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient"),
+    ]
+    assert findings["system"].found == "Linux x86_64, glibc 2.35"
+    assert findings["tritonserver"].found == str(triton / "bin" / "tritonserver")
+    assert findings["/dev/shm"].found == "64 MiB free"
+    assert findings["backend"].found.endswith("poplar/model.py")
+    assert findings["numpy"].found == __import__("numpy").__version__
+    doctor.require()
+
+
+@pytest.mark.parametrize(
+    ("libc", "fits"),
+    [
+        (("glibc", "2.35"), True),
+        (("glibc", "2.35.1"), True),
+        (("glibc", "2.4"), False),
+        (("glibc", "2.34"), False),
+        (("glibc", "3.0"), True),
+        (("", ""), True),  # an unknown version is tried
+    ],
+)
+def test_a_c_library_older_than_the_wheels_is_named_with_systems_that_have_a_newer_one(
+    monkeypatch, libc, fits
+):
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    found = find("system")
+    assert found.found.endswith(f", {libc[0] or 'libc'} {libc[1] or 'unknown'}")
+    assert found.remedy == (
+        "" if fits else "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer"
+    )
+
+
+@pytest.mark.parametrize(("system", "machine"), [("linux", "aarch64"), ("darwin", "x86_64")])
+def test_another_system_or_machine_cannot_have_the_server(monkeypatch, system, machine):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert doctor._examine_system().remedy == "the embedded Triton server needs Linux on x86_64"
+
+
+def test_without_a_server_its_libraries_are_not_looked_for(monkeypatch):
+    def missing():
+        raise ServerError("install it")
+
+    monkeypatch.setattr(doctor, "find_triton", missing)
+    assert find("tritonserver") == Finding("tritonserver", "missing", "install it")
+    assert find("libpython") == Finding("libpython", "not looked for: no server")
+
+
+@pytest.fixture
+def ldd(monkeypatch):
+    """Return a function that sets the output of `ldd`; None means there is no ldd."""
+
+    def say(text: str | None) -> None:
+        def run(command, *, env, **_):
+            assert command[0] == "ldd"
+            assert command[1].endswith(f"{VERSION}/triton_python_backend_stub")
+            assert env["LD_LIBRARY_PATH"].endswith("nvidia_pytriton.libs")
+            if text is None:
+                raise FileNotFoundError
+            return SimpleNamespace(stdout=text)
+
+        monkeypatch.setattr(subprocess, "run", run)
+
+    return say
+
+
+REMEDY = f"on Debian or Ubuntu `apt-get install libpython{VERSION}`"
+
+
+def test_libraries_that_the_stub_lacks_are_named(ldd):
+    ldd("\tliba.so.1 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlibpython.so => not found\n")
+    found = find("libpython")
+    assert found.found == "liba.so.1, libpython.so not found"
+    assert found.remedy.startswith(REMEDY)
+    ldd("\tlibc.so.6 => /lib/libc.so.6 (0x1)\n")
+    assert find("libpython") == Finding("libpython", "all libraries of the stub are found")
+
+
+@pytest.mark.parametrize("library", ["libpython.so.1.0", None])
+def test_without_ldd_the_systems_libpython_counts(ldd, monkeypatch, library):
+    ldd(None)
+    asked = []
+    monkeypatch.setattr("ctypes.util.find_library", lambda name: asked.append(name) or library)
+    found = find("libpython")
+    assert asked == [f"python{VERSION}"]
+    assert found.found == (library or f"libpython{VERSION}.so.1.0 not found")
+    assert found.remedy.startswith(REMEDY) is (library is None)
+
+
+def test_shared_memory_below_what_docker_gives_is_too_little(monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=(64 << 8) - 1, f_frsize=4096))
+    assert find("/dev/shm") == Finding(
+        "/dev/shm", "63 MiB free", "give it at least 64 MiB (docker: --shm-size=1g)"
+    )
+
+
+def test_a_machine_without_shared_memory_is_told_to_mount_some(monkeypatch):
+    def fail(_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "statvfs", fail)
+    found = find("/dev/shm")
+    assert found.found.endswith("No such file or directory")
+    assert "mount a tmpfs there" in found.remedy
+
+
+def test_a_package_and_a_backend_that_are_missing_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "PACKAGES", ("no-such-package",))
+    monkeypatch.setattr(
+        installation, "__file__", str(tmp_path / "poplar_triton" / "serving" / "installation.py")
+    )
+    assert find("no-such-package") == Finding("no-such-package", "missing", "pip install no-such-package")
+    path = tmp_path / "poplar" / "model.py"
+    found = find("backend")
+    assert found.remedy == f"the backend's model.py is not at {path}; install this project again"
+
+
+@pytest.fixture
+def lacking(monkeypatch) -> Callable[[], None]:
+    findings = [Finding("a", "1"), Finding("b", "none", "get b"), Finding("c", "old", "get c")]
+    monkeypatch.setattr(doctor, "examine", lambda: findings)
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_nothing_is_served_without_what_is_needed(lacking, command, repository, capsys):
+    (repository / "magika").mkdir()
+    (repository / "magika" / "labels.txt").touch()
+    assert cli.main([command, str(repository)]) == 1
+    assert capsys.readouterr().err == "poplar-triton: error: b: none: get b; c: old: get c\n"
+
+
+def test_the_findings_are_a_document_for_machines_and_a_table_for_people(lacking, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
+    assert cli.main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {"subject": "a", "found": "1", "remedy": ""},
+        {"subject": "b", "found": "none", "remedy": "get b"},
+        {"subject": "c", "found": "old", "remedy": "get c"},
+        {"subject": "kernels", "found": "portable", "remedy": ""},
+    ]
+    assert cli.main(["doctor"]) == 1
+    lines = [
+        [word.strip() for word in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()
+    ]
+    assert [line for line in lines if line] == [
+        ["a", "1", "ok"],
+        ["b", "none", "get b"],
+        ["c", "old", "get c"],
+        ["kernels", "portable", "ok"],
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
+    assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "found", "remedy"),
+    [
+        ("", r"avx512|avx2|portable|none: .*", ""),
+        ("none", "none: SIMIPU_KERNELS is none", ""),
+        (
+            "neon",
+            "not looked for",
+            "environment variable SIMIPU_KERNELS: expected avx512, avx2, .*found 'neon'",
+        ),
+    ],
+)
+def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, remedy):
+    environment = {**os.environ, "SIMIPU_KERNELS": choice}
+    command = [sys.executable, "-m", "poplar_triton.cli", "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    (kernels,) = (each for each in json.loads(done.stdout) if each["subject"] == "kernels")
+    assert re.fullmatch(found, kernels["found"])
+    assert re.fullmatch(remedy, kernels["remedy"])

@@ -1,0 +1,564 @@
+"""The command `poplar-triton profile`: its output, its files, and its errors for bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from exported_graphs import Exporter, bert_like
+from onnx import TensorProto, helper
+from poplar_triton.cli import main
+from poplar_triton.profile import command, report, weightless
+from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.source import Source, open_source
+from poprt import Compiler, CompilerOptions, Converter
+from poprt.profiling.profile import Profile
+from sample_models import make_model, steps_model
+from simipu import SimulatedExecutable
+from simipu.engine import iteration_timing
+from simipu.target import TARGETS
+
+F, H = TensorProto.FLOAT, TensorProto.FLOAT16
+
+KEYS = set(
+    "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second "
+    "latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory "
+    "fallback_operators total_cycles "
+    "interval_cycles assumptions ipus chip partials_type latency_parts expected_error "
+    "io_tile_bytes peak host_buffer_bytes".split()
+)
+
+
+def network(first: str = "multiply") -> onnx.ModelProto:
+    """Return the model y = softmax(normalise(conv(x)) @ w), whose weights can be folded."""
+    random = np.random.default_rng(0)
+
+    def values(*shape: int) -> np.ndarray:
+        return random.random(shape, np.float32) + 0.1
+
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["c"], name="convolve", pads=[1, 1, 1, 1]),
+        helper.make_node(
+            "BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="normalise"
+        ),
+        helper.make_node("GlobalAveragePool", ["n"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w"], ["m"], name=first),
+        helper.make_node("Softmax", ["m"], ["y"], name="softmax"),
+    ]
+    named = {name: values(32) for name in ("scale", "bias", "mean", "var")}
+    held = {"kernel": values(32, 8, 3, 3), **named, "w": values(32, 40)}
+    return make_model(nodes, {"x": (F, ["n", 8, 16, 16])}, {"y": (F, ["n", 40])}, held)
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Path:
+    return save(network(), tmp_path / "network.onnx")
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    onnx.save(model, path)
+    return path
+
+
+def profile(source: Source, settings: Settings | None = None) -> Profile:
+    """Return the profile of one batch of `source`."""
+    return Profiler(source).profile(settings or Settings())
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process and return status, stdout and stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        try:
+            status = main(["profile", *map(str, arguments)])
+        except SystemExit as exit_:
+            status = int(exit_.code or 0)
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
+    status, out, err = run(onnx_file, "--batch_size", 2, "--json")
+    found = json.loads(out)
+    assert (status, err) == (0, "")
+    assert set(found) == KEYS
+    assert found["modelled"] is True
+    assert (found["model"], found["target"], found["batch_size"], found["precision"]) == (
+        "network",
+        "ipu21",
+        2,
+        "fp16",
+    )
+    assert sum(found["by_cause"].values()) == found["total_cycles"] * TARGETS["ipu21"].num_tiles
+    assert (
+        found["by_cause"]["host"]
+        == (found["total_cycles"] - found["cycles"]) * TARGETS["ipu21"].num_tiles
+        > 0
+    )
+    assert found["ipus"] == [
+        {"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}
+    ]
+    assert sum(found["by_operator"].values()) == found["cycles"]
+    assert sum(found["latency_parts"].values()) == pytest.approx(found["latency_seconds"], rel=1e-12)
+    assert (found["chip"], found["partials_type"]) == ("C600", "half")
+    assert sum(found["by_memory"].values()) == found["peak_tile_bytes"] <= found["tile_bytes"] == 638_976
+    assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
+
+
+def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
+    status, out, _ = run(onnx_file, "--batch_size", 1, "--target", "mk2", "--top", 1)
+    assert status == 0
+    assert "batch 1, fp16, half partials on Mk2 GC200, M2000 (ipu2), modelled" in out
+    for word in ("Conv", "Softmax", "bound by", "exchange", "weights", "624 KiB", "convolve"):
+        assert word in out
+    assert "multiply" not in out, "the dearest node only"
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("c600", "ipu21"),
+        ("M2000", "ipu2"),
+        ("mk2", "ipu2"),
+        ("IPU2", "ipu2"),
+        ("ipu21", "ipu21"),
+        ("mk1", "ipu1"),
+        ("bow", "bow"),
+    ],
+)
+def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
+    assert json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"] == name
+
+
+@pytest.mark.server
+def test_a_sweep_is_the_cross_product(onnx_file, run):
+    axes = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow", "--sweep", "precision=fp16,fp32")
+    found = json.loads(run(onnx_file, *axes, "--json")[1])
+    points = {(each["batch_size"], each["target"], each["precision"]) for each in found}
+    assert len(found) == len(points) == 8
+    assert points == {(b, t, p) for b in (1, 2) for t in ("ipu21", "bow") for p in ("fp16", "fp32")}
+    cycles = {(each["batch_size"], each["target"], each["precision"]): each["cycles"] for each in found}
+    assert cycles[2, "bow", "fp16"] < cycles[2, "bow", "fp32"]
+    table = run(onnx_file, *axes)[1]
+    assert table.count("ipu21") == table.count("fp32") == 4
+
+
+def test_options_reach_the_cost_model(onnx_file, run):
+    plain, changed = (
+        json.loads(run(onnx_file, "--batch_size", 4, "--json", *options)[1])
+        for options in (
+            (),
+            ("--num_io_tiles", 32, "--partials_type", "float", "--available_memory_proportion", 0.1),
+        )
+    )
+    assert changed["options"] == {
+        **plain["options"],
+        "num_io_tiles": 32,
+        "partials_type": "float",
+        "available_memory_proportion": 0.1,
+    }
+    assert changed["cycles"] != plain["cycles"]
+
+
+def test_a_fused_attention_is_the_pass_of_that_name(tmp_path, run):
+    path = save(bert_like(), tmp_path / "bert.onnx")
+    found = [
+        json.loads(run(path, "--json", *asked)[1])
+        for asked in ([], ["--fused_attention"], ["--passes", "fused_attention"])
+    ]
+    assert found[1] == found[2]
+    assert found[0]["by_operator"].keys() != found[1]["by_operator"].keys() >= {"Split"}
+
+
+def test_products_are_cut_as_the_converter_cuts_them(tmp_path, run):
+    net = Exporter()
+    made = net.add("MatMul", net.input("x", [256, 1024]), net.weight(1024, 8192))
+    path = save(net.model({net.add("Relu", made): [256, 8192]}), tmp_path / "product.onnx")
+    whole, parts = (
+        json.loads(run(path, "--json", *asked)[1]) for asked in ([], ["--serialize_matmul", "MatMul_0=4"])
+    )
+    assert parts["cycles"] > whole["cycles"]
+    assert parts["by_operator"]["MatMul"] > whole["by_operator"]["MatMul"] > 0
+
+
+def test_progress_ends_within_the_steps_that_were_announced(onnx_file, run, monkeypatch):
+    announced, steps = [], []
+
+    @contextlib.contextmanager
+    def show(title, total):
+        announced.append(total)
+        yield steps.append
+
+    monkeypatch.setattr(command, "show_progress", show)
+    assert run(onnx_file, "--sweep", "batch_size=1,2")[0] == 0
+    (total,) = announced
+    assert total / 4 < len(steps) <= total
+    assert steps.count("plan operators") == 2
+
+
+def test_several_ipus_have_a_table_and_json_of_their_own(onnx_file, run):
+    options = ("--batch_size", 4, "--num_ipus", 2, "--enable_pipelining", "--replication_factor", 3)
+    found = json.loads(run(onnx_file, *options, "--json")[1])
+    assert len(found["ipus"]) == 2
+    assert sum(ipu["cycles"] for ipu in found["ipus"]) == found["cycles"]
+    assert found["interval_cycles"] == max(ipu["cycles"] for ipu in found["ipus"])
+    assert found["samples_per_second"] == pytest.approx(3 * 4 / found["seconds_per_batch"])
+    assert found["by_operator"]["IpuCopy"] > 0
+    out = run(onnx_file, *options)[1]
+    assert "2 x C600 (ipu21)" in " ".join(out.split())
+    assert "peak of a tile" in out
+
+
+def test_what_control_flow_assumes_is_said(tmp_path, run):
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["x"], ["r"])], name, [], [onnx.ValueInfoProto(name="r")]
+        )
+        for name, op in (("then", "Relu"), ("else", "Softmax"))
+    }
+    node = helper.make_node("If", ["p"], ["y"], name="choose", **branches)
+    path = save(
+        make_model([node], {"x": (F, [4, 8]), "p": (TensorProto.BOOL, [])}, {"y": (F, [4, 8])}, {}),
+        tmp_path / "if.onnx",
+    )
+    found = json.loads(run(path, "--precision", "fp32", "--json")[1])
+    assert found["assumptions"] == ["If 'choose': the dearer branch is taken"]
+    assert set(found["by_operator"]) == {"If", "Softmax"}
+    assert "assumed: If 'choose': the dearer branch is taken" in run(path, "--precision", "fp32")[1]
+
+
+def test_what_does_not_fit_is_an_answer(tmp_path, run):
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (F, ["n", 20000])},
+        {"y": (F, ["n", 40000])},
+        {},
+    )
+    model.graph.initializer.append(TensorProto(name="w", data_type=F, dims=[20000, 40000]))
+    status, out, _ = run(save(model, tmp_path / "large.onnx"), "--batch_size", 1)
+    assert status == 0
+    assert "DOES NOT FIT" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        ([], 1, "dimension 0 must be fixed at compile time; use --input_shape x=... or --batch_size"),
+        (["--input_shape", "q=1,2"], 1, "input_shape names 'q'; the model's inputs are x"),
+        (
+            ["--batch_size", "1", "--num_io_tiles", "1472"],
+            1,
+            "num_io_tiles must be at least 0 and below the 1472 tiles of ipu21",
+        ),
+        (["--sweep", "target=bow", "--sweep", "target=c600"], 2, "--sweep names one of target, target twice"),
+        (
+            ["--target", "c700"],
+            2,
+            "target 'c700' is not known; known are bow, c600, gc2, gc200, ipu1, ipu2, ipu21",
+        ),
+        (["--input_shape", "x"], 2, "expected NAME=d0,d1,..., found 'x'"),
+        (
+            ["--sweep", "tiles=1"],
+            2,
+            "expected batch_size, target, precision and =VALUE,VALUE, found 'tiles=1'",
+        ),
+        (
+            ["--sweep", "batch_size=1,two"],
+            2,
+            "batch_size, values with commas between: expected a whole number",
+        ),
+        (["--sweep", "batch_size=0"], 2, "expected a whole number of at least 1, found '0'"),
+        (["--available_memory_proportion", "1.5"], 2, "expected a number above 0 and at most 1, found '1.5'"),
+        (
+            ["--batch_size", "many"],
+            2,
+            "argument --batch_size: expected a whole number of at least 1, found 'many'",
+        ),
+    ],
+)
+def test_bad_arguments_say_what_is_wrong(onnx_file, run, arguments, status, reason):
+    found, out, err = run(onnx_file, *arguments)
+    assert (found, out) == (status, "")
+    (line,) = err.splitlines()
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("none.onnx", None, "none.onnx: no such file"),
+        ("text.onnx", b"not a model", "text.onnx is not a valid ONNX model"),
+        ("empty.onnx", b"", "empty.onnx is not a valid ONNX model"),
+        ("none.popef", None, "none.popef"),
+        ("text.popef", b"not a model" * 100, "text.popef"),
+    ],
+)
+def test_bad_files_take_one_line(tmp_path, run, name, content, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    status, out, err = run(tmp_path / name)
+    assert (status, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert reason in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_io_tiles": 32}, {"num_ipus": 2, "enable_pipelining": True, "batches_per_step": 2}],
+    ids=repr,
+)
+def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
+    found = profile(open_source(onnx_file), Settings("ipu21", 4, "fp16", options)).estimate
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision="fp16").convert(network()),
+        None,
+        CompilerOptions(ipu_version="ipu21", **options),
+    )
+    (main,) = (program for program in compiled.executable.programs if program.cycles)
+    timing = iteration_timing(main, compiled.executable.target, 1)
+    assert timing.interval == pytest.approx(found.seconds_per_batch)
+    steps = 3 if options.get("num_io_tiles") else 1  # loaded, computed, stored
+    assert timing.latency == pytest.approx(
+        max(steps * found.seconds_per_batch, found.compute_seconds + found.host_seconds)
+    )
+    restored = SimulatedExecutable.deserialize(compiled.executable.serialize())
+    assert restored.program(main.index) == main
+
+
+@pytest.mark.parametrize("large_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(
+    onnx_file, tmp_path, monkeypatch, large_bytes, precision
+):
+    monkeypatch.setattr(weightless, "LARGE_BYTES", large_bytes)
+    options = CompilerOptions(ipu_version="ipu21", partials_type="float")
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision=precision).convert(network()), None, options
+    )
+    compiled.export(tmp_path / "network.popef")
+    settings = Settings("ipu21", 4, precision, {"partials_type": "float"})
+    source, popef = (
+        profile(open_source(onnx_file), settings),
+        profile(open_source(tmp_path / "network.popef")),
+    )
+    assert popef.estimate.cycles == source.estimate.cycles == compiled.cycles
+    assert popef.estimate.by_memory() == source.estimate.by_memory()
+    assert (popef.batch_size, popef.precision, popef.target.name) == (4, precision, "ipu21")
+
+
+def test_a_compiled_model_of_independent_rows_has_other_batch_sizes_but_one_precision(compile_popef, run):
+    path = compile_popef(network(), batch=4)
+    found = json.loads(run(path, "--sweep", "batch_size=2,4,256", "--json")[1])
+    assert [each["batch_size"] for each in found] == [2, 4, 256]
+    assert found[0]["cycles"] <= found[1]["cycles"] < found[2]["cycles"]
+    status, _, err = run(path, "--precision", "fp16")
+    assert status == 1
+    assert "is compiled in fp32; profile its ONNX model for fp16" in err
+    assert "--input_shape is for ONNX models" in run(path, "--input_shape", "x=1")[2]
+
+
+def test_the_batch_of_a_compiled_model_may_lie_along_another_axis(compile_popef, run):
+    path = compile_popef(steps_model(), batch_axis=1)
+    found = json.loads(run(path, "--sweep", "batch_size=4,64", "--json")[1])
+    assert found[0]["cycles"] < found[1]["cycles"]
+
+
+def test_weights_may_be_missing(onnx_file, tmp_path):
+    model = network()
+    onnx.save(
+        model, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    (tmp_path / "weights.bin").unlink()
+    whole, bare = (
+        profile(open_source(path), Settings(batch_size=2)) for path in (onnx_file, tmp_path / "outside.onnx")
+    )
+    assert bare.estimate.by_operator() == whole.estimate.by_operator()
+    assert bare.estimate.weight_bytes == whole.estimate.weight_bytes
+
+
+def test_weights_made_by_a_node_are_not_made(tmp_path):
+    held = {"rows": np.array([2000, 1000])}
+    nodes = [
+        helper.make_node("ConstantOfShape", ["rows"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": (F, ["n", 2000])}, {"y": (F, ["n", 1000])}, held)
+    source = open_source(save(model, tmp_path / "light.onnx"))
+    converted = source.convert(1, "fp16", lambda step: None)
+    assert converted.ByteSize() < 10_000
+    assert profile(source, Settings(batch_size=1)).estimate.weight_bytes > 2_000_000 * 2 // 1472
+
+
+def test_missing_integers_are_an_error_because_shapes_may_depend_on_them(tmp_path, run):
+    model = make_model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        {"x": (F, [1, 4])},
+        {"y": (F, [2, 2])},
+        {"shape": np.array([2, 2])},
+    )
+    path = tmp_path / "reshape.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert run(path)[0] == 0
+    (tmp_path / "weights.bin").unlink()
+    assert "weight 'shape' has no data, but is INT64" in run(path)[2]
+
+
+def test_a_model_in_half_keeps_its_operators(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])]
+    weight = {"w": np.ones((64, 64), np.float16)}
+    path = save(make_model(nodes, {"x": (H, [1, 64])}, {"y": (H, [1, 64])}, weight), tmp_path / "half.onnx")
+    assert set(profile(open_source(path)).estimate.by_operator()) == {"MatMul", "Softmax"}
+
+
+def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
+    node = helper.make_node("Det", ["x"], ["y"])
+    path = save(make_model([node], {"x": (F, ["n", 8, 8])}, {"y": (F, ["n"])}, {}), tmp_path / "det.onnx")
+    assert "warning: no formula for Det (1)" in run(path, "--batch_size", 4)[1]
+    assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Det": 1}
+
+
+def test_without_plotly_the_report_names_the_command(onnx_file, run, monkeypatch):
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
+    assert status == 1
+    assert err == (
+        "poplar-triton: error: --html needs plotly, which is not installed; get it with: pip install "
+        "'poplar-triton[report]'\n"
+    )
+
+
+def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_file, tmp_path, run):
+    plain = json.loads(run(onnx_file, "--batch_size", 2, "--json")[1])
+    wider = save(network("other"), tmp_path / "wider.onnx")
+    for words, expected in (
+        (("--compare", "target=bow,partials_type=float"), {"target": "bow", "partials_type": "float"}),
+        (("--compare", "precision=fp32,batch_size=8"), {"precision": "fp32", "batch_size": 8}),
+        (("--compare", wider), {"model": "wider", "batch_size": 2}),
+    ):
+        found = json.loads(run(onnx_file, "--batch_size", 2, *words, "--json")[1])
+        both = found.pop("comparison")
+        assert found == plain
+        assert both["with"] == {**both["with"], **expected}
+        assert {name: pair[0] for name, pair in both["by_operator"].items() if pair[0]} == {
+            name: cycles for name, cycles in plain["by_operator"].items() if cycles
+        }
+        sums = [sum(pair[side] or 0 for pair in both["by_operator"].values()) for side in (0, 1)]
+        assert sums == [plain["cycles"], both["with"]["cycles"]]
+    out = run(onnx_file, "--batch_size", 2, "--compare", "num_io_tiles=32")[1]
+    assert "B: network, batch 2, fp16, half partials on C600 (ipu21), num_io_tiles=32" in out
+    assert "B - A" in out
+
+
+@pytest.mark.parametrize("text", ["gone.onnx", "tiles=3", "=", ""])
+def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", text)
+    assert status == 2
+    assert (
+        "--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of batch_size, target" in err
+    )
+
+
+def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(onnx_file, run):
+    sweep = ("--sweep", "batch_size=4,8", "--partials_type", "float")
+    compare = ("--compare", "num_ipus=2,enable_pipelining=true,target=mk2")
+    found = json.loads(run(onnx_file, *sweep, *compare, "--json")[1])
+    other = found[0]["comparison"]["with"]
+    assert (other["batch_size"], other["target"], other["partials_type"]) == (4, "ipu2", "float")
+    assert (other["options"]["num_ipus"], other["options"]["enable_pipelining"]) == (2, True)
+    assert "comparison" not in found[1]
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "enable_pipelining=false")
+    assert status == 2
+    assert "--compare: expected enable_pipelining=true, found 'false'; leave it out for false" in err
+
+
+def test_a_value_that_cannot_be_compared_with_is_named(onnx_file, run):
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "target=c700")
+    assert status == 2
+    assert "target 'c700' is not known; known are bow, c600" in err
+
+
+def test_what_helps_is_listed_where_it_is_asked_for(onnx_file, run):
+    options = ("--batch_size", 2, "--partials_type", "float")
+    assert "advice" not in json.loads(run(onnx_file, *options, "--json")[1])
+    advice = json.loads(run(onnx_file, *options, "--json", "--suggest")[1])["advice"]
+    assert (advice["goal"], advice["not_tried"]) == ("faster", 0)
+    assert advice["tried"] > len(advice["suggestions"]) > 0
+    out = run(onnx_file, *options, "--suggest")[1]
+    assert "To make it faster, try" in out
+    for each in advice["suggestions"]:
+        assert each["fits"]
+        assert each["change"] in out
+        changed = json.loads(run(onnx_file, *options, *each["change"].split(), "--json")[1])
+        for name in ("latency_seconds", "samples_per_second", "peak_tile_bytes"):
+            assert changed[name] == each[name], "it can be had as it is said"
+
+
+def test_a_folder_stands_for_its_model(onnx_file, compile_popef, tmp_path, run):
+    popef = compile_popef(network(), name="served/1/executable.popef")
+    compile_popef(network(), batch=8, name="served/10/executable.popef")
+    (tmp_path / "served" / "labels").mkdir()
+    found = json.loads(run(tmp_path / "served", "--json")[1])
+    assert (found["model"], found["batch_size"]) == ("served", 8), "the newest version, by number"
+    config = tmp_path / "served" / "config.pbtxt"
+    config.write_text('parameters { key: "executable_path" value { string_value: "../1/executable.popef" } }')
+    assert json.loads(run(tmp_path / "served", "--json")[1])["batch_size"] == 4
+    config.write_text('parameters { key: "executable_path" value { string_value: "gone.popef" } }')
+    assert "executable_path 'gone.popef' is not there" in run(tmp_path / "served")[2]
+    config.write_text("no configuration")
+    assert "config.pbtxt: expected a model configuration" in run(tmp_path / "served")[2]
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    assert "exported: expected executable.popef or model.onnx, another file" in run(folder)[2]
+    save(network(), folder / "a.onnx")
+    assert json.loads(run(folder, "--batch_size", 1, "--json")[1])["model"] == "exported"
+    save(network(), folder / "b.onnx")
+    assert "must hold exactly one model, found a.onnx, b.onnx; name the file" in run(folder)[2]
+    (folder / "executable.popef").write_bytes(popef.read_bytes())
+    assert json.loads(run(folder, "--json")[1])["batch_size"] == 4
+
+
+def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file, tmp_path, run):
+    file = tmp_path / "trace.json"
+    found = json.loads(run(onnx_file, "--batch_size", 2, "--json", "--trace", file)[1])
+    trace = json.loads(file.read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    rows = {
+        event["tid"]: event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert sum(event["args"]["cycles"] for event in events) == found["cycles"]
+    microseconds = found["cycles"] / TARGETS["ipu21"].clock_hz * 1e6
+    assert sum(event["dur"] for event in events) == pytest.approx(microseconds)
+    assert set(rows.values()) == {"compute", "exchange", "sync"}
+    for before, after in itertools.pairwise(events):
+        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
+    assert {"convolve", "softmax"} <= {event["name"].split("/")[0] for event in events}
+    assert all(rows[event["tid"]] == event["cat"] for event in events)
+    steps = profile(open_source(onnx_file), Settings(batch_size=2)).steps
+    syncs = sum(event["args"]["cycles"] for event in events if event["cat"] == "sync")
+    assert syncs == sum(step.sync_cycles for step in steps)
+
+
+@pytest.mark.server
+def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
+    command = [sys.executable, "-m", "poplar_triton.cli", "profile"]
+    child = subprocess.run(
+        [*command, onnx_file, "--batch_size", "1", "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(child.stdout)["cycles"] > 0
+    assert child.stderr == ""
+    child = subprocess.run([*command, "none.onnx"], capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout) == (1, "")
+    assert child.stderr == "poplar-triton: error: input model none.onnx: no such file\n"

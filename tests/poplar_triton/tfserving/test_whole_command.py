@@ -1,0 +1,207 @@
+"""`poplar-triton tfserving` as a whole: the processes that it starts, and what becomes of them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import closing
+
+import numpy as np
+import pytest
+from fault_clients import PATIENCE_SECONDS, children, find_process, has_ended, kill, wait_until
+from poprt import Compiler, Converter
+from sample_models import linear_model
+from tfserving_clients import Client, read_outputs, refused
+from tfserving_server import TfServing
+
+pytestmark = pytest.mark.server  # the marker of what is slow: each starts the command
+
+ROW = {"x": np.ones((1, 4), np.float32)}
+SLOW = 'parameters { key: "execute_delay_ms" value: { string_value: "500" } }'
+NEVER = 'parameters { key: "creation_delay_sec" value: { string_value: "3600" } }'
+STOPS = [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return Compiler.compile(Converter(batch_size=4).convert(linear_model()))
+
+
+@pytest.fixture
+def repository(compiled, tmp_path):
+    folder = tmp_path / "models" / "linear"
+    (folder / "1").mkdir(parents=True)
+    compiled.export(folder / "1" / "executable.popef")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "log"
+
+
+def begin(*words):
+    """Start the command in a process of its own."""
+    words = [sys.executable, "-u", "-m", "poplar_triton.cli", "tfserving", *map(str, words)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def find_workers(pid):
+    return [
+        each for each in children(pid) if each.state != "Z" and "--multiprocessing-fork" in each.command_line
+    ]
+
+
+def wait_until_ended(processes):
+    wait_until(lambda: all(map(has_ended, processes)), "the end of all processes")
+
+
+def read_health(server, path):
+    url = server.metrics_url.replace("/metrics", path)
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def count_answers(server):
+    line = ':tensorflow:serving:request_count{model_name="linear",status="OK"} '
+    found = [each for each in read_health(server, "/metrics")[1].splitlines() if each.startswith(line)]
+    return float(found[0].removeprefix(line)) if found else 0
+
+
+def check_answer(server):
+    with Client(server.grpc_url) as client:
+        assert client.predict("linear", ROW)["z"].tolist() == [[2] * 4]
+
+
+def test_processes_that_are_killed_or_stopped_are_begun_again_and_what_they_counted_stays(repository, log):
+    with TfServing(repository, "--processes", "2", log=log) as server:
+        workers = find_workers(server.pid)
+        assert len(workers) == 2
+        for _ in range(10):
+            check_answer(server)
+        wait_until(lambda: count_answers(server) == 10, "all answers on the page")
+        kill(workers[0])
+        os.kill(workers[1].pid, signal.SIGSTOP)
+        wait_until_ended(workers)
+        wait_until(lambda: len(find_workers(server.pid)) == 2, "two processes again")
+        wait_until(lambda: read_health(server, "/ready")[0] == 200, "a server that is ready")
+        for _ in range(10):
+            check_answer(server)
+        wait_until(lambda: count_answers(server) == 20, "ten more answers")
+        assert read_health(server, "/live")[0] == 200
+        everything = [find_process(server.pid), *children(server.pid)]
+    wait_until_ended(everything)
+    assert log.read_text().count("ended by itself, status -9") == 1
+    assert log.read_text().count("makes no progress: it is stopped; it is killed") == 1
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("number", STOPS, ids=lambda number: number.name)
+def test_a_stop_answers_what_is_under_way_and_leaves_no_process(repository, log, number):
+    (repository / "linear" / "config.pbtxt").write_text(SLOW)
+    with TfServing(repository, log=log) as server, Client(server.grpc_url) as client:
+        everything = [find_process(server.pid), *children(server.pid)]
+        first, second = client.send("linear", ROW), client.send("linear", ROW)
+        first.result(PATIENCE_SECONDS)
+        os.kill(server.pid, number)  # while the second is computed
+        assert server._process.wait(PATIENCE_SECONDS) == 0
+        assert read_outputs(second.result(PATIENCE_SECONDS))["z"].tolist() == [[2] * 4]
+    wait_until_ended(everything)
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("number", STOPS, ids=lambda number: number.name)
+def test_a_stop_while_models_load_leaves_no_process(repository, number):
+    (repository / "linear" / "config.pbtxt").write_text(NEVER)
+    process = begin(repository, "--port", 0, "--rest_api_port", free_port())
+    try:
+        wait_until(lambda: find_workers(process.pid), "a process that loads")
+        everything = [find_process(process.pid), *children(process.pid)]
+        os.kill(process.pid, number)
+        errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
+    finally:
+        process.kill()
+    assert (process.returncode, "Traceback" in errors) == (130, False)
+    wait_until_ended(everything)
+
+
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_where_the_first_process_is_killed_the_others_end(repository, log, is_loading):
+    if is_loading:
+        (repository / "linear" / "config.pbtxt").write_text(NEVER)
+        process = begin(repository, "--port", 0, "--rest_api_port", free_port())
+        wait_until(lambda: find_workers(process.pid), "a process that loads")
+        others = children(process.pid)
+        process.kill()
+        process.communicate(timeout=PATIENCE_SECONDS)
+    else:
+        with TfServing(repository, log=log) as server:
+            others = children(server.pid)
+            os.kill(server.pid, signal.SIGKILL)
+    assert others
+    wait_until_ended(others)
+
+
+def free_port():
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        return listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(("option", "what"), [("--port", "gRPC"), ("--rest_api_port", "REST")])
+def test_a_port_that_is_taken_is_told_in_one_line(repository, option, what):
+    ports = {"--port": 0, "--rest_api_port": 0}
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        ports[option] = listener.getsockname()[1]
+        process = begin(repository, *(word for pair in ports.items() for word in pair))
+        output, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, output, errors.count("\n")) == (1, "", 1)
+    assert f"{what} port {ports[option]} of 127.0.0.1: cannot listen there" in errors
+
+
+def test_a_model_that_does_not_load_is_told_and_the_others_are_served(repository, log):
+    (repository / "broken" / "1").mkdir(parents=True)
+    (repository / "broken" / "1" / "executable.popef").write_bytes(b"garbage")
+    (repository / "other").mkdir()
+    (repository / "other" / "config.pbtxt").write_text('backend: "onnxruntime"')
+    with TfServing(repository, log=log) as server, Client(server.grpc_url) as client:
+        check_answer(server)
+        with refused("NOT_FOUND", "Servable not found for request: Latest(broken)"):
+            client.predict("broken", ROW)
+        ((version, state, message),) = client.read_status("broken")
+        assert (version, state) == (1, 50)
+        assert "executable.popef" in message
+    text = log.read_text()
+    assert "model 'broken' version 1 is not served: " in text
+    assert "model 'other' is not served: no version folder, such as 1, in " in text
+
+
+def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(repository, log, compiled):
+    file = repository / "linear" / "1" / "executable.popef"
+    file.write_bytes(b"garbage")
+    with TfServing(repository, "--load_retry_interval_micros", "0", log=log) as server:
+        assert "model 'linear' version 1 is not served: " in log.read_text()
+        with Client(server.grpc_url) as client, refused("NOT_FOUND", "Latest(linear)"):
+            client.predict("linear", ROW)
+        compiled.export(file)
+        with Client(server.grpc_url) as client:
+            wait_until(lambda: client.read_status("linear") == [(1, 30, "")], "a model that is mended")
+        check_answer(server)
+
+
+def test_a_label_of_a_version_that_is_not_served_ends_the_start(repository, tmp_path):
+    config = tmp_path / "config"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "m" base_path: "{repository / "linear"}" model_platform: '
+        '"tensorflow" version_labels { key: "stable" value: 7 } } }'
+    )
+    process = begin("--model_config_file", config, "--port", 0, "--rest_api_port", free_port())
+    errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
+    assert process.returncode == 1
+    assert "label 'stable' of model 'm' is for version 7, which is not served; expected one of [1]" in errors
+    assert "Traceback" not in errors
