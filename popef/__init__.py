@@ -11,7 +11,7 @@ The names are those of the real `popef` package, so programs written for it run 
 
 from typing import TYPE_CHECKING
 
-from .lazy import make_lazy
+from ._tools.lazy import make_lazy
 from .log import configure as _configure_log
 
 if TYPE_CHECKING:

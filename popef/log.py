@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from .text import escape, escape_lines
+from ._tools.text import escape, escape_lines
 
 # The values are those of Poplar's sister libraries (POPLAR_LOG_LEVEL); popef's own are not public.
 LEVELS = {

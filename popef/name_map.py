@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ._tools.text import escape, find_name_fault
 from .errors import PopefError
-from .text import escape, find_name_fault
 
 MAX_BYTES = 16 << 20
 """Maximum bytes of a name map; a map of 4096 anchors with names of maximum length has half of

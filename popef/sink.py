@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from typing import BinaryIO, Protocol
 
+from ._tools.staging import StagedFile
 from .errors import PopefError
-from .staging import StagedFile
 
 _SPOOL_BYTES = 16 << 20
 """Payload bytes kept in memory, before a temporary file is used, if the file cannot seek."""

@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from onnxgraph.errors import GraphError
 from onnxgraph.tensors import count_bytes, iter_tensors
-from popef.text import escape
+from popef._tools.text import escape
 
 
 def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:

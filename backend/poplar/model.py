@@ -30,7 +30,7 @@ from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import log_to_stderr
 from triton_poplar.model_state import ModelState
 
-from popef.text import escape
+from popef._tools.text import escape
 
 if TYPE_CHECKING:  # what brings ONNX Runtime is imported where a model is loaded
     from triton_poplar.instance_state import ModelInstanceState

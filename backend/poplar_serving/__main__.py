@@ -10,8 +10,8 @@ from pathlib import Path
 from model_runtime.errors import ModelRuntimeError
 from simipu import SimIpuError
 
-from popef.arguments import Parser, find_version, positive
-from popef.console import print_line, run
+from popef._tools.arguments import Parser, find_version, positive
+from popef._tools.console import print_line, run
 from poplar_serving.errors import ServingError
 from poplar_serving.exporting import export
 from poplar_serving.library import SOURCES, build

@@ -26,8 +26,8 @@ from simipu import (
 from simipu.isolation import follow_parent
 
 from popef import PopefError
-from popef.console import LineFormatter
-from popef.text import escape
+from popef._tools.console import LineFormatter
+from popef._tools.text import escape
 from poplar_serving.description import ModelDescription, describe_session
 from poplar_serving.errors import ExportError, FrameError
 from poplar_serving.frames import (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from popef.arguments import Parser, find_version, whole_number
-from popef.console import print_line, run
+from popef._tools.arguments import Parser, find_version, whole_number
+from popef._tools.console import print_line, run
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, RecipeError, ServerError
 from poplar_triton.install import install

@@ -27,7 +27,7 @@ from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 
 import popef
-from popef.text import escape, find_name_fault
+from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import RecipeError
 
 TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license", "source")

@@ -10,7 +10,7 @@ from typing import Any
 from simipu import LoadError
 from simipu.target import find_target
 
-from popef.arguments import Parser
+from popef._tools.arguments import Parser
 from poprt.options import PRECISIONS
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}

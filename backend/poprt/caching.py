@@ -15,7 +15,7 @@ import onnx
 from simipu import CompileError, package_hash
 from simipu.libraries import registered_libraries
 
-from popef.staging import Staging
+from popef._tools.staging import Staging
 from poprt.executable import Executable
 from poprt.options import CompilerOptions
 

@@ -18,8 +18,8 @@ from simipu import SimIpuError, register_library
 from simipu.errors import CompileError
 from simipu.target import DEFAULT_CHIP, find_target
 
-from popef.console import UsageError, print_line, run
-from popef.staging import Staging
+from popef._tools.console import UsageError, print_line, run
+from popef._tools.staging import Staging
 from poprt.arguments import read_pass_options, split_names
 from poprt.calibration import read_calibration_data
 from poprt.capacity import check_weights

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from model_runtime import ModelRuntimeError
 from simipu import SimIpuError
 
-from popef.arguments import Parser, count, positive
-from popef.console import print_line, run
+from popef._tools.arguments import Parser, count, positive
+from popef._tools.console import print_line, run
 from poprt.parser import describe_version
 from poprt.runtime import (
     DataDesc,

@@ -15,7 +15,7 @@ from simipu import CompileError, LoadError
 from simipu.numerics import Numerics
 from simipu.target import MAX_IPUS, find_target, known_chips
 
-from popef.text import escape
+from popef._tools.text import escape
 from poprt.passes.overlap import IO_TILES
 from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params

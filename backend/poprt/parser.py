@@ -10,7 +10,7 @@ from simipu import OperatorLibrary, package_hash
 from simipu.target import known_chips
 
 import poprt
-from popef.arguments import Parser, count, positive, proportion
+from popef._tools.arguments import Parser, count, positive, proportion
 from poprt.arguments import (
     add_names,
     add_pass_options,

@@ -20,7 +20,7 @@ from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 from simipu.memory import limit_memory, usable_memory_bytes
 from simipu.parents import die_with
 
-from popef.arguments import Parser, positive
+from popef._tools.arguments import Parser, positive
 
 Command = Callable[[argparse.Namespace], int]
 

@@ -23,7 +23,7 @@ import onnx
 from onnxgraph.weights import inline
 from simipu import CompileError
 
-from popef.text import escape
+from popef._tools.text import escape
 from poprt import tensorflow_child as child
 from poprt.arguments import split_names
 from poprt.opening import open_model

@@ -15,8 +15,8 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from popef.console import LineFormatter
-from popef.text import escape
+from popef._tools.console import LineFormatter
+from popef._tools.text import escape
 
 _UNBOUNDED_WIDTH = 1 << 20
 """Number of columns for output to a file or a pipe, which has no width of its own. Nothing is

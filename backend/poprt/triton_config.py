@@ -14,8 +14,8 @@ from google.protobuf import text_format
 from simipu import CompileError
 
 import popef
+from popef._tools.text import escape
 from popef.queue_policy import make_queue_policy
-from popef.text import escape
 from poprt.compiler import Executable
 
 BATCHES_PER_REQUEST = 1_000

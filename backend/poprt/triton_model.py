@@ -17,9 +17,9 @@ from pathlib import Path
 from simipu import CompileError
 
 import popef
+from popef._tools.staging import Staging, remove_left_overs
+from popef._tools.text import escape, find_name_fault
 from popef.name_map import read_names
-from popef.staging import Staging, remove_left_overs
-from popef.text import escape, find_name_fault
 from poprt.compiler import Executable
 from poprt.locks import lock_folder
 from poprt.triton_config import (

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from simipu import CompileError
 
-from popef.staging import create, place_file, place_folder
-from popef.text import escape
+from popef._tools.staging import create, place_file, place_folder
+from popef._tools.text import escape
 from poprt.compiler import Executable
 from poprt.locks import lock_folder, make_scratch_folder
 from poprt.triton_config import ModelConfig

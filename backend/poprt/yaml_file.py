@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from popef.arguments import Parser
-from popef.console import UsageError
-from popef.text import escape
+from popef._tools.arguments import Parser
+from popef._tools.console import UsageError
+from popef._tools.text import escape
 from poprt.fusion import MAX_MODELS
 
 _MAX_BYTES = 1 << 20

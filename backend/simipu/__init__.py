@@ -9,7 +9,7 @@ requests or Triton. From popef it uses the rule for what a batch is, and the esc
 import os
 from typing import TYPE_CHECKING
 
-from popef.lazy import make_lazy
+from popef._tools.lazy import make_lazy
 
 # From its import on, ONNX Runtime 1.32 for Linux sends telemetry and keeps a file of it in
 # ~/.cache.

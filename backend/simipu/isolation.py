@@ -26,7 +26,7 @@ from functools import cache
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
-from popef.console import LineFormatter
+from popef._tools.console import LineFormatter
 from simipu.answers import (
     AnswerError,
     decode_arrays,

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from popef.text import escape
+from popef._tools.text import escape
 
 REST_SECONDS = 10.0
 """Minimum time between two log lines of a kind that clients can cause at will."""

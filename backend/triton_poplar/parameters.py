@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from popef.text import MAX_NAME_CHARACTERS, escape, find_name_fault
+from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.statistics import DEFAULT_BUCKETS
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import popef
+from popef._tools.text import find_name_fault
 from popef.name_map import read_names
-from popef.text import find_name_fault
 from triton_poplar.errors import ModelConfigError
 
 TRITON_TYPES = {

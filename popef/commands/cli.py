@@ -8,15 +8,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from ..arguments import Parser, count, find_version
-from ..console import Progress, UsageError, print_line, run
+from .._tools.arguments import Parser, count, find_version
+from .._tools.console import Progress, UsageError, print_line, run
 from ..enums import BlobType, enumerant
 from ..errors import PopefError
 from ..reader import Reader
 from ..rules import Severity
 from ..scan import Blob
 from .compare import iter_differences
-from .extract import extract, write_payload
+from .extract import count_bytes, extract, write_payload
 from .rewrite import merge, recode, split
 from .verify import Verification
 
@@ -170,8 +170,8 @@ def _extract(options: argparse.Namespace) -> int:
             write_payload(blobs[0], sys.stdout.buffer, raw=options.raw)
             return 0
         os.makedirs(options.output, exist_ok=True)
-        progress = Progress("extracting", sum(blob.end - blob.start for blob in blobs))
-        for blob in progress.blobs(blobs):
+        progress = Progress("extracting", sum(map(count_bytes, blobs)))
+        for blob in progress.track(blobs, count_bytes):
             print_line(extract(blob, options.output, raw=options.raw, overwrite=options.overwrite))
     return 0
 

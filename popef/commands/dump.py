@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Parser, find_version
-from ..console import naming, run
+from .._tools.arguments import Parser, find_version
+from .._tools.console import naming, run
+from .._tools.text import escape_lines
 from ..describe import TITLES, describe_blob, tree
 from ..enums import BlobType, enumerant
 from ..log import log_line
 from ..reader import FeedReader, Reader, TensorReader
 from ..scan import Blob
-from ..text import escape_lines
 from .words import describe_words
 
 

@@ -97,3 +97,8 @@ def extract(blob: Blob, folder: str, *, raw: bool, overwrite: bool) -> str:
             os.remove(path)
             raise
     return path
+
+
+def count_bytes(blob: Blob) -> int:
+    """Return the number of bytes of a whole blob, header included."""
+    return blob.end - blob.start

@@ -6,13 +6,13 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 
-from ..console import Progress
+from .._tools.console import Progress
 from ..reader import ExecutableReader, Reader
 from ..scan import Blob
 from ..source import CHUNK_BYTES
 from ..types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 from ..writer import Writer
-from .extract import harmless
+from .extract import count_bytes, harmless
 
 
 def recode(source: str, target: str, *, compress: bool) -> None:
@@ -23,7 +23,8 @@ def recode(source: str, target: str, *, compress: bool) -> None:
     """
     with Reader(mapped=False) as reader, Writer(target) as writer:
         reader.parseFile(source)
-        for blob in Progress(f"{source}:", os.path.getsize(source)).blobs(reader.blobs()):
+        progress = Progress(f"{source}:", os.path.getsize(source))
+        for blob in progress.track(reader.blobs(), count_bytes):
             executable = (
                 ExecutableReader(blob, reader.limits) if isinstance(blob.structure, Executable) else None
             )
@@ -44,7 +45,8 @@ def merge(sources: Iterable[str], target: str) -> None:
         for source in sources:
             reader.parseFile(source)
         blobs = reader.blobs()
-        for blob in Progress(f"{target}:", sum(blob.end - blob.start for blob in blobs)).blobs(blobs):
+        progress = Progress(f"{target}:", sum(map(count_bytes, blobs)))
+        for blob in progress.track(blobs, count_bytes):
             writer.copyBlob(blob)
 
 

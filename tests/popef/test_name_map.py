@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from popef import PopefError
+from popef._tools.text import escape
 from popef.name_map import MAX_BYTES, read_names
-from popef.text import escape
 
 
 def test_reads_names(tmp_path: Path) -> None:

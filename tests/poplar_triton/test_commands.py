@@ -23,7 +23,7 @@ from sample_models import make_model
 import popef
 import popef.commands.cli
 import popef.commands.dump
-from popef.arguments import Parser
+from popef._tools.arguments import Parser
 
 COMMANDS = {
     "popef": popef.commands.cli,

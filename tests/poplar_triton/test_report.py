@@ -26,7 +26,7 @@ from poprt.profiling.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model
 
-from popef.arguments import Parser
+from popef._tools.arguments import Parser
 
 F = TensorProto.FLOAT
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from poprt.terminal import show_progress
 from simipu.memory import usable_memory_bytes
 
-from popef.console import print_line
+from popef._tools.console import print_line
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
 from poplar_triton.profile.journal import Result, open_journal
 from poplar_triton.profile.profiler import Settings

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from popef.arguments import find_version
-from popef.text import escape
+from popef._tools.arguments import find_version
+from popef._tools.text import escape
 from poplar_triton.errors import CommandError
 from poplar_triton.profile.profiler import Settings
 from poplar_triton.recipes import sha256

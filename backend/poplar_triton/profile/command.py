@@ -24,8 +24,8 @@ from poprt.terminal import make_console, show_progress
 from simipu import CompileError
 from simipu.target import known_chips
 
-from popef.arguments import Parser, count, positive, proportion
-from popef.console import UsageError, naming, print_line
+from popef._tools.arguments import Parser, count, positive, proportion
+from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison

@@ -7,7 +7,7 @@ from pathlib import Path
 from poprt.triton_config import read_config
 from simipu import CompileError
 
-from popef.text import escape
+from popef._tools.text import escape
 
 _NAMES = ("executable.popef", "model.onnx")
 """File names that Triton's models and exporters use. If one exists, no other file of the folder is

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from popef.staging import Staging
-from popef.text import escape
+from popef._tools.staging import Staging
+from popef._tools.text import escape
 from poplar_triton.errors import CommandError
 from poplar_triton.profile.cases import Case
 

@@ -30,7 +30,7 @@ from poprt.profiling.table import (
 from simipu import CompileError
 from simipu.cost import Estimate, OperatorCost
 
-from popef.text import escape as escape_control
+from popef._tools.text import escape as escape_control
 from poplar_triton.profile.compare import (
     Difference,
     compare_nodes,

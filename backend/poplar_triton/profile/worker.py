@@ -21,7 +21,7 @@ from typing import BinaryIO
 from poprt.supervision import Child, make_timeout, naming_memory
 from simipu import CompileError
 
-from popef.text import escape
+from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Task
 from poplar_triton.profile.journal import Result
 from poplar_triton.profile.profiler import Profiler
@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 
 Guard = Callable[[Callable[[], int], Callable[[str], None]], int]
 """Function that calls its first argument, and passes an error of it to the second in one line, as
-popef.console formats it."""
+popef._tools.console formats it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from popef.arguments import Parser, whole_number
-from popef.console import UsageError
-from popef.text import escape
+from popef._tools.arguments import Parser, whole_number
+from popef._tools.console import UsageError
+from popef._tools.text import escape
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.condition import Condition

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from popef.arguments import find_version
+from popef._tools.arguments import find_version
 from poplar_triton.serving.resources import Holding
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub

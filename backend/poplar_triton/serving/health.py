@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Protocol
 
-from popef.text import escape
+from popef._tools.text import escape
 from poplar_triton.errors import ServerError
 
 _TEXT = "text/plain; charset=utf-8"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from popef.text import escape
+from popef._tools.text import escape
 
 PROGRAM = "poplar-triton"
 _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "fatal"}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from popef.text import escape
+from popef._tools.text import escape
 
 _KEPT_LINES = 50
 _LONGEST_LINE_BYTES = 1 << 16

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from popef.text import escape
+from popef._tools.text import escape
 from poplar_triton.tfserving.dtypes import BY_DTYPE
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import (

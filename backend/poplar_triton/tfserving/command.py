@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from popef.arguments import Parser, whole_number
-from popef.console import UsageError
-from popef.text import escape, find_name_fault
+from popef._tools.arguments import Parser, whole_number
+from popef._tools.console import UsageError
+from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.command import add_life_arguments
 from poplar_triton.serving.health import HealthServer

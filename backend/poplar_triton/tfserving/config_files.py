@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from popef.text import escape, find_name_fault
+from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import CommandError
 from poplar_triton.tfserving import config_pb2
 from poplar_triton.tfserving.settings import METRICS_PATH, ServerTls

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from popef.text import escape
+from popef._tools.text import escape
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving import wire
 from poplar_triton.tfserving.check import MAX_NAME, Given, answer

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from popef.text import escape
+from popef._tools.text import escape
 from poplar_triton.tfserving.check import MAX_NAME
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.unfinished import Unfinished, UnfinishedCalls, find_address

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from popef.text import escape
+from popef._tools.text import escape
 from poplar_triton.tfserving.check import answer, describe_array
 from poplar_triton.tfserving.cores import Core
 from poplar_triton.tfserving.dtypes import BY_NUMBER

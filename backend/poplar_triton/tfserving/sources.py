@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from popef.text import MAX_NAME_CHARACTERS, escape
+from popef._tools.text import MAX_NAME_CHARACTERS, escape
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import ModelSpec
 

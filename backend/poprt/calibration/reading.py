@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from simipu import CompileError
 
-from popef.text import escape, find_name_fault
+from popef._tools.text import escape, find_name_fault
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from simipu.cost import Peak
 
-from popef.text import escape
+from popef._tools.text import escape
 from poprt.profiling.profile import Profile
 from poprt.terminal import cell
 

@@ -17,7 +17,7 @@ from poplar_triton.serving.resources import Holding
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub
 
-from popef.arguments import find_version
+from popef._tools.arguments import find_version
 
 
 @pytest.fixture

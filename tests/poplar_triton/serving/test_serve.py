@@ -21,7 +21,7 @@ from poplar_triton.serving import command, installation, server
 from poplar_triton.serving.command import make_server
 from poplar_triton.serving.supervisor import OnDeadStub, Supervisor
 
-from popef.console import UsageError
+from popef._tools.console import UsageError
 
 PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 

@@ -11,8 +11,8 @@ from poplar_triton.tfserving.config_files import ConfigFileError
 from poplar_triton.tfserving.settings import Settings, TritonTls
 from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
 
-from popef.arguments import Parser
-from popef.console import UsageError
+from popef._tools.arguments import Parser
+from popef._tools.console import UsageError
 
 KEY = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"

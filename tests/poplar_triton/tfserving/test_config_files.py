@@ -22,7 +22,7 @@ from poplar_triton.tfserving.config_files import (
 from poplar_triton.tfserving.settings import METRICS_PATH, ServerTls
 from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
 
-from popef.text import escape
+from popef._tools.text import escape
 
 READERS = (read_model_configs, read_ssl_config, read_monitoring_config)
 KEY = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popef.text import MAX_NAME_CHARACTERS, escape, find_name_fault
+from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 
 
 @pytest.mark.parametrize(

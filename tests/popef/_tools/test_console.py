@@ -10,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from popef import PopefError, console
-from popef.arguments import Parser, positive, proportion, whole_number
+from popef import PopefError
+from popef._tools import console
+from popef._tools.arguments import Parser, positive, proportion, whole_number
 
 ESCAPE = "\x1b[31mred\nnext"
 
@@ -225,14 +225,14 @@ def test_short_work_and_what_is_no_terminal_show_nothing(monkeypatch, capsys, is
     assert capsys.readouterr().err == ""
 
 
-def test_blobs_are_done_when_the_next_is_asked_for(monkeypatch, capsys):
+def test_parts_are_done_when_the_next_is_asked_for(monkeypatch, capsys):
     clock = Clock(monkeypatch)
-    blobs = [SimpleNamespace(start=10 * index, end=10 * index + 10) for index in range(2)]
+    parts = ["first", "other"]
     found = []
-    for blob in console.Progress("copying", 20).blobs(blobs):
+    for part in console.Progress("copying", 10).track(parts, len):
         clock.now += 2
-        found.append((blob, capsys.readouterr().err))
-    assert found == [(blobs[0], ""), (blobs[1], "\rcopying  50 %")]
+        found.append((part, capsys.readouterr().err))
+    assert found == [("first", ""), ("other", "\rcopying  50 %")]
     assert capsys.readouterr().err == "\rcopying 100 %\n"
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, NoReturn
 
-from .errors import UnsupportedError
+from ..errors import UnsupportedError
 from .text import escape
 
 # Values of shtab's FILE and DIRECTORY.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import popef
-from popef.staging import Staging, remove_left_overs
+from popef._tools.staging import Staging, remove_left_overs
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ FULL = """
 import resource, sys
 
 import popef
-from popef.staging import Staging
+from popef._tools.staging import Staging
 target, content = sys.argv[1], bytes(1 << 20)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 try:

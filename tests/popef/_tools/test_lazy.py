@@ -13,7 +13,7 @@ from popef import public
 PROGRAM = """
 import sys, popef
 assert "numpy" not in sys.modules
-from popef.text import escape
+from popef._tools.text import escape
 assert "numpy" not in sys.modules and "popef.public" not in sys.modules
 assert popef.scan.Blob.__name__ == "Blob"
 assert not hasattr(popef, "Nothing")

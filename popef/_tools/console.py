@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from ..errors import PopefError
 from .arguments import Parser
-from .errors import PopefError
-from .scan import Blob
 from .text import escape
+
+_PartT = TypeVar("_PartT")
 
 TRACEBACK_VARIABLE = "POPLAR_TRITON_TRACEBACK"
 """Environment variable; 1 shows the traceback of every error."""
@@ -210,11 +212,11 @@ class Progress:
                 f"\r{self._title} {100 * self._done // self._total:3} %", end="", file=sys.stderr, flush=True
             )
 
-    def blobs(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
-        """Yield the blobs and count each as done when the next one is requested."""
-        for blob in blobs:
-            yield blob
-            self.add(blob.end - blob.start)
+    def track(self, parts: Iterable[_PartT], size: Callable[[_PartT], int]) -> Iterator[_PartT]:
+        """Yield the parts and count the `size` of each as done when the next one is requested."""
+        for part in parts:
+            yield part
+            self.add(size(part))
         self.finish()
 
     def finish(self) -> None:
