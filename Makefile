@@ -158,7 +158,7 @@ docs: .venv/dev
 EXITS ?= 1000
 
 exits-check: .venv/dev
-	$(BIN)/python tests/model_runtime/exits_check.py --count $(EXITS)
+	$(BIN)/python tests/model_runtime/shutdown_check.py --count $(EXITS)
 
 # protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
 proto: .venv/python

@@ -22,10 +22,13 @@ from simipu.forks import FORKS
 
 import popef
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.exits import endless_wait
+from model_runtime.shutdown import endless_wait
 
 Array = npt.NDArray[Any]
 Callback = Callable[[], None]
+Done = Callable[[Exception | None], None]
+"""Function called once per request: with None after its outputs are written, otherwise with the
+error."""
 Queue = TypeVar("Queue")
 _DISCONNECTED = "the session was stopped"
 

@@ -1,12 +1,11 @@
 """Life of a request in a session: enqueued, joined into runs, answered in order, each exactly once.
 
-A failed run affects only the requests that had rows in it (joining.py says how). The others are not
-affected, unless the device is lost for good.
+The queues join the rows. A failed run affects only the requests that had rows in it
+(request_joining.py says how). The others are not affected, unless the device is lost for good.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,14 +16,10 @@ from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
 from model_runtime.errors import StoppedError
-from model_runtime.exits import SessionThread, attend, is_over
-from model_runtime.joining import STOPPED, Outcome, run_apart
-from model_runtime.queues import Array, Callback, Place, QueueManager, store_all
+from model_runtime.queues import Array, Callback, Done, Place, QueueManager, store_all
+from model_runtime.request_joining import STOPPED, Outcome, compute_after_failure
+from model_runtime.serving_thread import ServingThread
 from model_runtime.session import Session
-
-Done = Callable[[Exception | None], None]
-"""Function called once per request: with None after its outputs are written, otherwise with the
-error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,10 +56,7 @@ class RequestFlow:
         self.queues: QueueManager = self._make_queues()
         self._requests: deque[_Request] = deque()
         self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
-        self._thread: threading.Thread | None = None
-        self._lost_thread: str | None = None
-        """Name of the thread that a fork left in the parent, until a request starts it again
-        here."""
+        self._thread = ServingThread()
         self._abandoned = False
         FORKS.watch(self)
 
@@ -75,8 +67,7 @@ class RequestFlow:
         self.queues = self._make_queues()
         if stopped:
             self.queues.disconnectAll()
-        if self._thread is not None:
-            self._lost_thread, self._thread = self._thread.name, None
+        self._thread.forget_parent()
 
     @property
     def is_open(self) -> bool:
@@ -85,12 +76,7 @@ class RequestFlow:
         This ends when it is stopped, when the started session thread ends, or when the device is
         lost for good. The check is fast and takes no lock.
         """
-        thread = self._thread
-        return (
-            not self.queues.is_disconnected
-            and self.session.lost is None
-            and (thread is None or thread.is_alive())
-        )
+        return not self.queues.is_disconnected and self.session.lost is None and not self._thread.has_ended
 
     def enqueue_request(
         self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
@@ -104,8 +90,8 @@ class RequestFlow:
         self.session.check_device()
         if self.queues.is_disconnected:
             raise StoppedError("the session was stopped")
-        if self._lost_thread is not None:
-            self._restart(self._lost_thread)
+        if self._thread.is_lost:
+            self._thread.restart(self._serve, self.session)
         assert self._new is None
         for anchor, array in inputs.items():
             self.queues.inputQueue(anchor).check(array)
@@ -152,17 +138,13 @@ class RequestFlow:
 
         Raises StoppedError if the interpreter is exiting.
         """
-        if is_over():
-            raise StoppedError("the interpreter exits: a session thread would not end in order any more")
-        self._thread = SessionThread(self._serve, name, self.session)
-        self._thread.start()
+        self._thread.start(self._serve, name, self.session)
 
     def stop(self, seconds: float = 10.0) -> None:
         """End the session thread after its current run; requests without their rows get a
         StoppedError."""
         self.session.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
+        self._thread.join(seconds)
         self._answer_all()
 
     def abandon(self) -> None:
@@ -173,14 +155,8 @@ class RequestFlow:
         collector can run it at any point of any thread.
         """
         self._abandoned = True
-        if self._lost_thread is None:
+        if not self._thread.is_lost:
             WATCHDOG.soon(self.session.cancel)
-
-    def _restart(self, name: str) -> None:
-        """Start the thread that a fork has lost; hold the lock."""
-        attend(self.session)
-        self.start(name)
-        self._lost_thread = None
 
     def _waiting(self) -> list[_Request]:
         with self.queues.lock:
@@ -227,7 +203,7 @@ class RequestFlow:
         if not hit and not self.queues.is_disconnected:
             # The run failed before it read any row, as without a device; the next would fail too.
             self._answer_all(error)
-        for outcome in run_apart(self.session, hit, error):
+        for outcome in compute_after_failure(self.session, hit, error):
             self._answer_oldest(self.session.lost or outcome)
         if self.session.lost is not None:
             self._answer_all(self.session.lost)

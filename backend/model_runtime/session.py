@@ -24,9 +24,9 @@ from model_runtime.connections import Connections, Handler, deliver
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.exits import attend
 from model_runtime.predicates import AnchorCallbackPredicate
 from model_runtime.queues import Array, QueueManager, TimeoutCallback
+from model_runtime.shutdown import stop_at_exit
 
 Path = str | PathLike[str]
 Observer = Callable[[int, int, int, int], None]
@@ -117,7 +117,7 @@ class Session(CompiledModel):
         self._queues: QueueManager | None = None
         self._device: Device | None = None
         self._engine: Engine | None = None
-        attend(self)
+        stop_at_exit(self)
         if config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
 

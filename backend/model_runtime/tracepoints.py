@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Done = Callable[[Exception | None], None]
+from model_runtime.queues import Done
 
 
 @dataclass(slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, RequestFlow, Session, StoppedError
-from model_runtime.joining import run_joined
 from model_runtime.pvti import Graph, Trace
+from model_runtime.request_joining import compute_joined, take_next_run
 from simipu.errors import SimIpuError
 from simipu.kernels import find_kernels
 
@@ -196,15 +197,14 @@ class ModelInstanceState:
             waiting = [request for request in requests if request.error is None]
             if not self._passes(backlog, waiting, self._fills_run(waiting)):
                 return [requests]
+        if len(requests) == 1:
+            return [requests]
         runs = max(1, int(PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns)))
+        rest, most = deque(requests), runs * self._capacity
         parts: list[Sequence[Request]] = []
-        start = rows = 0
-        for index, request in enumerate(requests):
-            if rows >= runs * self._capacity:
-                parts.append(requests[start:index])
-                start, rows = index, 0
-            rows += self._count_rows(request)
-        return [*parts, requests[start:]]
+        while rest:
+            parts.append(take_next_run(rest, most, self._count_rows))
+        return parts
 
     @property
     def _capacity(self) -> int:
@@ -227,7 +227,7 @@ class ModelInstanceState:
         started_ns = time.perf_counter_ns()
         for request in requests:
             request.started_ns = started_ns
-        outcomes = run_joined(self.session, requests, started_ns)
+        outcomes = compute_joined(self.session, requests, started_ns)
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self._fail(request, outcome)

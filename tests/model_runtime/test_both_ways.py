@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_time import FakeTime
 from model_runtime import ModelRuntimeError, OutputSlot, RequestFlow, Session, SessionConfig, StoppedError
-from model_runtime.joining import run_joined
+from model_runtime.request_joining import compute_joined
 from sample_models import gather_model
 from simipu import DeviceLostError, RunError
 
@@ -27,7 +27,7 @@ def patch_time(monkeypatch):
     return fake
 
 
-MODULES = ("session", "queues", "joining")
+MODULES = ("session", "queues", "request_joining")
 
 
 class ByCall:
@@ -38,7 +38,7 @@ class ByCall:
 
     def ask(self, requests):
         """Return the outcome of each request."""
-        return list(run_joined(self.session, [SimpleNamespace(inputs=inputs) for inputs in requests], 0))
+        return list(compute_joined(self.session, [SimpleNamespace(inputs=inputs) for inputs in requests], 0))
 
     def close(self):
         pass

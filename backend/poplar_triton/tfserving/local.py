@@ -27,7 +27,7 @@ from triton_poplar.model_state import ModelState
 from triton_poplar.statistics import Statistics
 
 from poplar_triton.serving.server import MODEL_FILE
-from poplar_triton.tfserving.computing import Computer
+from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import Array, Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
 from poplar_triton.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
@@ -53,7 +53,7 @@ class LocalServable:
         self.signature = loaded.signature
         self.statistics = loaded.instance.statistics
         self._loaded = loaded
-        self._computer = Computer(loaded.instance, joins=loaded.joins)
+        self._batcher = RequestBatcher(loaded.instance, joins=loaded.joins)
 
     def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
         """See Servable."""
@@ -72,7 +72,7 @@ class LocalServable:
             else array
             for name, array in inputs.items()
         }
-        answer = self._computer.compute(rows_of, outputs, call)
+        answer = self._batcher.compute(rows_of, outputs, call)
         return {
             name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.dims[name]))
             if name in loaded.dims
@@ -86,7 +86,7 @@ class LocalServable:
 
     def close(self) -> None:
         """Close the version after all its requests are answered."""
-        self._computer.close()
+        self._batcher.close()
 
 
 @dataclass(frozen=True)

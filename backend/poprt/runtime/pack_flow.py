@@ -19,9 +19,10 @@ from model_runtime import (
     StoppedError,
     TensorMemory,
 )
-from model_runtime.exits import SessionThread, attend, endless_wait
+from model_runtime.request_joining import is_retried_alone
 from model_runtime.runner import Promise
-from simipu import RunError
+from model_runtime.serving_thread import ServingThread
+from model_runtime.shutdown import endless_wait, stop_at_exit
 from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
@@ -104,12 +105,13 @@ class PackFlow:
 class _Core:
     """State of the thread of a PackFlow, which must not hold a reference to the PackFlow itself.
 
-    Like a session, it ends with the interpreter (model_runtime.exits).
+    Like a session, it ends with the interpreter (model_runtime.shutdown).
     """
 
     def __init__(self, runner: ModelRunner, layout: PackLayout, timeout_ns: int) -> None:
         self._runner, self._layout, self._timeout_ns = runner, layout, timeout_ns
         self._is_stopped = self._is_abandoned = False
+        self._thread = ServingThread()
         self.forget_parent()
         FORKS.watch(self)
 
@@ -124,18 +126,17 @@ class _Core:
         """Runs of one sample that failed together with others."""
         self._sent = 0
         self._is_asleep = False
-        self._thread: SessionThread | None = None
+        self._thread.forget_parent()
 
     @property
     def is_served(self) -> bool:
         """Return whether its thread was started in this process."""
-        return self._thread is not None
+        return not self._thread.is_lost
 
     def start(self) -> None:
         """Start the thread that sends runs whose deadline has passed."""
-        attend(self)
-        self._thread = SessionThread(self._serve, "poprt packing", self)
-        self._thread.start()
+        stop_at_exit(self)
+        self._thread.start(self._serve, "poprt packing", self)
 
     def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> tuple[Sample, Promise]:
         """Add a request to the open run, or send that run and open another."""
@@ -147,8 +148,8 @@ class _Core:
                     self._lock.wait()
             if self._is_stopped:
                 raise StoppedError("the runner was closed")
-            if self._thread is None:
-                self.start()
+            if self._thread.is_lost:
+                self._thread.restart(self._serve, self)
             run = self._open
             if run is None or not self._layout.put(run.group, sample):
                 if run is not None:
@@ -180,8 +181,7 @@ class _Core:
     def close(self) -> None:
         """Stop, answer all requests, and close the ModelRunner."""
         self.stop()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         self._runner.close()
 
     def _begin(self) -> _Run:
@@ -203,7 +203,7 @@ class _Core:
 
     def _finish(self, run: _Run, results: OutputMemory | None, error: BaseException | None) -> None:
         """Answer the requests of a run; called by the session thread."""
-        again = isinstance(error, RunError) and len(run.promises) > 1
+        again = is_retried_alone(error, len(run.promises))
         if results is not None:
             for sample, promise in zip(run.group.samples, run.promises, strict=True):
                 self._give(sample, results, promise)
@@ -211,7 +211,7 @@ class _Core:
             _refuse(run, error)
         with self._lock:
             if again:
-                self._ready.extend(map(self._set_apart, run.group.samples, run.promises))
+                self._ready.extend(map(self._open_alone, run.group.samples, run.promises))
             self._sent -= 1
             if again or self._sent == MAX_GROUPS - 1:
                 self._lock.notify_all()
@@ -225,7 +225,7 @@ class _Core:
             views = {name: array.view(TensorMemory) for name, array in sample.outputs.items()}
             promise.set_result(OutputMemory(views))
 
-    def _set_apart(self, sample: Sample, promise: Promise) -> _Run:
+    def _open_alone(self, sample: Sample, promise: Promise) -> _Run:
         run = self._begin()
         self._layout.put(run.group, sample)
         run.promises.append(promise)

@@ -398,10 +398,10 @@ def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(models,
         execute(requests)
 
     def waits(number):
-        return len(servable._computer._waiting) == number
+        return len(servable._batcher._waiting) == number
 
     monkeypatch.setattr(instance, "execute", hold)
-    monkeypatch.setattr(servable._computer, "_is_quick", False)
+    monkeypatch.setattr(servable._batcher, "_is_quick", False)
     rows = {value: {"x": np.full((1, 2), value, np.float32)} for value in range(10, 15)}
     with Client(server.url) as client:
         first = client.send("m", rows[10])
@@ -415,9 +415,7 @@ def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(models,
         cancelled.cancel()
         assert late.exception(PATIENCE_SECONDS).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         wait_until(
-            lambda: (
-                [entry._call.is_wanted() for entry in servable._computer._waiting] == [False, False, True]
-            ),
+            lambda: [entry._call.is_wanted() for entry in servable._batcher._waiting] == [False, False, True],
             "the server's knowledge of it",
         )
         go_on.set()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exit_scripts import SCRIPTS, Zygote, run_script
 from model_runtime import (
     ModelRunner,
     ModelRunnerConfig,
@@ -21,9 +20,10 @@ from model_runtime import (
     Session,
     SessionConfig,
     StoppedError,
-    exits,
+    shutdown,
 )
 from sample_models import loop_model, write_handmade
+from shutdown_scripts import SCRIPTS, Zygote, run_script
 from simipu import RunCancelledError
 from simipu.watchdog import WATCHDOG
 
@@ -188,7 +188,7 @@ def test_a_fork_leaves_its_parents_runners_alone(linear_file):
             try:
                 session = runner = None
                 gc.collect()
-                exits._stop_all()
+                shutdown._stop_all()
                 WATCHDOG.close()
             finally:
                 os._exit(0)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
+from model_runtime.request_joining import take_next_run
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.request import Array, Request
@@ -27,15 +28,15 @@ _CODES = {"INVALID_ARG": Code.INVALID_ARGUMENT}
 """Codes of Triton with another name in TensorFlow Serving."""
 
 
-class Computer:
-    """Runs an instance for requests of many threads, one run at a time."""
+class RequestBatcher:
+    """Computes the requests of many threads on one instance, one run at a time."""
 
     def __init__(self, instance: ModelInstanceState, *, joins: bool) -> None:
         self._instance = instance
         self._joins = joins
         self._rows_per_run = instance.session.rows_per_run * instance.session.runs_at_once
         self._state = threading.Condition()
-        self._waiting: deque[_Entry] = deque()
+        self._waiting: deque[_WaitingRequest] = deque()
         self._is_running = False
         self._is_closed = False
         self._is_quick = False
@@ -47,7 +48,7 @@ class Computer:
         Raises ServingError for errors of the model, for a request that is cancelled before its turn
         comes, and once the instance is closed.
         """
-        entry = _Entry(Request(self._instance.model_state, inputs, requested), call)
+        entry = _WaitingRequest(Request(self._instance.model_state, inputs, requested), call)
         with self._state:
             if self._is_closed:
                 raise ServingError(Code.UNAVAILABLE, "the model was unloaded; ask again")
@@ -68,9 +69,9 @@ class Computer:
             self._state.wait_for(lambda: not self._is_running)
         self._instance.close()
 
-    def _lead(self, own: _Entry) -> None:
+    def _lead(self, own: _WaitingRequest) -> None:
         """Run a request with those that share its run, and pass the lead on."""
-        entries = [own, *self._gather(own.rows)]
+        entries = [own, *self._take_joined(own.count_rows())]
         error: Exception | None = None
         try:
             wanted = [entry.request for entry in entries if entry.is_wanted()]
@@ -91,17 +92,15 @@ class Computer:
         for entry in entries:
             entry.finish(error)
 
-    def _gather(self, rows: int) -> list[_Entry]:
-        """Return the waiting requests that share the next run, until it is full."""
-        entries = []
+    def _take_joined(self, rows: int) -> list[_WaitingRequest]:
+        """Return the waiting requests that share the next run, which has `rows` rows already."""
+        if not self._joins or not self._waiting:
+            return []
         with self._state:
-            while self._joins and self._waiting and rows < self._rows_per_run:
-                entries.append(self._waiting.popleft())
-                rows += entries[-1].rows
-        return entries
+            return take_next_run(self._waiting, self._rows_per_run, _WaitingRequest.count_rows, rows)
 
 
-class _Entry:
+class _WaitingRequest:
     """Request and the thread that waits with it."""
 
     __slots__ = ("_call", "_error", "_leads", "_wake", "request")
@@ -114,9 +113,8 @@ class _Entry:
         self._leads = False
         self._error: Exception | None = None
 
-    @property
-    def rows(self) -> int:
-        """Number of rows that the request takes of a run."""
+    def count_rows(self) -> int:
+        """Return the number of rows that the request takes of a run."""
         return self.request.batch_size
 
     def is_wanted(self) -> bool:

@@ -39,8 +39,8 @@ _JOIN_SECONDS = 5.0
 may be frozen."""
 
 
-class Ending(Protocol):
-    """Interface of a session that this module uses."""
+class Stoppable(Protocol):
+    """Part of a session that this module uses."""
 
     def stop(self) -> None:
         """Prevent further runs, and end all waits for rows."""
@@ -53,7 +53,7 @@ class SessionThread(threading.Thread):
     """Thread that serves a session. It is a daemon, so Python does not wait for it, but it is
     joined at exit."""
 
-    def __init__(self, target: Callable[[], None], name: str, session: Ending) -> None:
+    def __init__(self, target: Callable[[], None], name: str, session: Stoppable) -> None:
         super().__init__(target=target, name=name, daemon=True)
         self.session = session
 
@@ -71,12 +71,12 @@ class _EndlessWait:
 
 endless_wait = _EndlessWait()
 _endless_waits: dict[int, object] = {}
-_sessions: weakref.WeakValueDictionary[int, Ending] = weakref.WeakValueDictionary()
+_sessions: weakref.WeakValueDictionary[int, Stoppable] = weakref.WeakValueDictionary()
 _over = threading.Event()
 
 
-def attend(session: Ending) -> None:
-    """Register `session` to end with the interpreter, if it is still alive then."""
+def stop_at_exit(session: Stoppable) -> None:
+    """Register `session` to be stopped when the interpreter exits, if it is still alive then."""
     WATCHDOG.start()
     _sessions[id(session)] = session
 
@@ -148,7 +148,7 @@ def _stop_all() -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _live_sessions() -> list[Ending]:
+def _live_sessions() -> list[Stoppable]:
     return [session for reference in _sessions.valuerefs() if (session := reference()) is not None]
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from fault_clients import PATIENCE_SECONDS, wait_until
 from model_runtime import ModelRunner, ModelRunnerConfig
-from poplar_triton.tfserving import computing
-from poplar_triton.tfserving.computing import Computer
+from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.errors import Code, ServingError
 from sample_models import gather_model
 from serving_calls import PlayedCall
@@ -79,8 +78,8 @@ def instance(open_instance, linear):
 
 
 @pytest.fixture
-def computer(instance):
-    return Computer(instance, joins=True)
+def batcher(instance):
+    return RequestBatcher(instance, joins=True)
 
 
 @pytest.fixture
@@ -88,9 +87,9 @@ def send():
     """Yield a function that sends a request from a thread and returns its future once it waits."""
     with ThreadPoolExecutor(16) as pool:
 
-        def begin(computer, inputs, call=None, outputs=("z",)):
+        def begin(batcher, inputs, call=None, outputs=("z",)):
             call = call or PlayedCall()
-            future = pool.submit(computer.compute, inputs, outputs, call)
+            future = pool.submit(batcher.compute, inputs, outputs, call)
             wait_until(lambda: call.num_waits or future.done(), "a call that waits")
             return future
 
@@ -105,33 +104,33 @@ def check(future, inputs):
     np.testing.assert_array_equal(future.result(PATIENCE_SECONDS)["z"], 2 * inputs["x"])
 
 
-def hold(instance, send, computer):
+def hold(instance, send, batcher):
     """Send a request that stays in flight until the instance releases it."""
     instance.holds = True
-    first = send(computer, rows(1))
+    first = send(batcher, rows(1))
     wait_until(lambda: instance.runs, "a run")
     return first
 
 
-def test_answers_are_those_of_the_model_runtime(computer, instance, tmp_path):
+def test_answers_are_those_of_the_model_runtime(batcher, instance, tmp_path):
     path = tmp_path / "m" / "1" / "executable.popef"
     with ModelRunner(path, ModelRunnerConfig(batching_dim=0)) as runner:
         for count in (1, 3, 4, 9):
             inputs = {"x": np.random.default_rng(count).standard_normal((count, 4)).astype(np.float32)}
             expected = runner.execute(inputs)
-            found = computer.compute(inputs, (), PlayedCall())
+            found = batcher.compute(inputs, (), PlayedCall())
             assert found.keys() == {"y", "z"}
             for name, array in found.items():
                 np.testing.assert_array_equal(array, expected[name])
-    assert computer.compute(rows(3), ["z"], PlayedCall()).keys() == {"z"}
+    assert batcher.compute(rows(3), ["z"], PlayedCall()).keys() == {"z"}
 
 
-def test_what_comes_during_a_run_shares_the_next_up_to_a_whole_batch_and_in_order(computer, instance, send):
-    first = hold(instance, send, computer)
+def test_what_comes_during_a_run_shares_the_next_up_to_a_whole_batch_and_in_order(batcher, instance, send):
+    first = hold(instance, send, batcher)
     asked = [
-        (send(computer, rows(value, count)), rows(value, count)) for value, count in ((2, 1), (3, 2), (4, 1))
+        (send(batcher, rows(value, count)), rows(value, count)) for value, count in ((2, 1), (3, 2), (4, 1))
     ]
-    asked += [(send(computer, rows(5, 9)), rows(5, 9)), (send(computer, rows(6)), rows(6))]
+    asked += [(send(batcher, rows(5, 9)), rows(5, 9)), (send(batcher, rows(6)), rows(6))]
     instance.let_go()
     check(first, rows(1))
     for future, inputs in asked:
@@ -140,9 +139,9 @@ def test_what_comes_during_a_run_shares_the_next_up_to_a_whole_batch_and_in_orde
 
 
 def test_without_dynamic_batching_each_request_has_its_own_run_in_order(instance, send):
-    computer = Computer(instance, joins=False)
-    first = hold(instance, send, computer)
-    asked = [(send(computer, rows(value, value)), rows(value, value)) for value in (3, 1, 2)]
+    batcher = RequestBatcher(instance, joins=False)
+    first = hold(instance, send, batcher)
+    asked = [(send(batcher, rows(value, value)), rows(value, value)) for value in (3, 1, 2)]
     instance.let_go()
     check(first, rows(1))
     for future, inputs in asked:
@@ -152,14 +151,14 @@ def test_without_dynamic_batching_each_request_has_its_own_run_in_order(instance
 
 def test_a_bad_request_does_not_fail_its_neighbours(open_instance, send):
     instance = open_instance(gather_model(), "gather")
-    computer = Computer(instance, joins=True)
+    batcher = RequestBatcher(instance, joins=True)
     instance.holds = True
     ids = {name: np.array([[number, 1]], np.int32) for name, number in (("good", 9), ("bad", 99))}
-    first = send(computer, {"ids": ids["good"]}, outputs=())
+    first = send(batcher, {"ids": ids["good"]}, outputs=())
     wait_until(lambda: instance.runs, "a run")
-    shape = send(computer, {"ids": np.zeros((1, 3), np.int32)}, outputs=())
-    value = send(computer, {"ids": ids["bad"]}, outputs=())
-    good = send(computer, {"ids": ids["good"]}, outputs=())
+    shape = send(batcher, {"ids": np.zeros((1, 3), np.int32)}, outputs=())
+    value = send(batcher, {"ids": ids["bad"]}, outputs=())
+    good = send(batcher, {"ids": ids["good"]}, outputs=())
     instance.let_go()
     for future in (first, good):
         assert future.result(PATIENCE_SECONDS)["rows"].tolist() == [[[27, 28, 29], [3, 4, 5]]]
@@ -177,20 +176,20 @@ def test_a_bad_request_does_not_fail_its_neighbours(open_instance, send):
     [Code.INVALID_ARGUMENT, Code.UNAVAILABLE, Code.INTERNAL, Code.CANCELLED],
     ids=lambda code: code.name,
 )
-def test_the_backends_codes_are_grpcs(computer, instance, monkeypatch, code):
+def test_the_backends_codes_are_grpcs(batcher, instance, monkeypatch, code):
     name = "INVALID_ARG" if code is Code.INVALID_ARGUMENT else code.name
     monkeypatch.setattr(
         instance, "execute", lambda requests: requests[0].fail(RequestError("so it is", name), "run")
     )
     with pytest.raises(ServingError, match="so it is") as raised:
-        computer.compute(rows(1), (), PlayedCall())
+        batcher.compute(rows(1), (), PlayedCall())
     assert raised.value.code is code
 
 
-def test_requests_that_nobody_wants_any_more_are_not_computed(computer, instance, send):
-    first = hold(instance, send, computer)
+def test_requests_that_nobody_wants_any_more_are_not_computed(batcher, instance, send):
+    first = hold(instance, send, batcher)
     calls = [PlayedCall() for _ in range(4)]
-    asked = [send(computer, rows(value), call) for value, call in enumerate(calls, 2)]
+    asked = [send(batcher, rows(value), call) for value, call in enumerate(calls, 2)]
     for call in (calls[0], calls[2]):
         call.give_up()
     instance.let_go()
@@ -204,20 +203,20 @@ def test_requests_that_nobody_wants_any_more_are_not_computed(computer, instance
     assert instance.runs == [[1], [1, 1]]
 
 
-def test_where_nobody_wants_anything_nothing_is_run(computer, instance):
+def test_where_nobody_wants_anything_nothing_is_run(batcher, instance):
     call = PlayedCall()
     call.give_up()
     for _ in range(3):
         with pytest.raises(ServingError, match="gave it up"):
-            computer.compute(rows(1), (), call)
+            batcher.compute(rows(1), (), call)
     assert instance.runs == []
-    assert computer.compute(rows(1), (), PlayedCall()).keys() == {"y", "z"}
+    assert batcher.compute(rows(1), (), PlayedCall()).keys() == {"y", "z"}
 
 
-def test_a_defect_of_a_run_is_the_error_of_those_in_it_and_of_no_other(computer, instance, send):
-    first = hold(instance, send, computer)
+def test_a_defect_of_a_run_is_the_error_of_those_in_it_and_of_no_other(batcher, instance, send):
+    first = hold(instance, send, batcher)
     instance.error = MemoryError("no room")
-    asked = [send(computer, rows(2)), send(computer, rows(3, 3)), send(computer, rows(4))]
+    asked = [send(batcher, rows(2)), send(batcher, rows(3, 3)), send(batcher, rows(4))]
     instance.let_go(2)
     for future in (first, *asked[:2]):
         assert future.exception(PATIENCE_SECONDS) is instance.error
@@ -227,20 +226,20 @@ def test_a_defect_of_a_run_is_the_error_of_those_in_it_and_of_no_other(computer,
     check(asked[2], rows(4))
 
 
-def test_closing_waits_for_all_and_refuses_what_comes_later(computer, instance, send):
-    first = hold(instance, send, computer)
-    asked = [(send(computer, rows(value, 3)), rows(value, 3)) for value in (2, 3, 4)]
-    closing = threading.Thread(target=computer.close)
+def test_closing_waits_for_all_and_refuses_what_comes_later(batcher, instance, send):
+    first = hold(instance, send, batcher)
+    asked = [(send(batcher, rows(value, 3)), rows(value, 3)) for value in (2, 3, 4)]
+    closing = threading.Thread(target=batcher.close)
     closing.start()
 
     def is_refused():
         call = PlayedCall()
         call.give_up()  # a request that is not rejected yet is not computed
         with pytest.raises(ServingError) as raised:
-            computer.compute(rows(1), (), call)
+            batcher.compute(rows(1), (), call)
         return raised.value.code is Code.UNAVAILABLE
 
-    late = send(computer, rows(9))
+    late = send(batcher, rows(9))
     instance.let_go(1)
     check(first, rows(1))
     assert not instance.closed
@@ -255,28 +254,28 @@ def test_closing_waits_for_all_and_refuses_what_comes_later(computer, instance, 
     assert error is None or error.code is Code.UNAVAILABLE
 
 
-def test_a_model_that_is_idle_is_closed_at_once(computer, instance):
-    computer.compute(rows(1), (), PlayedCall())
-    computer.close()
+def test_a_model_that_is_idle_is_closed_at_once(batcher, instance):
+    batcher.compute(rows(1), (), PlayedCall())
+    batcher.close()
     assert instance.closed == 1
     with pytest.raises(ServingError, match="the model was unloaded; ask again") as refused:
-        computer.compute(rows(1), (), PlayedCall())
+        batcher.compute(rows(1), (), PlayedCall())
     assert refused.value.code is Code.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("limit", "waits"), [(0, 3), (1e9, 1)])
-def test_a_thread_is_said_to_wait_unless_the_last_run_was_quick(computer, monkeypatch, limit, waits):
-    monkeypatch.setattr(computing, "QUICK_SECONDS", limit)
+def test_a_thread_is_said_to_wait_unless_the_last_run_was_quick(batcher, monkeypatch, limit, waits):
+    monkeypatch.setattr("poplar_triton.tfserving.batcher.QUICK_SECONDS", limit)
     call = PlayedCall()
     for _ in range(3):
-        computer.compute(rows(1), (), call)
+        batcher.compute(rows(1), (), call)
     assert call.num_waits == waits
 
 
 @pytest.mark.parametrize("joins", [True, False])
 def test_a_thousand_requests_in_any_order_all_get_their_own_answer(instance, joins):
     """A cancelled request gets either its own answer or the error that it was cancelled."""
-    computer = Computer(instance, joins=joins)
+    batcher = RequestBatcher(instance, joins=joins)
     numbers = queue.SimpleQueue()
     for number in range(1, 1001):
         numbers.put(number)
@@ -293,7 +292,7 @@ def test_a_thousand_requests_in_any_order_all_get_their_own_answer(instance, joi
             if quits:
                 threading.Thread(target=call.give_up).start()
             try:
-                found = computer.compute(inputs, ["z"], call)
+                found = batcher.compute(inputs, ["z"], call)
             except ServingError as error:
                 given_up.append(quits and error.code is Code.CANCELLED)
             else:
@@ -305,4 +304,4 @@ def test_a_thousand_requests_in_any_order_all_get_their_own_answer(instance, joi
             future.result(PATIENCE_SECONDS)
     assert len(set(answered)) + len(given_up) == 1000
     assert all(given_up)
-    computer.close()
+    batcher.close()

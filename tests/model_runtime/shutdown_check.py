@@ -1,6 +1,6 @@
 """Run the exit scripts many times over, as forks and as interpreters of their own.
 
-Usage: python tests/model_runtime/exits_check.py.
+Usage: python tests/model_runtime/shutdown_check.py.
 
 Every script must end as it should; a hang that happens once in a hundred times is found only here.
 """
@@ -21,8 +21,8 @@ from poprt import Compiler, CompilerOptions, Converter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from exit_scripts import SCRIPTS, Ended, Script, Zygote, run_script
 from sample_models import linear_model, loop_model, write_handmade
+from shutdown_scripts import SCRIPTS, Ended, Script, Zygote, run_script
 
 Run = Callable[[Script], Ended]
 
