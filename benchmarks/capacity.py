@@ -24,7 +24,7 @@ import repository
 import rounds
 from children import find_children
 from poplar_triton.serving.server import TritonServer
-from poprt.triton_config import BATCHES_PER_REQUEST
+from poprt.triton.config import BATCHES_PER_REQUEST
 from rich.progress import Progress
 from rich.table import Table
 from tritonclient.grpc import InferenceServerClient

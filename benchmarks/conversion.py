@@ -29,7 +29,7 @@ import numpy as np
 import onnx
 from children import Child, run_child
 from onnx import TensorProto, helper, numpy_helper
-from poprt.passes.views import Array
+from poprt.rewrite.views import Array
 from report import make_console, make_table
 from rich.progress import track
 

@@ -24,7 +24,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import graph_values, infer_shapes
 from poplar_triton.profile.source import OnnxSource
-from poprt.passes.precision import FloatToFp8, Fp8Params
+from poprt.passes.precision.eight_bits import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
 from published import DATA, converter_options, published_models
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate

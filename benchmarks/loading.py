@@ -11,8 +11,8 @@ from pathlib import Path
 
 import report
 from compared import NETWORKS, compile_network
-from poprt.executable import Executable
-from poprt.programs import MAIN_PROGRAM
+from poprt.compile.executable import Executable
+from poprt.compile.programs import MAIN_PROGRAM
 from rounds import Goal
 from simipu import GraphOptions
 from simipu.isolation import open_graph

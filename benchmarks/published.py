@@ -21,7 +21,7 @@ _SAME = ("disable_fast_norm",)
 
 
 def converter_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of `poprt.converter.Converter` of a published run, except
+    """Return the keyword arguments of `poprt.compile.converter.Converter` of a published run, except
     `precision` and shapes.
 
     `custom_ops` are the passes that it has listed, or `remap` for Remap behind products; `fp32_ops`

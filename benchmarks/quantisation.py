@@ -34,10 +34,10 @@ from poprt import Converter
 from poprt.calibration.errors import snr
 from poprt.calibration.samples import iter_batches
 from poprt.calibration.sides import Side
-from poprt.constants import MIN_CONSTANT_BYTES, take_weights
 from poprt.passes import get_pass
 from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME, LOSS_TYPES
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
 from rich.table import Table
 from simipu.numerics import Numerics
 

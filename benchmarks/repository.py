@@ -16,7 +16,7 @@ from google.protobuf import text_format
 from poplar_triton import recipes
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 from tritonclient.utils import np_to_triton_dtype

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
-from poprt import ipu_operators
-from poprt.forms import CHIP_FORMS
-from poprt.passes.floats import has_half
+from poprt.passes.admission import ipu_operators
+from poprt.passes.admission.forms import CHIP_FORMS
+from poprt.passes.precision.floats import has_half
 from simipu.operators import CHIP_OPERATORS, OPERATORS, Operator, Rounding
 from simipu.operators.formulas.elementwise import guess
 
@@ -41,7 +41,7 @@ when it is compiled (`--only_ipu_operators` makes that an error).
   too. *Bounded*: its results cannot be too large for half. *Stays in float*: the standard has no half
   variant.
 - **the IPU's compiler**: PopART with PopRT's passes. The facts and where they are from are in
-  `backend/poprt/ipu_operators.py`.
+  `backend/poprt/passes/admission/ipu_operators.py`.
 
 Of the {all} operators {here} run here, of which the IPU's compiler can take {both}.
 

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from poprt import CompilerOptions, Converter
+from poprt.cli.parser import REFUSED, make_parser
 from poprt.options import WITHOUT_EFFECT
-from poprt.parser import REFUSED, make_parser
 
 FILE = Path(__file__).with_name("poprt-options.md")
 HEAD = """\
 # Options of poprt
 
-Written by `make docs` from the parser (`backend/poprt/parser.py`) and the options
+Written by `make docs` from the parser (`backend/poprt/cli/parser.py`) and the options
 (`backend/poprt/options.py`); do not edit. Names and meanings are PopRT 1.5.0's; *ours* are those that it
 lacks. One default differs: `--convert_version` and `convert_version` keep the model's own opset, where
 PopRT's is 11. What is refused is an error that names the option.

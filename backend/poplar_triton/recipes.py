@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from poprt.locks import make_scratch_folder
 from poprt.terminal import cell
+from poprt.triton.locks import make_scratch_folder
 from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from poprt.cli import main
+from poprt.cli.command import main
 
 sys.exit(main())

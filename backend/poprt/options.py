@@ -16,9 +16,9 @@ from simipu.numerics import Numerics
 from simipu.target import MAX_IPUS, find_target, known_chips
 
 from popef._tools.text import escape
-from poprt.passes.overlap import IO_TILES
-from poprt.passes.packing import PackArgs
-from poprt.passes.precision import Fp8Params
+from poprt.passes.chip.overlap import IO_TILES
+from poprt.passes.packing.packed_transformer import PackArgs
+from poprt.passes.precision.eight_bits import Fp8Params
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "virtual_graph_mode": ("off", "auto", "manual"),

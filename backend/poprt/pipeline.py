@@ -4,7 +4,7 @@ A graph has four states. Passes turn each into the next; nothing else rewrites a
 
 - given: as it was exported.
 - converted: after the passes of `conversion`; `Converter` returns it, and scripts look at it.
-- placed: after the passes of `lowering`; the graph that the chip would run. Time and memory are
+- placed: after the passes of `passes.lowering`; the graph that the chip would run. Time and memory are
   counted on it.
 - computed: the graph that ONNX Runtime runs on the CPU, where rounding is explicit
   (`simipu.numerics`).
@@ -24,7 +24,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass
-from poprt.passes.floats import has_halves, is_half
+from poprt.passes.precision.floats import has_halves, is_half
 
 CONVERSION = (
     # Admission: check that the model is valid and supported.

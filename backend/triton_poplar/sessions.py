@@ -135,7 +135,7 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
         for name in ("nanOverflowException", "floatPointOpException")
     )
     numerics = Numerics(nan_on_overflow=nan_on_overflow, raises=raises)
-    from poprt.adoption import adopt_graph  # a compiler: 0.2 s of import that few models need
+    from poprt.compile.adoption import adopt_graph  # a compiler: 0.2 s of import that few models need
 
     return adopt_graph(
         graph_file, model.executable.name, target, programs, _streams(metadata), state.names, numerics

@@ -112,3 +112,9 @@ def find_version() -> str:
     with suppress(metadata.PackageNotFoundError):
         return metadata.version("popef")
     return "of an unknown version: it is not installed"
+
+
+def split_names(texts: Sequence[str]) -> list[str]:
+    """Return the names in `texts`, each of which may hold several, separated by commas; strip
+    blanks around names."""
+    return [name for text in texts for part in text.split(",") if (name := part.strip())]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import onnx
 import poplar_triton.cli
-import poprt.cli
-import poprt.parser
+import poprt.cli.command
+import poprt.cli.parser
 import pytest
 from onnx import TensorProto, helper
 from poplar_triton import doctor
@@ -28,13 +28,13 @@ from popef._tools.arguments import Parser
 COMMANDS = {
     "popef": popef.commands.cli,
     "popef_dump": popef.commands.dump,
-    "poprt": poprt.cli,
+    "poprt": poprt.cli.command,
     "poplar-triton": poplar_triton.cli,
 }
 PARSERS = {
     "popef": popef.commands.cli._parser,
     "popef_dump": popef.commands.dump._parser,
-    "poprt": poprt.parser.make_parser,
+    "poprt": poprt.cli.parser.make_parser,
     "poplar-triton": poplar_triton.cli._parser,
 }
 EVIL = "\x1b[31mred\n[server]"

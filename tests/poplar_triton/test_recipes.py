@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from poplar_triton import recipes
 from poplar_triton.errors import RecipeError
-from poprt.parser import make_parser
-from poprt.triton_model import ModelFolder
+from poprt.cli.parser import make_parser
+from poprt.triton.model_folder import ModelFolder
 from rich.console import Console
 from sample_models import linear_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from poprt.adoption import adopt_graph
+from poprt.compile.adoption import adopt_graph
 from sample_models import linear_model, make_model
 from simipu import Device, Direction, Engine, LoadError, ProgramKind, Stream
 from simipu.target import TARGETS

@@ -9,7 +9,7 @@ from onnxgraph import iter_bodies
 from oracles import unoptimised_session
 from poprt import Compiler, Converter, get_pass
 from poprt.cli import main
-from poprt.passes.shapes import FixInputs
+from poprt.passes.shapes.inputs import FixInputs
 from sample_models import make_model
 from simipu import CompileError
 

@@ -6,10 +6,12 @@ import re
 import onnx
 import pytest
 from poprt import cli
-from poprt.arguments import read_group, read_serialised, split_names
-from poprt.parser import REFUSED, make_parser
+from poprt.cli.arguments import read_group, read_serialised
+from poprt.cli.parser import REFUSED, make_parser
 from poprt.passes import base_pass
 from sample_models import linear_model
+
+from popef._tools.arguments import split_names
 
 REAL = """--help --version --input_model --framework --input_shape --batch_size --batch_axis --precision
 --convert_version --infer_shape_ahead --max_tensor_size --fp16_skip_op_types --enable_avoid_overflow_patterns

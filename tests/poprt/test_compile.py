@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import weights
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.passes import computing, folding
+from poprt.passes.folding import computing
+from poprt.passes.folding import constants as folding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower

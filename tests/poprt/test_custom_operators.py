@@ -12,7 +12,7 @@ from oracles import unoptimised_session
 from poprt import Compiler, Converter
 from poprt.cli import main
 from poprt.passes import register_op_body, register_op_function
-from poprt.passes.custom_operators import _BODIES
+from poprt.passes.interface.custom_operators import _BODIES
 from poprt.runtime import Runner
 from sample_models import make_model
 from simipu import CompileError

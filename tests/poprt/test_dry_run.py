@@ -7,9 +7,10 @@ import logging
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from poprt import Compiler, CompilerOptions, Converter, dry_run, row_confirmation
-from poprt.converter import MFConverter
-from poprt.triton_config import make_config
+from poprt import Compiler, CompilerOptions, Converter
+from poprt.compile import dry_run, row_confirmation
+from poprt.compile.converter import MFConverter
+from poprt.triton.config import make_config
 from sample_models import make_model
 from simipu import CompileError, Engine, LoadError, RunError
 from simipu.operators import operator_of

@@ -3,7 +3,8 @@
 import pytest
 from onnx import TensorProto, helper
 from packable_models import row_sums_model
-from poprt import Compiler, CompilerOptions, exec_cli
+from poprt import Compiler, CompilerOptions
+from poprt.cli import exec_command as exec_cli
 from poprt.passes import get_pass
 from sample_models import linear_model, make_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from model_runtime import ModelRunner
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.compiler import Executable
+from poprt.compile.compiler import Executable
 from sample_models import linear_model
 from simipu import CompileError
 
@@ -66,7 +66,7 @@ def test_what_was_compiled_before_is_read_from_the_cache(converted, tmp_path, mo
 
     options.opaque_blobs = {"mine": b"1"}
     with monkeypatch.context() as patch:
-        patch.setattr("poprt.compiler.compile_model", fail)
+        patch.setattr("poprt.compile.compiler.compile_model", fail)
         second = Compiler.compile(converted, None, options)
     assert second.executable.name == first.executable.name
     assert second.getOpaqueBlobs() == {"mine": b"1"}

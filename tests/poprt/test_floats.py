@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import infer_shapes, iter_nodes
 from poprt import Compiler, Converter
 from poprt.passes import Stage, find_pass, get_pass, get_registered_passes
-from poprt.passes.floats import round_to_half
-from poprt.passes.overflowing import find_overflowing
+from poprt.passes.precision.floats import round_to_half
+from poprt.passes.precision.overflowing import find_overflowing
 from sample_models import make_model
 
 F, F16, F64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE

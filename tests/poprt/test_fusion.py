@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions
 from poprt.cli import main
-from poprt.converter import MFConverter, Sharder
-from poprt.executable import Executable
-from poprt.fusion import split_models
-from poprt.running import time_runs
+from poprt.cli.running import time_runs
+from poprt.compile.converter import MFConverter, Sharder
+from poprt.compile.executable import Executable
+from poprt.compile.fusion import split_models
 from poprt.runtime import Runner, RuntimeConfig
 from sample_models import linear_model, make_model
 from simipu import CompileError, LoadError, SimulatedExecutable

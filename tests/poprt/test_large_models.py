@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from poprt import Compiler, Converter, opening
-from poprt.capacity import check_weights
-from poprt.frontend import get_frontend
-from poprt.passes.folding import ConstantFolding
+from poprt import Compiler, Converter
+from poprt.compile.capacity import check_weights
+from poprt.frontend import get_frontend, opening
+from poprt.passes.folding.constants import ConstantFolding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.target import find_target

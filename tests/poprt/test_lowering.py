@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, graph_values, infer_shapes
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.passes.lowering import _crossing_bytes, _place_by_share
+from poprt.passes.lowering.placed import _crossing_bytes, _place_by_share
 from poprt.pipeline import estimate, place
 from sample_models import make_model
 from simipu import TARGETS, CompileError

@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from oracles import unoptimised_session
-from poprt import Compiler, CompilerOptions, Converter, ipu_operators
+from poprt import Compiler, CompilerOptions, Converter
 from poprt.cli import main
+from poprt.passes.admission import ipu_operators
 from sample_models import make_model
 from simipu import CompileError
 from simipu.numerics.lowering import lower

@@ -9,7 +9,7 @@ from onnxgraph import collect_values
 from poprt import Compiler, CompilerOptions, Converter, pipeline, runtime
 from poprt.cli import main
 from poprt.passes import get_pass
-from poprt.passes.packing import PackArgs
+from poprt.passes.packing.packed_transformer import PackArgs
 from simipu import TARGETS, CompileError
 
 TOKENS = 8

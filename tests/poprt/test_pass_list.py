@@ -3,7 +3,7 @@
 import make_options
 import make_passes
 import pytest
-from poprt.parser import make_parser
+from poprt.cli.parser import make_parser
 from poprt.passes import get_registered_passes
 
 

@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter, cli
-from poprt.triton_config import read_config
-from poprt.triton_model import ModelFolder
+from poprt.triton.config import read_config
+from poprt.triton.model_folder import ModelFolder
 from sample_models import linear_model, make_model
 from simipu import CompileError
 

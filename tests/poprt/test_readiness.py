@@ -5,8 +5,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from oracles import unoptimised_session
-from poprt import Compiler, Converter, calibration, dry_run
+from poprt import Compiler, Converter, calibration
 from poprt.calibration import sides
+from poprt.compile import dry_run
 from sample_models import make_model
 from simipu import CompileError, GraphOptions
 from simipu.computed import OrtGraph

@@ -19,8 +19,8 @@ from model_runtime import Session
 from model_runtime.errors import ModelRuntimeError
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.triton_config import encode_config, make_config, new_config, read_config
-from poprt.triton_model import ModelFolder, write_triton_model
+from poprt.triton.config import encode_config, make_config, new_config, read_config
+from poprt.triton.model_folder import ModelFolder, write_triton_model
 from sample_models import linear_model, make_model
 from simipu import CompileError
 from triton_poplar.errors import ModelConfigError
@@ -359,5 +359,5 @@ def test_scalars_of_a_row_are_reshaped():
 
 
 def test_a_batch_beyond_what_triton_counts_is_as_large_as_it_counts(compiled, monkeypatch):
-    monkeypatch.setattr("poprt.triton_config.BATCHES_PER_REQUEST", 2**40)
+    monkeypatch.setattr("poprt.triton.config.BATCHES_PER_REQUEST", 2**40)
     assert make_config("m", compiled, {}).max_batch_size == np.iinfo(np.int32).max

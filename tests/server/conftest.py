@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from poplar_triton.serving.installation import backend_file
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import gather_model, linear_model, make_model, types_model, write_handmade
 
 import popef

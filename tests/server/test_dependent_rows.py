@@ -15,7 +15,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import loudness_model, steps_model
 from triton_clients import infer
 from tritonclient.utils import InferenceServerException

@@ -41,7 +41,7 @@ from fault_clients import (
 from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import gather_model, linear_model, make_model
 
 MODES = ["sync", "async"]

@@ -10,7 +10,7 @@ import pytest
 from fault_clients import Client
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import gather_model, loudness_model
 
 REQUESTS = 1_000

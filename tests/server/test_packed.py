@@ -10,7 +10,7 @@ import tritonclient.http as httpclient
 from exported_graphs import bert_like
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from triton_clients import infer
 
 TOKENS, SAMPLES, ROWS = 8, 4, 2

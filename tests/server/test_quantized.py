@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.quantizer import quantize
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import make_model
 from triton_clients import infer
 

@@ -19,7 +19,7 @@ importlib.import_module(sys.argv[1])
 
 
 @pytest.mark.parametrize(
-    "module", ["simipu.computed", "poprt", "poprt.passes.attention", "poplar_triton.demo.runner"]
+    "module", ["simipu.computed", "poprt", "poprt.passes.fusion.attention", "poplar_triton.demo.runner"]
 )
 def test_telemetry_is_off_before_onnxruntime_is_imported(module):
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}

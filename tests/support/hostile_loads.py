@@ -24,7 +24,7 @@ from life_cycle_models import QUICKLY
 from payload_fuzzing import damage
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import linear_model, write_executable
 from simipu import SimulatedExecutable
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from life_cycle_models import QUICKLY, exchange
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import gather_model, linear_model
 
 Array = npt.NDArray[Any]

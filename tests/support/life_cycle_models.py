@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 from poplar_triton.serving.installation import find_triton
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 from sample_models import make_model
 
 MODES = ("synchronous", "asynchronous")

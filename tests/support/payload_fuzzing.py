@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from message_mutations import mutate_message
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.executable import Executable as Compiled
+from poprt.compile.executable import Executable as Compiled
 from sample_models import gather_model, linear_model
 from simipu import Device, Direction, Engine, GraphOptions, Program, SimIpuError, SimulatedExecutable, Stream
 from simipu import executable_pb2 as pb

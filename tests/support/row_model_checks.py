@@ -22,8 +22,8 @@ from model_runtime import Session
 from onnx import numpy_helper
 from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.dry_run import dry_run
-from poprt.executable import Executable
+from poprt.compile.dry_run import dry_run
+from poprt.compile.executable import Executable
 from row_steps import make_row_model
 from simipu import CompileError
 

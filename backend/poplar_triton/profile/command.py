@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poprt.arguments import add_pass_options, add_precision, read_chip, read_pass_options, read_shape
+from poprt.cli.arguments import add_pass_options, add_precision, read_chip, read_pass_options, read_shape
+from poprt.cli.supervision import add_limits, supervised
 from poprt.options import PRECISIONS
 from poprt.pipeline import STEPS
 from poprt.profiling.profile import Profile
 from poprt.profiling.table import print_profile
-from poprt.supervision import add_limits, supervised
 from poprt.terminal import make_console, show_progress
 from simipu import CompileError
 from simipu.target import known_chips

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poprt.triton_config import read_config
+from poprt.triton.config import read_config
 from simipu import CompileError
 
 from popef._tools.text import escape

@@ -14,12 +14,12 @@ from model_runtime.session import read_model
 from onnx import TensorProto
 from onnxgraph import attribute, find_inputs, iter_nodes
 from onnxgraph.weights import has_data
-from poprt.compiling import cost_options
-from poprt.converter import Converter
-from poprt.frontend import OnnxFrontend, check_standard
+from poprt.compile.converter import Converter
+from poprt.compile.prepared import cost_options
+from poprt.frontend.frontends import OnnxFrontend, check_standard
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
-from poprt.passes.shapes import check_names
+from poprt.passes.shapes.inputs import check_names
 from simipu import CompileError, SimulatedExecutable
 from simipu.computed import read_graph
 from simipu.cost import CostOptions

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from poprt.supervision import Child, make_timeout, naming_memory
+from poprt.cli.supervision import Child, make_timeout, naming_memory
 from simipu import CompileError
 
 from popef._tools.text import escape

@@ -15,7 +15,7 @@ from simipu import CompileError, Stream
 from poprt.calibration.inputs import iter_given
 from poprt.calibration.reading import read_calibration_data
 from poprt.calibration.sides import Feeds
-from poprt.programs import make_streams
+from poprt.frontend.streams import make_streams
 
 Array = npt.NDArray[Any]
 Data = Mapping[str, Any] | str | Path

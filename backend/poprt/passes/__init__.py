@@ -1,55 +1,34 @@
 """Passes that rewrite or check a model.
 
-A pass has the real tool's name where the real tool has the same pass. Each file has one family of
-passes. `base_pass` defines a pass; `poprt.pipeline` selects the passes that run and their order.
+A pass has the real tool's name where the real tool has the same pass. The folders are named by what
+their passes do, and each file has one family of passes. `poprt.rewrite` defines what a pass is;
+`poprt.pipeline` selects the passes that run and their order. The modules beside the folders have
+the names that the real tool's scripts import.
 """
 
 from poprt.passes import (
+    admission,
     apply_ir_pass,
-    attention,
-    batches,
-    caches,
-    checks,
-    chip_operators,
-    consecutive,
-    contractions,
-    custom_operators,
-    elimination,
-    experts,
-    floats,
+    base_pass,
+    chip,
     folding,
-    fusing,
-    gelus,
-    host_concat,
-    initializers,
-    integers,
-    legacy_opsets,
+    fusion,
+    interface,
     lowering,
-    masks,
-    merging,
-    nops,
-    norms,
+    onnx_helper,
     opsets,
-    overflowing,
-    overlap,
     packing,
-    padding,
-    periodic,
+    pattern_helper,
     precision,
-    precision_compare,
-    refused,
     remove_duplicated_initializer,
-    replacements,
-    reports,
-    serialisation,
-    settling,
+    shape_inference,
     shapes,
-    sharding,
-    surgery,
-    type_checks,
-    workarounds,
 )
-from poprt.passes.base_pass import (
+from poprt.passes.interface.custom_operators import register_op_body, register_op_function
+from poprt.passes.onnx_helper import get_dtype, get_shape
+from poprt.passes.precision.comparison import layer_precision_compare
+from poprt.passes.shape_inference import ShapeFunc, register_shape_func
+from poprt.rewrite.base import (
     ImmutablePass,
     Pass,
     PassInfo,
@@ -61,12 +40,8 @@ from poprt.passes.base_pass import (
     override_register,
     register,
 )
-from poprt.passes.custom_operators import register_op_body, register_op_function
-from poprt.passes.manager import PassManager
-from poprt.passes.onnx_helper import get_dtype, get_shape
-from poprt.passes.pattern_helper import Found, PatternMatcher
-from poprt.passes.precision_compare import layer_precision_compare
-from poprt.passes.shape_inference import ShapeFunc, register_shape_func
+from poprt.rewrite.manager import PassManager
+from poprt.rewrite.path_patterns import Found, PatternMatcher
 
 __all__ = [
     "Found",
@@ -77,59 +52,32 @@ __all__ = [
     "PatternMatcher",
     "ShapeFunc",
     "Stage",
+    "admission",
     "apply_ir_pass",
-    "attention",
-    "batches",
-    "caches",
-    "checks",
-    "chip_operators",
-    "consecutive",
-    "contractions",
-    "custom_operators",
-    "elimination",
-    "experts",
+    "base_pass",
+    "chip",
     "find_pass",
-    "floats",
     "folding",
-    "fusing",
-    "gelus",
+    "fusion",
     "get_dtype",
     "get_pass",
     "get_registered_passes",
     "get_shape",
     "get_typed_registered_passes",
-    "host_concat",
-    "initializers",
-    "integers",
+    "interface",
     "layer_precision_compare",
-    "legacy_opsets",
     "lowering",
-    "masks",
-    "merging",
-    "nops",
-    "norms",
+    "onnx_helper",
     "opsets",
-    "overflowing",
-    "overlap",
     "override_register",
     "packing",
-    "padding",
-    "periodic",
+    "pattern_helper",
     "precision",
-    "precision_compare",
-    "refused",
     "register",
     "register_op_body",
     "register_op_function",
     "register_shape_func",
     "remove_duplicated_initializer",
-    "replacements",
-    "reports",
-    "serialisation",
-    "settling",
+    "shape_inference",
     "shapes",
-    "sharding",
-    "surgery",
-    "type_checks",
-    "workarounds",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 from simipu import CompileError
 
-from poprt.passes.base_pass import Pass, get_pass, register
+from poprt.rewrite.base import Pass, get_pass, register
 
 IR_PASSES = frozenset(
     (

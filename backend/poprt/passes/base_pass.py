@@ -1,311 +1,38 @@
-"""Base class of passes and their registry. The registry has the name, stage, default and option of
-each pass, and its constraints on other passes.
+"""Base classes and registry of passes, under the real tool's names.
 
-This module does not know what a pass does, nor the order in which passes run (`poprt.pipeline`).
+This name is the module `poprt.rewrite.base` itself: ByteMLPerf replaces
+`poprt.passes.base_pass.get_all_named_subclasses`, and the search for passes has to see it.
 """
 
-from __future__ import annotations
-
-import inspect
-import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
-from typing import Any, ClassVar, TypeVar
-
-import onnx
-from onnxgraph import iter_bodies
-from simipu import CompileError
-
-Transform = Callable[[onnx.GraphProto, bool], onnx.GraphProto]
-
-
-class Stage(IntEnum):
-    """Stages of a conversion, in their order. Each stage takes the model that the stage before it
-    leaves."""
-
-    ADMISSION = 0
-    """Check of the given file: whether it is a model that may be read."""
-    INTERFACE = 1
-    """Passes on the opset, the inputs, the outputs and their shapes."""
-    FOLDING = 2
-    """Folding of nodes that do not depend on the inputs, and removal of unneeded computation."""
-    PATTERNS = 3
-    """Replacement of subgraphs by one operator, or by a cheaper subgraph."""
-    BORDERS = 4
-    """Types in which the host sends inputs and receives outputs."""
-    PRECISION = 5
-    """Types in which the chip computes."""
-    CHIP = 6
-    """Operators that only the chip's own compiler knows: the real tool's popart_dependent_process."""
-    CUSTOM = 7
-    """Passes that the user lists."""
-    LAYOUT = 8
-    """Changes of the layout of tensors."""
-    CHECKS = 9
-    """Checks that the chip can run the converted graph."""
-    LOWERING = 10
-    """Lowering of the converted graph to the placed one."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassInfo:
-    """Facts about a pass that are known before it is created."""
-
-    stage: Stage = Stage.CUSTOM
-    default: bool = False
-    """Flag that the pass runs by default."""
-    option: str = ""
-    """Option that enables the pass, where it does not run by default."""
-    unless: str = ""
-    """Option that disables the pass, where it runs by default."""
-    values: frozenset[str] = frozenset()
-    """Values of `option` that enable the pass; if empty, every non-empty value does."""
-    takes: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of the pass, each with the option that gives its value."""
-    is_ours: bool = False
-    """Flag that the real tool has no pass of that name."""
-    refusal: str = ""
-    """Reason why the pass is unsupported here; "" if it is supported."""
-    properties: Mapping[str, Any] = field(default_factory=dict)
-    """Properties that users give to their passes, such as `type`."""
-    before: frozenset[str] = frozenset()
-    """Passes that may run only after this one."""
-    depend: frozenset[str] = frozenset()
-    """Passes that must have run before this one."""
-    against: frozenset[str] = frozenset()
-    """Passes that may not run together with this one."""
-
-    def is_on(self, options: Any) -> bool:
-        """Return whether `options`, an object with the options as attributes, enables the pass."""
-        if self.default:
-            return not (self.unless and getattr(options, self.unless))
-        if not self.option:
-            return False
-        value = getattr(options, self.option)
-        return value in self.values if self.values else bool(value)
-
-
-class Pass:
-    """Base class of passes: a pass rewrites or checks a model.
-
-    Subclasses define `run`. Their arguments have defaults, except those of lowering passes, which
-    are not requested by name. A call returns the resulting model, which may be the given one,
-    changed in place. A pass visits the bodies of If, Loop and Scan. It changes nothing where its
-    conditions do not hold.
-    """
-
-    name: ClassVar[str] = ""
-    info: ClassVar[PassInfo] = PassInfo()
-    """Facts about the pass. `register` sets both `name` and `info`."""
-
-    def __init__(self, *_arguments: Any, **_options: Any) -> None:
-        self.logger = logging.getLogger("poprt")
-
-    def __call__(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Run the pass and return the resulting model."""
-        return self.run(model)
-
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Run the pass. Subclasses define it."""
-        raise NotImplementedError(f"pass {type(self).__name__} does not say what it does: define run")
-
-    def traverse_graph(
-        self, graph: onnx.GraphProto, transform: Transform, is_main_graph: bool = True
-    ) -> onnx.GraphProto:
-        """Apply `transform` to the bodies inside a graph's nodes, then to the graph. Return its
-        result."""
-        for node in graph.node:
-            for body in iter_bodies(node):
-                changed = self.traverse_graph(body, transform, False)
-                if changed is not body:
-                    body.CopyFrom(changed)
-        return transform(graph, is_main_graph)
-
-    @staticmethod
-    def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
-        """Call `poprt.get_pass`."""
-        return get_pass(name, *arguments, **options)
-
-    @staticmethod
-    def get_registered_passes() -> dict[str, type[Pass]]:
-        """Call `poprt.get_registered_passes`."""
-        return get_registered_passes()
-
-    @staticmethod
-    def get_typed_registered_passes(kind: Any) -> dict[str, type[Pass]]:
-        """Return the passes whose property `type` is `kind`, by name."""
-        return get_typed_registered_passes(kind)
-
-    @staticmethod
-    def register_pass(name: str) -> Callable[[_P], _P]:
-        """Call `poprt.passes.register`."""
-        return register(name)
-
-    @staticmethod
-    def override_register_pass(name: str) -> Callable[[_P], _P]:
-        """Return a decorator that registers a pass under a name that may be registered already."""
-        return override_register(name)
-
-    @staticmethod
-    def property_register(key: str, value: Any) -> Callable[[_P], _P]:
-        """Return a decorator that sets a property of a pass, such as its `type`."""
-
-        def add(made: _P) -> _P:
-            info = _own_info(made)
-            made.info = replace(info, properties={**info.properties, key: value})
-            return made
-
-        return add
-
-    @staticmethod
-    def against_passes(names: Iterable[str]) -> Callable[[_P], _P]:
-        """Return a decorator that forbids the pass to run together with those passes."""
-        return _constrain("against", names)
-
-    @staticmethod
-    def constraint_passes(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
-        """Return a decorator that adds a constraint of one kind. `against`: the pass may not run
-        together with those passes. `depend`: those passes have to run before it. `before`: those
-        passes may run only after it."""
-        return _constrain(kind, names)
-
-
-class ImmutablePass(Pass):
-    """Base class of passes that do not change a model: checks and reports."""
-
-
-_PASSES: dict[str, type[Pass]] = {}
-_P = TypeVar("_P", bound=type[Pass])
-_SETS = ("values", "before", "depend", "against")
-_KINDS = ("against", "depend", "before")
-
-
-def get_all_named_subclasses(cls: type[Pass]) -> dict[str, type[Pass]]:
-    """Return the registered subclasses of `cls` by name. Every look-up of a pass calls it. Users
-    replace this function to have their own passes found."""
-    return {name: found for name, found in _PASSES.items() if issubclass(found, cls)}
-
-
-def register(name: str, **facts: Any) -> Callable[[_P], _P]:
-    """Return a decorator that registers a pass under `name`, with `facts` as fields of its
-    `PassInfo`.
-
-    Raises CompileError for a name that is registered already.
-    """
-
-    def add(made: _P) -> _P:
-        if name in _PASSES:
-            raise CompileError(
-                f"pass {name!r} is registered already, as {_PASSES[name].__name__}; take another name, or "
-                "Pass.override_register_pass"
-            )
-        return override_register(name, **facts)(made)
-
-    return add
-
-
-def override_register(name: str, **facts: Any) -> Callable[[_P], _P]:
-    """Return a decorator that registers a pass under a name that may be registered already. The
-    pass replaces the registered one, and runs in its stage and under its conditions."""
-    sets = {key: frozenset(value) for key, value in facts.items() if key in _SETS}
-
-    def add(made: _P) -> _P:
-        made.name, made.info = name, replace(_info_in_place(name, made), **{**facts, **sets})
-        _PASSES[name] = made
-        return made
-
-    return add
-
-
-def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
-    """Return the info of `made` if it replaces the pass registered as `name`. The replaced pass
-    tells when it runs; decorators of `made` add to that. The constructor receives only the options
-    that it takes."""
-    own, replaced = _own_info(made), _PASSES.get(name, made)
-    if replaced is made:
-        return own
-    given = replaced.info
-    parameters = inspect.signature(made).parameters
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-    return replace(
-        given,
-        takes={key: option for key, option in given.takes.items() if takes_any or key in parameters},
-        refusal="",
-        properties={**given.properties, **own.properties},
-        before=given.before | own.before,
-        depend=given.depend | own.depend,
-        against=given.against | own.against,
-    )
-
-
-def _own_info(made: type[Pass]) -> PassInfo:
-    """Return the facts that inner decorators have already set on that class."""
-    info: PassInfo = made.__dict__.get("info", PassInfo())
-    return info
-
-
-def _constrain(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
-    if kind not in _KINDS:
-        raise CompileError(f"passes have no constraint {kind!r}; they have {', '.join(_KINDS)}")
-
-    def add(made: _P) -> _P:
-        info = _own_info(made)
-        made.info = replace(info, **{kind: getattr(info, kind) | frozenset(names)})
-        return made
-
-    return add
-
-
-def refuse_pass(name: str, reason: str, **facts: Any) -> None:
-    """Register a pass of the real tool that is unsupported here. `reason` says why; `facts` say
-    where it would run and which option would enable it."""
-    made = type(name, (RefusedPass,), {"__doc__": f"Refused: {reason}."})
-    register(name, refusal=reason, **facts)(made)
-
-
-class RefusedPass(Pass):
-    """Pass of the real tool that is unsupported here. It can be created and listed."""
-
-    def run(self, _model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raise CompileError with the reason."""
-        raise CompileError(f"pass {self.name!r} does not run here: {self.info.refusal}")
-
-
-def find_pass(name: str) -> type[Pass]:
-    """Return the class of a pass. Raise CompileError for a name that is not registered."""
-    known = get_all_named_subclasses(Pass)
-    if name not in known:
-        raise CompileError(f"pass {name!r} is not registered; known are {', '.join(sorted(known))}")
-    found = known[name]
-    if name in _PASSES and found is not _PASSES[name] and "info" not in found.__dict__:
-        found.name, found.info = name, _info_in_place(name, found)
-    return found
-
-
-def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
-    """Return a new pass with these arguments.
-
-    Raises CompileError for a name that is not registered, for arguments that the pass does not
-    take, and for missing arguments.
-    """
-    found = find_pass(name)
-    signature = inspect.signature(found)
-    try:
-        signature.bind(*arguments, **options)
-    except TypeError as error:
-        listed = ", ".join(signature.parameters) or "none"
-        step = "; it is a step of the compiler's own" if found.info.stage is Stage.LOWERING else ""
-        raise CompileError(f"pass {name!r}: {error}; its arguments are {listed}{step}") from None
-    return found(*arguments, **options)
-
-
-def get_registered_passes() -> dict[str, type[Pass]]:
-    """Return all passes by name."""
-    return get_all_named_subclasses(Pass)
-
-
-def get_typed_registered_passes(kind: Any) -> dict[str, type[Pass]]:
-    """Return the passes whose property `type` is `kind`, by name."""
-    found = get_registered_passes()
-    return {name: each for name, each in found.items() if each.info.properties.get("type") == kind}
+import sys
+
+from poprt.rewrite import base
+from poprt.rewrite.base import (
+    ImmutablePass,
+    Pass,
+    PassInfo,
+    Stage,
+    find_pass,
+    get_all_named_subclasses,
+    get_pass,
+    get_registered_passes,
+    get_typed_registered_passes,
+    override_register,
+    register,
+)
+
+__all__ = [
+    "ImmutablePass",
+    "Pass",
+    "PassInfo",
+    "Stage",
+    "find_pass",
+    "get_all_named_subclasses",
+    "get_pass",
+    "get_registered_passes",
+    "get_typed_registered_passes",
+    "override_register",
+    "register",
+]
+
+sys.modules[__name__] = base

@@ -19,7 +19,7 @@ from simipu.errors import DeviceLostError, LoadTimeoutError
 from poprt.calibration.parting import iter_chunks
 from poprt.calibration.samples import iter_batches
 from poprt.calibration.sides import Side
-from poprt.constants import MIN_CONSTANT_BYTES, take_weights
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
 
 Array = npt.NDArray[Any]
 _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)

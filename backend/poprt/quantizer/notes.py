@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 from simipu import CompileError
 
-from poprt.passes.precision import Fp8Params
+from poprt.passes.precision.eight_bits import Fp8Params
 
 _PARAMS, _SKIP = "poprt.fp8_params", "poprt.fp8_skip_op_names"
 _NAMES = {"fp8_params": _PARAMS, "fp8_skip_op_names": _SKIP}

@@ -19,7 +19,7 @@ from simipu import CompileError
 from poprt.calibration.samples import Data, read_samples
 from poprt.calibration.statistics import HalfCounts, Moments
 from poprt.passes import PassManager, get_pass
-from poprt.passes.precision import Fp8Params, Product, find_products
+from poprt.passes.precision.eight_bits import Fp8Params, Product, find_products
 from poprt.quantizer.activations import iter_activations
 from poprt.quantizer.gptq import Adjusted, Hessian, Layout, adjust
 from poprt.quantizer.notes import Notes

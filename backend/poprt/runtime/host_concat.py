@@ -12,7 +12,7 @@ import numpy as np
 from model_runtime import ModelRuntimeError, OutputFutureMemory
 
 from poprt._names import sHostConcatRunnerConfig
-from poprt.executable import Executable
+from poprt.compile.executable import Executable
 from poprt.runtime.config import LightRunnerConfig
 from poprt.runtime.descriptions import DataDesc
 from poprt.runtime.runners import Array, Arrays, LightRunner

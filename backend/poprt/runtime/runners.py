@@ -14,7 +14,7 @@ from model_runtime import OutputFutureMemory, OutputMemory, RequestTracepoint
 from simipu import CompileError
 
 import popef
-from poprt.executable import Executable
+from poprt.compile.executable import Executable
 from poprt.runtime.config import LightRunnerConfig, RuntimeConfig
 from poprt.runtime.descriptions import DataDesc
 from poprt.runtime.pack_flow import PackFlow

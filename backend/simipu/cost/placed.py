@@ -1,5 +1,5 @@
 """Placement of a placed graph: which IPU runs each node, and which receives each input.
-`poprt.passes.lowering` places the nodes."""
+`poprt.passes.lowering.placed` places the nodes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from poplar_triton.tfserving.local import LocalModels, Retries
 from poplar_triton.tfserving.models import ModelSpec, State, VersionStatus
 from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
 from poprt import Compiler, CompilerOptions
-from poprt.converter import MFConverter
+from poprt.compile.converter import MFConverter
 from sample_models import gather_model, linear_model, loudness_model, make_model, steps_model
 from serving_calls import PlayedCall
 

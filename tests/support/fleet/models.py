@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from life_cycle_models import SYNCHRONOUS, WIDTH, exchange, scale_model
 from poprt import Compiler, Converter
-from poprt.triton_model import write_triton_model
+from poprt.triton.model_folder import write_triton_model
 
 Array = npt.NDArray[Any]
 

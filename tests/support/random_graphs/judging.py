@@ -19,7 +19,7 @@ import numpy as np
 from model_runtime import ModelRunner, ModelRunnerConfig
 from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.executable import Executable
+from poprt.compile.executable import Executable
 from simipu import CompileError, GraphOptions, SimIpuError
 from simipu.computed import ORT_ERRORS, Lowered, lower_program
 from simipu.isolation import open_lowered

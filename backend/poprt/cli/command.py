@@ -1,0 +1,407 @@
+"""The `poprt` command: the real tool's options, and our own `--triton_model_dir`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnxgraph import ModelWriter, find_inputs, write_with_data
+from simipu import SimIpuError, register_library
+from simipu.errors import CompileError
+from simipu.target import DEFAULT_CHIP, find_target
+
+from popef._tools.arguments import split_names
+from popef._tools.console import UsageError, print_line, run
+from popef._tools.staging import Staging
+from poprt.calibration import read_calibration_data
+from poprt.cli.arguments import read_pass_options
+from poprt.cli.parser import REFUSED, make_parser, make_tf2onnx_parser
+from poprt.cli.running import time_runs
+from poprt.cli.supervision import supervised
+from poprt.cli.yaml_file import read_arguments, read_sharding
+from poprt.compile.capacity import check_weights
+from poprt.compile.compiler import Compiler
+from poprt.compile.converter import Converter, MFConverter, Sharder
+from poprt.compile.executable import Executable
+from poprt.compile.prepared import cost_options
+from poprt.frontend.extensions import load_extensions
+from poprt.frontend.frontends import Frontend, get_frontend
+from poprt.options import CompilerOptions
+from poprt.passes import get_pass, get_registered_passes
+from poprt.passes.precision.comparison import LOG_NAME as COMPARE_LOG
+from poprt.passes.precision.comparison import layer_precision_compare
+from poprt.profiling.profile import make_profile
+from poprt.profiling.table import print_profile
+from poprt.quantizer import quantize
+from poprt.quantizer.quantizer import LOG_NAME as QUANTIZE_LOG
+from poprt.quantizer.quantizer import PRECISIONS as QUANTISED
+from poprt.terminal import configure_logging, make_console
+from poprt.triton.model_folder import ModelFolder, note_executable, stage_executable
+from poprt.triton.version import NewVersion
+
+_TF2ONNX = "tf2onnx"
+"""Name of the real tool's sub-command, which comes last on the command line."""
+_DTYPES = {"float": "float32", "double": "float64"}
+"""NumPy's type names, as the real tool prints them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = make_parser()
+    parser.set_defaults(run=_begin, own_process=arguments is None, given=given, tf2onnx=None, fused=[])
+    if _TF2ONNX in given:
+        place = given.index(_TF2ONNX)
+        converting, given = given[place + 1 :], given[:place]
+        parser.set_defaults(tf2onnx=make_tf2onnx_parser().parse_args(converting), given=given)
+    return run(parser, given, (SimIpuError,))
+
+
+def _begin(options: argparse.Namespace) -> int:
+    """Complete and check the options, then run the command."""
+    if options.config_yaml is not None:
+        words, models = read_arguments(options.config_yaml, options.parser)
+        guard, own_process, given = options.guard, options.own_process, options.given
+        options = options.parser.parse_args([*words, *given])
+        options.guard, options.own_process = guard, own_process
+        options.fused = [options.parser.parse_args([*words, *model, *given]) for model in models]
+    configure_logging("poprt", options.logging_level)
+    for each in (options, *options.fused):
+        _refuse(each)
+    if options.list_all_passes:
+        _load_extensions(options)
+        for name in sorted(get_registered_passes()):
+            print_line(name)
+        return 0
+    _check(options)
+    if options.manual_sharding_config is not None:
+        options.sharding = read_sharding(options.manual_sharding_config)
+    options.made_compiler_options = _compiler_options(options)
+    for each in options.fused or [options]:
+        each.source = _source(each)
+    return supervised(_run)(options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise UsageError if options contradict or require each other."""
+    if options.input_model is None and not options.fused:
+        raise UsageError("the following arguments are required: -i/--input_model")
+    if options.only_manual_sharding and options.manual_sharding_config is None:
+        raise UsageError("--only_manual_sharding needs --manual_sharding_config, a YAML file")
+    if options.fused:
+        _check_fused(options)
+    if options.new_version and not options.triton_model_dir:
+        raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
+    if options.queue_timeout_ms is not None and not options.triton_model_dir:
+        raise UsageError("--queue_timeout_ms needs --triton_model_dir, whose config.pbtxt gets it")
+    _check_calibration(options)
+
+
+def _check_fused(options: argparse.Namespace) -> None:
+    """Raise UsageError for options that do not work with models to fuse."""
+    if not options.export_popef and not options.triton_model_dir:
+        raise UsageError("model_fusion needs export_popef: True: a fused model is run from its PopEF file")
+    if options.manual_sharding_config is not None:
+        raise UsageError(
+            "model_fusion and manual_sharding_config do not go together: shard the models before"
+        )
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    """Raise UsageError, naming the option, for options that are not supported here."""
+    for name, reason in REFUSED.items():
+        if getattr(options, name):
+            raise UsageError(f"--{name} is refused: {reason}")
+
+
+def _source(options: argparse.Namespace) -> Frontend:
+    """Return the front end of the model.
+
+    The TensorFlow front end looks for its packages and the model immediately.
+    """
+    if options.framework != "tensorflow":
+        if options.tf2onnx is not None:
+            raise UsageError(f"{_TF2ONNX} belongs to --framework tensorflow, found {options.framework!r}")
+        return get_frontend(options.input_model, options.framework)
+    converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
+    named = {name: value for name, value in vars(converting).items() if name != "parser"}
+    # A folder can only be a SavedModel, whether the option is given or not.
+    named["saved_model"] |= options.input_model.is_dir()
+    return get_frontend(options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named)
+
+
+def _check_calibration(options: argparse.Namespace) -> None:
+    """Raise UsageError for 8-bit options with other precisions, or calibration without data."""
+    asked = options.calibration_with_data, options.precision_compare
+    for name, given in zip(("calibration_with_data", "precision_compare"), asked, strict=True):
+        if given and options.precision not in QUANTISED:
+            raise UsageError(
+                f"--{name} needs --precision {' or '.join(QUANTISED)}, found {options.precision}"
+            )
+    if options.calibration_with_data and options.data_preprocess is None:
+        raise UsageError("--calibration_with_data needs --data_preprocess, samples of the model's inputs")
+    if options.num_of_layers_keep_fp16 and not options.calibration_with_data:
+        raise UsageError("--num_of_layers_keep_fp16 needs --calibration_with_data, which finds their losses")
+
+
+def _quantise(
+    converted: onnx.ModelProto, whole: onnx.ModelProto | None, options: argparse.Namespace
+) -> onnx.ModelProto:
+    """Return the converted model after quantization and comparison, as far as the options request
+    them.
+
+    Quantization finds the formats and scales. The comparison is with the model in float.
+    """
+    if options.calibration_with_data:
+        converted = quantize(
+            converted,
+            options.input_model,
+            options.output_dir,
+            options.data_preprocess,
+            options.precision,
+            options.calibration_loss_type,
+            options.num_of_layers_keep_fp16,
+        )
+        print_line(f"wrote {options.output_dir / QUANTIZE_LOG}")
+    if options.precision_compare and whole is not None:
+        layer_precision_compare(whole, converted, options.data_preprocess, options.output_dir)
+        print_line(f"wrote {options.output_dir / COMPARE_LOG}")
+    return converted
+
+
+def _load_extensions(options: argparse.Namespace) -> None:
+    for name in ("custom_pass_config", "custom_shape_inference"):
+        load_extensions(f"--{name}", split_names(getattr(options, name)))
+    for library in options.custom_ort_library:
+        register_library(library)
+
+
+def _run(options: argparse.Namespace) -> int:
+    _load_extensions(options)
+    if options.show:
+        for each in options.fused or [options]:
+            _show(each.source.open_model())
+        return 0
+    if options.only_manual_sharding:
+        _write_model(_shard(options.source.open_model(), options), options)
+        return 0
+    model_dir = options.triton_model_dir
+    kind = NewVersion if options.new_version else ModelFolder
+    settings = {name: getattr(options, name) for name in ("overwrite_config", "queue_timeout_ms")}
+    with kind(model_dir, **settings) if model_dir else nullcontext() as folder:
+        _convert(options, options.made_compiler_options, folder)
+    return 0
+
+
+def _convert(
+    options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None
+) -> None:
+    compiling = options.export_popef or options.run_model or folder is not None
+    given = options.fused or [options]
+    found = [_convert_model(each, compiler_options, compiling) for each in given]
+    converted, whole = found[0]
+    if options.fused:
+        converted, whole = _fuse(found)
+    compiled = _compile(converted, whole, options, compiler_options) if compiling else None
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    if options.output_model or not compiling:
+        _write_model(converted, options)
+    if compiled is not None:
+        _write(compiled, options, compiler_options, options.output_dir, folder)
+    for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
+        target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
+        profile = make_profile(
+            each.input_model.stem, each.precision, model, target, cost_options(compiler_options)
+        )
+        print_profile(profile, make_console())
+
+
+def _convert_model(
+    options: argparse.Namespace, compiler_options: CompilerOptions, compiling: bool
+) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    """Return the converted model, and the model before its precision was converted.
+
+    The second is None if the precision was not converted.
+    """
+    model = options.source.open_model()
+    if options.show_io_stat:
+        get_pass("model_io_info_stat")(model)
+    target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
+    if compiling and not options.remove_outputs:
+        check_weights(
+            model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
+        )
+    beside = compiling or options.precision_compare
+    converted, whole = _converter(options).convert_beside_float(model, beside=beside)
+    converted = _quantise(converted, whole, options)
+    return _shard(converted, options) if options.manual_sharding_config else converted, whole
+
+
+def _fuse(
+    found: Sequence[tuple[onnx.ModelProto, onnx.ModelProto | None]],
+) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    fused = MFConverter().convert([converted for converted, _ in found])
+    if all(whole is None for _, whole in found):
+        return fused, None
+    return fused, MFConverter().convert([whole or converted for converted, whole in found])
+
+
+def _shard(model: onnx.ModelProto, options: argparse.Namespace) -> onnx.ModelProto:
+    return Sharder(*options.sharding).run(model)
+
+
+def _write_model(model: onnx.ModelProto, options: argparse.Namespace) -> None:
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    default = "model_fusion.onnx" if options.fused else f"{options.input_model.name}.optimized.onnx"
+    path = options.output_dir / (options.output_model or default)
+    _save(model, path)
+    print_line(f"wrote {path}")
+
+
+def _save(model: onnx.ModelProto, path: Path) -> None:
+    """Write the model to `path`.
+
+    If the model is larger than protobuf allows, its weights are written to a second file next to
+    it. Each weight is loaded only when it is written.
+    """
+    writer = ModelWriter(model)
+    with Staging() as staging:
+        if writer.size <= onnx.checker.MAXIMUM_PROTOBUF:
+            writer.write(staging.open(path))
+            return
+        data = path.with_name(f"{path.name}.data")
+        beside = staging.open(data)  # it must exist before the file that refers to it
+        write_with_data(model, staging.open(path), beside, data.name)
+
+
+def _compile(
+    converted: onnx.ModelProto,
+    whole: onnx.ModelProto | None,
+    options: argparse.Namespace,
+    compiler_options: CompilerOptions,
+) -> Executable:
+    data = read_calibration_data(options.data_preprocess) if options.data_preprocess else None
+    axis = options.batch_axis or 0
+    return Compiler.compile(
+        converted, None, compiler_options, batch_axis=axis, float_model=whole, calibration_data=data
+    )
+
+
+def _write(
+    compiled: Executable,
+    options: argparse.Namespace,
+    compiler_options: CompilerOptions,
+    output_dir: Path,
+    folder: ModelFolder | None,
+) -> None:
+    lines = []
+    if options.export_popef:
+        with Staging() as staging:
+            stage_executable(staging, compiled, output_dir)
+        note_executable(compiled, output_dir)
+        lines += [
+            f"wrote {output_dir / name}"
+            for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
+        ]
+    if folder is not None:
+        lines += folder.write(compiled)
+    target = compiled.executable.target
+    microseconds = target.seconds(compiled.cycles) * 1e6
+    subject = f"{target.title}, {options.precision}, {compiler_options.partials_type} partials"
+    lines.append(f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
+    if compiled.findings.comparison is not None:
+        lines.append(compiled.findings.comparison.describe())
+    if compiled.rows.dependence and not options.fused:
+        lines.append(
+            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The "
+            "compiled batch is always computed whole, for one request at a time; --batch_size 1 makes a "
+            "model whose requests may have any number of rows"
+        )
+    if options.run_model:
+        lines += [*time_runs(compiled).describe(), "(on this machine's CPU; the chip is modelled above)"]
+    for line in lines:
+        print_line(line)
+
+
+def _show(model: onnx.ModelProto) -> None:
+    for kind, values in (("Input", find_inputs(model.graph)), ("Output", model.graph.output)):
+        for value in values:
+            tensor = value.type.tensor_type
+            dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+            sizes = ", ".join(str(dim.dim_value) for dim in tensor.shape.dim)
+            print_line(f"{kind} {value.name}: dtype - {_DTYPES.get(dtype, dtype)}, shape - [{sizes}]")
+
+
+def _converter(options: argparse.Namespace) -> Converter:
+    return Converter(
+        input_shape=dict(options.input_shape),
+        convert_version=options.convert_version,
+        precision=options.precision,
+        checkpoints=split_names(options.checkpoints),
+        eightbitsio=options.eightbitsio,
+        fp16_skip_op_names=split_names(options.fp16_skip_op_names),
+        check=options.check,
+        pack_args=dict(options.pack_args) or None,
+        fp8_skip_op_names=split_names(options.fp8_skip_op_names),
+        fp8_params=options.fp8_params,
+        quantize=options.calibration_with_data,
+        merge_moe=options.merge_moe,
+        max_tensor_size=options.max_tensor_size,
+        infer_shape_ahead=options.infer_shape_ahead,
+        enable_avoid_overflow_patterns=options.enable_avoid_overflow_patterns,
+        disable_progress_bar=options.disable_compilation_progress_bar,
+        batch_size=options.batch_size,
+        batch_axis=options.batch_axis,
+        remove_outputs=split_names(options.remove_outputs),
+        fold_periodic_initializer=options.fold_periodic_initializer,
+        merge_if_with_same_cond=options.merge_if_with_same_cond,
+        apply_hcsr=options.apply_hcsr or None,
+        fix_inputs=dict(options.fix_input),
+        **read_pass_options(options),
+    )
+
+
+def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
+    values: dict[str, Any] = {**_popart_options(options), **dict(options.compiler_options)}
+    named = {
+        "ipu_version": options.ipu_version,
+        "available_memory_proportion": options.available_memory_proportion,
+        "batches_per_step": options.batches_per_step,
+        "num_io_tiles": options.num_io_tiles,
+        "allow_out_of_memory": options.allow_out_of_memory or None,
+        "only_ipu_operators": options.only_ipu_operators or None,
+        "skip_dry_run": options.skip_dry_run or None,
+        "show_compilation_progress_bar": False if options.disable_compilation_progress_bar else None,
+    }
+    for name, value in named.items():
+        if value is not None:
+            values.setdefault(name, value)
+    try:
+        return CompilerOptions.from_dict(values)
+    except CompileError as error:
+        raise UsageError(str(error)) from error
+
+
+def _popart_options(options: argparse.Namespace) -> dict[str, str]:
+    """Return the PopART SessionOptions that CompilerOptions also has; warn of the others."""
+    known = {entry.name for entry in dataclasses.fields(CompilerOptions)}
+    found = {}
+    for name, value in options.popart_options:
+        snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+        if snake in known:
+            found[snake] = value
+        else:
+            logging.getLogger("poprt").warning("--popart_options %s changes nothing here", name)
+    return found
+
+
+if __name__ == "__main__":  # older scripts call `python -m poprt.cli.command`
+    sys.exit(main())

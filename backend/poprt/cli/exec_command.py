@@ -1,0 +1,212 @@
+"""The `poprt_exec` command, whose only sub-command runs a PopEF file on random data.
+
+Options and figures are the real tool's; the figures are measured on this machine's CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from model_runtime import ModelRuntimeError
+from simipu import SimIpuError
+
+from popef._tools.arguments import Parser, count, positive
+from popef._tools.console import print_line, run
+from poprt.cli.parser import describe_version
+from poprt.runtime import (
+    DataDesc,
+    HostConcatRunner,
+    HostConcatRunnerConfig,
+    LightRunner,
+    LightRunnerConfig,
+    PackRunnerConfig,
+    Runner,
+    RuntimeConfig,
+)
+
+_WARM_UP = 10
+_EXAMPLES = (
+    "poprt_exec poprt_run_popef --popef executable.popef --iteration 1000 --numThreads 3",
+    "poprt_exec poprt_run_popef --popef packed.popef --runner packRunner --numThreads 12 --maxValidNum 10 "
+    "--packTimeout 2000 --dynamicInputName input_ids --maskName attention_mask --batchSize 1",
+)
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Inputs and outputs of one request."""
+
+    inputs: Sequence[DataDesc]
+    outputs: Sequence[DataDesc]
+    mask: str = ""
+    dynamic: Sequence[str] = ()
+    """Names of the inputs that have the length of a sample."""
+
+    def make(self, seed: int) -> tuple[Arrays, Arrays]:
+        """Return random inputs, and zeros for the outputs."""
+        rng = np.random.default_rng(seed)
+        places = next((each.shape[-1] for each in self.inputs if each.name in self.dynamic), 1)
+        length = int(rng.integers(1, places + 1))
+        inputs = {
+            each.name: _make_up(each, rng, length if each.name in self.dynamic else None, self.mask)
+            for each in self.inputs
+        }
+        return inputs, {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in self.outputs}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return run(make_parser(), given, (SimIpuError, ModelRuntimeError))
+
+
+def make_parser() -> Parser:
+    """Return the parser of `poprt_exec`."""
+    parser = Parser(prog="poprt_exec", version=describe_version(), examples=_EXAMPLES)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser("poprt_run_popef", help="run a PopEF file on made-up data")
+    add = command.add_argument
+    command.add_path("--popef", type=Path, required=True, metavar="FILE", help="what to run")
+    add("--runner", choices=tuple(_OPENERS), default="modelRunner", help="default: %(default)s")
+    add(
+        "--iteration",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="requests of a thread (default: %(default)s)",
+    )
+    add("--numThreads", type=positive, default=3, metavar="N", help="threads (default: %(default)s)")
+    add("--index", type=count, metavar="N", help="of a fused model: the model to run")
+    add("--maxValidNum", type=count, default=0, metavar="N", help="packRunner: most samples of a run")
+    add("--packTimeout", type=count, default=0, metavar="US", help="packRunner: wait for more, in us")
+    add("--dynamicInputName", default="", metavar="NAME", help="packRunner: the input of a sample's length")
+    add("--maskName", default="", metavar="NAME", help="packRunner: the mask, in which samples are numbered")
+    add("--batchSize", type=positive, metavar="N", help="rows of a request (default: the compiled batch)")
+    command.set_defaults(run=_run)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    runner, feed = _OPENERS[options.runner](options)
+    if options.index is not None:
+        feed = _choose(feed, options.index)
+    for line in _time(runner, feed, options.iteration, options.numThreads, options.batchSize):
+        print_line(line)
+    return 0
+
+
+def _open_model(options: argparse.Namespace) -> tuple[Runner, Feed]:
+    config = RuntimeConfig()
+    config.validate_io_params = options.index is None
+    config.batching_dim = config.batching_dim if options.batchSize is None else 0
+    return _feed_all(Runner(options.popef, config), options.batchSize)
+
+
+def _open_light(options: argparse.Namespace) -> tuple[Runner, Feed]:
+    return _feed_all(LightRunner(options.popef, LightRunnerConfig()), None)
+
+
+def _open_host_concat(options: argparse.Namespace) -> tuple[Runner, Feed]:
+    return _feed_all(HostConcatRunner(options.popef, HostConcatRunnerConfig()), None)
+
+
+def _open_pack(options: argparse.Namespace) -> tuple[Runner, Feed]:
+    config = PackRunnerConfig(options.packTimeout, options.maxValidNum, options.dynamicInputName)
+    if options.maskName:
+        config.enable_input_single_row_mode(options.maskName)
+    runner = Runner(options.popef, config)
+    inputs = runner.get_execute_inputs()
+    name = options.dynamicInputName or inputs[0].name
+    shape = next(each.shape for each in inputs if each.name == name)
+    dynamic = [each.name for each in inputs if each.shape[:2] == shape[:2]]
+    return runner, Feed(inputs, runner.get_execute_outputs(), options.maskName, dynamic)
+
+
+_OPENERS = {
+    "modelRunner": _open_model,
+    "lightRunner": _open_light,
+    "hostConcatRunner": _open_host_concat,
+    "packRunner": _open_pack,
+}
+
+
+def _feed_all(runner: Runner, rows: int | None) -> tuple[Runner, Feed]:
+    inputs, outputs = runner.get_execute_inputs(), runner.get_execute_outputs()
+    for each in (*inputs, *outputs):
+        if rows is not None and each.shape:
+            each.shape[0] = rows
+    return runner, Feed(inputs, outputs)
+
+
+def _choose(feed: Feed, index: int) -> Feed:
+    """Return the inputs and outputs of one model of a fused one; the runner adds the index."""
+    prefix = f"graph{index}/"
+    inputs = [each for each in feed.inputs if each.name.startswith(prefix)]
+    outputs = [each for each in feed.outputs if each.name.startswith(prefix)]
+    if not outputs:
+        known = ", ".join(each.name for each in feed.outputs)
+        raise ModelRuntimeError(f"--index {index}: the file has no output {prefix}..., only {known}")
+    return Feed(inputs, outputs)
+
+
+def _make_up(
+    described: DataDesc, rng: np.random.Generator, length: int | None, mask: str
+) -> npt.NDArray[Any]:
+    shape = described.shape if length is None else [length, *described.shape[2:]]
+    dtype = described.numpy_data_type()
+    if described.name == mask:
+        return np.ones(shape, dtype)
+    # Only 0 and 1: they are valid indices of any table.
+    drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
+    return np.asarray(drawn).astype(dtype)
+
+
+def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int | None) -> list[str]:
+    """Send `iterations` requests from each of `threads` threads and return the figures.
+
+    Some warm-up requests come first.
+    """
+    fed = [feed.make(seed) for seed in range(threads)]
+    for future in [runner.execute_async(*feed.make(seed)) for seed in range(_WARM_UP)]:
+        future.wait()
+
+    def ask(arrays: tuple[Arrays, Arrays]) -> list[float]:
+        taken = []
+        for _ in range(iterations):
+            start = time.perf_counter()
+            runner.execute(*arrays)
+            taken.append(time.perf_counter() - start)
+        return taken
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        taken = np.array([each for found in pool.map(ask, fed) for each in found])
+    seconds = time.perf_counter() - start
+    batch = rows or min((each.shape[0] for each in feed.inputs if each.shape), default=1)
+    batch = 1 if feed.dynamic else batch
+    return _describe(taken * 1e3, seconds, batch)
+
+
+def _describe(taken_ms: npt.NDArray[Any], seconds: float, batch: int) -> list[str]:
+    """Return the figures of a runner's published example, in its words where they are known."""
+    figures: Mapping[str, str] = {
+        "Max latency": f"{taken_ms.max():.3f} ms",
+        "Min latency": f"{taken_ms.min():.3f} ms",
+        "Average latency": f"{taken_ms.mean():.3f} ms",
+        "P99 latency": f"{np.percentile(taken_ms, 99):.3f} ms",
+        "Iterations": f"{len(taken_ms)}",
+        "Batch size": f"{batch}",
+        "Total time": f"{seconds * 1e3:.3f} ms",
+        "Throughput": f"{batch * len(taken_ms) / seconds:.1f} samples/s",
+    }
+    return [f"{name}: {value}" for name, value in figures.items()]

@@ -1,0 +1,1 @@
+"""Compilation: the converter, which prepares a model, and the compiler, which makes an executable of it."""

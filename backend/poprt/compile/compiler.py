@@ -1,0 +1,163 @@
+"""Compiler: turns a converted ONNX model into an executable with its metadata and any streamed
+weights.
+
+The implementation is in `poprt.compile.prepared`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+from onnxgraph import remember_inferences
+from onnxgraph.weights import has_data
+from rich.console import Console
+from simipu import CompileError
+from simipu.fixing import read_static
+from simipu.target import DEFAULT_CHIP, find_target
+
+from poprt import pipeline
+from poprt.compile.cache import EngineCache
+from poprt.compile.capacity import check_weights
+from poprt.compile.executable import Executable
+from poprt.compile.fused import check_fusion, compile_fused
+from poprt.compile.fusion import is_fused, split_models
+from poprt.compile.prepared import CalibrationRun, compile_model, cost_options
+from poprt.compile.programs import MAIN_PROGRAM
+from poprt.frontend.frontends import Model, read_model
+from poprt.options import CompilerOptions, take_io_tiles
+from poprt.passes import PassManager
+from poprt.passes.precision.floats import is_half
+from poprt.profiling.profile import make_profile
+from poprt.profiling.table import print_profile
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
+from poprt.terminal import show_progress
+
+__all__ = ["Compiler", "CompilerOptions", "Executable"]
+
+_WHOLE = 100
+"""Total that `compilation_progress_logger` receives, as in the real tool."""
+_REPORT_WIDTH = 140
+"""Number of columns of a summary report."""
+
+
+class Compiler:
+    """Compiler with the real tool's interface: methods are static and take options last."""
+
+    @staticmethod
+    def compile(
+        model: Model,
+        outputs: Collection[str] | None = None,
+        options: CompilerOptions | None = None,
+        *,
+        batch_axis: int = 0,
+        float_model: onnx.ModelProto | None = None,
+        calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
+    ) -> Executable:
+        """Compile a converted model (every shape static), or its ONNX file or bytes.
+
+        `outputs` names the outputs to keep; None keeps all. `batch_axis` is the axis of the batch
+        in all inputs.
+
+        A model in half is run once, with `calibration_data` (rows by input name) or random inputs,
+        and compared with `float_model`. That is the same model before its precision was converted;
+        None means the model itself without any rounding. A warning lists nodes whose results
+        overflow and outputs that differ.
+
+        A fused model (MFConverter) is compiled model by model, with all their outputs, into one
+        executable. With `enable_engine_caching` a cached executable is read instead of compiling
+        again. Raises CompileError naming the node, its operator and the reason.
+        """
+        options = options or CompilerOptions()
+        options.check()
+        loaded = read_model(model)
+        options = take_io_tiles(loaded, options)
+        calibration = CalibrationRun(float_model, outputs, calibration_data)
+        missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
+        if missing is not None:
+            raise CompileError(
+                f"weight {missing!r} has no data; a model without its weights can be profiled, but not "
+                "compiled"
+            )
+        target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
+        check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
+        light, weights = take_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
+        cache = EngineCache.of(options, light, weights, outputs, batch_axis)
+        if cache is not None and (found := cache.find()) is not None:
+            found.appendOpaqueBlobs(options.opaque_blobs)
+            return found
+        parts = split_models(light)
+        check_fusion(parts, outputs, options)
+        with remember_inferences(), _progress(options, max(1, len(parts))) as on_step:
+            passes = pipeline.preparation(pipeline.PreparationOptions(outputs, options.only_ipu_operators))
+            parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
+            how = (weights, target, options, batch_axis, calibration, on_step)
+            compiled = compile_fused(parts, *how) if is_fused(loaded) else compile_model(parts[0], *how)
+        if cache is not None:
+            cache.keep(compiled)
+        return compiled
+
+    @staticmethod
+    def compile_and_export(
+        model: Model,
+        outputs: Collection[str] | None,
+        filename: str | Path,
+        options: CompilerOptions | None = None,
+    ) -> None:
+        """Compile the model and write the PopEF file `filename`, including streamed weights."""
+        Compiler.compile(model, outputs, options).export(filename)
+
+    @staticmethod
+    def compile_and_get_summary_report(
+        model: Model,
+        outputs: Collection[str] | None = None,
+        options: CompilerOptions | None = None,
+        reset_profile: bool = True,  # noqa: ARG004
+    ) -> str:
+        """Compile the model and return a report on the time and memory of a batch, by operator,
+        cause and node.
+
+        All figures are modelled; the real tool returns Poplar's text. A fused model gets a report
+        for each of its models. Each compilation is profiled anew, whatever `reset_profile` says.
+        """
+        options = options or CompilerOptions()
+        compiled = Compiler.compile(model, outputs, options)
+        main = compiled.executable.program(MAIN_PROGRAM)
+        target = compiled.executable.target
+        report = io.StringIO()
+        console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
+        for program in main.branches or [main]:
+            graph = read_static(program)
+            precision = "fp16" if is_half(graph) else "fp32"
+            stem = Path(model).stem if isinstance(model, (str, Path)) and not main.branches else ""
+            name = stem or graph.graph.name or "model"
+            print_profile(make_profile(name, precision, graph, target, cost_options(options)), console)
+        return report.getvalue()
+
+
+@contextmanager
+def _progress(options: CompilerOptions, models: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that reports each step of compiling `models` models.
+
+    Progress is shown on a terminal and passed to `compilation_progress_logger`.
+    """
+    steps = models * (len(pipeline.PREPARATION) + len(pipeline.Step))
+    done = 0
+    hidden = not options.show_compilation_progress_bar
+    with show_progress("Graph compilation", steps, disabled=hidden) as show:
+
+        def on_step(step: str) -> None:
+            nonlocal done
+            show(step)
+            if options.compilation_progress_logger is not None:
+                options.compilation_progress_logger(_WHOLE * done // steps, _WHOLE)
+            done += 1
+
+        yield on_step
+        if options.compilation_progress_logger is not None:
+            options.compilation_progress_logger(_WHOLE, _WHOLE)

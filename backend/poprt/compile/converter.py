@@ -1,0 +1,251 @@
+"""Converter: turns a trained ONNX model into one that the compiler accepts.
+
+The result is static, folded, and in the chip's types.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnxgraph import remember_inferences
+from onnxgraph.weights import inline, is_lent, lend_weights
+
+from poprt import pipeline
+from poprt.compile.fusion import MFConverter
+from poprt.options import ConverterOptions
+from poprt.passes import Pass, PassManager, Stage, find_pass
+from poprt.passes.lowering.sharding import Sharder
+from poprt.passes.packing.packed_transformer import PackArgs
+from poprt.passes.precision.eight_bits import Fp8Params
+from poprt.quantizer.notes import Notes
+from poprt.terminal import show_progress
+
+__all__ = ["Converter", "MFConverter", "Sharder"]
+
+Names = Collection[str] | str | None
+"""Names as a text separated by commas, or as a collection."""
+OnStep = Callable[[str], None]
+"""Callback that receives the name of each step before it runs."""
+
+
+def _ignore(_step: str) -> None:
+    """Do nothing."""
+
+
+class Converter:
+    """Turns an ONNX model into one that `Compiler` accepts.
+
+    Names, defaults and meanings of the arguments are the real tool's unless stated otherwise. Lists
+    of names may be lists or texts separated by commas; an empty list has no effect.
+
+    input_shape: variable dimensions to fix, by input name; unknown names cause a warning.
+    batch_size, batch_axis: the size and the axis (default 0) of the batch in all inputs.
+    convert_version: target opset; None (the default; the real tool's is 11) keeps the model's
+    opset: ONNX Runtime takes any, but a model in half needs 11. infer_shape_ahead: fold constants
+    and infer shapes before anything else. max_tensor_size: maximum size in bytes of a tensor that
+    folding may make; -1: no limit.
+
+    precision: fp32 (the model's types, which may be half), fp16, fp8 (fp16 with 8-bit operands of
+    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types,
+    fp16_skip_op_names (ours): operators, by their names after conversion, and nodes that stay in
+    fp32 in an fp16 model. enable_avoid_overflow_patterns: float_to_half keeps patterns known to
+    overflow in fp32. fp8_params: formats and scales, see Fp8Params (None: its defaults).
+    fp8_skip_op_names: products that stay in fp16. quantize: leave the model in the form that
+    poprt.quantizer.quantize expects. eightbitsio: 8-bit images.
+
+    checkpoints: inner tensors that become outputs too. remove_outputs: outputs to drop, with
+    everything that only they need. fix_inputs (ours): values by name of inputs that become
+    constants; if they decide an If, only the taken branch is left. check: run the converted model
+    on random data.
+
+    used_passes: additional passes, run in that order after the others; they override disable_*.
+    skip_passes: passes to leave out. disable_fast_norm, enable_erf_gelu, enable_insert_remap
+    (where: remap_mode), enable_compress_pattern, merge_if_with_same_cond,
+    fold_periodic_initializer, serialize_matmul, serialize_matmul_add, merge_matmul,
+    merge_matmul_add, merge_moe, apply_hcsr, pack_args: the passes of docs/passes.md.
+    disable_progress_bar: show no bar on a terminal. logger: logger of the passes.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_shape: Mapping[str, Sequence[int]] | None = None,
+        convert_version: int | None = None,
+        precision: str = "fp32",
+        checkpoints: Names = None,
+        eightbitsio: bool = False,
+        fp16_skip_op_types: Names = None,
+        fp16_skip_op_names: Names = None,
+        skip_passes: Names = None,
+        used_passes: Names = (),
+        check: bool = False,
+        disable_fast_norm: bool = False,
+        pack_args: Mapping[str, Any] | None = None,
+        fp8_skip_op_names: Names = None,
+        fp8_params: str | Sequence[Any] | None = "F143,F143,0,0",
+        quantize: bool = False,
+        enable_insert_remap: bool = False,
+        enable_erf_gelu: bool = False,
+        serialize_matmul: Mapping[str, str] | None = None,
+        serialize_matmul_add: Mapping[str, str] | None = None,
+        merge_matmul: str | None = None,
+        merge_matmul_add: str | None = None,
+        merge_moe: str | None = None,
+        remap_mode: Names = ("after_matmul",),
+        max_tensor_size: int = -1,
+        infer_shape_ahead: bool = False,
+        enable_avoid_overflow_patterns: bool = False,
+        disable_progress_bar: bool = False,
+        batch_size: int | None = None,
+        batch_axis: int | None = None,
+        remove_outputs: Names = (),
+        fold_periodic_initializer: bool = False,
+        enable_compress_pattern: bool = False,
+        merge_if_with_same_cond: bool = False,
+        apply_hcsr: Mapping[str, Any] | Sequence[Sequence[Any]] | None = None,
+        fix_inputs: Mapping[str, Any] | None = None,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.logger = logger or logging.getLogger("poprt")
+        self.disable_progress_bar = disable_progress_bar
+        self.options = ConverterOptions(
+            input_shape=dict(input_shape or {}),
+            convert_version=convert_version,
+            precision=precision or "fp32",
+            checkpoints=_names(checkpoints),
+            eightbitsio=eightbitsio,
+            fp16_skip_op_types=frozenset(_names(fp16_skip_op_types)),
+            fp16_skip_op_names=frozenset(_names(fp16_skip_op_names)),
+            skip_passes=frozenset(_names(skip_passes)),
+            used_passes=_names(used_passes),
+            check=check,
+            disable_fast_norm=disable_fast_norm,
+            pack_args=PackArgs.read(pack_args) if pack_args else None,
+            fp8_params=Fp8Params() if not fp8_params else Fp8Params.parse(fp8_params),
+            fp8_skip_op_names=frozenset(_names(fp8_skip_op_names)),
+            quantize=quantize,
+            enable_insert_remap=enable_insert_remap,
+            remap_mode=_names(remap_mode),
+            enable_erf_gelu=enable_erf_gelu,
+            serialize_matmul=serialize_matmul,
+            serialize_matmul_add=serialize_matmul_add,
+            merge_matmul=merge_matmul,
+            merge_matmul_add=merge_matmul_add,
+            merge_moe=merge_moe,
+            max_tensor_size=max_tensor_size,
+            infer_shape_ahead=infer_shape_ahead,
+            enable_avoid_overflow_patterns=enable_avoid_overflow_patterns,
+            batch_size=batch_size,
+            batch_axis=batch_axis,
+            remove_outputs=frozenset(_names(remove_outputs)),
+            fold_periodic_initializer=fold_periodic_initializer,
+            enable_compress_pattern=enable_compress_pattern,
+            merge_if_with_same_cond=merge_if_with_same_cond,
+            apply_hcsr=_groups(apply_hcsr),
+            fix_inputs=dict(fix_inputs or {}),
+        )
+
+    def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
+        """Return the converted model; `model` itself is not changed.
+
+        Raises CompileError naming what cannot be compiled, and why.
+        """
+        return self.convert_beside_float(model, on_step, beside=False)[0]
+
+    def convert_beside_float(
+        self, model: onnx.ModelProto, on_step: OnStep = _ignore, *, beside: bool = True
+    ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+        """Convert the model like `convert`; also return the model before its precision was
+        converted (ours).
+
+        `Compiler` compares the two. The second is None if the model computes in float, or without
+        `beside`.
+        """
+        passes = pipeline.conversion(self.options, model)
+        before = [each for each in passes if each.info.stage < Stage.PRECISION]
+        after = passes[len(before) :]
+        for each in passes:
+            each.logger = self.logger
+        hidden = self.disable_progress_bar
+        with (
+            show_progress("PopRT conversion", len(pipeline.STEPS), disabled=hidden) as show,
+            remember_inferences(),
+            _begin(model, passes) as own,
+        ):
+            steps = _Steps((show, on_step))
+            converted = PassManager(before).run(own, steps.tell)
+            narrows = beside and any(each.info.stage is Stage.PRECISION for each in after)
+            whole = _end(_copy(converted)) if narrows else None
+            made = _end(PassManager(after).run(converted, steps.tell))
+        if self.options.quantize:
+            Notes.leave(made, self.options.fp8_params, self.options.fp8_skip_op_names)
+        return made, whole
+
+
+def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextManager[onnx.ModelProto]:
+    """Return a copy of the model for the passes.
+
+    Large weights stay where they are. User passes expect them in the initializers, so with such
+    passes they are loaded.
+    """
+    if all(type(each).__module__.startswith("poprt.") for each in passes):
+        return lend_weights(model)
+    own = _copy(model)
+    for tensor in own.graph.initializer:
+        inline(tensor)
+    return nullcontext(own)
+
+
+def _end(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its own weights; weights in files stay there."""
+    for tensor in model.graph.initializer:
+        if is_lent(tensor):
+            inline(tensor)
+    return model
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Reports each of the five steps to the listeners when its first pass runs."""
+
+    listeners: Sequence[OnStep]
+    told: int = 0
+
+    def tell(self, name: str) -> None:
+        """Report the step of the pass that is about to run, unless it is reported already."""
+        stage = find_pass(name).info.stage
+        while self.told < len(pipeline.STEPS) and stage >= pipeline.STEPS[self.told][0]:
+            for listener in self.listeners:
+                listener(pipeline.STEPS[self.told][1])
+            self.told += 1
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Sequence[Sequence[Any]]:
+    """Return groups of inputs as a list.
+
+    A dict has the groups by name, or as the pass's `merged_inputs`.
+    """
+    if isinstance(groups, Mapping):
+        listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
+        return listed
+    return groups or ()
+
+
+def _names(names: Names) -> list[str]:
+    """Return the user's names, without blanks around them.
+
+    They are a text separated by commas, or a collection.
+    """
+    listed = names.split(",") if isinstance(names, str) else names or ()
+    return [stripped for name in listed if (stripped := name.strip())]

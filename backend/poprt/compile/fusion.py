@@ -1,0 +1,265 @@
+"""Model fusion: several models as one; each run computes the model that the input `index` selects.
+
+In ONNX each model is the then-branch of its own If, whose else-branch returns zeros. Weights stay
+in the main graph, and nothing is duplicated. The compiler separates the models again: on the
+simulated chip a run takes the time of one model, and the memory holds the weights and the code of
+all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    Chain,
+    attribute,
+    find_opset,
+    fresh_name,
+    infer_shapes,
+    iter_defined,
+    iter_nodes,
+    rename,
+    used_names,
+)
+from onnxgraph.building import make_identity
+from onnxgraph.edit import without_weights
+from onnxgraph.nodes import STANDARD_DOMAINS, find_inputs
+from onnxgraph.weights import lend_weights
+from simipu import CompileError
+
+import popef
+from poprt.passes import get_pass
+from poprt.rewrite.descriptions import describe_shape
+
+MAX_MODELS = 1024
+"""Maximum number of models in one executable; no chip's memory holds the code of so many."""
+_MARK = "poprt.model_fusion"
+_NUMBER = re.compile("[0-9]{1,5}")
+"""Pattern of the value of the fused model's metadata entry, which is the number of models."""
+_INDEX_TYPE = TensorProto.INT32
+
+
+class MFConverter:
+    """Fuses converted models.
+
+    Each model is converted beforehand by its own `Converter`, in its own precision.
+    """
+
+    def convert(self, models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
+        """Return the fused model, with the inputs `index`, an int32 scalar, `graph0/NAME`,
+        `graph1/NAME` and so on.
+
+        The models must have static shapes and are not changed. Models of older opsets are converted
+        to the newest opset among them. Raises CompileError that names the model.
+        """
+        if not 1 <= len(models) <= MAX_MODELS:
+            raise CompileError(f"expected 1 to {MAX_MODELS} models to fuse, found {len(models)}")
+        for number, model in enumerate(models):
+            if not isinstance(model, onnx.ModelProto):
+                raise CompileError(
+                    f"model {number} to fuse: expected an onnx.ModelProto, found {type(model).__name__}"
+                )
+        opset = max(find_opset(model, 1) for model in models)
+        fused = onnx.ModelProto(ir_version=max(model.ir_version for model in models))
+        fused.graph.name = "model_fusion"
+        fused.graph.input.append(helper.make_tensor_value_info(popef.INDEX, _INDEX_TYPE, []))
+        domains: dict[str, int] = {"": opset}
+        for number, model in enumerate(models):
+            for entry in model.opset_import:
+                if entry.domain not in STANDARD_DOMAINS:
+                    domains[entry.domain] = max(entry.version, domains.get(entry.domain, 0))
+            _add(fused.graph, number, _in_opset(model, opset, number))
+        fused.opset_import.extend(helper.make_opsetid(*entry) for entry in domains.items())
+        helper.set_model_props(fused, {_MARK: str(len(models))})
+        return fused
+
+
+def _in_opset(model: onnx.ModelProto, opset: int, number: int) -> onnx.ModelProto:
+    if find_opset(model, 1) == opset:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    try:
+        return get_pass("convert_version", opset)(copy)
+    except CompileError as error:
+        raise CompileError(
+            f"model {number} to fuse is of opset {find_opset(model, 1)}, the newest of opset {opset}, and "
+            f"all have to be of one: {error}; export them with the same opset"
+        ) from error
+
+
+def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
+    """Add `model` to the fused graph as its model number `number`."""
+    if model.functions:
+        raise CompileError(
+            f"model {number} to fuse brings functions of its own; inline them when exporting it"
+        )
+    graph = without_weights(model, {t.name for t in model.graph.initializer}, as_inputs=False).graph
+    outputs = _find_outputs(model, number)
+    defined = [*iter_defined(graph), *(tensor.name for tensor in model.graph.initializer)]
+    renames = {name: popef.member_name(number, name) for name in defined if name}
+    inner = _name_results(graph, renames)
+    _rename_all(graph, renames, inner, number, {value.name for value in find_inputs(model.graph)})
+    for value in find_inputs(model.graph):
+        _check_static(value, number, "input")
+        _append(fused.input, value, renames[value.name])
+    for tensor in model.graph.initializer:
+        _append(fused.initializer, tensor, renames[tensor.name])
+    taken = helper.make_graph(graph.node, popef.member_name(number, "taken"), [], [])
+    for value in graph.value_info:
+        if value.name in renames and value.name not in inner:
+            _append(taken.value_info, value, renames[value.name])
+    for value in outputs:
+        _append(taken.output, value, inner[value.name])
+        _append(fused.output, value, popef.member_name(number, value.name))
+    _add_branches(fused, number, taken, outputs)
+
+
+def _append(field: Any, message: Any, name: str) -> None:
+    """Append a copy of a value or a weight under another name."""
+    added = field.add()
+    added.CopyFrom(message)
+    added.name = name
+
+
+def _rename_all(
+    graph: onnx.GraphProto, renames: dict[str, str], inner: Mapping[str, str], number: int, inputs: set[str]
+) -> None:
+    """Rename the branch's nodes and their tensors to their names in the fused model."""
+    made = {name for node in graph.node for name in node.output}
+    unmade = [name for name in inner if name not in made]
+    for name in unmade:  # a weight has the output's name
+        if name in inputs:
+            raise CompileError(
+                f"model {number} to fuse: {name!r} is an input and an output, which no tensor of a fused "
+                "model can be; put an Identity between them"
+            )
+        renames[name] += "@weight"
+    rename(graph, renames | {name: result for name, result in inner.items() if name in made})
+    for node in iter_nodes(graph):
+        node.name = popef.member_name(number, node.name or next(filter(None, node.output), node.op_type))
+    graph.node.extend(make_identity(renames[name], inner[name], inner[name]) for name in unmade)
+
+
+def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of results inside the branch; outside they have the outputs' names."""
+    known = set(renames.values())
+    names: dict[str, str] = {}
+    for value in graph.output:
+        if value.name in names or value.name not in renames:
+            raise CompileError(f"output {value.name!r} of a model to fuse is there twice, or made by no node")
+        names[value.name] = fresh_name(f"{renames[value.name]}@taken", known)
+    return names
+
+
+def _find_outputs(model: onnx.ModelProto, number: int) -> list[onnx.ValueInfoProto]:
+    """Return the outputs with inferred types and shapes; the declared ones may be wrong."""
+    with lend_weights(model) as light:
+        inferred = infer_shapes(get_pass("forget_declared_shapes")(light)).graph
+    for value in inferred.output:
+        _check_static(value, number, "output")
+    return list(inferred.output)
+
+
+def _check_static(value: onnx.ValueInfoProto, number: int, kind: str) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        raise CompileError(
+            f"model {number} to fuse: {kind} {value.name!r} has shape {describe_shape(value)}; convert each "
+            "model with a Converter that is given its input_shape before they are fused"
+        )
+
+
+def _add_branches(
+    fused: onnx.GraphProto, number: int, taken: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]
+) -> None:
+    zeros, left = Chain(popef.member_name(number, "left")), []
+    for value in outputs:
+        tensor = value.type.tensor_type
+        kind = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        name = zeros.add(
+            "ConstantOfShape",
+            zeros.shape([dim.dim_value for dim in tensor.shape.dim]),
+            value=numpy_helper.from_array(np.zeros(1, kind)),
+        )
+        left.append(onnx.ValueInfoProto(name=name, type=value.type))
+    chain = Chain(popef.member_name(number, "choice"))
+    chosen = chain.add("Equal", popef.INDEX, chain.constant(number, np.int32))
+    fused.node.extend(chain.nodes)
+    fused.node.append(
+        helper.make_node(
+            "If",
+            [chosen],
+            [popef.member_name(number, value.name) for value in outputs],
+            name=_branch_name(number),
+            then_branch=taken,
+            else_branch=helper.make_graph(zeros.nodes, popef.member_name(number, "left"), [], left),
+        )
+    )
+
+
+def _branch_name(number: int) -> str:
+    return popef.member_name(number, "model")
+
+
+def is_fused(model: onnx.ModelProto) -> bool:
+    """Return whether the model's metadata says that MFConverter made it."""
+    return any(entry.key == _MARK for entry in model.metadata_props)
+
+
+def _count_models(model: onnx.ModelProto) -> int:
+    """Return how many models are fused in it; 0 for a model that MFConverter did not make."""
+    marks = [entry.value for entry in model.metadata_props if entry.key == _MARK]
+    if not marks:
+        return 0
+    count = int(marks[0]) if _NUMBER.fullmatch(marks[0]) else 0
+    if len(marks) > 1 or not 1 <= count <= MAX_MODELS:
+        raise CompileError(
+            f"the model says in its metadata ({_MARK}) that {marks[0][:20]!r} models are fused in it; "
+            f"expected 1 to {MAX_MODELS}: fuse them with MFConverter again"
+        )
+    return count
+
+
+def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
+    """Return the models of a fused model, under their names there; an empty list if the model is
+    not fused.
+
+    Raises CompileError for a model that is marked as fused but does not have the form that
+    MFConverter makes.
+    """
+    branches = {node.name: node for node in model.graph.node if node.op_type == "If"}
+    found = []
+    for number in range(_count_models(model)):
+        node = branches.get(_branch_name(number))
+        body = attribute(node, "then_branch") if node is not None else None
+        if node is None or not isinstance(body, onnx.GraphProto) or len(body.output) != len(node.output):
+            raise CompileError(
+                f"the model says that models are fused in it, and has no If {_branch_name(number)!r} that "
+                "holds one: fuse them with MFConverter again"
+            )
+        found.append(_take_out(model, number, node, body))
+    return found
+
+
+def _take_out(
+    model: onnx.ModelProto, number: int, node: onnx.NodeProto, body: onnx.GraphProto
+) -> onnx.ModelProto:
+    prefix = popef.member_name(number, "")
+    graph = helper.make_graph(
+        body.node, f"graph{number}", [v for v in model.graph.input if v.name.startswith(prefix)], []
+    )
+    rename(graph, {value.name: name for value, name in zip(body.output, node.output, strict=True)})
+    for value, name in zip(body.output, node.output, strict=True):
+        graph.output.append(onnx.ValueInfoProto(name=name, type=value.type))
+    used = used_names(graph)
+    graph.initializer.extend(body.initializer)
+    for tensor in model.graph.initializer:
+        if tensor.name in used:
+            graph.initializer.add().CopyFrom(tensor)
+    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)

@@ -1,0 +1,335 @@
+"""Passes that check a model. They reject, or warn of, nodes that cannot be compiled, and name
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import (
+    GraphError,
+    GraphTooLargeError,
+    check_graph,
+    find_inputs,
+    find_opset,
+    infer_shapes,
+    iter_graphs,
+    iter_nodes,
+    iter_shapes,
+)
+from onnxgraph.edit import drop_functions
+from onnxgraph.inference import has_shape_function
+from onnxgraph.nodes import STANDARD_DOMAINS
+from simipu import CompileError, GraphOptions
+from simipu.demand import measure
+from simipu.errors import CompileMemoryError
+from simipu.libraries import is_library_domain
+from simipu.numerics.lowering import OLDEST_OPSET
+from simipu.numerics.quarter import QUARTERS
+from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where, operator_of
+
+from poprt.passes.admission.forms import Forms
+from poprt.passes.admission.ipu_operators import describe_missing, find_refused_attributes
+from poprt.passes.folding.duplicates import RemoveDuplicatedInitializer
+from poprt.passes.interface.surgery import SortGraph, UniqueNameForNodes
+from poprt.passes.onnx_helper import clean_info
+from poprt.rewrite.base import ImmutablePass, Pass, Stage, register
+from poprt.rewrite.branches import advise_to_fix, raise_for_branch
+from poprt.rewrite.descriptions import describe_node
+from poprt.rewrite.origins import describe_inputs, find_source_inputs
+
+_TYPES = frozenset(
+    getattr(TensorProto, name)
+    for name in (
+        "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL"
+    ).split()
+)
+"""Element types that the IPU has. INT64 stays inside graphs only, for shapes and indices. Inputs
+and outputs become INT32, because the chip has no 64-bit integers."""
+
+SHAPED_BY: Mapping[str, Sequence[int]] = {
+    name: entry.shaped_by for name, entry in OPERATORS.items() if entry.shaped_by
+}
+"""Inputs on whose values, not only shapes, the shape of an operator's result depends."""
+SELECTING = names_where(lambda entry: entry.counts_data)
+"""Operators for which the size of the result depends on the data, not on a setting of the model's
+user."""
+
+
+_MAX_TOLD = 10
+"""Maximum number of tensors that final_check names."""
+
+
+@register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
+class CheckOperators(ImmutablePass):
+    """Refuse operators that are neither of the ONNX standard, nor of the chip's own that are known here, nor
+    a user's whose shapes a registered function tells."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Check all nodes. Raise CompileError at the first unsupported operator, and at the first
+        node that does not match its operator."""
+        forms = Forms(find_opset(model, OLDEST_OPSET))
+        for node in iter_nodes(model.graph):
+            if not _is_known(node):
+                operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+                raise CompileError(
+                    f"node {describe_node(node)}: operator {operator} is not supported on the IPU; only "
+                    f"operators of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
+                    f"{', '.join(sorted(CHIP_OPERATORS))}, and those that poprt.passes.register_op_body says "
+                    "or a --custom_ort_library has"
+                )
+            forms.check(node)
+        return model
+
+
+def _is_known(node: onnx.NodeProto) -> bool:
+    if node.domain in STANDARD_DOMAINS:
+        return bool(onnx.defs.has(node.op_type)) or has_shape_function(node.op_type)
+    is_ours = node.domain == CHIP_DOMAIN and node.op_type in CHIP_OPERATORS
+    return is_ours or is_library_domain(node.domain) or has_shape_function(node.op_type)
+
+
+@register("admit", stage=Stage.ADMISSION, default=True, is_ours=True)
+class Admit(Pass):
+    """Refuse a graph that asks for endless time or memory, or refers to files. Functions go: standard
+    operators call none."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Check the graph. Raise CompileError if it is invalid. Weights may have no data."""
+        drop_functions(model)
+        try:
+            check_graph(model, without_weights=True)
+        except GraphError as error:
+            raise CompileError(str(error)) from error
+        return model
+
+
+@register("check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"})
+class CheckIpuOperators(ImmutablePass):
+    """Warn of operators that the IPU's own compiler lacks; where `only` is set, refuse them."""
+
+    def __init__(self, only: bool = False) -> None:
+        super().__init__()
+        self._only = only
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Warn of missing operators, or raise CompileError that lists them."""
+        missing = describe_missing(model.graph)
+        if missing and self._only:
+            raise CompileError(
+                f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could "
+                "compile"
+            )
+        if missing:
+            self.logger.warning("runs here only; the IPU's compiler has no %s", missing)
+        return model
+
+
+@register("check_unsupported_attribute", stage=Stage.CHECKS, default=True)
+class CheckUnsupportedAttribute(ImmutablePass):
+    """Warn of attributes whose values the IPU's own compiler does not take; here they make no
+    difference."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Write one warning for each attribute of an operator, with its first node."""
+        found: dict[str, list[str]] = {}
+        for node in iter_nodes(model.graph):
+            if node.domain in STANDARD_DOMAINS:
+                for name in find_refused_attributes(node):
+                    found.setdefault(f"{node.op_type}'s attribute {name!r}", []).append(node.name)
+        for what, nodes in found.items():
+            more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+            self.logger.warning(
+                "runs here only; the IPU's compiler does not take the value of %s (node %r%s)",
+                what,
+                nodes[0],
+                more,
+            )
+        return model
+
+
+@register("final_check", stage=Stage.CHECKS, default=True)
+class FinalCheck(Pass):
+    """Put a converted model in order: nodes sorted, types and shapes declared anew, equal initializers one,
+    nodes under names of their own. Warn of tensors whose type or shape is not known, or has nothing in it.
+
+    The compiler refuses them.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Put the model in order. Raise CompileError for nodes in a cycle."""
+        model = SortGraph().run(model)
+        model = RemoveDuplicatedInitializer().run(model)
+        model = clean_info(model)
+        faults = [fault for graph in iter_graphs(model.graph) for fault in _iter_unknown(graph)]
+        for fault in faults[:_MAX_TOLD]:
+            self.logger.warning("%s", fault)
+        if len(faults) > _MAX_TOLD:
+            self.logger.warning("and %d more tensors", len(faults) - _MAX_TOLD)
+        return UniqueNameForNodes().run(model)
+
+
+def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield a message for each tensor whose type or shape is not known, or that has no elements."""
+    known = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+    for name in (name for node in graph.node for name in node.output if name):
+        tensor = known.get(name)
+        if tensor is None:
+            yield f"graph {graph.name}: tensor {name!r} has no known type or shape"
+            continue
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        standard = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
+        valid = standard or tensor.elem_type in QUARTERS
+        if not valid or not tensor.HasField("shape") or 0 in shape:
+            told = shape if tensor.HasField("shape") else "unknown"
+            yield f"graph {graph.name}: tensor {name!r} has type {tensor.elem_type} and shape {told}"
+
+
+@register("check_demand", stage=Stage.CHECKS, is_ours=True)
+class CheckDemand(ImmutablePass):
+    """Refuse what this machine could not load and run either."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Check the demand. Raise CompileMemoryError if the model needs too much memory or time."""
+        options = GraphOptions()
+        try:
+            measure(infer_shapes(model)).check(options.memory_bytes, options.limit_seconds, options.num_cores)
+        except GraphTooLargeError as error:
+            raise CompileMemoryError(f"the model could not be run: {error}") from error
+        return model
+
+
+@register("check_chip_operators", stage=Stage.CHECKS, is_ours=True)
+class CheckChipOperators(ImmutablePass):
+    """Refuse nodes of the chip's own operators whose shapes or attributes are none of theirs."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Check the nodes. Raise CompileError at the first invalid one."""
+        if not any(operator_of(node).fault for node in iter_nodes(model.graph)):
+            return model
+        graph = infer_shapes(model).graph
+        for part, shapes in zip(iter_graphs(graph), iter_shapes(graph), strict=True):
+            for node in part.node:
+                find = operator_of(node).fault
+                fault = find(node, [shapes.get(name) for name in node.input]) if find else ""
+                if fault:
+                    raise CompileError(f"node {describe_node(node)}: {fault}")
+        return model
+
+
+@register("check_static", stage=Stage.CHECKS, is_ours=True)
+class CheckStatic(ImmutablePass):
+    """Refuse tensors whose type the chip lacks, or whose shape is known at run time only: final_check warns
+    of them only, since a model may be converted to be looked at."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Check the tensors. Raise CompileError at the first invalid one."""
+        try:
+            graph = infer_shapes(model, strict=True).graph
+        except onnx.shape_inference.InferenceError as error:
+            raise_for_branch(model, _find_fault)
+            raise CompileError(f"shape inference failed: {_one_line(error)}") from error
+        known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        for value in graph.input:
+            _check_type(f"input {value.name!r}", value.type)
+            _check_border("input", value)
+        for node in graph.node:
+            for name in filter(None, node.output):
+                _check_result(graph, node, name, known.get(name))
+        for value in graph.output:
+            _check_border("output", value)
+        return model
+
+
+def _check_border(side: str, value: onnx.ValueInfoProto) -> None:
+    kind = value.type.tensor_type.elem_type
+    if kind in QUARTERS:
+        raise CompileError(
+            f"{side} {value.name!r} has type {TensorProto.DataType.Name(kind)}, which is for tensors inside "
+            "of a model only; expected FLOAT or FLOAT16: put a Cast behind the input, or before the output"
+        )
+
+
+def _find_fault(model: onnx.ModelProto) -> str | None:
+    try:
+        infer_shapes(model, strict=True)
+    except onnx.shape_inference.InferenceError as error:
+        return _one_line(error)
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _check_result(
+    graph: onnx.GraphProto, node: onnx.NodeProto, name: str, value: onnx.ValueInfoProto | None
+) -> None:
+    if value is None:
+        raise CompileError(f"node {describe_node(node)}: the shape of its output {name!r} cannot be inferred")
+    _check_type(f"node {describe_node(node)}: output {name!r}", value.type)
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        raise CompileError(
+            f"node {describe_node(node)}: the shape of its output {_given_name(graph, name)!r} depends on "
+            f"the data{_describe_cause(graph, node)}; the IPU runs static graphs only{_advise(graph, node)}"
+        )
+
+
+def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
+    """Return the computed tensors on whose values the shape of a node's result depends."""
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {name for each in graph.node if each.op_type == "Constant" for name in each.output}
+    places = [place for place in SHAPED_BY.get(node.op_type, ()) if place < len(node.input)]
+    return [node.input[place] for place in places if node.input[place] and node.input[place] not in constants]
+
+
+def _find_causing_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
+    found = {name for cause in _find_causes(graph, node) for name in find_source_inputs(graph, cause)}
+    return [value.name for value in find_inputs(graph) if value.name in found]
+
+
+def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    causes = [_given_name(graph, cause) for cause in _find_causes(graph, node)]
+    inputs = _find_causing_inputs(graph, node)
+    if not causes:
+        return " and is known at run time only"
+    if set(causes) == set(inputs):
+        return f": on the values of {describe_inputs(inputs)}, known at run time only"
+    tensors = f"tensor{'s' if len(causes) > 1 else ''} {', '.join(map(repr, causes))}"
+    origin = f", computed of {describe_inputs(inputs)} and" if inputs else ","
+    return f": on the values of {tensors}{origin} known at run time only"
+
+
+def _given_name(graph: onnx.GraphProto, name: str) -> str:
+    """Return the name of a tensor in the original model. The pass int64_to_int32 gives tensors at
+    the borders another name inside."""
+    return name.removesuffix("/int64") if _border_names(graph) & {name.removesuffix("/int64")} else name
+
+
+def _border_names(graph: onnx.GraphProto) -> set[str]:
+    return {value.name for value in (*graph.input, *graph.output)}
+
+
+def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    inputs = _find_causing_inputs(graph, node)
+    if node.op_type in SELECTING:
+        return ". Export the model with a result of fixed size, as a mask or the first k"
+    return (
+        f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed shape there"
+        if inputs
+        else ""
+    )
+
+
+def _check_type(what: str, found: onnx.TypeProto) -> None:
+    if not found.HasField("tensor_type"):
+        raise CompileError(f"{what} is a {found.WhichOneof('value')}; the IPU has tensors only")
+    data_type = found.tensor_type.elem_type
+    if data_type not in _TYPES:
+        raise CompileError(
+            f"{what} has type {TensorProto.DataType.Name(data_type)}, which the IPU lacks; it has "
+            f"{', '.join(sorted(TensorProto.DataType.Name(t) for t in _TYPES))}. Cast it before exporting "
+            "the model"
+        )

@@ -1,0 +1,235 @@
+"""Passes that replace standard operators by operators of the chip's own compiler, domain
+ai.graphcore."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import attribute, iter_bodies
+from simipu import CompileError
+from simipu.operators import CHIP_DOMAIN, OPERATORS
+
+from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.patterns import Making, Names, PatternPass, Scope, declare_chip, is_operator
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+class _Renaming(PatternPass):
+    """Base class of passes that rename an operator: the chip has the same one under another
+    name."""
+
+    renames: ClassVar[str]
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Rename the node if the chip's operator takes its type."""
+        if self.takes(node, scope):
+            made = onnx.NodeProto()
+            made.CopyFrom(node)
+            made.op_type, made.domain = self.renames, CHIP_DOMAIN
+            scope.replace(node, [made])
+
+    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Return whether the chip's operator computes the same as the node."""
+        return scope.type(node.input[0]) in _FLOATS
+
+
+@register("replace_erf_with_erfv2")
+class ReplaceErf(_Renaming):
+    """Erf becomes ErfV2."""
+
+    op_types = frozenset(("Erf",))
+    renames = "ErfV2"
+
+
+@register("replace_round")
+class ReplaceRound(_Renaming):
+    """Round becomes RoundV2; both round halves to even."""
+
+    op_types = frozenset(("Round",))
+    renames = "RoundV2"
+
+
+@register("replace_isinf")
+class ReplaceIsInf(_Renaming):
+    """IsInf becomes IsInfV2."""
+
+    op_types = frozenset(("IsInf",))
+    renames = "IsInfV2"
+
+
+@register("replace_softmax")
+class ReplaceSoftmax(_Renaming):
+    """Softmax along a last axis of odd length becomes SoftmaxV2: halves are then not read in pairs."""
+
+    op_types = frozenset(("Softmax",))
+    renames = "SoftmaxV2"
+
+    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Return whether the node is along a last axis of odd length, and of a supported type."""
+        shape = scope.shape(node.input[0])
+        default = -1 if scope.names.opset >= _SOFTMAX_ALONG_AXIS else 1
+        if not shape or shape[-1] % 2 == 0 or not super().takes(node, scope):
+            return False
+        return int(attribute(node, "axis", default)) % len(shape) == len(shape) - 1
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Replace the node, with the last axis written out. It is the default of the chip's
+        operator, but was not always the standard's."""
+        if self.takes(node, scope):
+            made = scope.start(node, "softmax")
+            made.chip(node.output[0], self.renames, node.input[0], axis=-1)
+            scope.replace(node, made.nodes)
+
+
+_SOFTMAX_ALONG_AXIS = 13
+
+
+@register("replace_where_with_wherev2", stage=Stage.CHIP, default=True)
+class ReplaceWhere(_Renaming):
+    """Where becomes WhereV2, which published passes for DeBERTa look for."""
+
+    op_types = frozenset(("Where",))
+    renames = "WhereV2"
+
+    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Return whether the node selects floats. A Where of integers computes shapes, and every
+        pass can follow it."""
+        return scope.type(node.output[0]) in _FLOATS
+
+
+@register("replace_consecutive_cast_with_notzero")
+class ReplaceCastsWithNotZero(PatternPass):
+    """A Cast to bool and one back become NotZero: 1 where there is something, 0 where not."""
+
+    op_types = frozenset(("Cast",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Replace the pair at the Cast back. The Cast to bool stays if other nodes read it."""
+        truth = scope.maker(node.input[0], "Cast")
+        if truth is None or attribute(truth, "to") != TensorProto.BOOL:
+            return
+        if scope.type(truth.input[0]) == attribute(node, "to") and scope.is_read_once(node.input[0]):
+            made = scope.start(node, "notzero")
+            made.chip(node.output[0], "NotZero", truth.input[0])
+            scope.replace(node, made.nodes)
+
+
+_BEFORE, _AFTER = "before_", "after_"
+
+
+@register(
+    "auto_insert_remap",
+    stage=Stage.LAYOUT,
+    option="enable_insert_remap",
+    takes={"remap_mode": "remap_mode"},
+)
+class AutoInsertRemap(Pass):
+    """Put a Remap, which lays a tensor out anew, before or behind operators.
+
+    remap_mode: a text with commas, or a list, of before_ or after_ and an operator in lower case; blanks
+    around them are no part of them. Before an operator its first input is laid out anew. Weights, and what is
+    no float, are left as they are.
+    """
+
+    def __init__(self, remap_mode: str | Collection[str] = ("after_matmul",)) -> None:
+        super().__init__()
+        listed = remap_mode.split(",") if isinstance(remap_mode, str) else remap_mode
+        modes = [mode.strip().lower() for mode in listed]
+        self._before = {mode.removeprefix(_BEFORE) for mode in modes if mode.startswith(_BEFORE)}
+        self._after = {mode.removeprefix(_AFTER) for mode in modes if mode.startswith(_AFTER)}
+        known = {name.lower() for name in OPERATORS}
+        for mode in modes:
+            op_type = mode.partition("_")[2]
+            if not mode.startswith((_BEFORE, _AFTER)) or not op_type:
+                raise CompileError(
+                    f"remap_mode {mode!r}: expected before_ or after_ and an operator in lower case, such as "
+                    "after_matmul"
+                )
+            if op_type not in known:
+                self.logger.warning("remap_mode %s: there is no such operator", mode)
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Insert one Remap at each place."""
+        placing = _Placing.of(self._before, self._after)
+        placing.run(model)
+        declare_chip(model)
+        return model
+
+
+class _Placing(PatternPass):
+    """Rule that inserts Remaps before and behind operators of these names, in lower case."""
+
+    before: Collection[str]
+    after: Collection[str]
+
+    @classmethod
+    def of(cls, before: Collection[str], after: Collection[str]) -> _Placing:
+        """Return a rule for these operator names."""
+        made = cls()
+        made.before, made.after = before, after
+        return made
+
+    def _is_start(self, node: onnx.NodeProto) -> bool:
+        return node.op_type.lower() in {*self.before, *self.after}
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Insert Remaps around a node, on a copy of it."""
+        if any(iter_bodies(node)):
+            return
+        name = node.op_type.lower()
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        before = self._put_before(changed, scope) if name in self.before else []
+        after = self._put_after(changed, scope) if name in self.after else []
+        if before or after:
+            scope.rewrite(node, [*before, changed, *after], [node])
+
+    def _put_before(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+        """Insert a Remap before the first float input that is no weight. Other inputs stay:
+        published passes for DeBERTa, converted with before_add, look for an Add whose second input
+        is the residual itself."""
+        made = scope.start(node, "remap")
+        floats = (place for place, name in enumerate(node.input) if name and scope.type(name) in _FLOATS)
+        index = next((place for place in floats if scope.tensor(node.input[place]) is None), None)
+        maker = scope.makers.get(node.input[index]) if index is not None else None
+        is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
+        if index is not None and not is_done:
+            laid_out = made.new_name()
+            add_remap(made.nodes, node.input[index], laid_out, scope.names, after_matmul=False)
+            node.input[index] = laid_out
+        return made.nodes
+
+    def _put_after(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+        made: list[onnx.NodeProto] = []
+        for index, name in enumerate(node.output):
+            is_done = scope.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
+            if name and scope.type(name) in _FLOATS and not is_done:
+                node.output[index] = scope.names.take(f"{name}/before_remap")
+                add_remap(made, node.output[index], name, scope.names, after_matmul=node.op_type == "MatMul")
+        return made
+
+
+def add_remap(
+    nodes: list[onnx.NodeProto], source: str, result: str, names: Names, *, after_matmul: bool
+) -> None:
+    """Add a Remap with the attributes of the real tool's library, including those for training."""
+    attributes = {
+        f"{way}_{name}": value
+        for way in ("fwd", "bwd")
+        for name, value in (
+            ("grain_size", _GRAIN_SIZE),
+            ("clone_layout", 0),
+            ("after_matmul", int(after_matmul and way == "fwd")),
+        )
+    }
+    made = Making(f"{result}/remap", names=names)
+    made.chip(result, "Remap", source, **attributes, debug_str=result)
+    nodes += made.nodes
+
+
+_GRAIN_SIZE = 8
+"""Number of elements that stay together; Remap's default."""

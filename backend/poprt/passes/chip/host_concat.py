@@ -1,0 +1,161 @@
+"""Pass that merges many small inputs, so that the host sends one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import find_inputs, iter_defined, replace_inputs, replace_nodes
+from onnxgraph.tensors import element_bytes
+from simipu import CompileError
+
+from poprt._names import sHostConcatRunnerConfig
+from poprt.passes.chip.chip_operators import add_remap
+from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.patterns import Making, Names, declare_chip
+
+Group = Sequence[Any]
+"""Element type, shape and, optionally, maximum number of inputs of a group."""
+_CONVERTED: dict[int, int] = {TensorProto.FLOAT: TensorProto.FLOAT16, TensorProto.INT64: TensorProto.INT32}
+"""New types of inputs whose types change in a conversion. A group has the types of the original
+model."""
+_NAMED_TYPES: dict[str, int] = {
+    "fp32": TensorProto.FLOAT,
+    "fp16": TensorProto.FLOAT16,
+    **{name.lower(): number for name, number in TensorProto.DataType.items()},
+}
+"""Element types by their names on the command line and in ONNX."""
+_RANK = 2
+
+
+@register(
+    "apply_host_concat_split",
+    stage=Stage.CHIP,
+    option="apply_hcsr",
+    takes={"merged_inputs": "apply_hcsr"},
+)
+class ApplyHostConcatSplit(Pass):
+    """Merge inputs of the same type and shape, [512, 1] three times, into one, [3, 512]: HostConcatRunner
+    puts it together. The node HCSR gives the old tensors back.
+
+    merged_inputs: groups of an element type, a shape of two dimensions and, if there is one, the number of
+    inputs to merge. remap: lay the old tensors out anew. What was merged is said in the model's metadata.
+    """
+
+    def __init__(
+        self, merged_inputs: Collection[Group] | Group = (), remap: bool = False, **_further: Any
+    ) -> None:
+        super().__init__()
+        self._groups = [_read_group(group) for group in merged_inputs or ()]
+        self._remap = remap
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Merge the inputs of each group. Warn of groups for which the model has fewer than two
+        inputs."""
+        graph = model.graph
+        names = Names(0, {*iter_defined(graph), *(value.name for value in graph.input)})
+        merged: dict[str, dict[str, Any]] = {}
+        for group in self._groups:
+            found = _find_inputs(graph, *group)
+            if len(found) < 2:  # noqa: PLR2004 - one input needs no other
+                self.logger.warning("apply_host_concat_split: the model has no inputs to merge of %s", group)
+                continue
+            name = names.take(f"host_concat_{len(merged)}")
+            merged[name] = _merge(graph, name, found, names, remap=self._remap)
+        if merged:
+            _write_down(model, merged)
+            declare_chip(model)
+        return model
+
+
+def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
+    """Return element type, shape and number of a group. Raise CompileError for an invalid group."""
+    try:
+        given, shape, *number = group
+        data_type = _NAMED_TYPES[given] if isinstance(given, str) else int(given)
+        sizes = tuple(int(size) for size in shape)
+        numbers = [int(each) for each in number if each]
+        fits = len(sizes) == _RANK and len(number) <= 1 and min(*sizes, *numbers) > 0
+    except (KeyError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise CompileError(
+            "apply_host_concat_split: expected an element type of ONNX, a shape of two dimensions and "
+            f"perhaps a number, such as (1, (512, 1), 50); found {group!r}"
+        )
+    return data_type, sizes, numbers[0] if numbers else None
+
+
+def _find_inputs(
+    graph: onnx.GraphProto, data_type: int, shape: tuple[int, ...], number: int | None
+) -> list[onnx.ValueInfoProto]:
+    """Return the first inputs of that shape, and of that type or of the type that it has after
+    conversion."""
+    inputs = find_inputs(graph)
+    for wanted in (data_type, _CONVERTED.get(data_type)):
+        found = [
+            value
+            for value in inputs
+            if value.type.tensor_type.elem_type == wanted
+            and tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) == shape
+        ]
+        if found:
+            return found[:number]
+    return []
+
+
+def _merge(
+    graph: onnx.GraphProto, name: str, found: Sequence[onnx.ValueInfoProto], names: Names, *, remap: bool
+) -> dict[str, Any]:
+    """Replace those inputs by one, and insert the node that splits it before all nodes. Return the
+    entry that the host needs for it."""
+    tensor = found[0].type.tensor_type
+    shape = [dim.dim_value for dim in tensor.shape.dim]
+    whole = [len(found), math.prod(shape)]
+    old = [value.name for value in found]
+    data_type = tensor.elem_type
+    made = Making(f"{name}/split", names=names)
+    given = [names.take(f"{each}/before_remap") for each in old] if remap else old
+    made.nodes.append(
+        helper.make_node("HCSR", [name], given, name=f"{name}/HCSR", domain="ai.graphcore", shape=shape)
+    )
+    if remap:
+        for source, result in zip(given, old, strict=True):
+            add_remap(made.nodes, source, result, names, after_matmul=False)
+    joint = helper.make_tensor_value_info(name, data_type, whole)
+    inputs = _put_first(graph.input, set(old), joint)
+    replace_inputs(graph, inputs)
+    replace_nodes(graph, [*made.nodes, *graph.node])
+    return {
+        "tensor_name": name,
+        "input_tensor_names": old,
+        "shape": whole,
+        "data_size_bytes": math.prod(whole) * element_bytes(data_type),
+        "input_shape": shape,
+    }
+
+
+def _put_first(
+    values: Iterable[onnx.ValueInfoProto], merged: set[str], joint: onnx.ValueInfoProto
+) -> list[onnx.ValueInfoProto]:
+    """Return the inputs with the joint one in the place of the first merged one."""
+    kept: list[onnx.ValueInfoProto] = []
+    for value in values:
+        if value.name not in merged:
+            kept.append(onnx.ValueInfoProto.FromString(value.SerializeToString()))
+        elif not any(each is joint for each in kept):
+            kept.append(joint)
+    return kept
+
+
+def _write_down(model: onnx.ModelProto, merged: dict[str, dict[str, Any]]) -> None:
+    """Add the merged inputs to the model's metadata, from where callers pass them to the
+    compiler."""
+    entry = next((each for each in model.metadata_props if each.key == sHostConcatRunnerConfig), None)
+    known = json.loads(entry.value) if entry is not None else {}
+    entry = entry or model.metadata_props.add(key=sHostConcatRunnerConfig)
+    entry.value = json.dumps({**known, **merged})

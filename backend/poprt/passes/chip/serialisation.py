@@ -1,0 +1,214 @@
+"""Passes that compute large products in parts, one after the other, in less memory and more time.
+
+PopART does the same to its own graph: slices of the operands, a product of each, and a node that
+combines the results. The passes write these nodes into the graph, so that the cost estimate is that
+of the nodes that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import helper
+from simipu import CompileError
+from simipu.numerics.quarter import QUARTERS
+
+from poprt.rewrite.base import Stage, register
+from poprt.rewrite.patterns import Making, PatternPass, Scope
+from poprt.rewrite.views import Shape
+
+INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE = (
+    "input_channels",
+    "output_channels",
+    "reducing_dim",
+    "none",
+)
+_MODES = (INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE)
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+_MAX_PARTS = 4096
+"""Maximum number of parts of one product; more nodes are assumed to be a mistake."""
+_MIN_RANK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Options for one product. `keeps` is the real tool's KEEP_PRECISION, for partial sums in
+    float. Here sums of parts are always made in float, and rounded once."""
+
+    factor: int
+    mode: str = OUTPUT_CHANNELS
+    keeps: bool = False
+
+    @classmethod
+    def parse(cls, option: str, name: str, given: Any) -> _Order:
+        """Return the options of FACTOR[/MODE[/KEEP]], as a string, a sequence or a number. Raise
+        CompileError for invalid ones."""
+        parts = given.split("/") if isinstance(given, str) else given
+        parts = list(parts) if isinstance(parts, Sequence) else [parts]
+        texts = [str(part).strip() for part in parts]
+        factor = int(texts[0]) if texts and texts[0].isdecimal() and len(texts[0]) < len(str(2**31)) else 0
+        mode = texts[1].lower() if len(texts) > 1 and texts[1] else OUTPUT_CHANNELS
+        keeps = _TRUTHS.get(texts[2].lower()) if len(texts) > 2 else False  # noqa: PLR2004
+        if not 1 <= factor <= _MAX_PARTS or mode not in _MODES or keeps is None or len(texts) > 3:  # noqa: PLR2004
+            raise CompileError(
+                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to {_MAX_PARTS}, a "
+                f"mode of {', '.join(_MODES)}, and True or False; found {given!r}"
+            )
+        return cls(factor, mode, keeps)
+
+    @property
+    def does_nothing(self) -> bool:
+        """Flag that the product stays whole."""
+        return self.factor == 1 or self.mode == NONE
+
+
+class _Serialising(PatternPass):
+    """Base class of passes that split products named by the user."""
+
+    op_types = frozenset(("MatMul",))
+
+    def __init__(self, option: str, given: Mapping[str, Any] | None) -> None:
+        super().__init__()
+        self._option = option
+        self._orders = {name: _Order.parse(option, name, order) for name, order in (given or {}).items()}
+        self._done: set[str] = set()
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Split the products. Warn of names that no such node has."""
+        self._done = set()
+        model = super().run(model) if self._orders else model
+        for name in self._orders.keys() - self._done:
+            self.logger.warning("%s: the model has no such node as %s", self._option, name)
+        return model
+
+    def _find_order(self, name: str) -> _Order | None:
+        order = self._orders.get(name)
+        if order is not None:
+            self._done.add(name)
+        return None if order is None or order.does_nothing else order
+
+    def _measure(self, node: onnx.NodeProto, size: int, order: _Order, what: str) -> int:
+        """Return the length of a part of a dimension. Raise CompileError if the parts are not
+        equal."""
+        if size % order.factor:
+            raise CompileError(
+                f"{self._option}: node {node.name!r} has {size} {what}, which {order.factor} parts cannot "
+                "share evenly; give a factor that divides it"
+            )
+        return size // order.factor
+
+
+def _slice(
+    made: Making, scope: Scope, node: onnx.NodeProto, operand: int, start: int, end: int, axis: int
+) -> str:
+    """Add a slice of a product's operand and return its name. If both operands are widened from 8
+    bits, the slice is taken before that, so that the product of the parts has 8-bit operands,
+    too."""
+    casts = [scope.maker(name, "Cast") for name in node.input]
+    cast = casts[operand]
+    if cast is None or any(each is None or scope.type(each.input[0]) not in QUARTERS for each in casts):
+        return made.slice(node.input[operand], start, end, axis)
+    attributes = {each.name: helper.get_attribute_value(each) for each in cast.attribute}
+    return made.add("Cast", made.slice(cast.input[0], start, end, axis), **attributes)
+
+
+@register(
+    "serialize_matmul",
+    stage=Stage.CHIP,
+    option="serialize_matmul",
+    takes={"serialize_matmul": "serialize_matmul"},
+)
+class SerializeMatMul(_Serialising):
+    """Compute products in parts, one after the other.
+
+    serialize_matmul: FACTOR[/MODE[/KEEP]] by the name of the product. Modes: output_channels (the default)
+    cuts the columns of the right operand, input_channels the rows of the left one, reducing_dim what is
+    summed over; none leaves the product whole.
+    """
+
+    def __init__(self, serialize_matmul: Mapping[str, Any] | None = None) -> None:
+        super().__init__("serialize_matmul", serialize_matmul)
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Split the product. Raise CompileError for a factor that does not divide the dimension."""
+        order = self._find_order(node.name)
+        shapes = [scope.shape(name) for name in node.input]
+        if order is None or any(shape is None or len(shape) < _MIN_RANK for shape in shapes):
+            return
+        left, right = (shape or () for shape in shapes)
+        made = scope.start(node, "serial")
+        parts = self._cut(node, order, (left, right), made, scope)
+        result = node.output[0]
+        if order.mode == REDUCING_DIM:
+            made.add_as(result, "Sum", *parts)
+        else:
+            along = max(len(left), len(right)) - (1 if order.mode == OUTPUT_CHANNELS else 2)
+            made.add_as(result, "Concat", *parts, axis=along)
+        scope.rewrite(node, made.nodes, [node])
+
+    def _cut(
+        self, node: onnx.NodeProto, order: _Order, shapes: tuple[Shape, Shape], made: Making, scope: Scope
+    ) -> list[str]:
+        """Return the products of the parts."""
+        first, second = node.input
+        left, right = shapes
+        parts = []
+        if order.mode == OUTPUT_CHANNELS:
+            step = self._measure(node, right[-1], order, "columns in its right operand")
+        elif order.mode == INPUT_CHANNELS:
+            step = self._measure(node, left[-2], order, "rows in its left operand")
+        else:
+            step = self._measure(node, left[-1], order, "elements to sum over")
+        for start in range(0, step * order.factor, step):
+            taken, other = first, second
+            if order.mode == INPUT_CHANNELS:
+                taken = _slice(made, scope, node, 0, start, start + step, len(left) - 2)
+            if order.mode == REDUCING_DIM:
+                taken = _slice(made, scope, node, 0, start, start + step, len(left) - 1)
+                other = _slice(made, scope, node, 1, start, start + step, len(right) - 2)
+            if order.mode == OUTPUT_CHANNELS:
+                other = _slice(made, scope, node, 1, start, start + step, len(right) - 1)
+            parts.append(made.add("MatMul", taken, other))
+        return parts
+
+
+@register(
+    "serialize_matmul_add",
+    stage=Stage.CHIP,
+    option="serialize_matmul_add",
+    takes={"serialize_matmul_add": "serialize_matmul_add"},
+)
+class SerializeMatMulAdd(_Serialising):
+    """Compute products and the biases added to them in parts, along the last dimension of weight and bias.
+
+    serialize_matmul_add: the number of parts by the names of product and sum, MATMUL/ADD. Names may have
+    slashes of their own.
+    """
+
+    def __init__(self, serialize_matmul_add: Mapping[str, Any] | None = None) -> None:
+        super().__init__("serialize_matmul_add", serialize_matmul_add)
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Split the product and the sum. Raise CompileError for a factor that does not divide the
+        dimension."""
+        add = scope.reader(node.output[0], "Add")
+        order = self._find_order(f"{node.name}/{add.name}") if add is not None else None
+        right = scope.shape(node.input[1])
+        if add is None or order is None or right is None or len(right) < _MIN_RANK:
+            return
+        bias = next((name for name in add.input if name != node.output[0]), "")
+        shape = scope.shape(node.output[0])
+        if shape is None or scope.shape(bias) != right[-1:] or scope.shape(add.output[0]) != shape:
+            return
+        step = self._measure(node, right[-1], order, "columns in its right operand")
+        made = scope.start(add, "serial")
+        parts = []
+        for start in range(0, right[-1], step):
+            weight = _slice(made, scope, node, 1, start, start + step, len(right) - 1)
+            product = made.add("MatMul", node.input[0], weight)
+            parts.append(made.add("Add", product, made.slice(bias, start, start + step, 0)))
+        made.add_as(add.output[0], "Concat", *parts, axis=len(shape) - 1)
+        scope.rewrite(add, made.nodes, [add])

@@ -1,0 +1,213 @@
+"""Pass merge_moe: two experts of a mixture with the same operators and different weights become
+one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnxgraph.weights import has_data, read_array
+from simipu import CompileError
+from simipu.operators import operator_of
+from simipu.operators.rules import computing
+
+from poprt.rewrite.base import Stage, register
+from poprt.rewrite.patterns import Making, PatternPass, Scope, is_operator
+from poprt.rewrite.views import Array, Shape
+
+_COUNT = 4
+_MAX_NODES = 256
+"""Maximum number of nodes of an expert; known ones have about ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    """Expert: its nodes, in order from the first to the last, and the tensor that it reads."""
+
+    nodes: Sequence[onnx.NodeProto]
+    source: str
+
+    @property
+    def end(self) -> onnx.NodeProto:
+        """Last node of the expert."""
+        return self.nodes[-1]
+
+
+@register("merge_moe", stage=Stage.PATTERNS, option="merge_moe", takes={"merge_str": "merge_moe"})
+class MergeMoE(PatternPass):
+    """Have two experts, which are the nodes from a first to a last one, compute as one with a leading axis of
+    two: their weights, of equal shapes, lie on each other, and what comes out is split.
+
+    merge_str: the names of the first and last node of both, as a text with commas or one by one. Experts are
+    of products with weights and of operators that look at each element by itself; others are left as they
+    are, with a warning. What else the real tool joins is not public.
+    """
+
+    op_types = frozenset()
+
+    def __init__(self, merge_str: str | Sequence[str] | None = None) -> None:
+        super().__init__()
+        listed = merge_str.split(",") if isinstance(merge_str, str) else list(merge_str or ())
+        self._names = [name.strip() for name in listed]
+        is_shared = bool(set(self._names[:2]) & set(self._names[2:]))
+        if self._names and (len(self._names) != _COUNT or is_shared or not all(self._names)):
+            raise CompileError(
+                f"merge_moe: expected B1,E1,B2,E2, the names of the first and last node of two experts, "
+                f"found {merge_str!r}"
+            )
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Merge the experts. Warn if they are missing or cannot be merged."""
+        self._is_done = False
+        model = super().run(model) if self._names else model
+        if self._names and not self._is_done:
+            self.logger.warning(
+                "merge_moe: there are no two experts in the model that do the same with other weights: %s",
+                ", ".join(self._names),
+            )
+        return model
+
+    def _is_start(self, node: onnx.NodeProto) -> bool:
+        return node.name in self._names[1::2]
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Merge the experts at the later of their two last nodes."""
+        named = {each.name: each for each in scope.nodes if each.name in self._names}
+        if len(named) < len(set(self._names)):
+            return
+        ends = [named[name] for name in self._names[1::2]]
+        if node is not max(ends, key=scope.place):
+            return
+        found = [_find(named[begin], end, scope) for begin, end in zip(self._names[::2], ends, strict=True)]
+        experts = [each for each in found if each is not None]
+        if len(experts) == len(found) and _are_alike(experts, scope) and _may_wait(experts, node, scope):
+            made = scope.start(node, "experts")
+            _build(experts, made, scope)
+            scope.rewrite(node, made.nodes, [each for expert in experts for each in expert.nodes])
+            self._is_done = True
+
+
+def _find(begin: onnx.NodeProto, end: onnx.NodeProto, scope: Scope) -> _Expert | None:
+    """Return the nodes between as an expert, if all of them can be merged and nothing else reads
+    their results."""
+    inside = {id(begin): begin}
+    waiting = [end]
+    while waiting:
+        node = waiting.pop()
+        if len(inside) > _MAX_NODES or not _can_join(node, scope):
+            return None
+        if node is begin or (id(node) in inside and node is not end):
+            continue
+        inside[id(node)] = node
+        makers = [scope.makers.get(name) for name in _dynamic(node, scope)]
+        if any(maker is None for maker in makers):
+            return None
+        waiting += [maker for maker in makers if maker is not None and id(maker) not in inside]
+    sources = set(_dynamic(begin, scope))
+    nodes = sorted(inside.values(), key=scope.place)
+    kept = all(_is_private(node, inside, scope) for node in nodes if node is not end)
+    return _Expert(nodes, sources.pop()) if len(sources) == 1 and kept and nodes[-1] is end else None
+
+
+def _dynamic(node: onnx.NodeProto, scope: Scope) -> list[str]:
+    """Return the inputs of a node that are no weights."""
+    return [name for name in node.input if name and scope.tensor(name) is None]
+
+
+def _is_private(node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], scope: Scope) -> bool:
+    name = node.output[0]
+    return name not in scope.outputs and scope.readers.get(name, {}).keys() <= inside.keys()
+
+
+def _can_join(node: onnx.NodeProto, scope: Scope) -> bool:
+    """Return whether a node computes the same with a leading axis."""
+    shape = scope.shape(node.output[0])
+    if len(node.output) != 1 or shape is None:
+        return False
+    if is_operator(node, "MatMul"):
+        return _dynamic(node, scope) == [node.input[0]] and len(shape) == len(
+            scope.shape(node.input[0]) or ()
+        )
+    if operator_of(node).rows is not computing.elementwise:
+        return False
+    return all(len(scope.shape(name) or ()) == len(shape) for name in _dynamic(node, scope))
+
+
+def _are_alike(experts: Sequence[_Expert], scope: Scope) -> bool:
+    """Return whether both experts have the same operators, and weights of equal shapes."""
+    first, second = experts
+    if len(first.nodes) != len(second.nodes) or not set(map(id, first.nodes)).isdisjoint(
+        map(id, second.nodes)
+    ):
+        return False
+    if scope.shape(first.source) is None or scope.shape(first.source) != scope.shape(second.source):
+        return False
+    twins = {first.source: second.source}
+    for one, two in zip(first.nodes, second.nodes, strict=True):
+        if (one.op_type, one.domain, len(one.input)) != (two.op_type, two.domain, len(two.input)):
+            return False
+        settings = [sorted(each.SerializeToString() for each in node.attribute) for node in (one, two)]
+        if settings[0] != settings[1] or not _read_alike(one, two, twins, scope):
+            return False
+        twins[one.output[0]] = two.output[0]
+    return second.source not in {node.output[0] for node in first.nodes}
+
+
+def _read_alike(one: onnx.NodeProto, two: onnx.NodeProto, twins: Mapping[str, str], scope: Scope) -> bool:
+    for left, right in zip(one.input, two.input, strict=True):
+        first, second = scope.tensor(left), scope.tensor(right)
+        if first is None or second is None:
+            if twins.get(left, left) != right:
+                return False
+            continue
+        kinds = [(each.data_type, *each.dims) for each in (first, second)]
+        if kinds[0] != kinds[1] or not (has_data(first) and has_data(second)):
+            return False
+    return True
+
+
+def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, scope: Scope) -> bool:
+    """Return whether all readers of both results come after the later expert."""
+    readers = [each for expert in experts for each in scope.readers.get(expert.end.output[0], {}).values()]
+    return all(scope.place(reader) > scope.place(at) for reader in readers)
+
+
+def _build(experts: Sequence[_Expert], made: Making, scope: Scope) -> None:
+    """Build one expert with a leading axis from two."""
+    sources = list(dict.fromkeys(expert.source for expert in experts))
+    shape = scope.shape(sources[0]) or ()
+    upright = [made.add("Reshape", name, made.shape([1, *shape])) for name in sources]
+    names = {experts[0].source: made.add("Concat", *upright, axis=0) if len(upright) > 1 else upright[0]}
+    for one, two in zip(*(expert.nodes for expert in experts), strict=True):
+        rank = len(scope.shape(one.output[0]) or ())
+        joint = onnx.NodeProto()
+        joint.CopyFrom(one)
+        joint.input[:] = [
+            names.get(left) or (left and _stack((left, right), rank, made, scope))
+            for left, right in zip(one.input, two.input, strict=True)
+        ]
+        names[one.output[0]] = joint.name = joint.output[0] = made.new_name()
+        made.nodes.append(joint)
+    ends = [expert.end.output[0] for expert in experts]
+    parts = [made.names.take(f"{name}/part") for name in ends]
+    made.split_as(parts, names[ends[0]], [1, 1], 0)
+    for part, name in zip(parts, ends, strict=True):
+        made.add_as(name, "Reshape", part, made.shape(list(scope.shape(name) or ())))
+
+
+def _stack(pair: tuple[str, str], rank: int, made: Making, scope: Scope) -> str:
+    """Return two weights stacked along a new first axis, with the rank of the tensor that they
+    meet. A scalar that both share is returned as it is."""
+    first, second = (_read(name, scope) for name in pair)
+    if first.shape == () and np.array_equal(first, second):
+        return pair[0]
+    shape: Shape = (2, *(1,) * (rank - first.ndim), *first.shape)
+    return made.constant(np.stack([first, second]).reshape(shape), first.dtype)
+
+
+def _read(name: str, scope: Scope) -> Array:
+    tensor = scope.tensor(name)
+    assert tensor is not None, "who asks knows that it is a weight"
+    return read_array(tensor)

@@ -1,0 +1,288 @@
+"""Passes that merge nodes of the same kind: products of one tensor, slices of one axis, Ifs with
+one condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+from onnxgraph import attribute, iter_defined, iter_reads, rename
+from onnxgraph.edit import set_attribute
+from simipu import CompileError
+
+from poprt.rewrite.base import Stage, register
+from poprt.rewrite.patterns import Making, PatternPass, Scope, is_operator, join_weights
+
+_MATRIX_RANK = 2
+
+
+class _MergingProducts(PatternPass):
+    """Base class that merges two products of one tensor with weights, named by the user, along the
+    last dimension."""
+
+    op_types = frozenset(("MatMul",))
+
+    def __init__(self, option: str, names: str | Sequence[str] | None, count: int, expected: str) -> None:
+        super().__init__()
+        listed = names.split(",") if isinstance(names, str) else list(names or ())
+        self._option, self._names = option, [name.strip() for name in listed]
+        if self._names and len(set(self._names)) != count:
+            raise CompileError(f"{option}: expected {expected}, the names of nodes, found {names!r}")
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Merge the products. Warn if the names do not match such nodes, or the products cannot be
+        merged."""
+        self._is_done = False
+        model = super().run(model) if self._names else model
+        if self._names and not self._is_done:
+            self.logger.warning(
+                "%s: there are no such products of one tensor with weights in the model: %s",
+                self._option,
+                ", ".join(self._names),
+            )
+        return model
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Merge the products at the first of the two."""
+        step = len(self._names) // 2
+        if node.name not in self._names[::step] or not scope.is_first(node.input[0], node):
+            return
+        readers = scope.readers.get(node.input[0], {}).values()
+        products = [_find(name, readers, scope) for name in self._names[::step]]
+        adds = [
+            scope.reader(each.output[0], "Add") if each is not None and step > 1 else None
+            for each in products
+        ]
+        if None in products or (step > 1 and [each and each.name for each in adds] != self._names[1::step]):
+            return
+        merged = [_Product.of(each, add, scope) for each, add in zip(products, adds, strict=True) if each]
+        joined = [each for each in merged if each is not None]
+        if len(joined) == len(products) and len({each.source for each in joined}) == 1:
+            _join(joined, scope)
+            self._is_done = True
+
+
+def _find(name: str, nodes: Iterable[onnx.NodeProto], scope: Scope) -> onnx.NodeProto | None:
+    found = (node for node in nodes if node.name == name and is_operator(node, "MatMul"))
+    return next((node for node in found if scope.maker(node.output[0], "MatMul") is node), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Product with a weight, and the name of the bias added to it; "" for none."""
+
+    source: str
+    weight: str
+    bias: str
+    width: int
+    first: onnx.NodeProto
+    last: onnx.NodeProto
+
+    @classmethod
+    def of(cls, product: onnx.NodeProto, add: onnx.NodeProto | None, scope: Scope) -> _Product | None:
+        """Return the product; None if weight or bias is no constant with the shape of a linear
+        layer's."""
+        source, weight = product.input
+        tensor = scope.tensor(weight)
+        if tensor is None or len(tensor.dims) != _MATRIX_RANK or scope.shape(source) is None:
+            return None
+        width, bias = int(tensor.dims[1]), ""
+        if add is not None:
+            bias = next(name for name in add.input if name != product.output[0])
+            if scope.tensor(bias) is None or scope.shape(bias) != (width,):
+                return None
+        return cls(source, weight, bias, width, product, add or product)
+
+
+def _join(products: Sequence[_Product], scope: Scope) -> None:
+    at = min((each.first for each in products), key=scope.place)
+    source, rank = products[0].source, len(scope.shape(products[0].source) or ())
+    made = scope.start(at, "merged")
+    joint = made.add("MatMul", source, join_weights([each.weight for each in products], 1, made, scope))
+    if products[0].bias:
+        joint = made.add("Add", joint, join_weights([each.bias for each in products], 0, made, scope))
+    results = [each.last.output[0] for each in products]
+    made.split_as(results, joint, [each.width for each in products], max(0, rank - 1))
+    scope.rewrite(at, made.nodes, [each.last for each in products])
+
+
+@register("merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes={"merge_matmul": "merge_matmul"})
+class MergeMatMul(_MergingProducts):
+    """Make one product of two of the same tensor with weights, which are put side by side, and split it.
+
+    merge_matmul: the names of both nodes, as a text with a comma or one by one.
+    """
+
+    def __init__(self, merge_matmul: str | Sequence[str] | None = None) -> None:
+        super().__init__("merge_matmul", merge_matmul, 2, "A,B")
+
+
+@register(
+    "merge_matmul_add",
+    stage=Stage.PATTERNS,
+    option="merge_matmul_add",
+    takes={"merge_matmul_add": "merge_matmul_add"},
+)
+class MergeMatMulAdd(_MergingProducts):
+    """The same of products with the biases that are added to them.
+
+    merge_matmul_add: the names of product, sum, product and sum.
+    """
+
+    def __init__(self, merge_matmul_add: str | Sequence[str] | None = None) -> None:
+        super().__init__("merge_matmul_add", merge_matmul_add, 4, "M1,A1,M2,A2")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Slice along one axis, from `start` to below `end`."""
+
+    node: onnx.NodeProto
+    axis: int
+    start: int
+    end: int
+    step: int
+
+
+@register("merge_multi_slice")
+class MergeMultiSlice(PatternPass):
+    """Make one Split of Slices that together are all of a tensor along one axis: one behind the other, or
+    each with every n-th element, which a Reshape puts side by side first."""
+
+    op_types = frozenset(("Slice",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Replace the Slices of a computed tensor at the first of them."""
+        source = node.input[0]
+        shape = scope.shape(source)
+        if shape is None or not scope.is_first(source, node) or scope.tensor(source) is not None:
+            return
+        readers = scope.readers.get(source, {}).values()
+        slices = [each for each in readers if is_operator(each, "Slice") and each.input[0] == source]
+        parts = [part for each in slices if (part := _read_part(each, shape, scope)) is not None]
+        for axis, step in dict.fromkeys((part.axis, part.step) for part in parts):
+            alike = [part for part in parts if (part.axis, part.step) == (axis, step)]
+            found = sorted(alike, key=lambda each: (each.start, each.end))
+            if len(found) > 1 and _are_all(found, shape[axis]):
+                made = scope.start(node, "split")
+                _split(found, source, shape, made)
+                scope.rewrite(node, made.nodes, [each.node for each in found])
+                return
+
+
+def _are_all(parts: Sequence[_Part], size: int) -> bool:
+    """Return whether parts with one step cover an axis, each element once."""
+    step, starts = parts[0].step, [each.start for each in parts]
+    if step == 1:
+        return [*starts, size] == [0, *(each.end for each in parts)]
+    are_whole = all(each.end > size - step + each.start for each in parts)
+    return starts == list(range(step)) and size % step == 0 and are_whole
+
+
+def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Making) -> None:
+    axis, step = parts[0].axis, parts[0].step
+    results = [each.node.output[0] for each in parts]
+    if step == 1:
+        made.split_as(results, source, [each.end - each.start for each in parts], axis)
+        return
+    # A size of -1 keeps rows for any batch.
+    sizes = [-1 if place == 0 and axis else size for place, size in enumerate(shape)]
+    sizes[axis] //= step
+    apart = made.add("Reshape", source, made.shape([*sizes[: axis + 1], step, *sizes[axis + 1 :]]))
+    taken = [made.names.take(f"{name}/part") for name in results]
+    made.split_as(taken, apart, [1] * step, axis + 1)
+    for part, name in zip(taken, results, strict=True):
+        made.add_as(name, "Reshape", part, made.shape(sizes))
+
+
+def _read_part(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> _Part | None:
+    """Return the range that a Slice takes along one axis, forwards; None for other Slices."""
+    read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
+    if read[0] is None:
+        given = [*node.input[1:], "", "", "", ""][:4]
+        read = [scope.numbers(name) if name else None for name in given]
+        if any(name and value is None for name, value in zip(given, read, strict=True)):
+            return None
+    starts, ends, axes, steps = ([0] if each is None else list(each) for each in read)
+    steps = [1] if read[3] is None else steps
+    if [len(each) for each in (starts, ends, axes, steps)] != [1] * 4 or steps[0] < 1:
+        return None
+    axis = axes[0] % len(shape)
+    size = shape[axis]
+    start, end = (min(max(0, each + size if each < 0 else each), size) for each in (starts[0], ends[0]))
+    return _Part(node, axis, start, end, steps[0]) if start < end else None
+
+
+@register("merge_if_with_same_cond", stage=Stage.FOLDING, option="merge_if_with_same_cond")
+class MergeIfWithSameCond(PatternPass):
+    """Make one If of those of the same condition, as far as the order of the graph allows: the later one
+    needs nothing that is made between them, or nothing between them needs the earlier one."""
+
+    op_types = frozenset(("If",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Merge two Ifs at the later one."""
+        condition = node.input[0]
+        earlier, scope.marks[condition] = scope.marks.get(condition), node
+        if earlier is None or not _can_merge(earlier, node, scope):
+            return
+        merged = _merge(earlier, node, scope)
+        at = earlier if _may_move_up(node, earlier, scope) else node
+        scope.rewrite(at, [merged], [earlier, node])
+        scope.marks[condition] = merged
+
+
+def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
+    for name in _BRANCHES:
+        first, second = ({value.name for value in attribute(each, name).output} for each in (earlier, later))
+        own = set(iter_defined(attribute(later, name)))
+        if first & (second - own) or len(second) < len(later.output) or len(first) < len(earlier.output):
+            return False  # two results would be one tensor
+    return _may_move_up(later, earlier, scope) or _may_move_down(earlier, later, scope)
+
+
+_BRANCHES = ("then_branch", "else_branch")
+
+
+def _may_move_up(later: onnx.NodeProto, earlier: onnx.NodeProto, scope: Scope) -> bool:
+    made = set(earlier.output)
+    return all(name in made or scope.is_before(name, earlier) for name in iter_reads(later))
+
+
+def _may_move_down(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
+    return all(
+        scope.place(reader) >= scope.place(later)
+        for name in earlier.output
+        for reader in scope.readers.get(name, {}).values()
+    )
+
+
+def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+    """Return both Ifs as one. Results of the earlier one that the later one reads become tensors
+    inside the branches."""
+    branches = {}
+    for name in _BRANCHES:
+        first, second = onnx.GraphProto(), onnx.GraphProto()
+        first.CopyFrom(attribute(earlier, name))
+        second.CopyFrom(attribute(later, name))
+        defined = set(iter_defined(first))
+        scope.names.taken |= defined
+        renames = {each: scope.names.take(each) for each in iter_defined(second) if each in defined}
+        inner = {
+            outer: value.name for outer, value in zip(earlier.output, first.output, strict=True) if outer
+        }
+        rename(second, {**inner, **renames})
+        for tensor in second.initializer:
+            tensor.name = renames.get(tensor.name, tensor.name)
+        for value in second.output:
+            value.name = renames.get(value.name, inner.get(value.name, value.name))
+        for field in ("node", "initializer", "output", "value_info"):
+            getattr(first, field).extend(getattr(second, field))
+        branches[name] = first
+    results = [*earlier.output, *later.output]
+    merged = helper.make_node("If", [earlier.input[0]], results, name=earlier.name)
+    for name, graph in branches.items():
+        set_attribute(merged, name, graph)
+    return merged

@@ -1,0 +1,258 @@
+"""Passes that change a model's own data: the version of its format, its inputs and outputs, the
+names and the order of its nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import (
+    GraphError,
+    attribute,
+    drop_weight_inputs,
+    infer_shapes,
+    iter_graphs,
+    iter_nodes,
+    iter_shapes,
+    keep_outputs,
+    name_nodes,
+    rename,
+    replace_nodes,
+    sort_nodes,
+)
+from onnxgraph.nodes import find_users
+from simipu import CompileError
+
+from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.weights import MAXIMUM_IR_VERSION
+
+MINIMUM_IR_VERSION = 8
+"""Minimum IR version of converted models. ONNX IR 4 made initializers independent of inputs, and
+every pass here relies on that. Every supported ONNX Runtime reads 8."""
+
+
+@register("limit_ir_version", stage=Stage.INTERFACE, default=True, is_ours=True)
+class LimitIrVersion(Pass):
+    """Say that a model is written in a version of the format that all that comes after can read."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Clamp the version to the range from MINIMUM_IR_VERSION to MAXIMUM_IR_VERSION."""
+        model.ir_version = min(max(model.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
+        return model
+
+
+@register(
+    "remove_outputs", stage=Stage.INTERFACE, option="remove_outputs", takes={"outputs": "remove_outputs"}
+)
+class RemoveOutputs(Pass):
+    """Drop outputs; what only they need goes when constants are folded."""
+
+    def __init__(self, outputs: Collection[str] = ()) -> None:
+        super().__init__()
+        self._outputs = frozenset(outputs)
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Remove the outputs. Raise CompileError for an output that the model lacks, and if none is
+        left."""
+        names = [value.name for value in model.graph.output]
+        unknown = sorted(self._outputs - set(names))
+        if unknown:
+            raise CompileError(
+                f"remove_outputs names {unknown[0]!r}; the model's outputs are {', '.join(names)}"
+            )
+        kept = [name for name in names if name not in self._outputs]
+        if not kept:
+            raise CompileError("remove_outputs leaves no output; keep at least one of " + ", ".join(names))
+        keep_outputs(model.graph, kept)
+        return model
+
+
+@register("keep_outputs", stage=Stage.INTERFACE, is_ours=True, takes={"outputs": "outputs"})
+class KeepOutputs(Pass):
+    """Keep those outputs, in the order given; None: all."""
+
+    def __init__(self, outputs: Collection[str] | None = None) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Keep the outputs. Raise CompileError for an output that the model lacks."""
+        if self._outputs is not None:
+            known = [value.name for value in model.graph.output]
+            unknown = sorted(set(self._outputs) - set(known))
+            if unknown:
+                raise CompileError(
+                    f"output {unknown[0]!r} is not one of the model's outputs: {', '.join(known)}"
+                )
+            keep_outputs(model.graph, self._outputs)
+        return model
+
+
+@register(
+    "add_checkpoints", stage=Stage.INTERFACE, option="checkpoints", takes={"checkpoints": "checkpoints"}
+)
+class AddCheckpoints(Pass):
+    """Make inner tensors outputs, after those that there are."""
+
+    def __init__(self, checkpoints: Collection[str] | str = ()) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Add the outputs. Raise CompileError for a tensor that no node of the main graph makes."""
+        graph = model.graph
+        there = {value.name for value in graph.output}
+        wanted = [name for name in dict.fromkeys(self._checkpoints) if name not in there]
+        if not wanted:
+            return model
+        made = {name for node in graph.node for name in node.output}
+        unknown = next((name for name in wanted if not name or name not in made), None)
+        if unknown is not None:
+            raise CompileError(
+                f"checkpoints names {unknown!r}, which no node of the model's main graph makes; name an "
+                "output of a node that is not inside an If, Loop or Scan"
+            )
+        known = {value.name: value for value in infer_shapes(model).graph.value_info}
+        for name in wanted:
+            if name not in known:
+                raise CompileError(
+                    f"checkpoints names {name!r}, of which no type can be inferred; name a tensor before or "
+                    "after it"
+                )
+            graph.output.add().CopyFrom(known[name])
+        return model
+
+
+@register("remove_initializer_from_input", stage=Stage.INTERFACE, default=True)
+class RemoveInitializerFromInput(Pass):
+    """Weights are no inputs: formats of old list them as both, and newer ones may, as defaults that a caller
+    could replace. Nobody does on the chip."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Remove the inputs. The format is raised to one that allows weights without inputs."""
+        if drop_weight_inputs(model):
+            model.ir_version = max(model.ir_version, MINIMUM_IR_VERSION)
+        return model
+
+
+@register("remove_input_cast", stage=Stage.CUSTOM)
+class RemoveInputCast(Pass):
+    """An input of floats that are cast to whole numbers, to be indices of a Gather, becomes one of int32:
+    half has no whole numbers beyond 2048 without gaps.
+
+    Only where nothing else reads the input than Casts to int32 and int64, one of which makes indices.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Change the inputs. A Cast to int32 is removed; a Cast to int64 stays, with an int32
+        input."""
+        graph = model.graph
+        users, outputs = find_users(graph), {value.name for value in graph.output}
+        dropped: dict[str, str] = {}
+        for value in graph.input:
+            casts = users.get(value.name, [])
+            if value.name in outputs or not _are_indices(value, casts, users):
+                continue
+            value.type.tensor_type.elem_type = TensorProto.INT32
+            for cast in casts:
+                if attribute(cast, "to") == TensorProto.INT32 and cast.output[0] not in outputs:
+                    dropped[cast.output[0]] = value.name
+        if dropped:
+            replace_nodes(graph, [node for node in graph.node if not dropped.keys() & set(node.output)])
+            rename(graph, dropped)
+        return model
+
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_WHOLE = (TensorProto.INT32, TensorProto.INT64)
+
+
+def _are_indices(
+    value: onnx.ValueInfoProto, casts: Sequence[onnx.NodeProto], users: Mapping[str, Sequence[onnx.NodeProto]]
+) -> bool:
+    if value.type.tensor_type.elem_type not in _FLOATS or not all(
+        node.op_type == "Cast" and attribute(node, "to") in _WHOLE for node in casts
+    ):
+        return False
+    return any(
+        user.op_type == "Gather" and user.input[1] == cast.output[0]
+        for cast in casts
+        for user in users.get(cast.output[0], ())
+    )
+
+
+@register("remove_empty_concat_inputs", stage=Stage.FOLDING, default=True)
+class RemoveEmptyConcatInputs(Pass):
+    """Drop the operands of a Concat that have nothing along its axis; a Concat of one operand becomes an
+    Identity."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Remove the empty operands. At least one operand stays, even if empty. Unknown shapes
+        count as not empty."""
+        if any(node.op_type == "Concat" for node in iter_nodes(model.graph)):
+            inferred = infer_shapes(model).graph
+            for graph, known in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
+                for node in graph.node:
+                    if node.op_type == "Concat":
+                        _drop_empty(node, known)
+        return model
+
+
+def _drop_empty(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    axis = attribute(node, "axis", 1)  # the default of opset 1
+
+    def is_empty(name: str) -> bool:
+        shape = shapes.get(name)
+        return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
+
+    kept = [name for name in node.input if not is_empty(name)] or list(node.input[:1])
+    if len(kept) == len(node.input):
+        return
+    node.input[:] = kept
+    if len(kept) == 1:
+        node.op_type = "Identity"
+        del node.attribute[:]
+
+
+@register("unique_name_for_nodes", stage=Stage.FOLDING, default=True)
+class UniqueNameForNodes(Pass):
+    """Give every node, bodies' too, a name of its own: reports, errors and options speak of nodes by name.
+
+    A node without one is named by what it makes. Of nodes of one name the first keeps it, and the others get
+    a number behind it.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Rename the nodes. A name that only one node has does not change."""
+        name_nodes(model.graph)
+        given = Counter(node.name for node in iter_nodes(model.graph))
+        seen: set[str] = set()
+        numbers: Counter[str] = Counter()
+        for node in iter_nodes(model.graph):
+            if node.name in seen:
+                name = node.name
+                while node.name in given:
+                    numbers[name] += 1
+                    node.name = f"{name}_{numbers[name]}"
+                given[node.name] = 1
+            seen.add(node.name)
+        return model
+
+
+@register("sort_graph", stage=Stage.INTERFACE, default=True)
+class SortGraph(Pass):
+    """Bring the nodes of every graph, bodies' too, into an order in which each reads only what is there
+    already; nodes that are in order stay so."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Sort the nodes. Raise CompileError for nodes in a cycle."""
+        for graph in iter_graphs(model.graph):
+            try:
+                ordered = sort_nodes(graph)
+            except GraphError as error:
+                raise CompileError(str(error)) from error
+            if ordered is not None:
+                replace_nodes(graph, ordered)
+        return model

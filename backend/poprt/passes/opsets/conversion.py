@@ -1,0 +1,311 @@
+"""Passes that convert a model to another opset: up by the converter of onnx, down by our own rules,
+since onnx has nearly none for that direction.
+
+The rules are in `older_forms` and `older_spellings`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import onnx
+from onnx import TensorProto, defs, helper
+from onnxgraph import attribute, change_without_weights, find_opset, iter_bodies, iter_nodes
+from onnxgraph.edit import drop_attribute
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import LARGE, is_outlined
+from simipu import CompileError
+from simipu.numerics.lowering import OLDEST_OPSET
+
+from poprt.passes.opsets import older_spellings as _older_spellings  # noqa: F401 - its rules register themselves
+from poprt.passes.opsets.legacy_opsets import KeepHardmaxes, KeepResizes, UpgradeLegacyOpset
+from poprt.passes.opsets.older_forms import RULES, NoOlderFormError, Older
+from poprt.passes.opsets.standard_functions import expand
+from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.descriptions import describe_node
+from poprt.rewrite.node_rules import NodeRule, View
+
+_ONNX_ERRORS = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    onnx.version_converter.ConvertError,
+    RuntimeError,
+)
+_SCAN_HAS_NO_BATCH = 9
+"""Opset from which a Scan's inputs have no batch axis. The converter of onnx drops that axis from
+the model's own inputs."""
+_AXIS_STANDS_ALONE = 13
+"""Opset from which Softmax, LogSoftmax and Hardmax apply to their axis only."""
+_MAX_NESTED = 8
+"""Maximum depth of the standard's functions that call others; the known maximum is 3."""
+_KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
+"""Operators whose definitions ONNX Runtime does not load in older opsets, because shapes in them
+are not known."""
+_WIDER = {
+    TensorProto.BOOL: (TensorProto.INT32,),
+    TensorProto.INT8: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.UINT8: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.INT16: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.UINT16: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.FLOAT16: (TensorProto.FLOAT,),
+}
+"""Types that have all values of another, the narrowest first. Values that overflow the narrow type
+are truncated in the same way by the Cast back."""
+_WIDER_IN_POW = dict.fromkeys(
+    (*_WIDER, *(getattr(TensorProto, name) for name in ("INT32", "UINT32", "INT64", "UINT64"))),
+    (TensorProto.FLOAT,),
+)
+"""Wider types for powers of integers, which older opsets compute in floats."""
+
+
+@register("check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",))
+class CheckOpset(Pass):
+    """Refuse a model of an opset that the installed onnx does not know."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Check the opset. Raise CompileError if it is too new."""
+        found, newest = find_opset(model, 1), defs.onnx_opset_version()
+        if found > newest:
+            raise CompileError(
+                f"the model is of opset {found}; the installed onnx {onnx.__version__} knows those up to "
+                f"{newest}: export the model with opset {newest} or older, or install a newer onnx"
+            )
+        return model
+
+
+@register(
+    "convert_version",
+    stage=Stage.INTERFACE,
+    option="convert_version",
+    takes={"version": "convert_version"},
+    is_ours=True,
+    depend=("admit",),
+)
+class ConvertVersion(Pass):
+    """Write a model in another opset, its bodies too; None: leave it.
+
+    What has no older form is refused, and so is what an older form would need to know and cannot see.
+    """
+
+    def __init__(self, version: int | None = None) -> None:
+        super().__init__()
+        self._version = version
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Convert the model. Large weights are not copied. Raise CompileError if the model has no
+        form in that opset."""
+        if self._version is None or self._version == find_opset(model, 1):
+            return model
+        model = UpgradeLegacyOpset().run(model)
+        found = find_opset(model, 1)
+        if not 1 <= self._version <= defs.onnx_opset_version():
+            raise CompileError(
+                f"convert_version={self._version}: the installed onnx knows opsets 1 to "
+                f"{defs.onnx_opset_version()}"
+            )
+        lowest = max(self._version, OLDEST_OPSET)
+        if lowest < found:
+            model = convert_down(model, lowest)
+        if find_opset(model, 1) != self._version:
+            _drop_unread_values(model)
+            if found < _AXIS_STANDS_ALONE <= self._version:
+                model = KeepHardmaxes().run(model)
+            weights = model.graph.initializer
+            large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
+            change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
+            if found < OLDEST_OPSET <= self._version:
+                model = KeepResizes().run(model)
+        return model
+
+
+def _drop_unread_values(model: onnx.ModelProto) -> None:
+    """Remove the value of each Pad that does not pad with a constant. The converter would keep it
+    in newer opsets, which have no such attribute."""
+    for node in iter_nodes(model.graph):
+        if node.op_type == "Pad" and attribute(node, "mode", b"constant") != b"constant":
+            drop_attribute(node, "value")
+
+
+def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    if find_opset(model, 1) < _SCAN_HAS_NO_BATCH <= version:
+        old = next((node for node in iter_nodes(model.graph) if node.op_type == "Scan"), None)
+        if old is not None:
+            raise CompileError(
+                f"node {describe_node(old)}: a Scan of opset 8 has an axis for the batch, which those of "
+                f"opset {version} lack; export the model with opset {_SCAN_HAS_NO_BATCH} or later"
+            )
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = model.ir_version, {"": find_opset(model, 1)}
+    try:
+        for node in iter_nodes(model.graph):  # the converter crashes on invalid ones
+            if not any(True for _ in iter_bodies(node)):
+                onnx.checker.check_node(node, context)
+        return onnx.version_converter.convert_version(model, version)
+    except _ONNX_ERRORS as error:
+        raise CompileError(
+            f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def convert_down(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Convert `model` in place to an older opset, 11 or newer, and return it. Raise CompileError
+    with the name of a node that cannot be converted."""
+    source = find_opset(model, 1)
+    for _ in range(_MAX_NESTED):
+        functions = _Functions(source, version)
+        if not any(functions.looks_at(node) for node in iter_nodes(model.graph)):
+            break
+        model = functions.run(model)
+    model = _OlderForms(source, version).run(model)
+    for entry in model.opset_import:
+        if entry.domain in STANDARD_DOMAINS:
+            entry.version = version
+    return model
+
+
+class _Functions(NodeRule):
+    """Rule that replaces operators that the older opset lacks, and for which we have no rule, by
+    their standard definitions."""
+
+    name = "convert_version"
+    op_types = frozenset()
+
+    def __init__(self, source: int, target: int) -> None:
+        super().__init__()
+        self._source, self._target, self.opset = source, target, source
+
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Return whether the older opset lacks the operator, and the standard defines it by
+        others."""
+        if node.domain not in STANDARD_DOMAINS or node.op_type in RULES or node.op_type in _KEPT_WHOLE:
+            return False
+        if defs.has(node.op_type, self._target) or not defs.has(node.op_type, self._source):
+            return False
+        schema: Any = defs.get_schema(node.op_type, self._source)
+        return bool(schema.has_function or schema.has_context_dependent_function)
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Return the nodes of the definition; None if it needs types that are not known."""
+        types = [
+            helper.make_tensor_type_proto(view.type(name), view.shape(name)) if name else onnx.TypeProto()
+            for name in node.input
+        ]
+        prefix = view.names.take(f"{next(filter(None, node.output), node.op_type)}/function")
+        return expand(node, self._source, types, prefix)
+
+
+class _OlderForms(NodeRule):
+    """Rule that writes all nodes in the forms of an older opset."""
+
+    name = "convert_version"
+    op_types = frozenset()
+
+    def __init__(self, source: int, target: int) -> None:
+        super().__init__()
+        self._source, self.opset = source, target
+        self._stays: dict[str, bool] = {}
+
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Return whether the operator has another version in the older opset, or none."""
+        if node.domain not in STANDARD_DOMAINS:
+            return False
+        if node.op_type not in self._stays:
+            self._stays[node.op_type] = defs.has(node.op_type, self.opset) and (
+                defs.get_schema(node.op_type, self.opset).since_version
+                == defs.get_schema(node.op_type, self._source).since_version
+            )
+        return not self._stays[node.op_type]
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Apply the operator's rule. If the node stays, check its types."""
+        own_rule = RULES.get(node.op_type)
+        try:
+            self._check_types(node, view)
+            made = own_rule(Older(node, view, self._source, self.opset)) if own_rule else None
+            if made is None or (len(made) == 1 and made[0].op_type == node.op_type):
+                return self._widen(made[0] if made else node, view) or made
+            return made
+        except NoOlderFormError as error:
+            raise CompileError(
+                f"the model cannot be converted to opset {self.opset}: node {describe_node(node)}: "
+                f"{error}. Keep "
+                f"the model's opset {self._source} (no convert_version), or export the model without it"
+            ) from None
+
+    def _widen(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Return the node between Casts, if the older opset does not support its types; None if it
+        does."""
+        if not defs.has(node.op_type, self.opset):
+            raise NoOlderFormError(f"opset {self.opset} has no {node.op_type}, and nothing to make it of")
+        schema = defs.get_schema(node.op_type, self.opset)
+        self._check_form(node, schema)
+        inputs = _match(node.input, schema.inputs)
+        outputs = _match(node.output, schema.outputs)
+        casts = self._find_casts(node, view, [*inputs, *outputs])
+        if not casts:
+            return None
+        chain = view.start(node, "wider")
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for place, (name, parameter) in enumerate(inputs):
+            if name and parameter.type_str in casts:
+                made.input[place] = chain.add("Cast", name, to=casts[parameter.type_str])
+        chain.nodes.append(made)
+        for place, (name, parameter) in enumerate(outputs):
+            if name and parameter.type_str in casts:
+                made.output[place] = chain.new_name()
+                chain.add_as(name, "Cast", made.output[place], to=view.type(name))
+        return chain.nodes
+
+    def _check_types(self, node: onnx.NodeProto, view: View) -> None:
+        """Raise NoOlderFormError for tensors of types that the older opset lacks entirely."""
+        known = defs.get_schema("Identity", self.opset).inputs[0].types
+        for name in (*node.input, *node.output):
+            element = view.type(name) if name else 0
+            if element and f"tensor({_spell(element)})" not in known:
+                raise NoOlderFormError(
+                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which opset {self.opset} has not"
+                )
+
+    def _check_form(self, node: onnx.NodeProto, schema: defs.OpSchema) -> None:
+        new = [each.name for each in node.attribute if each.name not in schema.attributes]
+        if new:
+            raise NoOlderFormError(f"it has {new[0]}, which opset {self.opset} does not know")
+        fits = schema.min_input <= len(node.input) <= schema.max_input
+        if not fits or len(node.output) > schema.max_output:
+            raise NoOlderFormError(f"it has other inputs or outputs than in opset {self.opset}")
+
+    def _find_casts(
+        self, node: onnx.NodeProto, view: View, parameters: list[tuple[str, defs.OpSchema.FormalParameter]]
+    ) -> dict[str, int]:
+        """Return the wider type of each type variable that needs one."""
+        casts: dict[str, int] = {}
+        for name, parameter in parameters:
+            element = view.type(name) if name else 0
+            if not element or f"tensor({_spell(element)})" in parameter.types:
+                continue
+            known = {**_WIDER, **(_WIDER_IN_POW if node.op_type == "Pow" else {})}
+            wider = [each for each in known.get(element, ()) if f"tensor({_spell(each)})" in parameter.types]
+            if not wider:
+                raise NoOlderFormError(
+                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} does not "
+                    f"take in opset {self.opset}"
+                )
+            casts.setdefault(parameter.type_str, wider[0])
+        return casts
+
+
+def _match(
+    names: Sequence[str], parameters: Sequence[defs.OpSchema.FormalParameter]
+) -> list[tuple[str, defs.OpSchema.FormalParameter]]:
+    """Return each tensor of a node with its parameter in the schema; the last parameter may stand
+    for many."""
+    return [(name, parameters[min(place, len(parameters) - 1)]) for place, name in enumerate(names)]
+
+
+def _spell(element: int) -> str:
+    """Return a type's name in schemas."""
+    return str(TensorProto.DataType.Name(element)).lower()

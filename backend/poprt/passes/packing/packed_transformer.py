@@ -1,0 +1,389 @@
+"""Pass packed_transformer: a model of padded samples becomes a model of samples that lie end to
+end.
+
+Operators that compute each token by itself, most of a transformer, do not change and work on packed
+tokens. Before operators that combine tokens, above all attention, samples are unpacked; behind them
+they are packed again. `token_rules` has the rules of the operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import find_inputs, find_opset, infer_shapes, iter_bodies, iter_defined, iter_reads, rename
+from onnxgraph.edit import forget_values, replace_nodes, set_shape
+from simipu import CompileError
+from simipu.operators import CHIP_DOMAIN
+
+from poprt.passes.fusion.masks import find_mask_inputs
+from poprt.passes.packing.token_rules import BOTH, LEADING, PLAIN, Ask, Labels, Mixed, Sizes, follow
+from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.path_patterns import PatternMatcher
+from poprt.rewrite.patterns import Making, Names, declare_chip
+from poprt.rewrite.views import Array, GraphView, constants_of, types_of
+
+LENGTHS = "unpack_info"
+"""Input with the lengths of the samples; published runners know this name."""
+_OLDEST_OPSET = 11
+_FLAT, _DEEP = 2, 3
+"""Numbers of axes of packed tensors: a number, or a row of numbers, for each token."""
+_MAX_INT32 = 2**31 - 1
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+_PATH = "s:0->MatMul:1->Add:2->e:3"
+
+
+@dataclass(frozen=True, slots=True)
+class PackArgs:
+    """Arguments of --pack_args, by the real tool's names.
+
+    max_valid_num: maximum number of samples in a run. segment_max_size: length of the longest
+    sample; for samples with several segments the longest of each, 13+51. head_pattern: paths of the
+    nodes at the end that are computed on unpacked tokens; without it, each output is unpacked as
+    late as possible. dynamic_groups: inputs that are packed together; all inputs with their leading
+    axes are packed. enable_double_batch_unpack, efficiency_priority: options of the real tool's
+    vertices, which are not public; they have no effect here.
+    """
+
+    max_valid_num: int
+    segment_max_size: tuple[int, ...]
+    enable_double_batch_unpack: bool = False
+    efficiency_priority: bool = False
+    head_pattern: tuple[str, ...] = ()
+    dynamic_groups: tuple[tuple[str, ...], ...] = ()
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> PackArgs:
+        """Return the arguments from strings, as on the command line, or from values. Raise
+        CompileError for invalid ones."""
+        known = dict(_READERS)
+        unknown = sorted(given.keys() - known.keys())
+        if unknown:
+            raise CompileError(f"pack_args: there is no {unknown[0]!r}; there are {', '.join(known)}")
+        missing = [name for name in ("max_valid_num", "segment_max_size") if name not in given]
+        if missing:
+            raise CompileError(
+                f"pack_args: expected {missing[0]}, as in max_valid_num=40 segment_max_size=256"
+            )
+        values = {}
+        for name, value in given.items():
+            read, form = known[name]
+            try:
+                values[name] = read(value)
+            except (ValueError, TypeError, SyntaxError, KeyError, RecursionError, MemoryError):
+                raise CompileError(f"pack_args: {name}: expected {form}, found {value!r}") from None
+        return cls(**values)
+
+
+def _size(value: Any) -> int:
+    size = int(value)
+    if isinstance(value, bool) or not 0 < size <= _MAX_INT32:
+        raise ValueError
+    return size
+
+
+def _segments(value: Any) -> tuple[int, ...]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        found = tuple(map(_size, value))
+    else:
+        found = tuple(map(_size, str(value).strip("[]").replace(",", "+").split("+")))
+    if not 0 < sum(found) <= _MAX_INT32:
+        raise ValueError
+    return found
+
+
+def _flag(value: Any) -> bool:
+    return _BOOLS[str(value).strip().lower()]
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    """Return paths from a list or a comma-separated string. No path contains a comma; quotes around
+    a path are removed."""
+    listed = value.split(",") if isinstance(value, str) else list(value)
+    found = tuple(str(path).strip().strip("'\"").strip() for path in listed)
+    return tuple(path for path in found if path)
+
+
+def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
+    """Return groups from lists or from a string as [[a,b],[c]], with or without quotes around the
+    names."""
+    if isinstance(value, str):
+        text = value.replace("'", "").replace('"', "").replace(" ", "")
+        if not (text.startswith("[[") and text.endswith("]]")):
+            raise ValueError
+        listed: Any = [part.split(",") for part in text[2:-2].split("],[")]
+    else:
+        listed = value
+    groups = tuple(
+        tuple(str(name) for name in group if name) for group in listed if not isinstance(group, str)
+    )
+    if not groups or not all(groups):
+        raise ValueError
+    return groups
+
+
+_READERS: Mapping[str, tuple[Any, str]] = {
+    "max_valid_num": (_size, "a number of samples from 1 on"),
+    "segment_max_size": (_segments, "a number of tokens from 1 on, or several as in 13+51"),
+    "enable_double_batch_unpack": (_flag, "true or false"),
+    "efficiency_priority": (_flag, "true or false"),
+    "head_pattern": (_paths, f"paths such as '{_PATH}'"),
+    "dynamic_groups": (_groups, "inputs in groups, as in [[input_ids,attention_mask]]"),
+}
+
+
+@register("packed_transformer", stage=Stage.CHIP, option="pack_args", takes={"pack_args": "pack_args"})
+class PackedTransformer(Pass):
+    """Have a model take samples that lie end to end in [batch, tokens], over the ends of rows, and give the
+    results of each sample in a row of its own.
+
+    There is a new input `unpack_info`, int32 [max_valid_num, segments]: the lengths of the samples, in order,
+    0 for none. Inputs keep their shapes; an output of [batch, tokens, ...] becomes [max_valid_num,
+    segment_max_size, ...], zero or of no meaning behind a sample's end, one of [batch, ...] becomes
+    [max_valid_num, ...]. Masks may number samples, 1, 2, 3, or be 1 for all. Positions have to begin at 0 in
+    each sample where they are an input; those that the model holds do by themselves.
+
+    pack_args: see PackArgs, or the dictionary of it. A model that mixes samples, or tokens in a way that
+    depends on padding (the mean over all of them), is refused by the node. A model that has been packed is
+    left as it is.
+    """
+
+    def __init__(self, pack_args: PackArgs | Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self._given = pack_args
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Pack the model. Raise CompileError if it cannot be packed."""
+        if not self._given:
+            raise CompileError(
+                "packed_transformer: expected pack_args, such as max_valid_num=40 "
+                "segment_max_size=256; give them"
+            )
+        args = self._given if isinstance(self._given, PackArgs) else PackArgs.read(self._given)
+        if any(node.op_type == "Unpack" and node.domain == CHIP_DOMAIN for node in model.graph.node):
+            self.logger.warning("packed_transformer: the model is packed already")
+            return model
+        if find_opset(model, 1) < _OLDEST_OPSET:
+            raise CompileError(
+                f"packed_transformer: expected a model of opset {_OLDEST_OPSET} or later, found "
+                f"{find_opset(model, 1)}; convert_version={_OLDEST_OPSET} brings it there"
+            )
+        packing = _Packing.of(model, args)
+        head = packing.find_head()
+        if args.head_pattern and not head:
+            self.logger.warning(
+                "packed_transformer: head_pattern is nowhere in the model: outputs are unpacked at their ends"
+            )
+        packing.rewrite(model.graph, head)
+        declare_chip(model)
+        return model
+
+
+@dataclass(slots=True)
+class _Packing:
+    """Graph during packing: the place of samples in each tensor, and whether they are packed
+    there."""
+
+    args: PackArgs
+    sizes: Sizes
+    view: GraphView
+    known: onnx.GraphProto
+    names: Names
+    labels: dict[str, Labels] = field(default_factory=dict)
+    unpacked: set[str] = field(default_factory=set)
+    """Tensors that are made unpacked, under their own names."""
+    others: dict[str, str] = field(default_factory=dict)
+    """Name of the unpacked twin of a packed tensor, and of the packed twin of an unpacked one."""
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, args: PackArgs) -> _Packing:
+        """Return the packing of a model with static shapes."""
+        known = infer_shapes(model).graph
+        view = GraphView(None, types_of(known), constants_of(model.graph))
+        inputs = _find_inputs(model.graph, view, args)
+        batch, tokens = next(iter(inputs.values()))[:_FLAT]
+        sizes = Sizes(batch, tokens, args.max_valid_num, sum(args.segment_max_size))
+        taken = {*iter_defined(model.graph), *(value.name for value in model.graph.input)}
+        if LENGTHS in taken:
+            raise CompileError(
+                f"packed_transformer: the model has a tensor {LENGTHS!r}, the name of the lengths; rename it"
+            )
+        found = cls(args, sizes, view, known, Names(find_opset(model, _OLDEST_OPSET), taken | {LENGTHS}))
+        for name, shape in inputs.items():
+            found.labels[name] = (*LEADING, *(PLAIN,) * (len(shape) - _FLAT))
+        return found
+
+    def find_head(self) -> frozenset[str]:
+        """Return the outputs of the head's nodes."""
+        if not self.args.head_pattern:
+            return frozenset()
+        found = PatternMatcher(self.args.head_pattern).next_pattern(self.known)
+        return frozenset(name for each in (found or {}).values() for name in each.node.output)
+
+    def rewrite(self, graph: onnx.GraphProto, head: frozenset[str]) -> None:
+        """Insert Unpack and Repack where needed, change constants that count samples, and declare
+        the new inputs and outputs."""
+        self._start_with_masks(graph)
+        for node in graph.node:
+            self._add(node, unpacked=bool(head.intersection(node.output)))
+        self._give_outputs(graph)
+        replace_nodes(graph, self.nodes)
+        graph.initializer.extend(self.names.added)
+        shape = (self.args.max_valid_num, len(self.args.segment_max_size))
+        graph.input.append(helper.make_tensor_value_info(LENGTHS, TensorProto.INT32, shape))
+        forget_values(graph)
+
+    def _start_with_masks(self, graph: onnx.GraphProto) -> None:
+        """Replace masks that number samples by masks of which tokens are present."""
+        masks = {name for name in find_mask_inputs(graph, self.known) if name in self.labels}
+        renames = {}
+        for name in sorted(masks):
+            shown = self.names.take(f"{name}/shown")
+            made = Making(shown, names=self.names)
+            made.chip(shown, "NotZero", name)
+            self.nodes += made.nodes
+            self.labels[shown], self.view.types[shown] = self.labels[name], self.view.types[name]
+            renames[name] = shown
+        outputs = {value.name for value in graph.output}
+        rename(graph, {old: new for old, new in renames.items() if old not in outputs})
+
+    def _add(self, node: onnx.NodeProto, *, unpacked: bool) -> None:
+        if not any(name in self.labels for name in iter_reads(node)):
+            self.nodes.append(node)
+            return
+        if any(iter_bodies(node)):
+            raise _refuse(node, "samples go into graphs inside nodes")
+        ask = Ask(node, self.view, self.names.opset, self.sizes, self.labels)
+        try:
+            labels = follow(ask)
+        except (Mixed, IndexError, ZeroDivisionError) as reason:
+            raise _refuse(node, str(reason)) from None
+        is_packed = not (unpacked or ask.mixes) and _is_packed(labels)
+        is_packed &= all(_is_packed(self.labels[name]) for name in node.input if name in self.labels)
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        own.input[:] = [self._bring(name, packed=is_packed) for name in node.input]
+        self._change(own, ask.shrunk if is_packed else {**ask.shrunk, **ask.changed})
+        if not is_packed:
+            self.unpacked.update(node.output)
+        self.labels.update((name, labels) for name in node.output if name)
+        self.nodes.append(own)
+
+    def _change(self, node: onnx.NodeProto, changed: Mapping[int, Array]) -> None:
+        for place, value in changed.items():
+            node.input[place] = self.names.hold_once(f"{node.output[0]}/sizes", value)
+
+    def _bring(self, name: str, *, packed: bool) -> str:
+        """Return the name of a tensor in its packed or unpacked form, which is made if needed."""
+        if name not in self.labels or packed == (name not in self.unpacked):
+            return name
+        if name not in self.others:
+            self.others[name] = self.names.take(f"{name}/{'packed' if packed else 'unpacked'}")
+            self._turn(name, self.others[name], self.labels[name], packed=packed)
+        return self.others[name]
+
+    def _turn(self, name: str, result: str, labels: Labels, *, packed: bool) -> None:
+        """Add the Unpack or Repack of a tensor, with Reshapes if needed: both have batch and tokens
+        as separate axes."""
+        made, sizes = Making(result, names=self.names), self.sizes
+        rest = list(self._rest(name, labels))
+        pair = (sizes.batch, sizes.tokens), (sizes.samples, sizes.longest)
+        before, behind = pair[::-1] if packed else pair
+        source = name
+        if labels[0] == BOTH:
+            source = made.add("Reshape", name, made.shape([*before, *rest]))
+        shared: dict[str, Any] = {
+            "max_valid_num": sizes.samples,
+            "segment_max_size": list(self.args.segment_max_size),
+        }
+        turned = made.new_name() if labels[0] == BOTH else result
+        if packed:
+            made.chip(
+                turned,
+                "Repack",
+                source,
+                LENGTHS,
+                **shared,
+                batch_size=sizes.batch,
+                sequence_length=sizes.tokens,
+            )
+        else:
+            made.chip(turned, "Unpack", source, LENGTHS, **shared)
+        if labels[0] == BOTH:
+            made.add_as(result, "Reshape", turned, made.shape([behind[0] * behind[1], *rest]))
+        self.nodes += made.nodes
+
+    def _rest(self, name: str, labels: Labels) -> Sequence[int]:
+        shape = self.view.shape(name) or ()
+        return shape[1 if labels[0] == BOTH else _FLAT :]
+
+    def _give_outputs(self, graph: onnx.GraphProto) -> None:
+        """Make each output unpacked, with each sample's results in a row of its own, under the old
+        names."""
+        renames: dict[str, str] = {}
+        ends: list[onnx.NodeProto] = []
+        for value in graph.output:
+            labels = self.labels.get(value.name)
+            if labels is None:
+                raise CompileError(
+                    f"packed_transformer: output {value.name!r} does not come of samples; remove_outputs "
+                    "drops it"
+                )
+            shape = self.view.shape(value.name) or ()
+            set_shape(value, map(self.sizes.unpacked, shape, labels))
+            if value.name not in self.unpacked:
+                source = self._bring(value.name, packed=False)
+                renames[value.name] = self.names.take(f"{value.name}/packed")
+                ends.append(helper.make_node("Identity", [source], [value.name], name=f"{value.name}/end"))
+        for node in self.nodes:
+            node.input[:] = [renames.get(name, name) for name in node.input]
+            node.output[:] = [renames.get(name, name) for name in node.output]
+        self.nodes += ends
+
+
+def _is_packed(labels: Labels) -> bool:
+    """Return whether tokens lie in packed order, with at most one axis behind them."""
+    if labels[:1] == (BOTH,):
+        return len(labels) <= _FLAT and not any(labels[1:])
+    return labels[:_FLAT] == LEADING and len(labels) <= _DEEP and not any(labels[_FLAT:])
+
+
+def _refuse(node: onnx.NodeProto, reason: str) -> CompileError:
+    return CompileError(
+        f"packed_transformer: node {node.name!r} ({node.op_type}): expected an operator that keeps samples "
+        f"apart, found that {reason}; pack this model without it, or use insert_attention_mask"
+    )
+
+
+def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dict[str, tuple[int, ...]]:
+    """Return the packed inputs, whose leading axes are batch and tokens, with their shapes."""
+    shapes = {value.name: view.shape(value.name) for value in find_inputs(graph)}
+    unknown = next((name for name, shape in shapes.items() if shape is None), None)
+    if unknown is not None:
+        raise CompileError(
+            f"packed_transformer: the shape of input {unknown!r} is not known; give input_shape"
+        )
+    named = [name for group in args.dynamic_groups for name in group]
+    for name in named:
+        if name not in shapes:
+            raise CompileError(
+                f"pack_args: dynamic_groups names {name!r}; the model has the inputs {', '.join(shapes)}"
+            )
+    known = {name: shape for name, shape in shapes.items() if shape is not None}
+    first = named[0] if named else next((name for name, shape in known.items() if len(shape) >= _FLAT), "")
+    if not first or len(known[first]) < _FLAT:
+        raise CompileError(
+            "packed_transformer: expected inputs [batch, tokens], found none; give dynamic_groups"
+        )
+    leading = known[first][:_FLAT]
+    for name, shape in known.items():
+        if shape[:_FLAT] != leading or len(shape) > _DEEP:
+            raise CompileError(
+                f"packed_transformer: expected input {name!r} to be {list(leading)} like {first!r}, found "
+                f"{list(shape)}; samples that are packed have all inputs token by token"
+            )
+    return known

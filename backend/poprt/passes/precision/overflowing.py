@@ -1,0 +1,142 @@
+"""Detection of patterns that overflow in half, which float_to_half can leave in float.
+
+The real tool's own patterns are not public; these are ours. A pattern starts at an operator that
+makes large numbers from small ones:
+
+- Exp, Cosh and Sinh: half ends at exp(11.1);
+- Pow by a constant above 1, and a product of a tensor with itself, as in the variance of a norm and
+  in GELU: half ends at 256 squared;
+- sums over at least MANY elements (ReduceSum, ReduceSumSquare, ReduceL1, ReduceL2, ReduceMean,
+  CumSum): the sum of as many times 64 is beyond half;
+- the addition of a mask before a Softmax. A mask is a constant of -LARGE or less, or the result of
+  a product with one.
+
+The pattern continues through operators that pass large numbers on, as sums and reshapes. It ends
+with an operator that brings them back into range, as a division, a root or a logarithm, and
+includes it.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto
+from onnxgraph import find_makers, graph_values, iter_bodies
+from onnxgraph.nodes import find_users
+from onnxgraph.weights import has_data, is_outlined, read_array
+
+from poprt.passes.interface.initializers import read_constant
+
+MANY = 1024
+"""Minimum number of elements of a sum that may overflow."""
+LARGE = 1e4
+"""Minimum magnitude of a constant that counts as a mask: models have -10000, -FLT_MAX and values
+between."""
+_MAX_STEPS = 8
+"""Maximum number of steps from where numbers become large to where they are small again; a norm's
+variance takes 4."""
+
+_GROWING = frozenset("Cosh Exp Sinh".split())
+_SUMS = frozenset("CumSum ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare".split())
+_CARRYING = _SUMS | frozenset(
+    "Abs Add Concat Expand Identity Max Min Mul Neg Reshape Slice Squeeze Sub Transpose Unsqueeze".split()
+)
+_SETTLING = frozenset("Clip Div Erf Log LogSoftmax Pow Reciprocal Sigmoid Softmax Sqrt Tanh".split())
+
+_Constants = ChainMap[str, TensorProto]
+
+
+def find_overflowing(graph: onnx.GraphProto) -> frozenset[str]:
+    """Return the outputs of the nodes of such patterns, in a graph with known types and in its
+    bodies."""
+    return frozenset(_find(graph, ChainMap()))
+
+
+def _find(graph: onnx.GraphProto, outer: _Constants) -> set[str]:
+    constants = outer.new_child({tensor.name: tensor for tensor in graph.initializer})
+    for node in graph.node:
+        constant = read_constant(node)
+        if constant is not None:
+            constants[node.output[0]] = constant
+    look = _Look(graph, constants)
+    found: set[str] = set()
+    for node in graph.node:
+        for body in iter_bodies(node):
+            found |= _find(body, constants)
+        if look.is_large(node):
+            look.follow(node, found)
+        elif node.op_type == "Softmax":
+            found |= look.find_mask(node)
+    return found
+
+
+class _Look:
+    """Search in one graph, with the makers, users and sizes of its tensors."""
+
+    def __init__(self, graph: onnx.GraphProto, constants: _Constants) -> None:
+        self._constants = constants
+        self._makers, self._users = find_makers(graph), find_users(graph)
+        self._sizes = {name: value.size for name, value in graph_values(graph).items()}
+        self._steps: dict[str, int] = {}
+        """Steps from where numbers became large to each output; a graph is walked once."""
+
+    def is_large(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node makes large numbers from small ones."""
+        if node.op_type in _GROWING:
+            return True
+        if node.op_type == "Pow":
+            return self._holds(node.input[1], lambda values: float(np.max(values)) > 1)
+        if node.op_type == "Mul":
+            return node.input[0] == node.input[1]
+        if node.op_type in _SUMS:
+            taken, made = (self._sizes.get(name, 0) for name in (node.input[0], node.output[0]))
+            if node.op_type == "CumSum":
+                return taken >= MANY
+            return taken >= MANY * max(1, made)
+        return False
+
+    def follow(self, first: onnx.NodeProto, found: set[str]) -> None:
+        """Add the outputs of the pattern that starts at `first` to `found`."""
+        waiting = [(first, 0)]
+        while waiting:
+            node, step = waiting.pop()
+            if step > _MAX_STEPS or self._steps.get(node.output[0], _MAX_STEPS + 1) <= step:
+                continue
+            self._steps[node.output[0]] = step
+            found.update(filter(None, node.output))
+            if step and node.op_type not in _CARRYING:
+                continue
+            for user in self._users.get(node.output[0], ()):
+                if user.op_type in _CARRYING or user.op_type in _SETTLING:
+                    waiting.append((user, step + 1))
+
+    def find_mask(self, softmax: onnx.NodeProto) -> set[str]:
+        """Return the outputs of a Softmax and of the nodes that add a mask to its operand; none if
+        there is no mask."""
+        add = self._makers.get(softmax.input[0])
+        if add is None or add.op_type not in ("Add", "Sub"):
+            return set()
+        for name in add.input:
+            maker = self._makers.get(name)
+            scale = [] if maker is None or maker.op_type != "Mul" else list(maker.input)
+            if self._is_mask(name) or any(map(self._is_mask, scale)):
+                made = {softmax.output[0], add.output[0]}
+                return made | ({name} if scale else set())
+        return set()
+
+    def _is_mask(self, name: str) -> bool:
+        return self._holds(name, lambda values: float(np.max(np.abs(values))) >= LARGE)
+
+    def _holds(self, name: str, is_so: Callable[[npt.NDArray[Any]], bool]) -> bool:
+        """Return whether a tensor is a constant of numbers that fulfils a condition. Outlined
+        constants are weights, and do not count."""
+        tensor = self._constants.get(name)
+        if tensor is None or is_outlined(tensor) or not has_data(tensor):
+            return False
+        values = read_array(tensor)
+        return bool(values.size) and values.dtype.kind in "fiu" and is_so(values)

@@ -1,0 +1,98 @@
+"""Runner of passes, in an order that their constraints allow. `poprt.pipeline` selects the passes
+and their order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx
+from onnxgraph import remember_inferences
+from simipu import CompileError
+
+from poprt.rewrite.base import Pass, get_pass
+
+IR_PASSES = frozenset(
+    "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes eliminate_identity "
+    "eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand eliminate_nop_flatten eliminate_nop_if "
+    "eliminate_nop_pad eliminate_nop_reshape eliminate_nop_transpose eliminate_unused_initializer "
+    "extract_constant_to_initializer fuse_bn_into_conv fuse_consecutive_arithmetic fuse_consecutive_cast "
+    "fuse_consecutive_reshape fuse_consecutive_squeeze fuse_consecutive_transpose "
+    "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding unique_name_for_nodes".split()
+)
+"""Passes that the real tool runs over its own form of a graph, several in one turn. apply_ir_pass
+accepts them."""
+
+
+class PassManager:
+    """List of passes to run on a model, given by name or as objects."""
+
+    def __init__(self, used_passes: Iterable[str | Pass] = (), gather_ir_passes: bool = False) -> None:
+        self._passes: list[Pass] = []
+        self._gather = gather_ir_passes
+        self.add_passes(used_passes)
+
+    def add_passes(self, passes: Iterable[str | Pass]) -> None:
+        """Add passes at the end. Raise CompileError for a name that is not registered."""
+        self._passes += [get_pass(each) if isinstance(each, str) else each for each in passes]
+
+    def get_passes(self) -> list[Pass]:
+        """Return the passes, in order."""
+        return list(self._passes)
+
+    def get_all_pass_names(self) -> list[str]:
+        """Return the names of the passes, in order."""
+        return [each.name for each in self._passes]
+
+    def sort_passes(self) -> None:
+        """Sort the passes so that their constraints hold, with as few moves as possible.
+
+        Raises CompileError if there is no such order, and for passes that may not run together.
+        """
+        _check_company(self._passes)
+        waiting, ordered = list(self._passes), []
+        while waiting:
+            free = next((each for each in waiting if not _waits(each, waiting)), None)
+            if free is None:
+                raise CompileError(f"passes {', '.join(each.name for each in waiting)} wait for each other")
+            waiting.remove(free)
+            ordered.append(free)
+        self._passes = ordered
+
+    def run(
+        self, model: onnx.ModelProto, on_pass: Callable[[str], None] = lambda _name: None
+    ) -> onnx.ModelProto:
+        """Run all passes and return the model, which they change in place. `on_pass` receives each
+        pass's name before it runs."""
+        with remember_inferences():
+            for each in gather_ir_passes(self._passes) if self._gather else self._passes:
+                on_pass(each.name)
+                model = each(model)
+        return model
+
+
+def gather_ir_passes(passes: Iterable[Pass]) -> list[Pass]:
+    """Return the passes with consecutive ones of the IR family joined to one apply_ir_pass. It
+    walks over the graph's names once instead of once for each pass."""
+    gathered: list[Pass] = []
+    for is_ir, found in itertools.groupby(passes, lambda each: each.name in IR_PASSES):
+        group = list(found)
+        gathered += [get_pass("apply_ir_pass", [each.name for each in group])] if is_ir else group
+    return gathered
+
+
+def _check_company(passes: Sequence[Pass]) -> None:
+    names = {each.name for each in passes}
+    for each in passes:
+        enemies, missing = each.info.against & names, each.info.depend - names
+        if enemies:
+            raise CompileError(f"pass {each.name} may not run together with {', '.join(sorted(enemies))}")
+        if missing:
+            raise CompileError(f"pass {each.name} needs {', '.join(sorted(missing))}; add it")
+
+
+def _waits(one: Pass, others: Iterable[Pass]) -> bool:
+    """Return whether `one` must come after one of the others."""
+    return any(
+        other.name in one.info.depend or one.name in other.info.before for other in others if other is not one
+    )

@@ -1,0 +1,1 @@
+"""Triton model folders of compiled models: configuration, versions and locks."""

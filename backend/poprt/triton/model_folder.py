@@ -1,0 +1,242 @@
+"""Writes a Triton model folder: config.pbtxt, 1/name_map.json and the PopEF files.
+
+Existing config.pbtxt and name_map.json are kept, because a user may have edited them. They are
+checked against the new executable, and nothing is replaced unless they fit it. All files are
+replaced together, the executable last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from simipu import CompileError
+
+import popef
+from popef._tools.staging import Staging, remove_left_overs
+from popef._tools.text import escape, find_name_fault
+from popef.name_map import read_names
+from poprt.compile.compiler import Executable
+from poprt.triton.config import (
+    KINDS,
+    ModelConfig,
+    encode_config,
+    iter_differences,
+    iter_policy_differences,
+    make_config,
+    read_config,
+    user_anchors,
+)
+from poprt.triton.locks import lock_folder
+
+VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """New contents of name_map.json and config.pbtxt; None for an existing file that is kept."""
+
+    names: bytes | None
+    config: bytes | None
+
+
+class ModelFolder:
+    """Model folder that is locked against other poprt processes during the with statement; removed
+    if it stays empty.
+
+    `overwrite_config` also replaces config.pbtxt and name_map.json. `queue_timeout_ms` is how long
+    the configuration lets requests wait (None: no limit). Raises CompileError if another process
+    writes into the folder, and for a name that a file or a terminal could not show.
+    """
+
+    def __init__(
+        self, path: str | Path, *, overwrite_config: bool = False, queue_timeout_ms: int | None = None
+    ) -> None:
+        self.path = Path(path)
+        self.version = self.path / VERSION
+        self.name = os.path.basename(os.path.abspath(self.path))
+        """Name of the model."""
+        if fault := find_name_fault(self.name):
+            raise CompileError(
+                f"model folder {escape(self.path)}: its name is the model's: {fault}; rename it"
+            )
+        self._overwrite = overwrite_config
+        self._queue_timeout_ms = queue_timeout_ms
+        self._held = ExitStack()
+        self._config_file = self.path / "config.pbtxt"
+        self._names_file = self.version / "name_map.json"
+
+    def __enter__(self) -> ModelFolder:
+        with ExitStack() as held:
+            make_folders(self.version, held)
+            try:
+                alone = held.enter_context(lock_folder(self.path))
+            except BlockingIOError:
+                raise CompileError(
+                    f"model folder {escape(self.path)}: another poprt writes into it; wait for it, or give "
+                    "another folder"
+                ) from None
+            if alone:
+                remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def write(self, compiled: Executable) -> list[str]:
+        """Write the model and return a line for each file: whether it was written or kept.
+
+        Raises CompileError, which lists all differences between a kept file and the new executable;
+        the folder is then unchanged.
+        """
+        texts = self._settle(compiled)
+        weights, executable = self._popef_files()
+        with Staging() as staging:
+            if texts.names is not None:
+                staging.open(self._names_file).write(texts.names)
+            if texts.config is not None:
+                staging.open(self._config_file).write(texts.config)
+            if not compiled.weights:
+                staging.remove(weights)
+            stage_executable(staging, compiled, self.version)
+        note_executable(compiled, self.version)
+        lines = [f"wrote {file}" for file in (executable, weights)[: 1 + bool(compiled.weights)]]
+        return [
+            *lines,
+            f"{'kept' if texts.names is None else 'wrote'} {self._names_file}",
+            f"{'kept' if texts.config is None else 'wrote'} {self._config_file}",
+        ]
+
+    def _settle(self, compiled: Executable) -> Texts:
+        """Return the texts to write with the executable.
+
+        Raises CompileError if a kept file does not fit it.
+        """
+        _check_names(compiled)
+        names, kept_names = self._find_names(compiled)
+        kept_config = not self._overwrite and self._config_file.exists()
+        if kept_config:
+            self._check_config(read_config(self._config_file), compiled, names)
+        config = None
+        if not kept_config:
+            made = make_config(self.name, compiled, names, self._queue_timeout_ms)
+            config = encode_config(made).encode()
+        return Texts(None if kept_names else (json.dumps(names, indent=4) + "\n").encode(), config)
+
+    def _popef_files(self) -> tuple[Path, Path]:
+        """Return the PopEF files in the order in which they are replaced.
+
+        A server looks for the executable, which is last.
+        """
+        return self.version / "weights.popef", self.version / "executable.popef"
+
+    def _find_names(self, compiled: Executable) -> tuple[dict[str, str], bool]:
+        """Return the friendly names of all anchors, and whether they come from a kept file."""
+        names = {anchor.name(): anchor.name() for anchor in user_anchors(compiled)}
+        if self._overwrite or not self._names_file.exists():
+            return names, False
+        return self._merge_names(self._names_file, names), True
+
+    def _merge_names(self, file: Path, names: Mapping[str, str]) -> dict[str, str]:
+        try:
+            given = read_names(file)
+        except popef.PopefError as error:
+            raise CompileError(f"{error}, or have --overwrite_config write it anew") from error
+        self._refuse(file, _iter_name_differences(given, names))
+        return {**names, **given}
+
+    def _check_config(self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> None:
+        if self._queue_timeout_ms is not None:
+            self._refuse(self._config_file, iter_policy_differences(kept, self._queue_timeout_ms))
+        paths = {key: value.string_value for key, value in kept.parameters.items()}
+        if (path := paths.get("executable_path")) and not self._is_ours(path):
+            return  # it serves another executable than the one written here
+        if path := paths.get("name_map_file_path"):
+            file = self._find(path)
+            if file is None:
+                self._refuse(self._config_file, iter([f"name_map_file_path {path!r} is not there"]))
+            else:
+                names = self._merge_names(
+                    file, {anchor.name(): anchor.name() for anchor in user_anchors(compiled)}
+                )
+        self._refuse(self._config_file, iter_differences(kept, compiled, names))
+
+    def _is_ours(self, path: str) -> bool:
+        ours = self._popef_files()[1]
+        return os.path.realpath(self._find(path) or self.version / path) == os.path.realpath(ours)
+
+    def _find(self, name: str) -> Path | None:
+        """Return the file of a relative path in the version folder, or else in the model folder."""
+        return next(
+            (folder / name for folder in (self.version, self.path) if (folder / name).is_file()), None
+        )
+
+    def _refuse(self, file: Path, differences: Iterator[str]) -> None:
+        if listed := "; ".join(differences):
+            raise CompileError(
+                escape(
+                    f"{file} is kept and does not fit the new executable, so that nothing was replaced: "
+                    f"{listed}; edit it, give another folder, or have --overwrite_config write it anew"
+                )
+            )
+
+
+def write_triton_model(
+    compiled: Executable, folder: str | Path, *, overwrite_config: bool = False
+) -> list[str]:
+    """Write the model folder `folder`, as `ModelFolder.write` does."""
+    with ModelFolder(folder, overwrite_config=overwrite_config) as held:
+        return held.write(compiled)
+
+
+def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> None:
+    """Write executable.popef and, if weights are streamed, weights.popef.
+
+    weights.popef is replaced just before executable.popef.
+    """
+    weights = staging.open(folder / "weights.popef") if compiled.weights else None
+    compiled.export(staging.open(folder / "executable.popef"), weights)
+
+
+def note_executable(compiled: Executable, folder: Path) -> None:
+    """Let servers know the files that stage_executable wrote."""
+    names = ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
+    compiled.note_loadable([folder / name for name in names])
+
+
+def _check_names(compiled: Executable) -> None:
+    for anchor in user_anchors(compiled):
+        if fault := find_name_fault(anchor.name()):
+            kind = next(field for field, each in KINDS.items() if each == anchor.type())
+            raise CompileError(f"{kind} '{escape(anchor.name(), 100)}': {fault}; rename it in the ONNX model")
+
+
+def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -> Iterator[str]:
+    for anchor in given:
+        if anchor not in names:
+            yield f"{anchor!r} is no input or output, which are {', '.join(map(repr, names))}"
+    owners: dict[str, str] = {}
+    for anchor, friendly in {
+        **names,
+        **{anchor: given[anchor] for anchor in names if anchor in given},
+    }.items():
+        if owners.setdefault(friendly, anchor) != anchor:
+            yield f"{owners[friendly]!r} and {anchor!r} are both called {friendly!r}"
+
+
+def make_folders(folder: Path, held: ExitStack) -> None:
+    """Make `folder` and its missing parents; those that are empty when `held` ends are removed."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(exist_ok=True)
+            held.callback(_remove_empty, each)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
