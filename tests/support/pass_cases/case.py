@@ -1,4 +1,4 @@
-"""Facts about one pass for the harness of passes (`tests/poprt/test_every_pass.py`)."""
+"""Facts about one pass for the harness of passes (`tests/poprt/passes/test_every_pass.py`)."""
 
 from __future__ import annotations
 

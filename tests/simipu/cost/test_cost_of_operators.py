@@ -17,7 +17,7 @@ from simipu.errors import CompileError
 from simipu.operators import names_where
 from simipu.operators.formulas.elementwise import guess
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import networks
 
 

@@ -23,7 +23,7 @@ from triton_poplar.sessions import _find_libraries
 
 F = TensorProto.FLOAT
 DOMAIN = "my.ops"
-SOURCE = Path(__file__).parents[1] / "support" / "custom_library.c"
+SOURCE = Path(__file__).parents[2] / "support" / "custom_library.c"
 X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(2, 6)
 
 

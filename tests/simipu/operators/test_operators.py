@@ -6,7 +6,7 @@ from pathlib import Path
 from simipu.operators import OPERATORS, Rounding, find_operator
 from simipu.operators.formulas.elementwise import Elementwise, guess
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_of_an_operator_newer_than_the_table_the_safe_things_are_said() -> None:

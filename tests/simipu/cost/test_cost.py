@@ -24,8 +24,8 @@ from simipu.errors import CompileError
 from simipu.operators.formulas.plan import Plan, PlanOptions, Product, plan_product
 from simipu.target import TARGETS, Target
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "data"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "data"))
 import networks
 import published_models as published
 
