@@ -15,7 +15,7 @@ from pathlib import Path
 
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.installation import backend_file, find_stub, find_triton, make_environment
-from poplar_triton.serving.leftovers import SHARED_MEMORY
+from poplar_triton.serving.server_resources import SHARED_MEMORY
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)

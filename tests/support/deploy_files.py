@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from poplar_triton.serving.condition import Condition
+from poplar_triton.serving.server_state import ServerState
 from triton_poplar.statistics import BUILD_INFO, ERRORS, HISTOGRAMS, LOAD, METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,7 @@ def supervisor_metrics() -> frozenset[str]:
     """Return the names of the metrics of the health port."""
     return frozenset(
         f"{family.name}_total" if family.type == "counter" else family.name
-        for family in Condition().collect()
+        for family in ServerState().collect()
     )
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from simipu.progress import PROC
 
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.condition import Condition
 from poplar_triton.serving.endpoint import HttpEndpoint, NoAnswerError
+from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub, Work, is_idle, read_work
 from poplar_triton.serving.zeros import make_inputs
@@ -48,21 +48,21 @@ class Canary:
     def __init__(
         self,
         endpoint: HttpEndpoint,
-        condition: Condition,
+        state: ServerState,
         tell: Callable[[str], None],
         seconds: float,
         clock: Callable[[], float] = time.monotonic,
         proc: Path = PROC,
     ) -> None:
         self._endpoint = endpoint
-        self._condition = condition
+        self._state = state
         self._tell = tell
         self._seconds = seconds
         self._clock = clock
         self._proc = proc
         self._cases: dict[tuple[str, str], _Case] = {}
 
-    def attend(self, living: Iterable[Stub]) -> list[Stall]:
+    def check(self, living: Iterable[Stub]) -> list[Stall]:
         """Send canaries to the models of these stubs, each when it is due. Return the stubs that
         hang. Does not wait.
 
@@ -81,7 +81,7 @@ class Canary:
             if not is_busy and now >= case.next_at:
                 self._begin(version, case, versions[version])
         silent = [(model, case.fault) for (model, _), case in self._cases.items() if case.fault]
-        self._condition.note_silent_models([f"model {model!r} ({fault})" for model, fault in sorted(silent)])
+        self._state.note_silent_models([f"model {model!r} ({fault})" for model, fault in sorted(silent)])
         why = f"it has computed nothing for {LIMIT_SECONDS:g} s in which a canary waited"
         return [
             Stall(stub.pid, why, stub)
@@ -123,7 +123,7 @@ class Canary:
             fault = ""
         if self._cases.get((model, version)) is not case:
             return  # the model has lost an instance meanwhile, or is gone
-        self._condition.note_canary(model, "failure" if fault else "success")
+        self._state.note_canary(model, "failure" if fault else "success")
         if fault and not case.fault:
             self._tell(f"model {model!r} version {version} does not answer a canary: {fault}")
         elif case.fault and not fault:

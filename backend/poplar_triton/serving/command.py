@@ -13,11 +13,11 @@ from popef._tools.console import UsageError
 from popef._tools.text import escape
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.condition import Condition
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.log import LogFormat, make_copy, make_tell
 from poplar_triton.serving.options import find_all, find_option, is_on
 from poplar_triton.serving.server import MODEL_FILE, START_SECONDS, Interrupt, TritonServer, is_remote
+from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.supervisor import RESTART_WINDOW_SECONDS, OnDeadStub, Settings, Supervisor
 
 EXAMPLES = (
@@ -131,15 +131,15 @@ def run(options: argparse.Namespace) -> int:
     options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
     if options.server is None:
         doctor.require()
-    condition = Condition()
+    state = ServerState()
     interrupt = Interrupt()
     interrupt.catch_signals()
     with ExitStack() as stack:
         health = None
         if options.health_port is not None:
-            health = stack.enter_context(HealthServer(options.health_address, options.health_port, condition))
+            health = stack.enter_context(HealthServer(options.health_address, options.health_port, state))
         with make_server(options, copy=make_copy(log_format), interrupt=interrupt) as server:
-            supervisor = Supervisor(server, condition, settings, tell)
+            supervisor = Supervisor(server, state, settings, tell)
             supervisor.catch_signals()
             interrupt.check()
             _introduce(server, health, options.model_repository, tell)

@@ -13,8 +13,8 @@ from typing import Any
 from triton_poplar.parameters import RELOAD_PARAMETER
 
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.condition import Condition
 from poplar_triton.serving.endpoint import LOAD_SECONDS, Endpoint
+from poplar_triton.serving.server_state import ServerState
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
 """Minimum and maximum wait between a reload that did not help and the next one; the wait doubles
@@ -85,7 +85,7 @@ class Healer:
     def __init__(
         self,
         endpoint: Endpoint,
-        condition: Condition,
+        state: ServerState,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         limit_seconds: float = LOAD_SECONDS,
@@ -96,12 +96,12 @@ class Healer:
         self._successes: list[str] = []
         self._num_taken = 0
         self._endpoint = endpoint
-        self._condition = condition
+        self._state = state
         self._tell = tell
         self._clock = clock
         self._cases: dict[str, _Case] = {}
 
-    def attend(self, models: Iterable[str]) -> None:
+    def reload(self, models: Iterable[str]) -> None:
         """Reload these models, whose instances are dead now, each when it is due. Does not wait."""
         now = self._clock()
         dead = set(models)
@@ -117,7 +117,7 @@ class Healer:
                 del self._cases[model]
         lost = sorted(model for model in dead if self._cases[model].attempts > MAX_RELOADS)
         names = ", ".join(map(repr, lost))
-        self._condition.give_up(f"{MAX_RELOADS} reloads did not bring back {names}" if lost else "")
+        self._state.set_hopeless(f"{MAX_RELOADS} reloads did not bring back {names}" if lost else "")
 
     @property
     def is_at_work(self) -> bool:
@@ -154,7 +154,7 @@ class Healer:
         self._cases.clear()
         self._successes.clear()
         self._num_taken = 0
-        self._condition.give_up("")
+        self._state.set_hopeless("")
 
     def _begin(self, model: str, case: _Case, now: float) -> None:
         wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), LONGEST_WAIT_SECONDS)
@@ -167,7 +167,7 @@ class Healer:
         try:
             thread.start()
         except RuntimeError as error:
-            self._condition.note_reload(model, "failure")
+            self._state.note_reload(model, "failure")
             self._tell_failure(case, f"model {model!r}: no reload: {error}; the limit of threads is reached")
         else:
             case.thread = thread
@@ -183,12 +183,12 @@ class Healer:
             case.lacks_store = self._store is not None and (
                 isinstance(error, _NoStoreError) or _NO_FILES in str(error)
             )
-            self._condition.note_reload(model, "failure")
+            self._state.note_reload(model, "failure")
             self._tell_failure(case, f"model {model!r}: reload failed: {error}")
         else:
             case.lacks_store = False
             seconds = self._clock() - began
-            self._condition.note_reload(model, "success", seconds)
+            self._state.note_reload(model, "success", seconds)
             self._tell(f"model {model!r}: reloaded in {seconds:.1f} s")
             self._successes.append(model)
 

@@ -36,7 +36,7 @@ class OrphanWatch:
         self._proc = proc
         self._idle: dict[Stub, _Idle] = {}
 
-    def look(self, replaced: Iterable[Stub], reloaded: Collection[str]) -> list[Stub]:
+    def scan(self, replaced: Iterable[Stub], reloaded: Collection[str]) -> list[Stub]:
         """Return the orphans among `replaced`: living stubs of instances that have younger ones. `reloaded`
         are the models whose reload has ended since the last look."""
         living = set(replaced)

@@ -25,10 +25,10 @@ from simipu.parents import die_with
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import ASK_SECONDS, HOST, Endpoint, make_endpoint
 from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
-from poplar_triton.serving.leftovers import Belongings
 from poplar_triton.serving.listeners import describe_listener
 from poplar_triton.serving.options import find_exit_seconds, find_option
 from poplar_triton.serving.output import ServerOutput
+from poplar_triton.serving.server_resources import ServerResources
 
 MODEL_FILE = "config.pbtxt"
 STORES = ("s3://", "gs://", "as://")
@@ -214,9 +214,9 @@ class TritonServer:
             # In these modes models may be added later.
             later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
             check_repository(Path(self.model_repository), may_be_empty=later)
-        self._belongings = Belongings()
+        self._resources = ServerResources()
         try:
-            self._prepare(self._belongings.folder)
+            self._prepare(self._resources.folder)
             self._start()
             self._wait_until_ready(self._interrupt.pause)
         except BaseException:
@@ -228,7 +228,7 @@ class TritonServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._belongings.give_up()
+        self._resources.release()
 
     @property
     def http_url(self) -> str:
@@ -278,16 +278,16 @@ class TritonServer:
         """Stop the server in order, or else kill it. None of its processes and shared memory
         remains. `exit_status` tells how it ended."""
         self.exit_status = self._stop()
-        self._belongings.clear_memory()
+        self._resources.clear_memory()
 
     def restrict_memory(self) -> None:
         """Deny other users access to its shared memory. The next call also covers models that are
         loaded later."""
-        self._belongings.restrict_memory()
+        self._resources.restrict_memory()
 
     def count_segments(self) -> int:
         """Return the number of segments of shared memory that the server has."""
-        return self._belongings.count_segments()
+        return self._resources.count_segments()
 
     def kill(self) -> None:
         """Kill a server that makes no progress, with all its processes; `poll` tells when it has
@@ -326,7 +326,7 @@ class TritonServer:
             f"--http-address={HOST}",
             f"--grpc-address={HOST}",
             f"--metrics-address={HOST}",
-            f"--backend-config=python,shm-region-prefix-name={self._belongings.prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self._resources.prefix}",
             # A model that does not load must not prevent the others; `failed_models` returns it.
             "--exit-on-error=false",
             "--strict-readiness=false",
@@ -344,7 +344,7 @@ class TritonServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(self._belongings.lock,),
+                pass_fds=(self._resources.lock,),
                 umask=0o077,
                 preexec_fn=_make_preparation(),
             )

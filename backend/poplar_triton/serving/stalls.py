@@ -44,7 +44,7 @@ class StallWatch:
     def __init__(self) -> None:
         self._progress = ProgressWatch()
 
-    def look(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
+    def scan(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
         """Return the processes that are stalled now. `servers` are the process ids of tritonserver,
         and of a script that calls it."""
         known = {stub.pid: stub for stub in stubs}

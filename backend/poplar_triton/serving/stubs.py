@@ -69,7 +69,7 @@ class StubWatch:
         self.servers = {pid}
         """Processes of the server; a user's program may be a script that calls tritonserver."""
 
-    def look(self) -> tuple[list[Stub], list[Stub]]:
+    def scan(self) -> tuple[list[Stub], list[Stub]]:
         """Return the living stubs that count, one per instance, and the lost ones.
 
         An instance is lost if its last process has ended, in order or not. A caller that knows that
@@ -96,7 +96,7 @@ class StubWatch:
         """Forget a lost stub, whose instance is no longer served."""
         self._lost.discard(stub)
 
-    def give_up(self, stub: Stub) -> None:
+    def ignore(self, stub: Stub) -> None:
         """Count a killed stub as lost from now on, even if the kernel ends it later."""
         if self._stubs.pop(stub.pid, None) is not None:
             self._others.add(stub.pid)

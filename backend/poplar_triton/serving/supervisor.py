@@ -16,13 +16,13 @@ from simipu.memory import offer_to_oom_killer
 
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.canary import Canary
-from poplar_triton.serving.condition import Condition, Phase, describe_dead
+from poplar_triton.serving.dead_stubs import DeadStubClassifier
 from poplar_triton.serving.endpoint import HttpEndpoint
 from poplar_triton.serving.healer import Healer
-from poplar_triton.serving.inquest import Inquest
 from poplar_triton.serving.orphans import OrphanWatch
-from poplar_triton.serving.resources import LeakMeter, find_shortage, measure_holding
+from poplar_triton.serving.resource_use import LeakMeter, find_shortage, measure_resource_use
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
+from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.stalls import Stall, StallWatch
 from poplar_triton.serving.stubs import Stub, StubWatch
 from poplar_triton.serving.traffic import TrafficWatch
@@ -86,19 +86,19 @@ class Supervisor:
     def __init__(
         self,
         server: TritonServer,
-        condition: Condition,
+        state: ServerState,
         settings: Settings,
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
-        self._condition = condition
+        self._state = state
         self._settings = settings
         self._tell = tell
         self._clock = clock
         self._stop = StopRequest()
         store = find_store(server.model_repository)
-        self._healer = Healer(server.endpoint, condition, tell, clock, server.start_seconds, store)
+        self._healer = Healer(server.endpoint, state, tell, clock, server.start_seconds, store)
         self._started: deque[float] = deque()
         self._served: set[str] = set()
         self._begin()
@@ -117,14 +117,14 @@ class Supervisor:
         """Supervise the server. Return True when asked to stop, and False if the server has ended,
         or had to be ended, and may not be restarted. The caller, who has started the server, also
         stops it."""
-        self._condition.enter(Phase.SERVING)
+        self._state.enter(Phase.SERVING)
         while not self._stop.wait(LOOK_SECONDS):
             status = self._server.poll()
             if status is not None:
                 self._tell(f"tritonserver ended by itself, status {status}")
                 if not self._start_again():
                     break
-            elif reason := self._look():
+            elif reason := self._scan():
                 self._drain()
                 self._tell(f"stopping tritonserver for {reason}")
                 self._server.stop()
@@ -133,20 +133,20 @@ class Supervisor:
         if self._stop.count:
             self._drain()
             return True
-        self._condition.enter(Phase.ENDED)
+        self._state.enter(Phase.ENDED)
         return False
 
     def _begin(self) -> None:
         """Reset the supervisor's state for a server that has just been started."""
         remote = is_remote(self._server.model_repository)
         self._watch = StubWatch(self._server.pid, is_remote=remote)
-        self._inquest = Inquest(self._server.endpoint, is_remote=remote)
+        self._classifier = DeadStubClassifier(self._server.endpoint, is_remote=remote)
         self._stalls = StallWatch()
         self._known: set[Stub] = set()
         self._canary = self._make_canary()
         self._leaks = LeakMeter()
         self._orphans = OrphanWatch(self._clock)
-        self._condition.note_start(self._server.ready_seconds)
+        self._state.note_start(self._server.ready_seconds)
         self._shortage = ""
         self._num_threads = 0  # of a reload: while it loads both the old and the new have theirs
         self._healer.forget()
@@ -160,35 +160,35 @@ class Supervisor:
         seconds, endpoint = self._settings.canary_seconds, self._server.endpoint
         if not seconds or not isinstance(endpoint, HttpEndpoint):
             return None
-        return Canary(endpoint, self._condition, self._tell, seconds, self._clock)
+        return Canary(endpoint, self._state, self._tell, seconds, self._clock)
 
-    def _look(self) -> str:
+    def _scan(self) -> str:
         """Update the state and heal. Return the reason for which Triton has to be restarted, or
         ""."""
-        living, lost = self._watch.look()
+        living, lost = self._watch.scan()
         due = self._clock() >= self._asked_at + ASK_SECONDS
-        stalled = self._stalls.look(self._watch.servers, living)
+        stalled = self._stalls.scan(self._watch.servers, living)
         if self._canary is not None:
             dead = {stub.model for stub in (*self._dead, *lost)}
-            stalled += self._canary.attend(stub for stub in living if stub.model not in dead)
-        for stall in self._condition.note_stalls(stalled):
+            stalled += self._canary.check(stub for stub in living if stub.model not in dead)
+        for stall in self._state.note_stalls(stalled):
             self._end(stall)
         if any(stall.stub is None for stall in stalled):
             self._note_answer(False)  # it would answer no request
             return ""
         if stalled:
-            living, lost = self._watch.look()
+            living, lost = self._watch.scan()
         for stub in set(living) - self._known:
             offer_to_oom_killer(stub.pid, VICTIM_POINTS)
         if due:
             self._server.restrict_memory()
             self._measure(living)
         self._known = set(living)
-        self._inquest.meet(living)
+        self._classifier.learn_models(living)
         self._served = {stub.model for stub in (*living, *lost)}
         if due or self._dead or lost != self._lost:
             self._hold_inquest(lost)
-        self._condition.note_stubs(living, self._dead)
+        self._state.note_stubs(living, self._dead)
         if due:
             self._ask()
             if self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS:
@@ -202,9 +202,9 @@ class Supervisor:
             reason = self._healer.find_exhaustion() or self._shortage
             if reason and self._has_start_left():
                 return reason
-            self._healer.attend({stub.model for stub in self._dead})
+            self._healer.reload({stub.model for stub in self._dead})
             if reason and self._dead:
-                self._condition.give_up(reason)  # only a restart would help, and it is not allowed
+                self._state.set_hopeless(reason)  # only a restart would help, and it is not allowed
         has_to_end = self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT
         return "its dead instances" if has_to_end else ""
 
@@ -213,21 +213,21 @@ class Supervisor:
         enough for the next heal."""
         replaced = self._watch.replaced
         pids = [stub.pid for stub in (*living, *replaced)]
-        holding = measure_holding(self._watch.servers, pids, self._server.count_segments())
-        self._condition.note_holding(holding)
+        use = measure_resource_use(self._watch.servers, pids, self._server.count_segments())
+        self._state.note_resource_use(use)
         is_healing = bool(self._dead) or self._healer.is_at_work
-        if left := self._leaks.look(holding, self._clock(), is_healing=is_healing):
-            self._condition.note_leak(threads=left.threads, segments=left.segments)
+        if left := self._leaks.scan(use, self._clock(), is_healing=is_healing):
+            self._state.note_leak(threads=left.threads, segments=left.segments)
             self._num_threads = max(self._num_threads, 2 * left.threads)
             self._tell(
                 f"reloads have left {left.threads} threads and {left.segments} segments in tritonserver"
             )
-        for stub in self._orphans.look(replaced, self._healer.take_reloaded()):
+        for stub in self._orphans.scan(replaced, self._healer.take_reloaded()):
             self._tell(
                 f"replaced: {stub.instance} of model {stub.model!r} version {stub.version} "
                 f"(process {stub.pid}) lives on and serves no more; it is killed"
             )
-            self._condition.note_leak(stubs=1)
+            self._state.note_leak(stubs=1)
             with suppress(ProcessLookupError):
                 os.kill(stub.pid, signal.SIGKILL)
         has_left = self._healer.has_tried and not self._healer.is_at_work
@@ -251,11 +251,11 @@ class Supervisor:
             return
         with suppress(ProcessLookupError):
             os.kill(stub.pid, signal.SIGKILL)
-        self._watch.give_up(stub)
+        self._watch.ignore(stub)
 
     def _hold_inquest(self, lost: list[Stub]) -> None:
         self._lost = lost
-        dead, gone = self._inquest.divide(lost) if lost else (set(), [])
+        dead, gone = self._classifier.classify(lost) if lost else (set(), [])
         dead |= {stub for stub in self._dead if self._healer.is_busy(stub.model)}
         for stub in gone:
             if not self._healer.is_busy(stub.model):  # else it may be served again in a moment
@@ -272,10 +272,10 @@ class Supervisor:
         self._note_answer(self._server.endpoint.is_ready(ASK_SECONDS))
 
     def _note_answer(self, ready: bool) -> None:
-        self._condition.note_answer(ready)
+        self._state.note_answer(ready)
         if ready:
             self._answered_at = self._clock()
-        self._condition.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
+        self._state.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
 
     def _ask_models(self, living: list[Stub]) -> None:
         """Check whether every loaded model says that it is ready. Models that load or unload are
@@ -291,15 +291,15 @@ class Supervisor:
                     self._unready.append(model)
             if not ready and self._clock() > began + ASK_SECONDS:
                 break  # the processes are not watched during an unanswered request
-        self._condition.note_unready_models(self._unready)
+        self._state.note_unready_models(self._unready)
 
     def _start_again(self) -> bool:
         """Restart the server that has ended. Return False if that is not allowed, or was given up
         for a request to stop."""
-        self._condition.note_stubs((), ())
-        self._condition.note_stalls([])
+        self._state.note_stubs((), ())
+        self._state.note_stalls([])
         while not self._stop.count and self._may_start():
-            self._condition.enter(Phase.RESTARTING)
+            self._state.enter(Phase.RESTARTING)
             if self._stop.wait(self._find_wait()):
                 return False
             self._started.append(self._clock())
@@ -314,7 +314,7 @@ class Supervisor:
             )
             self._begin()
             self._restore_models()
-            self._condition.enter(Phase.SERVING)
+            self._state.enter(Phase.SERVING)
             return True
         return False
 
@@ -357,7 +357,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         """Announce that no more requests should come, and serve those that do meanwhile."""
-        self._condition.enter(Phase.DRAINING)
+        self._state.enter(Phase.DRAINING)
         seconds = self._settings.drain_seconds
         if not seconds and not self._settings.max_drain_seconds:
             return

@@ -7,8 +7,8 @@ import threading
 import pytest
 from played_proc import PlayedProc
 from poplar_triton.serving.canary import LIMIT_SECONDS, RETRY_SECONDS, Canary
-from poplar_triton.serving.condition import Condition, Phase
 from poplar_triton.serving.endpoint import NoAnswerError
+from poplar_triton.serving.server_state import Phase, ServerState
 from poplar_triton.serving.stubs import Stub
 
 STUB, SIBLING = Stub(7, 1, "m", "1", "m_0_0"), Stub(8, 1, "m", "1", "m_0_1")
@@ -21,12 +21,12 @@ class Model:
         self.config = {"input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}]}
         self.fault = None
         self.asked, self.lines, self.now = [], [], 0.0
-        self.proc, self.condition = PlayedProc(folder), Condition()
-        self.condition.enter(Phase.SERVING)
-        self.condition.note_answer(True)
+        self.proc, self.state = PlayedProc(folder), ServerState()
+        self.state.enter(Phase.SERVING)
+        self.state.note_answer(True)
         for pid in (7, 8):
             self.proc.say(pid, "S")
-        self.canary = Canary(self, self.condition, self.lines.append, 60, lambda: self.now, folder)
+        self.canary = Canary(self, self.state, self.lines.append, 60, lambda: self.now, folder)
         self.meanwhile = lambda: None
 
     def read_config(self, model, version):
@@ -39,13 +39,13 @@ class Model:
         if self.fault:
             raise self.fault
 
-    def look(self, *living, after=0.0):
+    def poll(self, *living, after=0.0):
         self.now += after
-        self.canary.attend(living or [STUB, SIBLING])
+        self.canary.check(living or [STUB, SIBLING])
         for thread in threading.enumerate():
             if thread.name == "canary of m":
                 thread.join(10)
-        return self.canary.attend(living or [STUB, SIBLING])
+        return self.canary.check(living or [STUB, SIBLING])
 
 
 @pytest.fixture
@@ -54,27 +54,24 @@ def model(tmp_path):
 
 
 def test_a_model_is_asked_each_so_many_seconds_and_not_at_once(model):
-    assert model.look() == []
+    assert model.poll() == []
     assert model.asked == []
     for _ in range(2):
-        assert model.look(after=60) == []
-    assert model.look(after=59) == []
+        assert model.poll(after=60) == []
+    assert model.poll(after=59) == []
     assert model.asked == [("m", "1", LIMIT_SECONDS)] * 2
-    assert (
-        b'poplar_supervisor_canaries_total{model="m",outcome="success"} 2.0'
-        in model.condition.write_metrics()
-    )
+    assert b'poplar_supervisor_canaries_total{model="m",outcome="success"} 2.0' in model.state.write_metrics()
 
 
 def test_one_that_does_not_answer_is_not_ready_until_it_does(model):
-    model.look()
+    model.poll()
     model.fault = NoAnswerError("it failed", is_late=False)
     for _ in range(3):
-        assert model.look(after=60) == []
-    assert model.condition.unready_reason == "no answer to a canary: model 'm' (it failed)"
+        assert model.poll(after=60) == []
+    assert model.state.unready_reason == "no answer to a canary: model 'm' (it failed)"
     model.fault = None
-    model.look(after=RETRY_SECONDS)
-    assert model.condition.unready_reason == ""
+    model.poll(after=RETRY_SECONDS)
+    assert model.state.unready_reason == ""
     assert model.lines == [
         "model 'm' version 1 does not answer a canary: it failed",
         "model 'm' version 1 answers a canary again",
@@ -82,7 +79,7 @@ def test_one_that_does_not_answer_is_not_ready_until_it_does(model):
 
 
 def test_a_stub_that_computes_nothing_while_a_canary_waits_hangs(model):
-    model.look()
+    model.poll()
     model.fault = NoAnswerError("nothing", is_late=True)
 
     def compute():
@@ -91,33 +88,33 @@ def test_a_stub_that_computes_nothing_while_a_canary_waits_hangs(model):
         model.proc.say(8, "S", cpu=1, faults=1)
 
     model.meanwhile = compute
-    (stall,) = model.look(after=60)
+    (stall,) = model.poll(after=60)
     assert stall.stub == SIBLING
     assert str(stall).endswith("no progress: it has computed nothing for 30 s in which a canary waited")
-    assert model.canary.attend([STUB]) == [], "it was killed"
+    assert model.canary.check([STUB]) == [], "it was killed"
 
 
 def test_one_that_must_not_be_asked_is_said_once(model):
     model.config = {"sequence_batching": {}}
     for _ in range(3):
-        model.look(after=60)
+        model.poll(after=60)
     assert model.asked == []
     assert model.lines == ["model 'm' version 1 gets no canary: it keeps states of sequences"]
 
 
 def test_one_that_is_served_no_more_is_forgotten(model):
-    model.look()
+    model.poll()
     model.fault = NoAnswerError("it failed", is_late=False)
-    model.look(after=60)
+    model.poll(after=60)
     model.config = None
-    model.canary.attend([])
-    assert model.condition.unready_reason == ""
+    model.canary.check([])
+    assert model.state.unready_reason == ""
 
 
 def test_an_answer_that_comes_once_an_instance_was_lost_is_not_told(model):
-    model.look()
+    model.poll()
     model.fault = NoAnswerError("Stub process is not healthy", is_late=False)
-    model.meanwhile = lambda: model.canary.attend([])
-    model.look(after=60)
-    assert model.condition.unready_reason == ""
+    model.meanwhile = lambda: model.canary.check([])
+    model.poll(after=60)
+    assert model.state.unready_reason == ""
     assert model.lines == []

@@ -1,4 +1,4 @@
-"""The health port: what it reports of a condition, and what strangers may do to it."""
+"""The health port: what it reports of a state, and what strangers may do to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import closing
 import pytest
 from poplar_triton.errors import ServerError
 from poplar_triton.serving import health
-from poplar_triton.serving.condition import Condition, Phase, describe_dead
 from poplar_triton.serving.health import HealthServer
-from poplar_triton.serving.resources import Holding
+from poplar_triton.serving.resource_use import ResourceUse
+from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub
 
@@ -21,14 +21,14 @@ from popef._tools.arguments import find_version
 
 
 @pytest.fixture
-def condition():
-    return Condition()
+def state():
+    return ServerState()
 
 
 @pytest.fixture
-def address(condition):
-    """Yield the host and the port of a health port for `condition`."""
-    with HealthServer("127.0.0.1", 0, condition) as server:
+def address(state):
+    """Yield the host and the port of a health port for `state`."""
+    with HealthServer("127.0.0.1", 0, state) as server:
         host, port = server.url.removeprefix("http://").split(":")
         yield host, int(port)
 
@@ -44,45 +44,45 @@ def stub(number=0, model="m"):
     return Stub(100 + number, 1, model, "1", f"{model}_0_{number}")
 
 
-def serve(condition, *, living=(), dead=()):
-    condition.enter(Phase.SERVING)
-    condition.note_answer(True)
-    condition.note_stubs(living, dead)
+def serve(state, *, living=(), dead=()):
+    state.enter(Phase.SERVING)
+    state.note_answer(True)
+    state.note_stubs(living, dead)
 
 
-def test_ready_needs_a_server_that_says_so_and_living_instances(condition, address):
+def test_ready_needs_a_server_that_says_so_and_living_instances(state, address):
     assert ask(address, "/ready") == (503, "tritonserver is starting\n")
-    condition.enter(Phase.SERVING)
+    state.enter(Phase.SERVING)
     assert ask(address, "/ready") == (503, "tritonserver does not say that it is ready\n")
-    serve(condition, living=[stub()])
+    serve(state, living=[stub()])
     assert ask(address, "/ready?x=1") == (200, "ready\n")
-    serve(condition, living=[stub()], dead=[stub(1)])
+    serve(state, living=[stub()], dead=[stub(1)])
     assert ask(address, "/ready") == (503, "dead: m_0_1 of model 'm' version 1\n")
-    serve(condition)
+    serve(state)
     for phase in (Phase.RESTARTING, Phase.DRAINING, Phase.ENDED):
-        condition.enter(phase)
+        state.enter(phase)
         assert ask(address, "/ready") == (503, f"{phase.value}\n")
 
 
-def test_a_server_that_was_started_again_has_to_say_anew_that_it_is_ready(condition):
-    serve(condition)
-    condition.enter(Phase.RESTARTING)
-    condition.enter(Phase.SERVING)
-    assert condition.unready_reason == "tritonserver does not say that it is ready"
+def test_a_server_that_was_started_again_has_to_say_anew_that_it_is_ready(state):
+    serve(state)
+    state.enter(Phase.RESTARTING)
+    state.enter(Phase.SERVING)
+    assert state.unready_reason == "tritonserver does not say that it is ready"
 
 
-def test_live_ends_where_nothing_can_help(condition, address):
+def test_live_ends_where_nothing_can_help(state, address):
     assert ask(address, "/live") == (200, "live\n")
-    serve(condition, dead=[stub()])
+    serve(state, dead=[stub()])
     assert ask(address, "/live") == (200, "live\n")
-    condition.note_silence(True)
+    state.note_silence(True)
     assert ask(address, "/live")[0] == 503
-    condition.note_silence(False)
-    condition.give_up("no use")
+    state.note_silence(False)
+    state.set_hopeless("no use")
     assert ask(address, "/live") == (503, "no use\n")
-    condition.give_up("")
+    state.set_hopeless("")
     assert ask(address, "/live")[0] == 200
-    condition.enter(Phase.ENDED)
+    state.enter(Phase.ENDED)
     assert ask(address, "/live")[0] == 503
 
 
@@ -94,34 +94,34 @@ def test_other_paths_and_methods_are_refused(address):
     assert ask(address, "/" + "x" * 70000)[0] == 414
 
 
-def read_series(condition):
-    lines = condition.write_metrics().decode().splitlines()
+def read_series(state):
+    lines = state.write_metrics().decode().splitlines()
     return {
         name: float(value)
         for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     }
 
 
-def test_what_has_happened_is_counted(condition, address):
-    serve(condition, living=[stub(0), stub(1)], dead=[stub(2)])
-    serve(condition, living=[stub(0)], dead=[stub(2), stub(1)])
-    serve(condition, living=[stub(0), stub(1, "n")])
-    condition.note_reload("m", "success", 2.5)
-    condition.note_start(6.5)
-    condition.note_holding(Holding(98, 3, 4096))
-    condition.note_leak(threads=71, segments=2)
-    condition.note_leak(stubs=1)
-    condition.note_reload("m", "failure")
-    condition.note_reload("m", "failure")
+def test_what_has_happened_is_counted(state, address):
+    serve(state, living=[stub(0), stub(1)], dead=[stub(2)])
+    serve(state, living=[stub(0)], dead=[stub(2), stub(1)])
+    serve(state, living=[stub(0), stub(1, "n")])
+    state.note_reload("m", "success", 2.5)
+    state.note_start(6.5)
+    state.note_resource_use(ResourceUse(98, 3, 4096))
+    state.note_leak(threads=71, segments=2)
+    state.note_leak(stubs=1)
+    state.note_reload("m", "failure")
+    state.note_reload("m", "failure")
     for found in ([Stall(7, "it is stopped")], [Stall(7, "it is stopped"), Stall(8, "", stub(0))], []):
-        condition.note_stalls(found)
-    condition.enter(Phase.RESTARTING)
+        state.note_stalls(found)
+    state.enter(Phase.RESTARTING)
     for _ in range(2):
-        condition.enter(Phase.DRAINING)
+        state.enter(Phase.DRAINING)
     status, text = ask(address, "/metrics")
     assert status == 200
-    assert text == condition.write_metrics().decode()
-    assert read_series(condition) == {
+    assert text == state.write_metrics().decode()
+    assert read_series(state) == {
         "poplar_supervisor_ready": 0,
         "poplar_supervisor_draining": 1,
         'poplar_supervisor_living_stubs{model="m"}': 1,
@@ -148,8 +148,8 @@ def test_what_has_happened_is_counted(condition, address):
     }
 
 
-def test_at_the_limit_of_threads_it_answers_still(condition, address, monkeypatch):
-    serve(condition)
+def test_at_the_limit_of_threads_it_answers_still(state, address, monkeypatch):
+    serve(state)
 
     def start(_):
         raise RuntimeError("can't start new thread")
@@ -158,9 +158,9 @@ def test_at_the_limit_of_threads_it_answers_still(condition, address, monkeypatc
     assert ask(address, "/ready") == ask(address, "/ready") == (200, "ready\n")
 
 
-def test_names_cannot_forge_a_series_or_a_line(condition, address):
+def test_names_cannot_forge_a_series_or_a_line(state, address):
     evil = 'm"} 1\npoplar_supervisor_ready 1\x1b[2J'
-    serve(condition, dead=[stub(0, evil)])
+    serve(state, dead=[stub(0, evil)])
     lines = ask(address, "/metrics")[1].splitlines()
     assert [line for line in lines if re.match("poplar_supervisor_ready ", line)] == [
         "poplar_supervisor_ready 0.0"
@@ -176,7 +176,7 @@ def test_of_many_dead_instances_some_are_named():
     assert text.endswith("m_0_4 of model 'm' version 1 and 2 more")
 
 
-def test_silent_clients_cannot_keep_a_probe_out(condition, address, monkeypatch):
+def test_silent_clients_cannot_keep_a_probe_out(state, address, monkeypatch):
     monkeypatch.setattr(health, "_MAX_CONNECTIONS", 8)
     before = threading.active_count()
     silent = [socket.create_connection(address) for _ in range(40)]
@@ -188,8 +188,8 @@ def test_silent_clients_cannot_keep_a_probe_out(condition, address, monkeypatch)
         connection.close()
 
 
-def test_a_port_that_is_taken_is_an_error_that_says_what_to_do(condition, address):
+def test_a_port_that_is_taken_is_an_error_that_says_what_to_do(state, address):
     with pytest.raises(ServerError, match=rf"health port {address[1]} of 127.0.0.1: .*--health-port"):
-        HealthServer("127.0.0.1", address[1], condition)
+        HealthServer("127.0.0.1", address[1], state)
     with pytest.raises(ServerError, match=r"health port 0 of no\.such\.host\.invalid"):
-        HealthServer("no.such.host.invalid", 0, condition)
+        HealthServer("no.such.host.invalid", 0, state)

@@ -16,9 +16,9 @@ class Watched:
         self.watch = OrphanWatch(lambda: self.now, folder)
         self.proc.say(7, "S", cpu=5)
 
-    def look(self, *reloaded, after=0.0, replaced=(OLD,)):
+    def scan(self, *reloaded, after=0.0, replaced=(OLD,)):
         self.now += after
-        return self.watch.look(replaced, set(reloaded))
+        return self.watch.scan(replaced, set(reloaded))
 
 
 @pytest.fixture
@@ -27,31 +27,31 @@ def watched(tmp_path):
 
 
 def test_an_old_instance_that_is_idle_after_a_reload_is_an_orphan(watched):
-    assert watched.look("m") == []
-    assert watched.look(after=IDLE_SECONDS - 1) == []
-    assert watched.look(after=1) == [OLD]
+    assert watched.scan("m") == []
+    assert watched.scan(after=IDLE_SECONDS - 1) == []
+    assert watched.scan(after=1) == [OLD]
 
 
 def test_what_loads_a_model_besides_makes_no_orphans(watched):
     """The old instances serve until the load has ended, idle or not."""
-    assert watched.look("n") == watched.look(after=1000) == []
+    assert watched.scan("n") == watched.scan(after=1000) == []
 
 
 def test_an_old_instance_that_computes_is_none(watched):
-    watched.look("m")
+    watched.scan("m")
     watched.proc.say(7, "S", cpu=16)
-    assert watched.look(after=IDLE_SECONDS) == []
+    assert watched.scan(after=IDLE_SECONDS) == []
     watched.proc.say(7, "S", cpu=20, faults=3)
-    assert watched.look(after=IDLE_SECONDS) == [OLD], "a moment now and then is nothing"
+    assert watched.scan(after=IDLE_SECONDS) == [OLD], "a moment now and then is nothing"
 
 
 def test_one_whose_child_computes_is_none(watched):
-    watched.look("m")
+    watched.scan("m")
     for cpu in range(1, 4):
         watched.proc.say(8, "R", parent=7, cpu=20 * cpu)
-        assert watched.look(after=IDLE_SECONDS) == []
+        assert watched.scan(after=IDLE_SECONDS) == []
 
 
 def test_one_that_has_ended_is_forgotten(watched):
-    watched.look("m")
-    assert watched.look(replaced=()) == watched.look(after=1000) == []
+    watched.scan("m")
+    assert watched.scan(replaced=()) == watched.scan(after=1000) == []

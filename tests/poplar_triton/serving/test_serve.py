@@ -321,7 +321,7 @@ def test_the_health_port_is_named_and_answers_while_it_serves(repository, play, 
         supervised.ask_to_stop()
         return True
 
-    monkeypatch.setattr(Supervisor, "_look", look)
+    monkeypatch.setattr(Supervisor, "_scan", look)
     assert serve(repository, "--health-port", "0") == 0
     assert answers == [b"live\n"]
 

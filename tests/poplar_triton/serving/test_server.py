@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from poplar_triton.errors import ServerError
-from poplar_triton.serving import installation, leftovers, server
+from poplar_triton.serving import installation, server, server_resources
 from poplar_triton.serving.server import TritonServer
 
 BACKEND = Path(server.__file__).parents[2] / "poplar" / "model.py"
@@ -27,7 +27,7 @@ def shared_memory(tmp_path, monkeypatch):
     """Replace /dev/shm by a folder and return it."""
     folder = tmp_path / "shm"
     folder.mkdir()
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", folder)
+    monkeypatch.setattr(server_resources, "SHARED_MEMORY", folder)
     return folder
 
 
@@ -186,7 +186,7 @@ def test_a_server_that_listens_for_grpc_alone_unasked_is_waited_for_in_vain(
 
 
 def test_a_start_that_fails_gives_up_what_it_had_made(repository, write_program, tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(server_resources.tempfile, "tempdir", str(tmp_path))
     write_program("#!/bin/sh\nexit 3\n")
     with pytest.raises(ServerError, match="stopped with status 3"):
         TritonServer(repository).__enter__()

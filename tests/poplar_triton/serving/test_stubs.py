@@ -58,7 +58,7 @@ def look(processes):
     watch = StubWatch(SERVER, proc=processes.folder)
 
     def see():
-        living, lost = watch.look()
+        living, lost = watch.scan()
         return sorted(stub.pid for stub in living), sorted(stub.pid for stub in lost)
 
     see.watch = watch
@@ -67,7 +67,7 @@ def look(processes):
 
 def test_a_stub_is_known_by_model_version_and_instance(processes, look):
     processes.stub(7, "group_3", "/models/a model/12/model.py")
-    ((stub,), _) = look.watch.look()
+    ((stub,), _) = look.watch.scan()
     assert (stub.pid, stub.key) == (7, ("a model", "12", "group_3"))
 
 
@@ -102,7 +102,7 @@ def test_a_stub_that_has_ended_is_lost_until_it_is_forgotten(processes, look, en
     getattr(processes, end)(7)
     for _ in range(2):
         assert look() == ([8], [7])
-    (lost,) = look.watch.look()[1]
+    (lost,) = look.watch.scan()[1]
     look.watch.forget(lost)
     assert look() == ([8], [])
 
@@ -157,14 +157,14 @@ def test_versions_are_apart(processes, look):
 def test_out_of_a_store_the_model_is_named_by_its_instance(processes):
     processes.stub(7, "my_model_0_3", "/tmp/folderQx12Ab/1/model.py")
     processes.stub(8, "own name_0", "/tmp/folderQx12Ac/1/model.py")
-    living, _ = StubWatch(SERVER, is_remote=True, proc=processes.folder).look()
+    living, _ = StubWatch(SERVER, is_remote=True, proc=processes.folder).scan()
     assert {stub.model for stub in living} == {"my_model", "folderQx12Ac"}
 
 
 def test_a_stub_that_was_given_up_is_lost_even_where_it_does_not_end(processes, look):
     processes.stub(7)
-    ((stub,), _) = look.watch.look()
-    look.watch.give_up(stub)
+    ((stub,), _) = look.watch.scan()
+    look.watch.ignore(stub)
     for _ in range(2):
         assert look() == ([], [7])
     processes.stub(8)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 import pytest
 from poplar_triton.errors import ServerError
 from poplar_triton.serving import supervisor
-from poplar_triton.serving.condition import Condition, Phase
 from poplar_triton.serving.healer import MAX_SERVER_RELOADS
+from poplar_triton.serving.server_state import Phase, ServerState
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub
 from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
@@ -55,13 +55,13 @@ class Server:
             self.script.pop(0)()
         return self.status
 
-    def look(self):
+    def scan(self):
         return self.living, list(self.lost)
 
     def forget(self, stub):
         self.lost.remove(stub)
 
-    def give_up(self, stub):
+    def ignore(self, stub):
         self.stalled.clear()
         self.living.remove(stub)
         self.lost.append(stub)
@@ -104,7 +104,7 @@ class Watch:
 
     current: Server
 
-    def look(self, servers, stubs):
+    def scan(self, servers, stubs):
         """Return the stalls of the server's processes and of the living stubs."""
         assert servers == {1}
         return [stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs]
@@ -116,16 +116,16 @@ class Play:
     def __init__(self, **settings):
         self.lines: list[str] = []
         self.now = 0.0
-        self.condition = Condition()
+        self.state = ServerState()
         self.server = Watch.current = Server([])
         self.seen: list[tuple[str, str]] = []
         self.supervisor = Supervisor(
-            self.server, self.condition, Settings(**settings), self.lines.append, lambda: self.now
+            self.server, self.state, Settings(**settings), self.lines.append, lambda: self.now
         )
 
     def run(self, *then, stop=True):
         def note():
-            self.seen.append((self.condition.unready_reason, self.condition.hopeless_reason))
+            self.seen.append((self.state.unready_reason, self.state.hopeless_reason))
 
         self.server.script = [*then, *([note, self.supervisor.ask_to_stop] if stop else [])]
         return self.supervisor.run()
@@ -179,7 +179,7 @@ def test_a_server_that_is_asked_to_stop_is_left_to_who_has_started_it(play):
     assert it.run(lambda: None)
     assert it.seen == [("", "")]
     assert (it.server.stops, it.lines) == (0, [])
-    assert it.condition.unready_reason == Phase.DRAINING.value
+    assert it.state.unready_reason == Phase.DRAINING.value
 
 
 def test_a_dead_instance_is_said_once_and_so_is_its_return(play):
@@ -222,7 +222,7 @@ def test_until_its_reload_has_ended_an_instance_with_a_new_process_is_dead(play)
         it.pass_time()
 
     def note():
-        reasons.append(bool(it.condition.unready_reason))
+        reasons.append(bool(it.state.unready_reason))
 
     def heal():
         it.server.lost.clear()
@@ -237,7 +237,7 @@ def test_with_exit_a_dead_instance_stops_the_server(play):
     assert not it.run(it.lose, stop=False)
     assert (it.server.stops, it.server.starts) == (1, 0)
     assert it.lines[-1] == "stopping tritonserver for its dead instances"
-    assert it.condition.hopeless_reason == Phase.ENDED.value
+    assert it.state.hopeless_reason == Phase.ENDED.value
 
 
 @pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
@@ -295,7 +295,7 @@ def test_a_sibling_of_a_dead_instance_that_lives_on_is_killed(play, killed):
     assert killed == [6]
     line = "replaced: m_0_1 of model 'm' version 1 (process 6) lives on and serves no more; it is killed"
     assert line in it.lines
-    assert b'poplar_supervisor_heal_leaks_total{what="stubs"} 1.0' in it.condition.write_metrics()
+    assert b'poplar_supervisor_heal_leaks_total{what="stubs"} 1.0' in it.state.write_metrics()
 
 
 def test_with_exit_and_restart_it_is_started_again(play):
@@ -339,7 +339,7 @@ def test_a_stalled_stub_is_killed_and_healed_like_a_dead_one(play, killed):
     assert (killed, it.server.loads) == ([8], ["m"])
     assert it.lines[:2] == [f"{STALLED}; it is killed", "dead: m_0_1 of model 'm' version 1 (process 8)"]
     assert it.seen == [("dead: m_0_1 of model 'm' version 1", "")]
-    assert b'poplar_supervisor_stalls_total{program="stub"} 1.0' in it.condition.write_metrics()
+    assert b'poplar_supervisor_stalls_total{program="stub"} 1.0' in it.state.write_metrics()
 
 
 def test_where_dead_stubs_are_only_reported_so_are_stalled_ones(play, killed):
@@ -347,7 +347,7 @@ def test_where_dead_stubs_are_only_reported_so_are_stalled_ones(play, killed):
     reasons = []
 
     def note():
-        reasons.append(it.condition.unready_reason)
+        reasons.append(it.state.unready_reason)
 
     def go_on():
         it.server.stalled = []
@@ -402,7 +402,7 @@ def test_a_server_that_ends_by_itself_ends_it_all(play):
     it = play()
     assert not it.run(it.die, stop=False)
     assert it.lines == ["tritonserver ended by itself, status -9"]
-    assert it.condition.unready_reason == Phase.ENDED.value
+    assert it.state.unready_reason == Phase.ENDED.value
 
 
 def test_it_is_started_again_so_often_and_not_more(play):
@@ -453,7 +453,7 @@ def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
 
     def note():
         it.pass_time(20)
-        hopeless.append(bool(it.condition.hopeless_reason))
+        hopeless.append(bool(it.state.hopeless_reason))
 
     def answer():
         it.server.ready = True
@@ -549,10 +549,10 @@ def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, kille
     asked = []
 
     class Canary:
-        def __init__(self, endpoint, condition, tell, seconds, clock):
+        def __init__(self, endpoint, state, tell, seconds, clock):
             assert seconds == 7
 
-        def attend(self, living):
+        def check(self, living):
             asked.append(list(living))
             return [Stall(HERE.pid, "it hangs", HERE)] if HERE in asked[-1] else []
 

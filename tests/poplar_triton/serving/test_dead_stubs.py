@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from poplar_triton.errors import ServerError
+from poplar_triton.serving.dead_stubs import DeadStubClassifier
 from poplar_triton.serving.endpoint import ServedVersion
-from poplar_triton.serving.inquest import Inquest
 from poplar_triton.serving.stubs import Stub
 
 
@@ -47,49 +47,49 @@ def stub(instance="m_0_0", model="m", version="1"):
 )
 def test_dead_is_what_is_served_still(server, is_dead):
     lost = stub()
-    assert Inquest(server).divide([lost]) == (({lost}, []) if is_dead else (set(), [lost]))
+    assert DeadStubClassifier(server).classify([lost]) == (({lost}, []) if is_dead else (set(), [lost]))
 
 
 def test_another_version_is_another_matter():
     lost = stub(version="2")
-    assert Inquest(Server("m")).divide([lost]) == (set(), [lost])
+    assert DeadStubClassifier(Server("m")).classify([lost]) == (set(), [lost])
 
 
 def test_an_instance_that_the_configuration_has_no_more_is_gone():
     lost = [stub("m_0_0"), stub("m_0_1"), stub("m_0_2"), stub("m_0_1_gpu1"), stub("m_0_2_gpu0")]
-    dead, gone = Inquest(Server("m")).divide(lost)
+    dead, gone = DeadStubClassifier(Server("m")).classify(lost)
     assert dead == {lost[0], lost[1], lost[3]}
     assert gone == [lost[2], lost[4]]
 
 
 def test_a_process_that_completed_a_configuration_is_gone():
     lost = stub("m")
-    assert Inquest(Server("m")).divide([lost]) == (set(), [lost])
+    assert DeadStubClassifier(Server("m")).classify([lost]) == (set(), [lost])
 
 
 def test_where_the_stub_does_not_know_its_model_the_configurations_do():
     """The model was copied from a store into a folder with another name."""
     lost = stub("mine_1", model="folderQx12Ab")
     server = Server("m", groups=(("mine", 2),))
-    near, far = Inquest(server), Inquest(server, is_remote=True)
-    near.meet([lost])
-    far.meet([lost])
-    assert near.divide([lost]) == (set(), [lost])
-    dead, gone = far.divide([lost])
+    near, far = DeadStubClassifier(server), DeadStubClassifier(server, is_remote=True)
+    near.learn_models([lost])
+    far.learn_models([lost])
+    assert near.classify([lost]) == (set(), [lost])
+    dead, gone = far.classify([lost])
     assert gone == []
     assert [each.model for each in dead] == ["m"]
 
 
 def test_the_store_is_asked_for_names_only_when_a_model_is_new():
     server = Server("m")
-    inquest = Inquest(server, is_remote=True)
+    dead_stubs = DeadStubClassifier(server, is_remote=True)
     for _ in range(3):
-        inquest.meet([stub()])
-        inquest.divide([stub("m_0_1")])
+        dead_stubs.learn_models([stub()])
+        dead_stubs.classify([stub("m_0_1")])
     assert server.lists == 1
-    inquest.meet([stub(), stub("n_0_0", model="n")])
+    dead_stubs.learn_models([stub(), stub("n_0_0", model="n")])
     assert server.lists == 2
     server.silent = True
-    inquest.meet([stub("o_0_0", model="o")])
-    Inquest(server).meet([stub()])
+    dead_stubs.learn_models([stub("o_0_0", model="o")])
+    DeadStubClassifier(server).learn_models([stub()])
     assert server.lists == 3

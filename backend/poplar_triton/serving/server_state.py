@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from popef._tools.arguments import find_version
-from poplar_triton.serving.resources import Holding
+from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub
 
@@ -32,7 +32,7 @@ class Phase(Enum):
     ENDED = "tritonserver has ended"
 
 
-class Condition(Collector):
+class ServerState(Collector):
     """State that the supervisor writes and the threads of the health port read."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Condition(Collector):
         self._reloads: Counter[tuple[str, str]] = Counter()
         self._reload_seconds: defaultdict[str, float] = defaultdict(float)
         self._start_seconds = 0.0
-        self._holding = Holding()
+        self._holding = ResourceUse()
         self._leaks: Counter[str] = Counter(threads=0, segments=0, stubs=0)
         self._restarts = 0
         self._drains = 0
@@ -137,17 +137,17 @@ class Condition(Collector):
         with self._lock:
             self._start_seconds = seconds
 
-    def note_holding(self, holding: Holding) -> None:
+    def note_resource_use(self, use: ResourceUse) -> None:
         """Record which resources of the machine the server holds."""
         with self._lock:
-            self._holding = holding
+            self._holding = use
 
     def note_leak(self, **left: int) -> None:
         """Record what heals have left in the server: threads, segments, stubs."""
         with self._lock:
             self._leaks.update(left)
 
-    def give_up(self, reason: str) -> None:
+    def set_hopeless(self, reason: str) -> None:
         """Record the reason why the server cannot be healed, or "" if it can after all."""
         with self._lock:
             self._hopeless = reason
@@ -208,7 +208,7 @@ class Condition(Collector):
     def _collect_resources(self) -> Iterator[Metric]:
         """Yield metrics of the server's build, its load time and the resources that it holds."""
         with self._lock:
-            holding, leaks, start = self._holding, dict(self._leaks), self._start_seconds
+            use, leaks, start = self._holding, dict(self._leaks), self._start_seconds
             reload_seconds = dict(sorted(self._reload_seconds.items()))
             canaries = sorted(self._canaries.items())
         build = GaugeMetricFamily("poplar_supervisor_build_info", "1, with the version", labels=["version"])
@@ -229,16 +229,14 @@ class Condition(Collector):
         for (model, outcome), count in canaries:
             asked.add_metric([model, outcome], count)
         yield asked
+        yield GaugeMetricFamily("poplar_supervisor_server_threads", "Threads of tritonserver", use.threads)
         yield GaugeMetricFamily(
-            "poplar_supervisor_server_threads", "Threads of tritonserver", holding.threads
-        )
-        yield GaugeMetricFamily(
-            "poplar_supervisor_server_segments", "Segments of shared memory of its stubs", holding.segments
+            "poplar_supervisor_server_segments", "Segments of shared memory of its stubs", use.segments
         )
         yield GaugeMetricFamily(
             "poplar_supervisor_server_memory_bytes",
             "Memory of tritonserver and its stubs that is neither a file's nor shared",
-            holding.memory_bytes,
+            use.memory_bytes,
         )
         left = CounterMetricFamily(
             "poplar_supervisor_heal_leaks", "What reloads have left in tritonserver", labels=["what"]

@@ -30,8 +30,8 @@ _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 _LOCK = re.compile(r"poplar_\d+_([A-Za-z0-9_]{8})_lock")
 
 
-class Belongings:
-    """Folder and shared memory of one server, until `give_up`."""
+class ServerResources:
+    """Folder and shared memory of one server, until `release`."""
 
     def __init__(self) -> None:
         _clear_leftovers()
@@ -76,7 +76,7 @@ class Belongings:
         """Remove the segments of a server that has ended."""
         _remove_segments(self.prefix)
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Remove everything of this server, which has ended."""
         self.clear_memory()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -20,7 +20,7 @@ from poplar_triton.serving.stubs import Stub
 _GPU = re.compile(r"_gpu\d+$")
 
 
-class Inquest:
+class DeadStubClassifier:
     """Queries a server for what it serves. If the server does not answer, every lost instance
     counts as dead.
 
@@ -39,7 +39,7 @@ class Inquest:
         self._names: set[str] = set()
         self._met: set[str] = set()
 
-    def meet(self, living: Iterable[Stub]) -> None:
+    def learn_models(self, living: Iterable[Stub]) -> None:
         """Learn the names of a store's models when one is new: it has just been loaded from
         there."""
         met = {stub.model for stub in living} if self._is_remote else set()
@@ -48,7 +48,7 @@ class Inquest:
             with suppress(ServerError):
                 self._names = {model.name for model in self._endpoint.list_models()}
 
-    def divide(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
+    def classify(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
         """Return the dead stubs among these, under their models' names, and the stubs whose
         instances are no longer served."""
         dead, gone = set(), []

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from simipu.progress import PROC
 
-from poplar_triton.serving.leftovers import SHARED_MEMORY
+from poplar_triton.serving.server_resources import SHARED_MEMORY
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MAX_SHARE = 0.85
@@ -32,7 +32,7 @@ _MAX_DEPTH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ResourceUse:
     """Resources of tritonserver and its stubs: threads of tritonserver, segments of shared memory,
     and bytes of memory that belong to no file and are not shared."""
 
@@ -41,9 +41,9 @@ class Holding:
     memory_bytes: int = 0
 
 
-def measure_holding(
+def measure_resource_use(
     servers: Iterable[int], stubs: Iterable[int], num_segments: int, proc: Path = PROC
-) -> Holding:
+) -> ResourceUse:
     """Return the resources that these processes hold; a process that has ended holds nothing."""
     threads, memory = 0, 0
     for pids, is_server in ((servers, True), (stubs, False)):
@@ -52,7 +52,7 @@ def measure_holding(
                 text = (proc / str(pid) / "status").read_text(errors="replace")
                 memory += sum(int(size) * _KIB for size in _MEMORY.findall(text))
                 threads += sum(map(int, _THREADS.findall(text))) if is_server else 0
-    return Holding(threads, num_segments, memory)
+    return ResourceUse(threads, num_segments, memory)
 
 
 def find_shortage(
@@ -121,10 +121,10 @@ class LeakMeter:
     """Time after a heal until the replaced instances have ended."""
 
     def __init__(self) -> None:
-        self._calm: Holding | None = None
+        self._calm: ResourceUse | None = None
         self._healed_at: float | None = None
 
-    def look(self, holding: Holding, now: float, *, is_healing: bool) -> Holding | None:
+    def scan(self, use: ResourceUse, now: float, *, is_healing: bool) -> ResourceUse | None:
         """Record the resources that are held now. Return what was left if it is known now."""
         if is_healing:
             self._healed_at = now
@@ -132,11 +132,11 @@ class LeakMeter:
         if self._healed_at is not None and now < self._healed_at + self.SETTLE_SECONDS:
             return None
         before, was_healing = self._calm, self._healed_at is not None
-        self._calm, self._healed_at = holding, None
+        self._calm, self._healed_at = use, None
         if before is None or not was_healing:
             return None
-        return Holding(
-            max(0, holding.threads - before.threads),
-            max(0, holding.segments - before.segments),
-            max(0, holding.memory_bytes - before.memory_bytes),
+        return ResourceUse(
+            max(0, use.threads - before.threads),
+            max(0, use.segments - before.segments),
+            max(0, use.memory_bytes - before.memory_bytes),
         )

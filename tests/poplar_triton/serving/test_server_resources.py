@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
-from poplar_triton.serving import leftovers
-from poplar_triton.serving.leftovers import Belongings
+from poplar_triton.serving import server_resources
+from poplar_triton.serving.server_resources import ServerResources
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +20,8 @@ def machine(tmp_path, monkeypatch):
     """Replace /dev/shm and the folder for temporary files, and return their parent."""
     for name in ("shm", "tmp"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "shm")
-    monkeypatch.setattr(leftovers.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(server_resources, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(server_resources.tempfile, "tempdir", str(tmp_path / "tmp"))
     return tmp_path
 
 
@@ -33,7 +33,7 @@ def find_files(machine):
 
 def make(machine):
     """Return a server's belongings, which hold one segment and one file."""
-    made = Belongings()
+    made = ServerResources()
     (machine / "shm" / f"{made.prefix}1").touch()
     (made.folder / "file").touch()
     return made
@@ -45,7 +45,7 @@ def test_what_is_given_up_is_gone(machine):
     assert len(find_files(machine)) == 4
     made.clear_memory()
     assert len(find_files(machine)) == 3, "the lock and the folder stay"
-    made.give_up()
+    made.release()
     assert find_files(machine) == ["shm/another"]
 
 
@@ -59,7 +59,7 @@ def test_what_nobody_holds_any_more_goes_when_the_next_one_starts(machine):
     files = find_files(machine)
     assert not [name for name in files if killed.prefix in name]
     assert len(files) == 3 + 3, "names that are none of ours stay"
-    other.give_up()
+    other.release()
 
 
 def test_what_a_process_of_the_server_holds_stays(machine):
@@ -69,10 +69,10 @@ def test_what_a_process_of_the_server_holds_stays(machine):
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(first.lock,)
     ) as server:
         os.close(first.lock)
-        make(machine).give_up()
+        make(machine).release()
         assert (first.folder / "file").exists()
         server.communicate(b"\n")
-    make(machine).give_up()
+    make(machine).release()
     assert find_files(machine) == []
 
 
@@ -80,7 +80,7 @@ def plant(machine, suffix="abcdefgh"):
     """Create a lock that no process holds, and the folder and segment that belong to it."""
     lock = machine / "shm" / f"poplar_1_{suffix}_lock"
     lock.mkdir(mode=0o700)
-    (lock / leftovers._LOCK_FILE).touch(mode=0o600)
+    (lock / server_resources._LOCK_FILE).touch(mode=0o600)
     folder = machine / "tmp" / f"poplar-triton-{suffix}"
     folder.mkdir()
     (machine / "shm" / f"poplar_1_{suffix}_segment").touch()
@@ -89,14 +89,14 @@ def plant(machine, suffix="abcdefgh"):
 
 def test_a_lock_that_nobody_holds_is_cleared_away(machine):
     plant(machine)
-    make(machine).give_up()
+    make(machine).release()
     assert find_files(machine) == []
 
 
 def be_another_user(machine, lock, monkeypatch):
     """Run as a user other than the owner of the folder and the file."""
     another = os.geteuid() + 1
-    monkeypatch.setattr(leftovers.os, "geteuid", lambda: another)
+    monkeypatch.setattr(server_resources.os, "geteuid", lambda: another)
 
 
 def open_folder(machine, lock, monkeypatch):
@@ -105,7 +105,7 @@ def open_folder(machine, lock, monkeypatch):
 
 
 def open_file(machine, lock, monkeypatch):
-    (lock / leftovers._LOCK_FILE).chmod(0o666)
+    (lock / server_resources._LOCK_FILE).chmod(0o666)
 
 
 def be_a_link(machine, lock, monkeypatch):
@@ -115,17 +115,17 @@ def be_a_link(machine, lock, monkeypatch):
 
 
 def hold_a_link(machine, lock, monkeypatch):
-    (lock / leftovers._LOCK_FILE).rename(machine / "elsewhere")
-    (lock / leftovers._LOCK_FILE).symlink_to(machine / "elsewhere")
+    (lock / server_resources._LOCK_FILE).rename(machine / "elsewhere")
+    (lock / server_resources._LOCK_FILE).symlink_to(machine / "elsewhere")
 
 
 def have_two_names(machine, lock, monkeypatch):
-    (machine / "elsewhere").hardlink_to(lock / leftovers._LOCK_FILE)
+    (machine / "elsewhere").hardlink_to(lock / server_resources._LOCK_FILE)
 
 
 def hold_a_fifo(machine, lock, monkeypatch):
-    (lock / leftovers._LOCK_FILE).unlink()
-    os.mkfifo(lock / leftovers._LOCK_FILE, 0o600)
+    (lock / server_resources._LOCK_FILE).unlink()
+    os.mkfifo(lock / server_resources._LOCK_FILE, 0o600)
 
 
 def be_a_file(machine, lock, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_lock_that_another_user_can_have_made_takes_nothing_away(machine, monk
     lock, folder = plant(machine)
     planted(machine, lock, monkeypatch)
     before = find_files(machine)
-    make(machine).give_up()
+    make(machine).release()
     assert folder.is_dir()
     assert find_files(machine) == before
 
@@ -155,7 +155,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(machine, tmp_path):
     _, folder = plant(machine)
     folder.rmdir()
     folder.symlink_to(target)
-    make(machine).give_up()
+    make(machine).release()
     assert (target / "file").exists()
     assert find_files(machine) == ["tmp/poplar-triton-abcdefgh"]
 
@@ -163,8 +163,11 @@ def test_a_link_in_place_of_the_folder_is_not_followed(machine, tmp_path):
 def test_nobody_else_may_look_into_the_lock(machine):
     made = make(machine)
     (lock,) = (machine / "shm").glob("*_lock")
-    assert [path.stat().st_mode & 0o777 for path in (lock, lock / leftovers._LOCK_FILE)] == [0o700, 0o600]
-    made.give_up()
+    assert [path.stat().st_mode & 0o777 for path in (lock, lock / server_resources._LOCK_FILE)] == [
+        0o700,
+        0o600,
+    ]
+    made.release()
 
 
 def test_other_users_may_not_read_the_segments(machine):
@@ -178,11 +181,11 @@ def test_other_users_may_not_read_the_segments(machine):
     made.restrict_memory()
     modes = [path.stat().st_mode & 0o777 for path in (segment, another, target)]
     assert modes == [0o600, 0o644, 0o644]
-    made.give_up()
+    made.release()
 
 
 def test_without_shared_memory_nothing_is_made(machine, monkeypatch):
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", machine / "none")
+    monkeypatch.setattr(server_resources, "SHARED_MEMORY", machine / "none")
     with pytest.raises(FileNotFoundError):
-        Belongings()
+        ServerResources()
     assert find_files(machine) == []
