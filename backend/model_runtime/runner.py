@@ -21,7 +21,7 @@ from model_runtime.descriptions import DataDesc, describe_anchor
 from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.fusion import FusedRequests
+from model_runtime.fused_requests import FusedRequests
 from model_runtime.queues import Array, OutputSlot, Place
 from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig

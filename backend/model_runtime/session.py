@@ -1,8 +1,8 @@
 """Session: a model bound to a device, with its weights loaded and its programs ready to run.
 
 Every run of main programs starts here, with rows from a caller, from handlers or from queues.
-compiled.py has the facts about a model before it runs, and connections.py the connections of its
-streams.
+compiled_model.py has the facts about a model before it runs, and stream_connections.py the
+connections of its streams.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import numpy as np
 from simipu import DeviceLostError, Engine, GraphOptions, RunCancelledError, SimulatedExecutable
 
 import popef
-from model_runtime.compiled import CompiledModel, RunCost, specialise
-from model_runtime.connections import Connections, Handler, deliver
+from model_runtime.compiled_model import CompiledModel, RunCost, specialise
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.predicates import AnchorCallbackPredicate
 from model_runtime.queues import Array, QueueManager, TimeoutCallback
 from model_runtime.shutdown import stop_at_exit
+from model_runtime.stream_connections import Handler, StreamConnections, deliver
 
 Path = str | PathLike[str]
-Observer = Callable[[int, int, int, int], None]
+Observer = Callable[[int, int, int, int, RunCost], None]
 Work = list[tuple[int, list[Array], list[str]]]
 """Main programs, each with the rows of its inputs and the anchors of its outputs."""
 
@@ -110,9 +110,10 @@ class Session(CompiledModel):
         """Function called after each run of the main programs, in the thread that ran them.
 
         Its arguments are the start and end of the run (on the clock of time.perf_counter_ns), its
-        number of rows, and the lateness of the CPU in ns (see Engine.lateness_ns).
+        number of rows, the lateness of the CPU in ns (see Engine.lateness_ns), and its modelled
+        cost.
         """
-        self._streams = Connections(model, self.executable, bool(self.batch_size))
+        self._streams = StreamConnections(model, self.executable, bool(self.batch_size))
         self._sources = model.sources()
         self._queues: QueueManager | None = None
         self._device: Device | None = None
@@ -357,7 +358,7 @@ class Session(CompiledModel):
                 self.lost = error
             raise
         if self.observer is not None:
-            self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
+            self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns, self.run_cost)
         return outputs
 
     def _check_files(self) -> None:

@@ -35,6 +35,7 @@ from simipu.answers import (
     encode_error,
     encode_loaded,
 )
+from simipu.branched_graph import BranchedGraph
 from simipu.computed import (
     Array,
     ComputedGraph,
@@ -61,7 +62,6 @@ from simipu.errors import (
 )
 from simipu.executable import Program
 from simipu.forks import FORKS
-from simipu.fused import FusedGraph
 from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
 from simipu.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, ProgressWatch, read_stat
@@ -119,7 +119,7 @@ def open_graph(
             for graph in graphs:
                 graph.close()
             raise
-        return FusedGraph(program, graphs)
+        return BranchedGraph(program, graphs)
     label = f"{program.index} ({program.name})"
     if isolated:
         _warn_of_missing_confinement()

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, RequestFlow, Session, StoppedError
+from model_runtime.compiled_model import RunCost
 from model_runtime.pvti import Graph, Trace
 from model_runtime.request_joining import compute_joined, take_next_run
 from simipu.errors import SimIpuError
@@ -70,13 +71,10 @@ class ModelInstanceState:
         self._sample: Sample | None = None
         self.session = _open(model_state)
         session = self.session
-        self.statistics = Statistics(
-            session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds
-        )
+        self.statistics = Statistics(session.rows_per_run)
         buckets = model_state.parameters.latency_buckets
         self.statistics.latency, self.statistics.waiting = Histogram(buckets), Histogram(buckets)
-        self._observe = self.statistics.add_run if self.trace is None else self._trace_run
-        session.observer = self._count_fused if session.branch_costs else self._observe
+        session.observer = self.statistics.add_run if self.trace is None else self._trace_run
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         self._pipeline = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
@@ -140,13 +138,6 @@ class ModelInstanceState:
         `callback` is called once, after the last row of the last output is written or with the
         error that occurred instead."""
         self._pipeline.set_request_outputs(outputs, batch_size, callback, (request, callback))
-
-    def _count_fused(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
-        """Count a run of a fused model, with the cost of the model that the run was for."""
-        cost, statistics = self.session.run_cost, self.statistics
-        statistics.cycles, statistics.seconds = cost.cycles, cost.seconds
-        statistics.modelled_seconds = cost.modelled_seconds
-        self._observe(start_ns, end_ns, rows, lateness_ns)
 
     def execute(self, requests: Sequence[Request], is_part: bool = False) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
@@ -403,8 +394,8 @@ class ModelInstanceState:
                 if request.error_kind != "bad_request":
                     add_waiting(waited_ns)
 
-    def _trace_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
-        self.statistics.add_run(start_ns, end_ns, rows, lateness_ns)
+    def _trace_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost) -> None:
+        self.statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
         assert self.trace is not None
         modelled = {
             "IPU cycles (modelled)": self.session.cycles,

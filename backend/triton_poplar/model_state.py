@@ -23,7 +23,7 @@ from triton_poplar.parameters import MAX_DELAY_SECONDS, Parameters, parse_parame
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 if TYPE_CHECKING:
-    from model_runtime.fusion import FusedRequests
+    from model_runtime.fused_requests import FusedRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class ModelState:
     def fused_requests(self) -> FusedRequests | None:
         """Completion of requests to a fused model; None for another model."""
         # Imported late: the process that completes configurations must not load ONNX Runtime.
-        from model_runtime.fusion import FusedRequests
+        from model_runtime.fused_requests import FusedRequests
 
         return FusedRequests.of(self._metadata)
 

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
-from model_runtime.compiled import DIRECTIONS
+from model_runtime.compiled_model import DIRECTIONS
 from model_runtime.devices import model_target
 from simipu import (
     ForeignExecutableError,

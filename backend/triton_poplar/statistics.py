@@ -8,6 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Triton completes configurations in a process that must not load ONNX Runtime
+    from model_runtime.compiled_model import RunCost
 
 DEFAULT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Default upper bounds of the histograms' buckets, in seconds."""
@@ -56,13 +60,9 @@ class Histogram:
 
 @dataclass(slots=True)
 class Statistics:
-    """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds`
-    describe one run of its session, the last one if runs differ."""
+    """Sums since the instance was created. `capacity` is the number of rows of a full run."""
 
     capacity: int
-    cycles: int
-    seconds: float
-    modelled_seconds: float
     batches: int = 0
     late_batches: int = 0
     rows: int = 0
@@ -79,14 +79,14 @@ class Statistics:
     latency: Histogram = field(default_factory=Histogram)
     waiting: Histogram = field(default_factory=Histogram)
 
-    def add_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
+    def add_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost) -> None:
         """Count a run of the main programs. `lateness_ns` is how late it was if runs are paced."""
         self.batches += 1
         self.rows += rows
         self.compute_ns += end_ns - start_ns
-        self.ipu_cycles += self.cycles
-        self.ipu_seconds += self.seconds
-        self.ipu_modelled_seconds += self.modelled_seconds
+        self.ipu_cycles += cost.cycles
+        self.ipu_seconds += cost.seconds
+        self.ipu_modelled_seconds += cost.modelled_seconds
         if rows < self.capacity:
             self.flushes += 1
         if lateness_ns:

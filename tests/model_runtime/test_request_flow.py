@@ -28,7 +28,7 @@ def make_pipeline(linear, compile_popef):
         session = Session(compile_popef(linear, batch=BATCH), SessionConfig(auto_reset=auto_reset))
         session.runLoadPrograms()
         runs = []
-        session.observer = lambda start, end, rows, lateness: runs.append(rows)
+        session.observer = lambda start, end, rows, lateness, cost: runs.append(rows)
         pipeline = RequestFlow(session, **{"timeout_ns": 0, **options})
         pipeline.runs = runs
         made.append(pipeline)

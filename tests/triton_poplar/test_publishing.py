@@ -45,7 +45,7 @@ class Family:
 
 @pytest.fixture
 def publisher(monkeypatch):
-    statistics = Statistics(4, 100, 0.5, 0.5, errors=Counter())
+    statistics = Statistics(4, errors=Counter())
     statistics.latency = Histogram((0.1, 1.0))
     instance = SimpleNamespace(
         name="m_0",

@@ -2,15 +2,17 @@
 
 import numpy as np
 import pytest
+from model_runtime.compiled_model import RunCost
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import parse_parameters
 from triton_poplar.statistics import DEFAULT_BUCKETS, ERRORS, METRICS, Histogram, Statistics
 
 
 def test_metrics_are_sums_in_seconds_rows_and_runs():
-    statistics = Statistics(capacity=8, cycles=1000, seconds=0.5, modelled_seconds=0.75)
-    statistics.add_run(start_ns=1_000_000_000, end_ns=3_000_000_000, rows=8, lateness_ns=0)
-    statistics.add_run(start_ns=3_000_000_000, end_ns=3_500_000_000, rows=7, lateness_ns=1)
+    statistics = Statistics(capacity=8)
+    cheap, dear = RunCost(500, 0.25, 0.5), RunCost(1500, 0.75, 1.0)
+    statistics.add_run(start_ns=1_000_000_000, end_ns=3_000_000_000, rows=8, lateness_ns=0, cost=cheap)
+    statistics.add_run(start_ns=3_000_000_000, end_ns=3_500_000_000, rows=7, lateness_ns=1, cost=dear)
     statistics.requests, statistics.queue_depth = 5, 6
     statistics.queue_wait_ns, statistics.execution_ns = 4_000_000_000, 7_000_000_000
     statistics.errors.update(["run", "run", "timeout"])
@@ -33,7 +35,7 @@ def test_metrics_are_sums_in_seconds_rows_and_runs():
 
 
 def test_an_instance_that_has_done_nothing_counts_nothing():
-    statistics = Statistics(capacity=8, cycles=1000, seconds=0.5, modelled_seconds=0.75)
+    statistics = Statistics(capacity=8)
     assert {metric.value(statistics) for metric in (*METRICS, ERRORS)} == {0}
 
 

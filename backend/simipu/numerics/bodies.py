@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 from onnxgraph import Chain, attribute, find_makers, iter_bodies, iter_graphs, iter_nodes, replace_nodes
 
-from simipu.numerics.fusing import Dims
+from simipu.numerics.operator_fusion import Dims
 from simipu.operators import operator_of
 from simipu.operators.entry import Body, Surroundings
 

@@ -4,8 +4,9 @@ ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, whi
 and rounding, and have no products of fp8. So additional nodes round every half result where the
 chip rounds it: once per operator, and in products with half partials (`partials.py`) after every
 block. If kernels are available, they replace products, elementwise operators and rounding
-(`kernels.py`), and are joined (`fusing.py`, `tables.py`). Inside an operator the arithmetic is fp32. The
-operator table says which operator rounds, and what computes one that ONNX Runtime lacks.
+(`kernels.py`), and are joined (`operator_fusion.py`, `tables.py`). Inside an operator the
+arithmetic is fp32. The operator table says which operator rounds, and what computes one that ONNX
+Runtime lacks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.functions import compute_float, function_of
-from simipu.numerics.fusing import Dims, fuse
 from simipu.numerics.kernels import (
     BINARY,
     CHAIN,
@@ -53,6 +53,7 @@ from simipu.numerics.kernels import (
     quarter_step,
     takes_narrow,
 )
+from simipu.numerics.operator_fusion import Dims, fuse
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product, finish_product
 from simipu.numerics.quarter import QUARTERS, QuarterFormat

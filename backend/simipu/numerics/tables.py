@@ -22,7 +22,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxgraph.building import make_identity
 
-from simipu.numerics.fusing import list_taken
+from simipu.numerics.operator_fusion import list_taken
 
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
 """Function that converts a placed graph to the computed one, without kernels."""

@@ -36,7 +36,7 @@ def read(counters, name, **labels):
 
 
 def make_statistics(**sums):
-    return Statistics(4, 100, 1e-3, 2e-3, **sums)
+    return Statistics(4, **sums)
 
 
 def test_any_process_answers_for_all():

@@ -1,4 +1,4 @@
-"""Connections of a session's streams: the user's handlers, queues, weights, or nothing.
+"""StreamConnections of a session's streams: the user's handlers, queues, weights, or nothing.
 
 Predicates choose between them. Nothing is run here.
 """
@@ -12,7 +12,7 @@ from simipu import Engine, SimulatedExecutable, Stream
 from simipu.engine import ReadCallback, WriteCallback
 
 import popef
-from model_runtime.compiled import find_stream
+from model_runtime.compiled_model import find_stream
 from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
 from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
 from model_runtime.queues import Array
@@ -21,7 +21,7 @@ Handler = Callable[[popef.Anchor], Callable[[Array], None]]
 """Function that returns the callback to fill, or to receive, the arrays of an anchor."""
 
 
-class Connections:
+class StreamConnections:
     """The callbacks of a model's streams. They outlive the engine: a newly attached engine gets
     them all."""
 

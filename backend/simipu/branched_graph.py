@@ -1,5 +1,6 @@
-"""Computed graph of a fused program: one graph for each of its models; a run computes one of
-them."""
+"""Computed graph of a program with branches, as model fusion makes it.
+
+Each run computes the graph of one branch."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from simipu.executable import Program
 from simipu.streams import Direction
 
 
-class FusedGraph:
+class BranchedGraph:
     """Computes the branch that the selector names with that branch's graph. `graphs` are the
     branches' graphs, in order.
 
