@@ -1,7 +1,7 @@
 """Converter of models, under the real tool's names."""
 
 from poprt.compile.converter import Converter
-from poprt.compile.fusion import MFConverter
+from poprt.compile.model_fusion import MFConverter
 from poprt.passes.lowering.sharding import Sharder
 
 __all__ = [

@@ -15,7 +15,7 @@ import yaml
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape
-from poprt.compile.fusion import MAX_MODELS
+from poprt.compile.model_fusion import MAX_MODELS
 
 _MAX_BYTES = 1 << 20
 """Maximum number of bytes of a file of options."""

@@ -25,8 +25,7 @@ from poprt import pipeline
 from poprt.compile.cache import EngineCache
 from poprt.compile.capacity import check_weights
 from poprt.compile.executable import Executable
-from poprt.compile.fused import check_fusion, compile_fused
-from poprt.compile.fusion import is_fused, split_models
+from poprt.compile.model_fusion import check_fusion, compile_fused, is_fused, split_models
 from poprt.compile.prepared import CalibrationRun, compile_model, cost_options
 from poprt.compile.programs import MAIN_PROGRAM
 from poprt.frontend.frontends import Model, read_model

@@ -16,7 +16,7 @@ from onnxgraph import remember_inferences
 from onnxgraph.weights import inline, is_lent, lend_weights
 
 from poprt import pipeline
-from poprt.compile.fusion import MFConverter
+from poprt.compile.model_fusion import MFConverter
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.lowering.sharding import Sharder

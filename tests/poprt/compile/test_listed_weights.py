@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.adoption import adopt_graph
-from poprt.compile.fusion import MFConverter
+from poprt.compile.model_fusion import MFConverter
 from poprt.profiling.profile import make_profile
 from poprt.runtime import ModelRunner
 from sample_models import make_model

@@ -14,7 +14,7 @@ from poprt.cli import main
 from poprt.cli.running import time_runs
 from poprt.compile.converter import MFConverter, Sharder
 from poprt.compile.executable import Executable
-from poprt.compile.fusion import split_models
+from poprt.compile.model_fusion import split_models
 from poprt.runtime import Runner, RuntimeConfig
 from sample_models import linear_model, make_model
 from simipu import CompileError, LoadError, SimulatedExecutable
