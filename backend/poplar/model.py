@@ -1,13 +1,13 @@
-"""The poplar backend: the one file that meets Triton. It turns Triton's requests into ours and our answers
-into Triton's.
+"""The poplar backend: the only file that imports Triton's Python utilities. It converts Triton's
+requests to those of `triton_poplar`, and the results to Triton's responses.
 
-Works from a backend directory (`backend: "poplar"`) and as model.py in a model's version folder (`backend:
+It works from a backend directory (`backend: "poplar"`) and as model.py in a model's version folder (`backend:
 "python"`).
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
+import asyncio  # noqa: F401  otherwise the stub imports it in the first request, which takes 20 ms
 import functools
 import gc
 import json
@@ -32,7 +32,7 @@ from triton_poplar.model_state import ModelState
 
 from popef._tools.text import escape
 
-if TYPE_CHECKING:  # what brings ONNX Runtime is imported where a model is loaded
+if TYPE_CHECKING:  # modules that import ONNX Runtime are imported when a model is loaded
     from triton_poplar.instance_state import ModelInstanceState
     from triton_poplar.request import Request
     from triton_poplar.statistics import HistogramMetric, Metric
@@ -41,63 +41,66 @@ Given = ParamSpec("Given")
 Loaded = TypeVar("Loaded")
 
 NUMPY_IS_OLD = np.__version__.startswith("1.")
-"""The stub's binding to numpy works with numpy 1 only; with numpy 2 tensors go through DLPack capsules."""
+"""Whether the stub's binding to numpy works; with numpy 2, tensors go through DLPack capsules."""
 
 HOUSEKEEPING_SECONDS = 1.0
-"""How often: a call per metric, or to ask whether a request was cancelled, takes 50 us, too long to do it
-with every one."""
+"""Interval between updates of metrics and checks for cancelled requests. Each such call takes 50 us,
+too long to make it for every request."""
 
 
 log_to_stderr()
 
 
-def _told_plainly(load: Callable[Given, Loaded]) -> Callable[Given, Loaded]:
-    """Have Triton say why a model cannot be loaded as we say it, in one line; a defect of ours with the
-    places that Triton adds of the traceback."""
+def _with_one_line_errors(load: Callable[Given, Loaded]) -> Callable[Given, Loaded]:
+    """Decorate a function that loads a model: its errors reach Triton's log in one line.
+
+    Triton adds places of the traceback to a message. They are kept for a defect of the backend only.
+    """
 
     @functools.wraps(load)
-    def load_plainly(*given: Given.args, **named: Given.kwargs) -> Loaded:
+    def load_or_raise(*given: Given.args, **named: Given.kwargs) -> Loaded:
         try:
             try:
                 return load(*given, **named)
             except ModelConfigError as error:
                 raise ModelConfigError(escape(error)) from None
         except ModelConfigError as error:
-            # What is raised again as it is gets no place of its own (but in Python 3.10), so that there is
-            # none to add.
+            # A bare `raise` adds no place to the traceback (except in Python 3.10).
             error.__traceback__ = None
             raise
-        except Exception as error:  # noqa: BLE001  a defect of ours, which Triton shall tell in one line
+        except Exception as error:  # noqa: BLE001  a defect of the backend
             raise RuntimeError(escape(f"poplar backend: {error!r}")).with_traceback(
                 error.__traceback__
             ) from None
 
-    return load_plainly
+    return load_or_raise
 
 
 class TritonPythonModel:
-    """One instance of a model, in a process of its own."""
+    """One instance of a model. Triton runs each instance in a separate process, the stub."""
 
     _instance: ModelInstanceState
     _sender: threading.Thread
     _state: ModelState
 
     @staticmethod
-    @_told_plainly
+    @_with_one_line_errors
     def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
-        """Fill in what the configuration lacks. Runs in a process of its own whose death would hang the
-        server: nothing but headers is read, in pure Python."""
+        """Fill in missing fields of the configuration.
+
+        Triton runs this in a separate process and hangs if that process dies, so only the headers of
+        PopEF files are read, in pure Python.
+        """
         config = auto_complete_model_config.as_dict()
         for name, value in complete_config(config, Path(pb_utils.get_model_dir())).items():
             config[name] = value
         return auto_complete_model_config
 
-    @_told_plainly
+    @_with_one_line_errors
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the model; whatever is raised here becomes the reason that Triton gives for the failed
+        """Load the model. Triton reports an error that is raised here as the reason why the model did not
         load."""
-        # Not at the top of the file: that would bring ONNX Runtime into the process that completes
-        # configurations.
+        # Imported here: the process that completes configurations must not load ONNX Runtime.
         from triton_poplar.instance_state import ModelInstanceState
         from triton_poplar.request import Request
 
@@ -119,29 +122,28 @@ class TritonPythonModel:
         )
         if not self._is_synchronous:
             self._sender = self._start(self._send_answers, "responses")
-        # What is here now stays: the garbage collector need not look at it again and again while requests are
-        # served.
+        # Loaded objects live as long as the model: exempt them from garbage collection.
         gc.freeze()
         self._closed = threading.Event()
-        self._start(self._keep_house, "housekeeping")
+        self._start(self._run_housekeeping, "housekeeping")
 
     def execute(
         self, requests: Sequence[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse] | None:
-        """Answer every request, exactly once and whatever fails: synchronous with the list that is returned,
-        asynchronous through the requests' senders, some time later."""
+        """Answer every request exactly once, even after an error. Synchronous execution returns the
+        responses; asynchronous execution sends them later."""
         if self._is_synchronous:
             return self._compute(requests)
         self._hand_over(requests)
         return None
 
     def is_ready(self) -> bool:
-        """Whether the instance answers requests. Triton 26.03 and later ask at each readiness check, beside
-        `execute`; older ones never do."""
+        """Return whether the instance answers requests. Triton 26.03 and later call this in each readiness
+        check, while `execute` runs; older versions never do."""
         return self._instance.is_ready and (self._is_synchronous or self._sender.is_alive())
 
     def finalize(self) -> None:
-        """Release the model: what is in flight is answered first."""
+        """Answer the requests in flight, then release the model."""
         self._closed.set()
         self._instance.close()
         self._answers.put(None)
@@ -151,14 +153,15 @@ class TritonPythonModel:
     def _compute(
         self, requests: Sequence[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse] | None:
-        """The responses in the order of the requests; None for a long call, whose answers are sent."""
+        """Return the responses in the order of the requests, or None after a long call, whose responses are
+        sent."""
         try:
             taken = [self._take(request, request) for request in requests]
             parts = self._instance.split(taken)
             if len(parts) == 1:
                 self._instance.execute(taken)
                 return [_respond(request) for request in taken]
-        except Exception as error:  # noqa: BLE001  a defect of ours: every request still gets its answer
+        except Exception as error:  # noqa: BLE001  a defect of the backend; every request is still answered
             return [_refuse(error) for _ in requests]
         for request in taken:
             request.reply = _Reply(request.reply.get_response_sender())
@@ -167,7 +170,7 @@ class TritonPythonModel:
         return None
 
     def _compute_part(self, requests: Sequence[Request]) -> None:
-        """Answer a part of a long call. Nothing is raised: the server would crash."""
+        """Answer a part of a long call. An error that is raised here would crash the server."""
         try:
             self._instance.execute(requests, is_part=True)
         except Exception as error:  # noqa: BLE001
@@ -177,8 +180,8 @@ class TritonPythonModel:
             request.reply.send(_answer(request))
 
     def _hand_over(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-        """Have the session thread compute. From the first sender on nothing may be raised, and nothing but
-        None returned: the server would crash."""
+        """Pass requests to the session's thread. Once a sender exists, the server crashes if `execute` raises
+        an error or returns anything but None."""
         replies = [_Reply(request.get_response_sender()) for request in requests]
         try:
             taken = [self._take(request, reply) for request, reply in zip(requests, replies, strict=True)]
@@ -190,7 +193,7 @@ class TritonPythonModel:
 
     def _take(self, request: pb_utils.InferenceRequest, reply: Any) -> Request:
         if NUMPY_IS_OLD:
-            # The stub has copied the tensor into an array of its own already.
+            # The stub has already copied the tensor into an array.
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         else:
             inputs = {
@@ -206,13 +209,13 @@ class TritonPythonModel:
         return thread
 
     def _send_answers(self) -> None:
-        """Send what is ready, in its order, until the model is unloaded."""
+        """Send responses in the order in which they are ready, until the model is unloaded."""
         for request in iter(self._answers.get, None):
             request.reply.send(_answer(request))
 
-    def _keep_house(self) -> None:
-        """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants
-        any more."""
+    def _run_housekeeping(self) -> None:
+        """Update Triton's metrics and withdraw cancelled requests, at intervals, until the model is
+        unloaded."""
         publish = _make_publisher(self._state, self._instance)
         while not self._closed.wait(HOUSEKEEPING_SECONDS):
             try:
@@ -223,8 +226,8 @@ class TritonPythonModel:
 
 
 class _Reply:
-    """The way to answer a request. Once it has answered the sender must not be asked anything: the server
-    would look at what it has freed."""
+    """Sender of one request's response. After the response the sender must not be used: the server has
+    freed its memory."""
 
     def __init__(self, sender: pb_utils.InferenceResponseSender) -> None:
         self._sender = sender
@@ -232,7 +235,7 @@ class _Reply:
         self._sent = False
 
     def send(self, response: pb_utils.InferenceResponse) -> None:
-        """Send the one response; a second would crash the server."""
+        """Send the response, once; a second one would crash the server."""
         with self._lock:
             if self._sent:
                 return
@@ -243,7 +246,7 @@ class _Reply:
                 pb_utils.Logger.log_warn(f"[poplar] a response could not be sent: {error}")
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given the request up before it was answered."""
+        """Return whether the client has cancelled the request before it was answered."""
         with self._lock:
             try:
                 return not self._sent and self._sender.is_cancelled()
@@ -252,7 +255,8 @@ class _Reply:
 
 
 def _make_publisher(state: ModelState, instance: ModelInstanceState) -> Callable[[], None]:
-    """What publishes an instance's sums; nothing where the server has no metrics."""
+    """Return a function that publishes an instance's metrics. It does nothing if the server has no
+    metrics."""
     try:
         return _Publisher(state, instance).publish
     except pb_utils.TritonModelException as error:
@@ -267,8 +271,8 @@ class _Publisher:
         from triton_poplar.statistics import BUILD_INFO, ERROR_KINDS, ERRORS, HISTOGRAMS, LOAD, METRICS
 
         self._instance = instance
-        # The process too: when a model is reloaded its old and its new instance live together for a while,
-        # and the end of the one would free a series that both have, under the server's feet.
+        # The label `process` tells the old and the new instance of a reloaded model apart. Otherwise they
+        # share a series, and the end of the old instance frees it while the new one uses it.
         process = str(os.getpid())
         labels = {
             "model": state.name,
@@ -304,8 +308,11 @@ class _Publisher:
                 self._set(f"{histogram.name} {part}", parts[part], value, True)
 
     def _make_histogram(self, metric: HistogramMetric, labels: dict[str, str]) -> dict[str, pb_utils.Metric]:
-        """Series of a histogram, by `le`, "sum" and "count". They are counters, which can be set to what was
-        counted: Triton's own kind takes one value at a time, 18 us each."""
+        """Return the series of a histogram, by `le`, "sum" and "count".
+
+        They are counters, which can be increased by many values at once. Triton's own histograms take
+        one value at a time, 18 us each.
+        """
         buckets, total, count = (self._make_counter(name, metric.help) for name in metric.series_names())
         bounds = metric.value(self._instance.statistics).iter_buckets()
         series = {le: buckets.Metric(labels={**labels, "le": le}) for le, _ in bounds}
@@ -317,7 +324,7 @@ class _Publisher:
         return family
 
     def _set_once(self, fact: tuple[str, str], value: float, labels: dict[str, str]) -> pb_utils.Metric:
-        """Publish what does not change."""
+        """Publish a value that does not change."""
         name, text = fact
         family = pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE)
         self._families.append(family)
@@ -336,13 +343,13 @@ class _Publisher:
 
 
 def _describe_build() -> dict[str, str]:
-    """The labels of poplar_build_info."""
+    """Return the labels of poplar_build_info."""
     found = {}
     for label, package in (("version", "poplar-triton"), ("onnxruntime", "onnxruntime")):
         try:
             found[label] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[label] = "unknown"  # it runs from a folder
+            found[label] = "unknown"  # not installed: it runs from a source folder
     return {**found, "python": platform.python_version()}
 
 
@@ -352,13 +359,13 @@ def _make_family(metric: Metric) -> pb_utils.MetricFamily:
 
 
 def _make_metric(metric: Metric, labels: dict[str, str]) -> tuple[pb_utils.MetricFamily, pb_utils.Metric]:
-    """The family too: Triton drops a metric whose family is gone."""
+    """Return a metric with its family, because Triton drops a metric whose family is freed."""
     family = _make_family(metric)
     return family, family.Metric(labels=labels)
 
 
 def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
-    """The tensor's memory as an array, without a copy; booleans travel as bytes."""
+    """Return the tensor's memory as an array, without a copy; booleans are transferred as bytes."""
     array = np.from_dlpack(tensor)
     return array.view(np.bool_) if dtype == np.bool_ and array.dtype == np.uint8 else array
 
@@ -373,7 +380,7 @@ def _respond(request: Request) -> pb_utils.InferenceResponse:
 
 
 def _answer(request: Request) -> pb_utils.InferenceResponse:
-    """Its response, whatever fails."""
+    """Return the response to a request, also after an error."""
     try:
         return _respond(request)
     except Exception as error:  # noqa: BLE001
@@ -387,6 +394,6 @@ def _make_tensor(name: str, array: npt.NDArray[Any]) -> pb_utils.Tensor:
 
 
 def _refuse(error: Exception) -> pb_utils.InferenceResponse:
-    """The answer when something of ours is broken."""
+    """Return the response to a request after a defect of the backend."""
     text = escape(f"poplar backend: {error!r}")
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))
