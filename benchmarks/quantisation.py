@@ -37,7 +37,7 @@ from poprt.calibration.sides import Side
 from poprt.passes import get_pass
 from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME, LOSS_TYPES
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from rich.table import Table
 from simipu.numerics import Numerics
 
@@ -82,7 +82,7 @@ class Subject:
 
     def answers(self, model: onnx.ModelProto, numerics: Numerics | None) -> npt.NDArray[Any]:
         """Return all float outputs for the other samples."""
-        light, weights = take_weights(model, MIN_CONSTANT_BYTES)
+        light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
         found = list(Side(light, weights, numerics).run(list(iter_batches(light, self.others))))
         floats = [each.ravel() for values in found for each in values if each.dtype.kind == "f"]
         return np.asarray(np.concatenate(floats), np.float64)

@@ -36,7 +36,7 @@ from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from simipu.arenas import ARENAS
-from simipu.codes import keep_codes, multiplies_parts
+from simipu.coded_weights import keep_codes, multiplies_parts
 from simipu.demand import MAX_FOLDED_OPERATIONS, measure
 from simipu.errors import (
     CANCELLED,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Profiler, Settings
 from poplar_triton.profile.source import open_source
 from simipu.cost import Estimate
 

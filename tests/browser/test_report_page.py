@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Profiler, Settings
 from poplar_triton.profile.report import Content, make_report
 from poplar_triton.profile.source import open_source
 from sample_models import make_model

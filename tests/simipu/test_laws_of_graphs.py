@@ -13,7 +13,7 @@ from cost_models import C600
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Profiler, Settings
 from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from simipu.cost import CostOptions, Estimate

@@ -21,8 +21,8 @@ from simipu.memory import usable_memory_bytes
 
 from popef._tools.console import print_line
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
+from poplar_triton.profile.estimator import Settings
 from poplar_triton.profile.journal import Result, open_journal
-from poplar_triton.profile.profiler import Settings
 from poplar_triton.profile.worker import Guard, Limits, Worker, end_all, wait_for_news
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")

@@ -18,7 +18,7 @@ from poprt.cli.arguments import add_pass_options, add_precision, read_chip, read
 from poprt.cli.supervision import add_limits, supervised
 from poprt.options import PRECISIONS
 from poprt.pipeline import STEPS
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from poprt.profiling.table import print_profile
 from poprt.terminal import make_console, show_progress
 from simipu import CompileError
@@ -29,7 +29,7 @@ from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import BATCH_SIZES, Content, make_report, require_plotly
 from poplar_triton.profile.source import open_source
 from poplar_triton.profile.suggest import BUDGET_SECONDS, MAX_TRIED, Advice, print_advice, try_changes
@@ -58,7 +58,7 @@ EXAMPLES = (
     "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
 )
 _CONVERTER_STEPS = len(STEPS) + 1
-"""Maximum number of steps that the converter and the profiler report for a point."""
+"""Maximum number of steps that the converter and the estimator report for a point."""
 
 _FUSED = "fused_attention"
 """Pass that has an option of its own."""
@@ -204,14 +204,14 @@ def _run_one(options: argparse.Namespace) -> int:
         require_plotly()
     points = _points(options)
     with show_progress("read model", _count_points(options, len(points)) * _CONVERTER_STEPS) as on_step:
-        profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
-        profiles = [profiler.profile(point) for point in points]
-        other = _profile_other(options, profiler, points[0], on_step)
+        estimator = Estimator(open_source(options.model[0], dict(options.input_shape)), on_step)
+        profiles = [estimator.profile(point) for point in points]
+        other = _profile_other(options, estimator, points[0], on_step)
         deadline, advice = time.monotonic() + BUDGET_SECONDS, None
         with _quietly():
-            batches = _profile_batches(options, profiler, points[0], deadline)
+            batches = _profile_batches(options, estimator, points[0], deadline)
             if options.suggest or options.html:
-                advice = try_changes(profiler, points[0], profiles[0], deadline - time.monotonic())
+                advice = try_changes(estimator, points[0], profiles[0], deadline - time.monotonic())
     if options.html:
         content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
         _write(options.html, make_report(content))
@@ -240,7 +240,7 @@ def _count_points(options: argparse.Namespace, num_points: int) -> int:
 
 
 def _profile_batches(
-    options: argparse.Namespace, profiler: Profiler, point: Settings, deadline: float
+    options: argparse.Namespace, estimator: Estimator, point: Settings, deadline: float
 ) -> list[Profile]:
     """Profile the report's batch sizes that the model can have, until half of the time budget is
     spent. The other half is for further changes to try."""
@@ -249,21 +249,21 @@ def _profile_batches(
     for size in sizes:
         if deadline - time.monotonic() < BUDGET_SECONDS / 2:
             break
-        found.append(_try_profile(profiler, replace(point, batch_size=size)))
+        found.append(_try_profile(estimator, replace(point, batch_size=size)))
     return [each for each in found if each is not None]
 
 
 def _profile_other(
-    options: argparse.Namespace, profiler: Profiler, point: Settings, on_step: Callable[[str], None]
+    options: argparse.Namespace, estimator: Estimator, point: Settings, on_step: Callable[[str], None]
 ) -> Profile | None:
     """Profile what --compare names: the same model under other settings, or another model under the
     same settings."""
     if options.compare is None:
         return None
     if os.path.lexists(options.compare):
-        profiler = Profiler(open_source(Path(options.compare), dict(options.input_shape)), on_step)
-        return profiler.profile(point)
-    return profiler.profile(_change(point, options))
+        estimator = Estimator(open_source(Path(options.compare), dict(options.input_shape)), on_step)
+        return estimator.profile(point)
+    return estimator.profile(_change(point, options))
 
 
 def _change(point: Settings, options: argparse.Namespace) -> Settings:
@@ -348,10 +348,10 @@ def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
+def _try_profile(estimator: Estimator, settings: Settings) -> Profile | None:
     """Profile one of the report's batch sizes. Return None if the model cannot have that size."""
     try:
-        return profiler.profile(settings)
+        return estimator.profile(settings)
     except CompileError:
         return None
 

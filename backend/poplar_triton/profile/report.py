@@ -18,7 +18,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from poprt.profiling.table import (
     describe_error,
     describe_macs,

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poprt.profiling.errors import kind_of
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from poprt.profiling.table import add_row, describe_seconds, make_table
 from poprt.terminal import cell
 from rich.console import Console
 from simipu import CompileError
 
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 
 BUDGET_SECONDS = 20.0
 """Time limit for all attempts; no attempt begins after it."""
@@ -110,7 +110,7 @@ class Advice:
 
 
 def try_changes(
-    profiler: Profiler,
+    estimator: Estimator,
     settings: Settings,
     base: Profile,
     seconds: float = BUDGET_SECONDS,
@@ -127,10 +127,10 @@ def try_changes(
             num_left += 1
             continue
         num_tried += 1
-        if (made := _try(profiler, change, changed, base)) is not None:
+        if (made := _try(estimator, change, changed, base)) is not None:
             found.append(made)
     if goal == "fit" and not any(each.profile.estimate.fits for each in found) and clock() < deadline:
-        found += _try_together(profiler, settings, found, base)
+        found += _try_together(estimator, settings, found, base)
     kept = sorted(filter(_HELPS[goal], found), key=_ORDER[goal])
     return Advice(goal, _drop_worse(kept)[:MAX_SHOWN], num_tried, num_left)
 
@@ -197,10 +197,10 @@ def _batch_sizes(base: Profile) -> list[int]:
     return sorted(found - {0, size}, reverse=True)
 
 
-def _try(profiler: Profiler, change: str, settings: Settings, base: Profile) -> Suggestion | None:
+def _try(estimator: Estimator, change: str, settings: Settings, base: Profile) -> Suggestion | None:
     """Return what a change does, or None if the model cannot have it."""
     try:
-        profile = profiler.profile(settings)
+        profile = estimator.profile(settings)
     except CompileError:
         return None
     before, after = base.estimate, profile.estimate
@@ -215,7 +215,7 @@ def _try(profiler: Profiler, change: str, settings: Settings, base: Profile) -> 
 
 
 def _try_together(
-    profiler: Profiler, settings: Settings, found: Sequence[Suggestion], base: Profile
+    estimator: Estimator, settings: Settings, found: Sequence[Suggestion], base: Profile
 ) -> list[Suggestion]:
     """Try the option that saves most memory together with the batch size or the precision that
     saves most."""
@@ -225,7 +225,7 @@ def _try_together(
     if not same_graph or not others:
         return []
     both = replace(others[0].settings, options=same_graph[0].settings.options)
-    made = _try(profiler, f"{same_graph[0].change} {others[0].change}", both, base)
+    made = _try(estimator, f"{same_graph[0].change} {others[0].change}", both, base)
     return [made] if made else []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from poprt.profiling.table import add_row, describe_seconds, make_table
 from rich.console import Console
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from simipu.cost import OperatorCost
 
 ROWS = {"sync": 1, "exchange": 2, "compute": 3}

@@ -23,8 +23,8 @@ from simipu import CompileError
 
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Task
+from poplar_triton.profile.estimator import Estimator
 from poplar_triton.profile.journal import Result
-from poplar_triton.profile.profiler import Profiler
 from poplar_triton.profile.source import OnnxSource, open_source
 
 END_SECONDS = 5.0
@@ -141,14 +141,14 @@ class _Work:
         tempfile.tempdir = str(self._limits.scratch)
         warnings = _Warnings()
         logging.getLogger().handlers = [warnings]
-        profilers: list[Profiler] = []
+        estimators: list[Estimator] = []
 
         def convert() -> None:
             source = open_source(task[0].model)
             if isinstance(source, OnnxSource):
                 source.take_shapes(task[0].input_shape)
-            profilers.append(Profiler(source))
-            profilers[0].convert(task[0].settings)
+            estimators.append(Estimator(source))
+            estimators[0].convert(task[0].settings)
 
         error = self._try(convert)
         shared = tuple(warnings.texts)
@@ -156,7 +156,7 @@ class _Work:
             self._say(b"")
         for case in task:
             warnings.texts[:] = shared
-            result = Result(None, error) if error else self._profile(profilers[0], case)
+            result = Result(None, error) if error else self._profile(estimators[0], case)
             self._say(json.dumps(asdict(replace(result, warnings=warnings.texts))).encode())
         return 0
 
@@ -164,9 +164,9 @@ class _Work:
         self._stream.write(line + b"\n")
         self._stream.flush()
 
-    def _profile(self, profiler: Profiler, case: Case) -> Result:
+    def _profile(self, estimator: Estimator, case: Case) -> Result:
         found = []
-        error = self._try(lambda: found.append(profiler.profile(case.settings).as_json()))
+        error = self._try(lambda: found.append(estimator.profile(case.settings).as_json()))
         return Result(None, error) if error else Result(found[0], None)
 
     def _try(self, work: Callable[[], None]) -> str | None:

@@ -17,7 +17,7 @@ from simipu.errors import DeviceLostError, LoadTimeoutError, RunTimeoutError
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 
-from poprt.calibration import parting
+from poprt.calibration import divergence
 from poprt.calibration.comparison import Comparer, Comparison, find_classes
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.calibration.overflow import Overflow, Watch, report
@@ -108,7 +108,7 @@ def _compare(
         if has_types(half.model.graph, QUARTERS):  # such a model differs at every layer
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
         else:
-            reason = parting.explain(half, whole, batches[int(np.argmax(errors))], renarrow)
+            reason = divergence.explain(half, whole, batches[int(np.argmax(errors))], renarrow)
         _log.warning("%s. %s", comparison.describe(), reason)
     return comparison
 

@@ -38,7 +38,7 @@ from poprt.options import CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.precision.comparison import LOG_NAME as COMPARE_LOG
 from poprt.passes.precision.comparison import layer_precision_compare
-from poprt.profiling.profile import make_profile
+from poprt.profiling.model_profile import make_profile
 from poprt.profiling.table import print_profile
 from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME as QUANTIZE_LOG

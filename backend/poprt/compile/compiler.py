@@ -32,9 +32,9 @@ from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes import PassManager
 from poprt.passes.precision.floats import is_half
-from poprt.profiling.profile import make_profile
+from poprt.profiling.model_profile import make_profile
 from poprt.profiling.table import print_profile
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
@@ -85,7 +85,7 @@ class Compiler:
             )
         target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
-        light, weights = take_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
+        light, weights = extract_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
         cache = EngineCache.of(options, light, weights, outputs, batch_axis)
         if cache is not None and (found := cache.find()) is not None:
             found.appendOpaqueBlobs(options.opaque_blobs)

@@ -30,7 +30,7 @@ from simipu.errors import LoadTimeoutError
 from simipu.executable import Constant
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
-from simipu.places import strip_places
+from simipu.placement import strip_placement
 from simipu.rows import note_dependence
 from simipu.target import Target
 
@@ -44,7 +44,7 @@ from poprt.options import CompilerOptions
 from poprt.passes.chip.overlap import MIN_IO_TILES
 from poprt.passes.precision.floats import FloatToHalf
 from poprt.pipeline import Step, estimate
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 _log = logging.getLogger("poprt")
 
@@ -71,7 +71,7 @@ class CalibrationRun:
             raise _not_ready(error) from error
 
     def _split(self, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
-        light, weights = take_weights(model, MIN_CONSTANT_BYTES)
+        light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
         if self.outputs is not None:
             keep_outputs(light.graph, self.outputs)
         return Side(light, weights, numerics)
@@ -195,7 +195,7 @@ def plan_model(
 
     Raises CompileError.
     """
-    strip_places(model.graph)
+    strip_placement(model.graph)
     on_step(Step.ROWS.value)
     main, weights = make_main_program(model, given, cost, batch_axis)
     if main.row_dependence:

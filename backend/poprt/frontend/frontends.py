@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from onnxgraph import iter_nodes, without_weights
 from onnxgraph.weights import inline, is_outlined
 from simipu import CompileError
-from simipu.places import strip_places
+from simipu.placement import strip_placement
 
 from poprt.frontend.opening import open_model
 from poprt.frontend.tensorflow_frontend import TensorflowFrontend
@@ -76,7 +76,7 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
     """
     # The checker serialises and parses the model, which fails above 2 GiB.
     light = without_weights(model, heavy)
-    strip_places(light.graph)
+    strip_placement(light.graph)
     for node in iter_nodes(light.graph):
         if node.op_type == "Cast":
             for index in reversed([i for i, each in enumerate(node.attribute) if each.name == "scale"]):

@@ -9,7 +9,7 @@ from rich.table import Table
 from simipu.cost import Peak
 
 from popef._tools.text import escape
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from poprt.terminal import cell
 
 FOUR_DIGITS = 1000

@@ -16,10 +16,10 @@ from onnxgraph import find_inputs, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
 from simipu.errors import DeviceLostError, LoadTimeoutError
 
-from poprt.calibration.parting import iter_chunks
+from poprt.calibration.divergence import iter_chunks
 from poprt.calibration.samples import iter_batches
 from poprt.calibration.sides import Side
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 Array = npt.NDArray[Any]
 _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
@@ -34,7 +34,7 @@ def iter_activations(
     The tensors are computed in groups that fit into memory together, each batch by batch. Raises
     CompileError for a model that cannot be computed on the samples.
     """
-    light, weights = take_weights(model, MIN_CONSTANT_BYTES)
+    light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
     inputs = {value.name for value in find_inputs(light.graph)}
     wanted = list(dict.fromkeys(names))
     given = [name for name in wanted if name in inputs]

@@ -22,7 +22,7 @@ MIN_CONSTANT_BYTES = 1024
 ONNX Runtime may fold them."""
 
 
-def take_weights(
+def extract_weights(
     model: onnx.ModelProto, least_bytes: int
 ) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
     """Return a copy of the model without its floating-point weights of at least that size, and

@@ -13,7 +13,7 @@ from poprt.runtime.config import (
 from poprt.runtime.descriptions import DataDesc
 from poprt.runtime.devices import DeviceManager
 from poprt.runtime.host_concat import HostConcatConfig, HostConcatRunner, HostConcatRunnerConfig
-from poprt.runtime.packing import PackAlgorithm, PackRunnerConfig
+from poprt.runtime.pack_algorithms import PackAlgorithm, PackRunnerConfig
 from poprt.runtime.runners import AnyConfig, LightRunner, ModelRunner, PackRunner, Runner
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Configurations of runners: the real tool's fields and defaults.
 
-The configuration of packing is in `packing`.
+The configuration of packing is in `pack_algorithms`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from model_runtime import DataDesc, ModelRuntimeError
 
-from poprt.runtime.packing import PACKINGS, PackAlgorithm, PackRunnerConfig, Places
+from poprt.runtime.pack_algorithms import PACKINGS, PackAlgorithm, PackRunnerConfig, Places
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]

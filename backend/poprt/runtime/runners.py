@@ -17,8 +17,8 @@ import popef
 from poprt.compile.executable import Executable
 from poprt.runtime.config import LightRunnerConfig, RuntimeConfig
 from poprt.runtime.descriptions import DataDesc
+from poprt.runtime.pack_algorithms import PackRunnerConfig
 from poprt.runtime.pack_flow import PackFlow
-from poprt.runtime.packing import PackRunnerConfig
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]

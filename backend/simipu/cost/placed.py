@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import onnx
 from onnxgraph import attribute, find_inputs, iter_reads
 
-from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 
 def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:

@@ -63,7 +63,7 @@ from simipu.numerics.weights import find_codes, iter_reads, widen_tensor, widen_
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import Surroundings
-from simipu.places import has_places, strip_places
+from simipu.placement import has_placement, strip_placement
 
 OLDEST_OPSET = 11
 """First opset in which Clip, Pad and Slice, which the rounding uses, take tensors."""
@@ -91,7 +91,7 @@ def lower(
     version = find_opset(model, OLDEST_OPSET)
     around = lowering.surroundings(version)
     has_bodies = needs_bodies(model.graph, around)
-    is_placed = has_places(model.graph)
+    is_placed = has_placement(model.graph)
     if not lowering.is_narrow and not has_bodies and not is_placed:
         return model
     if lowering.is_narrow and version < OLDEST_OPSET:
@@ -106,7 +106,7 @@ def lower(
     # The placed graph is not changed: it is used for costs, and stored in files.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    strip_places(lowered.graph)
+    strip_placement(lowered.graph)
     declare_scans(lowered.graph, lowering.dims)
     lowering.find_tables(lowered)
     lowering.lower_graph(lowered.graph, version)

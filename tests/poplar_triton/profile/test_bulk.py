@@ -21,7 +21,7 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import bulk, cases, journal
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.worker import Limits
 from sample_models import linear_model, make_model
 
@@ -238,22 +238,22 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
 @pytest.mark.server  # slow
 def test_what_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
     """A slow conversion fails all cases that wait for its graph, a slow plan only its own case."""
-    convert, profile = Profiler.convert, Profiler.profile
+    convert, profile = Estimator.convert, Estimator.profile
 
-    def sleep(profiler: Profiler, name: str, settings: Settings) -> None:
-        if (profiler.source.name, settings.target) == (name, "bow"):
+    def sleep(estimator: Estimator, name: str, settings: Settings) -> None:
+        if (estimator.source.name, settings.target) == (name, "bow"):
             time.sleep(600)
 
-    def convert_slowly(profiler: Profiler, settings: Settings):
-        sleep(profiler, "width_4", settings)
-        return convert(profiler, settings)
+    def convert_slowly(estimator: Estimator, settings: Settings):
+        sleep(estimator, "width_4", settings)
+        return convert(estimator, settings)
 
-    def profile_slowly(profiler: Profiler, settings: Settings):
-        sleep(profiler, "width_8", settings)
-        return profile(profiler, settings)
+    def profile_slowly(estimator: Estimator, settings: Settings):
+        sleep(estimator, "width_8", settings)
+        return profile(estimator, settings)
 
-    monkeypatch.setattr(Profiler, "convert", convert_slowly)
-    monkeypatch.setattr(Profiler, "profile", profile_slowly)
+    monkeypatch.setattr(Estimator, "convert", convert_slowly)
+    monkeypatch.setattr(Estimator, "profile", profile_slowly)
     limits = ("--time_limit", 8, "--jobs", 2)
     assert run(models, "--batch_size", 1, "--sweep", "target=bow,c600", *limits)[0] == 0
     late = "it took longer than its limit of 8 s and was ended; --time_limit raises the limit"
@@ -266,23 +266,23 @@ def crashing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     width_4 crashes when it is converted, width_8 when it is planned for a Bow.
     """
-    convert, profile = Profiler.convert, Profiler.profile
+    convert, profile = Estimator.convert, Estimator.profile
 
-    def crash(profiler: Profiler, name: str) -> None:
-        if profiler.source.name == name:
+    def crash(estimator: Estimator, name: str) -> None:
+        if estimator.source.name == name:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def crash_in_convert(profiler: Profiler, settings: Settings):
-        crash(profiler, "width_4")
-        return convert(profiler, settings)
+    def crash_in_convert(estimator: Estimator, settings: Settings):
+        crash(estimator, "width_4")
+        return convert(estimator, settings)
 
-    def crash_in_profile(profiler: Profiler, settings: Settings):
+    def crash_in_profile(estimator: Estimator, settings: Settings):
         if settings.target == "bow":
-            crash(profiler, "width_8")
-        return profile(profiler, settings)
+            crash(estimator, "width_8")
+        return profile(estimator, settings)
 
-    monkeypatch.setattr(Profiler, "convert", crash_in_convert)
-    monkeypatch.setattr(Profiler, "profile", crash_in_profile)
+    monkeypatch.setattr(Estimator, "convert", crash_in_convert)
+    monkeypatch.setattr(Estimator, "profile", crash_in_profile)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

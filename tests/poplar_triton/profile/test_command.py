@@ -17,10 +17,10 @@ from exported_graphs import Exporter, bert_like
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import command, report, weightless
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.source import Source, open_source
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.profiling.profile import Profile
+from poprt.profiling.model_profile import Profile
 from sample_models import make_model, steps_model
 from simipu import SimulatedExecutable
 from simipu.engine import iteration_timing
@@ -71,7 +71,7 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 def profile(source: Source, settings: Settings | None = None) -> Profile:
     """Return the profile of one batch of `source`."""
-    return Profiler(source).profile(settings or Settings())
+    return Estimator(source).profile(settings or Settings())
 
 
 @pytest.fixture

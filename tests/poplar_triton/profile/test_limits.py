@@ -48,7 +48,7 @@ def test_profiling_warns_by_name(tmp_path: Path, caplog, location: str, kind: st
 
 
 def test_profiling_fills_no_more_than_a_model_can_hold(tmp_path: Path, capsys) -> None:
-    """A file of 167 bytes made the profiler ask for 32 GiB."""
+    """A file of 167 bytes made the estimator ask for 32 GiB."""
     tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[1 << 33])
     file = save(hostile.make_model(hostile.added("c"), [tensor]), tmp_path / "m.onnx")
     assert cli.main(["profile", str(file)]) == 1

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import command, report, suggest
 from poplar_triton.profile.compare import compare_nodes, compare_types, list_figures, print_comparison
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import Content, describe_page, make_report
 from poplar_triton.profile.source import open_source
 from poplar_triton.profile.suggest import Advice, print_advice, try_changes
@@ -32,8 +32,8 @@ F = TensorProto.FLOAT
 
 
 @pytest.fixture(scope="module")
-def profiler(tmp_path_factory):
-    """Return the profiler of y = softmax(tanh(x) @ w)."""
+def estimator(tmp_path_factory):
+    """Return the estimator of y = softmax(tanh(x) @ w)."""
     nodes = [
         helper.make_node("Tanh", ["x"], ["t"], name="squash"),
         helper.make_node("MatMul", ["t", "w"], ["m"], name="multiply"),
@@ -43,12 +43,12 @@ def profiler(tmp_path_factory):
     model = make_model(nodes, {"x": (F, ["n", 64])}, {"y": (F, ["n", 96])}, weight)
     path = tmp_path_factory.mktemp("report") / "network.onnx"
     path.write_bytes(model.SerializeToString())
-    return Profiler(open_source(path))
+    return Estimator(open_source(path))
 
 
 @pytest.fixture
-def profile(profiler):
-    return profiler.profile(Settings("ipu21", 4, "fp16"))
+def profile(estimator):
+    return estimator.profile(Settings("ipu21", 4, "fp16"))
 
 
 def crowded(profile, tile_bytes=1024):
@@ -121,7 +121,7 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
         [helper.make_node("Tanh", ["x"], ["y"], name=name)], {"x": (F, [4])}, {"y": (F, [4])}, {}
     )
     onnx.save(model, tmp_path / "a <b> & $title.onnx")
-    profile = Profiler(open_source(tmp_path / "a <b> & $title.onnx")).profile(Settings(precision="fp32"))
+    profile = Estimator(open_source(tmp_path / "a <b> & $title.onnx")).profile(Settings(precision="fp32"))
     text = make_report(Content(profile))
     found = Scripts(text)
     (kind, data), (_, plotly), (_, drawing) = found.scripts
@@ -156,9 +156,9 @@ def test_a_long_name_is_cut_and_a_control_character_written_out(profile):
     assert len(name) < 200
 
 
-def test_batch_sizes_are_plotted_where_there_are_several(profiler, profile):
-    other = profiler.profile(Settings("ipu21", 8, "fp16"))
-    bow = profiler.profile(Settings("bow", 4, "fp16"))
+def test_batch_sizes_are_plotted_where_there_are_several(estimator, profile):
+    other = estimator.profile(Settings("ipu21", 8, "fp16"))
+    bow = estimator.profile(Settings("bow", 4, "fp16"))
 
     def plotted(*content):
         return [each["batch"] for each in describe_page(Content(*content))["batches"]]
@@ -169,8 +169,8 @@ def test_batch_sizes_are_plotted_where_there_are_several(profiler, profile):
     assert plotted(profile, [profile], (profile, other)) == [4, 8]
 
 
-def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(profiler, profile, capsys):
-    points = [profile, profiler.profile(Settings("bow", 2, "fp32"))]
+def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(estimator, profile, capsys):
+    points = [profile, estimator.profile(Settings("bow", 2, "fp32"))]
     listed = describe_page(Content(profile, points, points))["sweep"]
     print_sweep(points, make_console())
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
@@ -185,8 +185,8 @@ def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(profile
         assert cells == ["network", *named, row["latency_text"], rate, kib, "yes"]
 
 
-def test_two_profiles_are_compared_by_figure_type_and_node(profiler, profile, capsys):
-    other = profiler.profile(Settings("ipu21", 8, "fp32"))
+def test_two_profiles_are_compared_by_figure_type_and_node(estimator, profile, capsys):
+    other = estimator.profile(Settings("ipu21", 8, "fp32"))
     types = compare_types(profile, other)
     assert sum(each.first or 0 for each in types) == profile.estimate.cycles
     assert sum(each.second or 0 for each in types) == other.estimate.cycles
@@ -216,15 +216,15 @@ def test_nodes_of_one_name_are_compared_together(profile):
     assert found[profile.steps[1].name].second is None
 
 
-def test_what_is_advised_was_tried_and_has_an_effect(profiler, capsys):
+def test_what_is_advised_was_tried_and_has_an_effect(estimator, capsys):
     settings = Settings("ipu21", 4, "fp32", {"partials_type": "float"})
-    base = profiler.profile(settings)
-    advice = try_changes(profiler, settings, base)
+    base = estimator.profile(settings)
+    advice = try_changes(estimator, settings, base)
     assert (advice.goal, advice.num_left) == ("faster", 0)
     rates = [each.throughput_ratio for each in advice.suggestions]
     assert rates == sorted(rates, reverse=True)
     for each in advice.suggestions:
-        again = profiler.profile(each.settings).estimate
+        again = estimator.profile(each.settings).estimate
         assert again.fits
         assert each.latency_ratio == again.latency_seconds / base.estimate.latency_seconds
         assert each.throughput_ratio >= 1.02 or each.latency_ratio <= 0.98
@@ -240,19 +240,19 @@ def test_what_is_advised_was_tried_and_has_an_effect(profiler, capsys):
 
 
 class Small:
-    """Profiler of a chip whose tiles have a few bytes less than a model takes."""
+    """Estimator of a chip whose tiles have a few bytes less than a model takes."""
 
-    def __init__(self, profiler, tile_bytes):
-        self._profiler, self._tile_bytes = profiler, tile_bytes
+    def __init__(self, estimator, tile_bytes):
+        self._profiler, self._tile_bytes = estimator, tile_bytes
 
     def profile(self, settings):
         return crowded(self._profiler.profile(settings), self._tile_bytes)
 
 
-def test_what_does_not_fit_is_made_to_fit_where_anything_does(profiler):
+def test_what_does_not_fit_is_made_to_fit_where_anything_does(estimator):
     settings = Settings("ipu21", 4096, "fp32")
-    needed = profiler.profile(settings).estimate.peak_tile_bytes
-    small = Small(profiler, needed - 1)
+    needed = estimator.profile(settings).estimate.peak_tile_bytes
+    small = Small(estimator, needed - 1)
     advice = try_changes(small, settings, small.profile(settings))
     assert advice.goal == "fit"
     assert advice.title == "To make it fit, try"
@@ -260,15 +260,15 @@ def test_what_does_not_fit_is_made_to_fit_where_anything_does(profiler):
     assert fitting[0]
     assert fitting == sorted(fitting, reverse=True), "first what fits"
     assert any(each.change == "--precision fp16" for each in advice.suggestions)
-    tiny = Small(profiler, 1024)
+    tiny = Small(estimator, 1024)
     advice = try_changes(tiny, settings, tiny.profile(settings))
     assert "none makes it fit" in advice.describe()
     assert all(each.memory_ratio <= 0.98 for each in advice.suggestions)
 
 
-def test_trying_ends_when_its_time_is_over(profiler, profile):
+def test_trying_ends_when_its_time_is_over(estimator, profile):
     clock = itertools.count()
-    advice = try_changes(profiler, Settings("ipu21", 4, "fp16"), profile, 3, lambda: next(clock))
+    advice = try_changes(estimator, Settings("ipu21", 4, "fp16"), profile, 3, lambda: next(clock))
     assert advice.num_tried == 2
     assert advice.num_left > 5
     assert f"{advice.num_left} more were not for want of time" in advice.describe()
@@ -317,9 +317,9 @@ def test_passes_are_tried_on_a_transformer(tmp_path):
     ]
     inputs = {"q": (F, [64, 49, 32]), "k": (F, [64, 32, 49]), "v": (F, [64, 49, 32])}
     onnx.save(make_model(nodes, inputs, {"y": (F, [64, 49, 32])}, {}), tmp_path / "m.onnx")
-    profiler = Profiler(open_source(tmp_path / "m.onnx"))
+    estimator = Estimator(open_source(tmp_path / "m.onnx"))
     settings = Settings("ipu21", None, "fp16", converter={"used_passes": ["pre_scale"]})
-    changes = dict(suggest._iter_changes(settings, profiler.profile(settings)))
+    changes = dict(suggest._iter_changes(settings, estimator.profile(settings)))
     found = {
         change: changed.converter["used_passes"]
         for change, changed in changes.items()

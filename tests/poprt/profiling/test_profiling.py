@@ -13,7 +13,7 @@ from networks import Builder, matmul
 from poprt import cli
 from poprt.profiling import errors
 from poprt.profiling.errors import ExpectedError, choose_error, kind_of, parse_groups
-from poprt.profiling.profile import Profile, TypeCost, make_profile
+from poprt.profiling.model_profile import Profile, TypeCost, make_profile
 from poprt.profiling.table import (
     describe_macs,
     describe_profile,

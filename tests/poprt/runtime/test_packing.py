@@ -12,8 +12,8 @@ from onnx import TensorProto
 from packable_models import MAX_SAMPLES, PLACES, ROWS, row_sums_model, table_model, unpacked_sums_model
 from poprt import Compiler, runtime
 from poprt.runtime import PackAlgorithm, PackRunnerConfig
+from poprt.runtime.pack_algorithms import NO_PLACE, EndToEnd, FirstFit, NextFit
 from poprt.runtime.pack_layout import PackLayout
-from poprt.runtime.packing import NO_PLACE, EndToEnd, FirstFit, NextFit
 from simipu import RunError
 
 import popef

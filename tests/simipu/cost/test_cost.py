@@ -15,7 +15,7 @@ from cost_models import C600, cycles, one_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from poplar_triton.profile.profiler import Profiler, Settings
+from poplar_triton.profile.estimator import Profiler, Settings
 from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from simipu import cost

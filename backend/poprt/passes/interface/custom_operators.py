@@ -17,7 +17,7 @@ from onnxgraph.edit import replace_nodes, set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS, attribute
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
-from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from poprt.rewrite.base import Pass, Stage, register
 

@@ -37,7 +37,7 @@ from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.cost.placed import find_ipus, place_inputs
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import IPU_COPY, operator_of
-from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from poprt.passes.lowering.sharding import check_stages
 from poprt.rewrite.base import Pass, Stage, register

@@ -15,7 +15,7 @@ from onnxgraph.edit import set_attribute
 from onnxgraph.errors import GraphError
 from simipu import CompileError
 from simipu.cost.placed import find_stages
-from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 from simipu.target import MAX_IPUS
 
 from poprt.rewrite.base import Pass, Stage, register

@@ -22,16 +22,16 @@ from simipu.numerics import Numerics
 from simipu.operators import find_operator
 
 from poprt.calibration.comparison import Comparer, find_classes
+from poprt.calibration.divergence import iter_chunks
 from poprt.calibration.errors import cos_dist
 from poprt.calibration.inputs import iter_made_up
-from poprt.calibration.parting import iter_chunks
 from poprt.calibration.samples import Data, find_input_streams, iter_batches, read_samples
 from poprt.calibration.sides import Feeds, Side
 from poprt.calibration.statistics import iter_comparison
 from poprt.passes.interface.surgery import AddCheckpoints, RemoveInitializerFromInput
 from poprt.passes.shapes.inputs import FixInputs
 from poprt.rewrite.base import ImmutablePass, Stage, register
-from poprt.rewrite.weights import MIN_CONSTANT_BYTES, take_weights
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 Array = npt.NDArray[Any]
 
@@ -177,7 +177,7 @@ def _compute(which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numeric
     empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
     if empty is not None:
         raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")
-    light, weights = take_weights(model, MIN_CONSTANT_BYTES)
+    light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
     names = [value.name for value in light.graph.output]
     try:
         (values,) = Side(light, weights, numerics).run([feeds])

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from poprt.calibration import parting
-from poprt.calibration.parting import explain, find_partings
+from poprt.calibration import divergence
+from poprt.calibration.divergence import explain, find_divergences
 
 F = TensorProto.FLOAT
 
@@ -68,7 +68,7 @@ def test_a_node_parts_them_for_a_cause(op_type, half, whole, cause, blamed):
     ours, theirs = sides(
         model, {"t0": before, "t1": half, "t2": half}, {"t0": before, "t1": whole, "t2": whole}
     )
-    (found,) = find_partings(ours, theirs, {})
+    (found,) = find_divergences(ours, theirs, {})
     assert found.describe().startswith(f"node 'n1' ({op_type}): {cause}")
     assert found.blamed == blamed
 
@@ -78,7 +78,7 @@ def test_a_value_that_became_0_is_blamed_where_0_makes_a_difference():
     tiny = [1e-9, 1, 1, 1]
     whole = {"t0": tiny, "t1": np.log(tiny), "t2": np.log(tiny)}
     half = {"t0": [0, 1, 1, 1], "t1": [-1e3, 0, 0, 0], "t2": [-1e3, 0, 0, 0]}
-    (found,) = find_partings(*sides(model, half, whole), {})
+    (found,) = find_divergences(*sides(model, half, whole), {})
     assert found.describe() == ("node 'n1' (Log): underflow, values of 't0' are below 3e-08 and 0 in half")
     assert found.blamed == ("Log", "Exp")
 
@@ -90,55 +90,55 @@ def test_nodes_part_them_whose_own_operands_are_alike():
     alike, other = ONES, [3, 1, 1, 1]
     half = {"t0": alike, "t1": other, "t2": other, "t3": alike, "t4": other}
     whole = dict.fromkeys(half, alike)
-    assert [each.node.name for each in find_partings(*sides(model, half, whole), {})] == ["n1", "n4"]
+    assert [each.node.name for each in find_divergences(*sides(model, half, whole), {})] == ["n1", "n4"]
 
 
 def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
     model = chain("Neg", "Abs")
     half = {"t0": [np.inf, 0, 0, 0], "t1": [np.nan, 0, 0, 0]}
     whole = {"t0": [np.inf, 0, 0, 0], "t1": [np.inf, 0, 0, 0]}
-    assert find_partings(*sides(model, half, whole), {}) == []
+    assert find_divergences(*sides(model, half, whole), {}) == []
 
 
 def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_that_parts(monkeypatch):
-    monkeypatch.setattr(parting, "MAX_TENSORS", 5)
+    monkeypatch.setattr(divergence, "MAX_TENSORS", 5)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
-    (found,) = find_partings(ours, theirs, {})
+    (found,) = find_divergences(ours, theirs, {})
     assert found.node.name == "n10"
     assert ours.asked == [["t0", "t4", "t8", "t12", "t16"], ["t9", "t10", "t11", "t12"]]
 
 
 def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeypatch):
-    monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
-    monkeypatch.setattr(parting, "_MAX_CHUNKS", 2)
+    monkeypatch.setattr(divergence, "_CHUNK_BYTES", 2 * 16)
+    monkeypatch.setattr(divergence, "_MAX_CHUNKS", 2)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
-    (found,) = find_partings(ours, theirs, {})
+    (found,) = find_divergences(ours, theirs, {})
     assert found.node.name == "n10"
     assert ours.asked == [["t0", "t5"], ["t10", "t15"], ["t6", "t7"], ["t8", "t9"], ["t10"]]
 
 
 def test_of_a_sample_nothing_is_looked_at_behind_the_first_that_parts(monkeypatch):
-    monkeypatch.setattr(parting, "_CHUNK_BYTES", 16)
-    monkeypatch.setattr(parting, "_MAX_CHUNKS", 4)
+    monkeypatch.setattr(divergence, "_CHUNK_BYTES", 16)
+    monkeypatch.setattr(divergence, "_MAX_CHUNKS", 4)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
-    assert [each.node.name for each in find_partings(ours, theirs, {})] == ["n10"]
+    assert [each.node.name for each in find_divergences(ours, theirs, {})] == ["n10"]
     assert ["t10"] in ours.asked
     assert ["t15"] not in ours.asked
 
 
 def test_tensors_are_looked_at_in_pieces_that_fit_into_memory(monkeypatch):
-    monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
+    monkeypatch.setattr(divergence, "_CHUNK_BYTES", 2 * 16)
     model = chain("Neg", "Abs", "Relu")
     ours, theirs = sides(
         model, dict.fromkeys(("t0", "t1", "t2"), ONES), dict.fromkeys("t0 t1 t2".split(), ONES)
     )
-    assert find_partings(ours, theirs, {}) == []
+    assert find_divergences(ours, theirs, {}) == []
     assert ours.asked == theirs.asked == [["t0", "t1"], ["t2"]]
 
 

@@ -52,7 +52,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """A node whose inputs agree on both sides, but whose result does not."""
 
     node: onnx.NodeProto
@@ -67,17 +67,17 @@ class Parting:
 
 def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) -> str:
     """Return a message about outputs that differ: the first nodes, and what to do."""
-    partings = find_partings(half, whole, feeds)
-    if not partings:
+    divergences = find_divergences(half, whole, feeds)
+    if not divergences:
         return (
             "No single node parts them: errors add up; keep the model in fp32, or parts of it "
             "with fp16_skip_op_types"
         )
-    named = "; ".join(parting.describe() for parting in partings[:MAX_NAMED])
+    named = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
     told = f"They first part at {named}"
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types"
-    mended = _mend(whole, feeds, renarrow, partings)
+    mended = _mend(whole, feeds, renarrow, divergences)
     if mended is None:
         return f"{told}. No choice of operators kept in float was found that mends it; keep the model in fp32"
     types, error = mended
@@ -86,7 +86,7 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
 
 
 def _mend(
-    whole: Side, feeds: Feeds, renarrow: Renarrow, partings: Sequence[Parting]
+    whole: Side, feeds: Feeds, renarrow: Renarrow, divergences: Sequence[Divergence]
 ) -> tuple[frozenset[str], float] | None:
     """Return types of operators to keep in float, and the remaining error; None if there are none.
 
@@ -97,7 +97,7 @@ def _mend(
     for _ in range(MAX_ROUNDS):
         if time.monotonic() > end:
             break
-        more = types.union(*(parting.blamed for parting in partings))
+        more = types.union(*(divergence.blamed for divergence in divergences))
         if more == types:
             return None
         types = more
@@ -105,7 +105,7 @@ def _mend(
             comparison = _try(whole, feeds, renarrow, types)
             if not comparison.is_bad:
                 return _prune(whole, feeds, renarrow, types, comparison)
-            partings = find_partings(renarrow(types), whole, feeds)
+            divergences = find_divergences(renarrow(types), whole, feeds)
         except (CompileError, LoadError, RunError):
             return None
     return None
@@ -137,7 +137,7 @@ def _try(whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str]) -
     return comparer.result(made_up=True)
 
 
-def find_partings(half: Side, whole: Side, feeds: Feeds) -> list[Parting]:
+def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
     """Return the nodes of the main graph whose results differ by more than `LIMIT` while their
     inputs do not, in order."""
     seen = _compare_tensors(half, whole, feeds)
@@ -162,31 +162,31 @@ def _explain_node(
     sources: Mapping[str, Tensor],
     makers: Mapping[str, onnx.NodeProto],
     users: Mapping[str, Sequence[onnx.NodeProto]],
-) -> Parting:
+) -> Divergence:
     made_by = [makers[name].op_type for name in sources if name in makers]
     # A result stays in float only if the nodes that read it are in float, too.
     used_by = [user.op_type for user in users.get(result, ())]
     tensor = seen[result]
     if tensor.largest > _HALF_MAX:
-        return Parting(
+        return Divergence(
             node, f"overflow, {tensor.largest:.3g} is beyond {_HALF_MAX:.0f}", (node.op_type, *used_by)
         )
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
         made_by = [makers[name].op_type for name in vanished if name in makers]
         cause = f"underflow, values of {vanished[0]!r} are below {_MIN_HALF:.2g} and 0 in half"
-        return Parting(node, cause, (node.op_type, *made_by))
+        return Divergence(node, cause, (node.op_type, *made_by))
     if not np.isfinite(tensor.largest_half):
-        return Parting(node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by))
+        return Divergence(node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by))
     most = max((source.largest for source in sources.values()), default=0.0)
     if node.op_type in _SUMS and most > tensor.largest / LIMIT:
         cause = f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
-        return Parting(node, cause, (node.op_type, *made_by))
+        return Divergence(node, cause, (node.op_type, *made_by))
     if tensor.vanished > LIMIT:
-        return Parting(
+        return Divergence(
             node, f"underflow, results below {_MIN_HALF:.2g} are 0 in half", (node.op_type, *used_by)
         )
-    return Parting(
+    return Divergence(
         node,
         f"rounding, its result is off by {tensor.error:.2g} of the largest value",
         (node.op_type, *made_by),

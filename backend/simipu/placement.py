@@ -12,14 +12,14 @@ STAGE_ATTRIBUTE = "__pipeline_stage"
 """Attribute of a node that names its pipeline stage."""
 
 
-def has_places(graph: onnx.GraphProto) -> bool:
+def has_placement(graph: onnx.GraphProto) -> bool:
     """Return whether a node names its IPU or its stage."""
     return any(
         each.name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE) for node in iter_nodes(graph) for each in node.attribute
     )
 
 
-def strip_places(graph: onnx.GraphProto) -> None:
+def strip_placement(graph: onnx.GraphProto) -> None:
     """Remove IPUs and stages from the nodes, also in bodies: neither onnx nor ONNX Runtime knows
     these attributes."""
     for node in iter_nodes(graph):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
-from poprt.profiling.profile import Profile, make_profile
+from poprt.profiling.model_profile import Profile, make_profile
 from simipu import CompileError
 from simipu.target import TARGETS
 
@@ -32,7 +32,7 @@ class Settings:
         return self.batch_size, self.precision, repr(sorted(self.converter.items()))
 
 
-class Profiler:
+class Estimator:
     """Profiles one source under many settings; equal graphs are converted once."""
 
     def __init__(self, source: Source, on_step: Callable[[str], None] = lambda _step: None) -> None:
