@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from simipu import GraphOptions
 from simipu.forks import FORKS
-from simipu.memory import usable_memory_bytes
 
 import popef
 from model_runtime.descriptions import DataDesc, describe_anchor
@@ -27,6 +26,7 @@ from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
 from model_runtime.shutdown import end_quietly, endless_wait
 from model_runtime.tracepoints import RequestTracepoint, RequestTracepoints
+from popef._tools.memory import usable_memory_bytes
 
 NO_BATCHING_DIM = 0xFFFFFFFF
 """Default of `batching_dim`: a request holds whole compiled batches."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
@@ -23,9 +22,9 @@ from simipu import (
     RunMemoryError,
     RunTimeoutError,
 )
-from simipu.isolation import follow_parent
 
 from popef import PopefError
+from popef._tools.child import follow_parent, prepare
 from popef._tools.console import LineFormatter
 from popef._tools.text import escape
 from poplar_serving.description import ModelDescription, describe_session
@@ -67,13 +66,9 @@ _log = logging.getLogger("poplar_serving")
 def main(descriptor: int) -> None:
     """Run the child process on the socket at `descriptor`, as the operators start it. All other
     descriptors of the server are closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter("poplar_serving"))
-    logging.basicConfig(handlers=[handler])
-    threading.Thread(target=follow_parent, args=[descriptor], daemon=True).start()
+    prepare(LineFormatter("poplar_serving"))
+    follow_parent(descriptor)
     # Keep it open to the end: once the other side sees it closed, it may end this process before
     # the reason is logged.
     connection = socket(fileno=descriptor)

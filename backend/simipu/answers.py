@@ -91,14 +91,14 @@ def encode_arrays(arrays: Sequence[Array]) -> bytes:
     return b"".join(parts)
 
 
-def decode_loaded(answer: bytes) -> None:
+def decode_loaded(answer: bytes | bytearray) -> None:
     """Check the answer to a load. Raises the child's error, or AnswerError for anything else."""
     _raise_error(answer)
     if answer != encode_loaded():
         raise AnswerError("expected that the program is loaded")
 
 
-def decode_arrays(answer: bytes, count: int) -> list[Array]:
+def decode_arrays(answer: bytes | bytearray, count: int) -> list[Array]:
     """Return the `count` arrays of a run. Raises the child's error, or AnswerError for anything
     else."""
     _raise_error(answer)
@@ -113,7 +113,7 @@ def decode_arrays(answer: bytes, count: int) -> list[Array]:
     return arrays
 
 
-def _decode_array(answer: bytes, at: int) -> tuple[Array, int]:
+def _decode_array(answer: bytes | bytearray, at: int) -> tuple[Array, int]:
     try:
         number, rank = struct.unpack_from("<BB", answer, at)
         if number >= len(_TYPES) or rank > MAX_AXES:
@@ -130,7 +130,7 @@ def _decode_array(answer: bytes, at: int) -> tuple[Array, int]:
     return np.frombuffer(answer, dtype, elements, start).reshape(shape).copy(), end
 
 
-def _raise_error(answer: bytes) -> None:
+def _raise_error(answer: bytes | bytearray) -> None:
     if answer[:1] != bytes([_Kind.ERROR]):
         return
     number, text = answer[1:_ERROR_BYTES], answer[_ERROR_BYTES:]

@@ -35,6 +35,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from popef._tools.memory import usable_memory_bytes
 from simipu.arenas import ARENAS
 from simipu.coded_weights import keep_codes, multiplies_parts
 from simipu.demand import MAX_FOLDED_OPERATIONS, measure
@@ -54,7 +55,6 @@ from simipu.errors import (
 from simipu.executable import Program
 from simipu.kernels import LIBRARY, find_kernels, warn_of_none
 from simipu.libraries import OperatorLibrary, register_library, registered_libraries
-from simipu.memory import usable_memory_bytes
 from simipu.numerics import KernelUse, Numerics, lower
 from simipu.numerics.indices import INDEX_CHECKS, clamp_indices
 from simipu.numerics.kernels import KERNELS, set_threads

@@ -1,32 +1,30 @@
 """Runs a graph in a child process: a crash there does not end the server process.
 
-Parent and child talk over a pipe. The parent sends a graph and its weights once, then exchanges
-arrays with the child. The child reads the graph, not the parent. The child ends when the pipe is
-closed, so it never outlives its parent. The parent does not unpickle the child's answers
-(`answers`).
+The parent sends a graph and its weights once, then exchanges arrays with the child
+(`popef._tools.answering`). The child reads the graph, not the parent. The parent does not unpickle
+the child's answers (`answers`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import select
+import pickle
 import signal
-import socket
-import struct
-import subprocess
-import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
+from popef._tools.answering import LOST, AnsweringChild, StalledError, answer_requests
+from popef._tools.channel import MAX_FRAME_BYTES, Channel
+from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
+from popef._tools.memory import limit_memory, return_memory
+from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
 from simipu.answers import (
     AnswerError,
     decode_arrays,
@@ -62,38 +60,29 @@ from simipu.errors import (
 )
 from simipu.executable import Program
 from simipu.forks import FORKS
-from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
-from simipu.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, ProgressWatch, read_stat
 from simipu.reference import ReferenceGraph
 from simipu.sandbox import find_missing
 from simipu.watchdog import WATCHDOG
 
-_LOST = (EOFError, ConnectionError, AnswerError)
 _Answer = TypeVar("_Answer")
 _GRACE_SECONDS = 10.0
 """Time for a child to report that a load took too long; never longer than the load's own limit."""
 _SEND_SECONDS = 5.0
 """Timeout for sending a request: a child that reads none of it for so long is stalled, as it has
 nothing else to do."""
-_RECEIVE_SECONDS = 5.0
-"""Maximum time between two pieces of an answer."""
 _CHILD = (
-    "import sys; from simipu.memory import offer_to_oom_killer; offer_to_oom_killer(); "
+    "import sys; from popef._tools.memory import offer_to_oom_killer; offer_to_oom_killer(); "
     "from simipu.sandbox import confine; confine(sys.argv[1:]); "
     "from simipu.isolation import serve; serve({})"
 )
-"""Code that the child runs, with the descriptor of its end of the pipe; its arguments are the paths
+"""Code that the child runs, with the descriptor of its end of the channel; its arguments are the paths
 that it may read. It confines itself before anything starts a thread."""
 _OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
 """Memory of a child beside its graph's values: libraries and stacks, and copies of its weights, as
 received, widened and packed."""
 
 _log = logging.getLogger("simipu")
-
-
-class _StalledError(ConnectionError):
-    """The child is alive but makes no progress."""
 
 
 def open_graph(
@@ -215,7 +204,7 @@ class IsolatedGraph:
         """Compute in the child. Raises DeviceLostError if it died, RunTimeoutError if it had to be
         killed."""
         self._check_cancelled()
-        if self._process.poll() is not None or self._stalls_idle():
+        if self._child.process.has_ended() or self._stalls_idle():
             # It died, or was stopped, between two runs: no row is lost.
             self._replace()
         if not self._loaded:
@@ -233,7 +222,7 @@ class IsolatedGraph:
         if begin < self._answered_at + STALL_SECONDS:
             return False
         with suppress(OSError, ValueError):
-            while read_stat(self._process.pid).state in STOPPED_STATES:
+            while read_stat(self.pid).state in STOPPED_STATES:
                 if time.monotonic() > begin + STALL_SECONDS:
                     return True
                 time.sleep(LOOK_SECONDS / 4)
@@ -242,48 +231,32 @@ class IsolatedGraph:
     def cancel(self) -> None:
         """Kill the child, and with it the run; no other child replaces it."""
         self._cancelled = True
-        self._process.kill()
+        self._child.process.kill()
 
     def close(self) -> None:
         """Kill the child. A graph that is dropped without `close` does the same some time later."""
         self._finalizer.detach()
-        self._connection.close()
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait()
+        self._child.channel.close()
+        self._child.process.end()
 
     def forget_parent(self) -> None:
         """Drop the child after a fork: it belongs to the parent, and ends with the parent's end of
-        the pipe, not with this copy. The next run starts another child."""
+        the channel, not with this copy. The next run starts another child."""
         self._finalizer.detach()
-        self._connection.close()
+        self._child.channel.close()
         self._loaded = False
 
     @property
     def pid(self) -> int:
         """Process ID of the child."""
-        return self._process.pid
+        return self._child.process.pid
 
     def _start(self) -> None:
         WATCHDOG.start()
-        self._connection, theirs = Pipe()
-        _limit_waits(self._connection, _SEND_SECONDS, _RECEIVE_SECONDS)
-        isolated = ["-I"] if sys.flags.isolated else []
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                *isolated,
-                "-c",
-                _CHILD.format(theirs.fileno()),
-                *self._find_readable(),
-            ],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
-        self._finalizer = weakref.finalize(self, _abandon, self._connection, self._process, os.getpid())
-        # At exit the child ends with the pipe. A thread that is frozen in a run must not find the
-        # pipe closed earlier.
+        self._child = AnsweringChild(_CHILD, *self._find_readable(), send_seconds=_SEND_SECONDS)
+        self._finalizer = weakref.finalize(self, _abandon, self._child, os.getpid())
+        # At exit the child ends with the channel. A thread that is frozen in a run must not find it
+        # closed earlier.
         self._finalizer.atexit = False
 
     def _find_readable(self) -> Iterator[str]:
@@ -299,22 +272,23 @@ class IsolatedGraph:
         self._loaded = True
 
     def _ask(
-        self, question: tuple[Any, ...], limit_seconds: float, decode: Callable[[bytes], _Answer]
+        self, question: tuple[Any, ...], limit_seconds: float, decode: Callable[[bytearray], _Answer]
     ) -> _Answer:
+        request = [pickle.dumps(question, pickle.HIGHEST_PROTOCOL)]
+        max_bytes = self._options.memory_bytes + _OWN_BYTES
         try:
-            self._send(question)
-            if not self._wait(limit_seconds):
-                self._check_cancelled()
-                self._replace()
-                raise RunTimeoutError(f"{self._label}: {describe_limit(limit_seconds)}")
-            answer = decode(self._receive())
+            answer = decode(self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes))
             self._answered_at = time.monotonic()
             return answer
-        except _LOST as error:
+        except TimeoutError:
+            self._check_cancelled()
+            self._replace()
+            raise RunTimeoutError(f"{self._label}: {describe_limit(limit_seconds)}") from None
+        except (*LOST, AnswerError) as error:
             self._check_cancelled()
             status = self._replace()
             how = f"died ({_describe(status)})"
-            if isinstance(error, _StalledError):
+            if isinstance(error, StalledError):
                 how = str(error)
             elif isinstance(error, AnswerError):
                 how = f"answered in another way than asked ({error}) and was ended"
@@ -322,43 +296,11 @@ class IsolatedGraph:
                 f"{self._label}: the engine's process {how}; a new one takes its place"
             ) from None
 
-    def _receive(self) -> bytes:
-        """Return an answer. Raises _StalledError if the answer does not end, ConnectionError if it
-        is too long."""
-        try:
-            return self._connection.recv_bytes(self._options.memory_bytes + _OWN_BYTES)
-        except BlockingIOError:
-            raise _StalledError(f"sent half an answer for {_RECEIVE_SECONDS:g} s and was ended") from None
-        except (OSError, MemoryError) as error:  # an incomplete answer, or one beyond the limit
-            raise ConnectionError(str(error)) from error
-
-    def _send(self, question: tuple[Any, ...]) -> None:
-        try:
-            self._connection.send(question)
-        except BlockingIOError:
-            raise _StalledError(f"took nothing for {_SEND_SECONDS:g} s and was ended") from None
-
-    def _wait(self, limit_seconds: float) -> bool:
-        """Return whether the child answers or ends within the limit. Raises _StalledError if it
-        stalls."""
-        end = time.monotonic() + limit_seconds
-        watch = ProgressWatch()
-        while not self._connection.poll(max(0.0, min(LOOK_SECONDS, end - time.monotonic()))):
-            if time.monotonic() >= end:
-                return False
-            for why in watch.find_stalled([self._process.pid]).values():
-                raise _StalledError(f"made no progress ({why}) and was ended")
-        return True
-
     def _replace(self) -> int:
         """Start another child, and return the exit status of the old one."""
         self._loaded = False
         self._finalizer.detach()
-        self._connection.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.1)
-        self._process.kill()
-        status = self._process.wait()
+        status = self._child.end()
         self._start()
         return status
 
@@ -367,24 +309,13 @@ class IsolatedGraph:
             raise RunCancelledError(CANCELLED)
 
 
-def _limit_waits(connection: Connection[Any, Any], send_seconds: float, receive_seconds: float) -> None:
-    """Set timeouts: a send raises BlockingIOError if the other side reads nothing for so long, and
-    a receive if nothing arrives."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
-        pipe.settimeout(None)  # ignore the process's default timeout: both are the same open file
-        for option, seconds in ((socket.SO_SNDTIMEO, send_seconds), (socket.SO_RCVTIMEO, receive_seconds)):
-            whole = int(seconds)
-            timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
-            pipe.setsockopt(socket.SOL_SOCKET, option, timeval)
-
-
-def _abandon(connection: Connection[Any, Any], process: subprocess.Popen[bytes], owner_pid: int) -> None:
+def _abandon(child: AnsweringChild, owner_pid: int) -> None:
     """Kill a child without waiting for it; this is a finalizer. The watchdog's thread waits for the
     child. In a fork the child belongs to another process, and nothing is done."""
     if os.getpid() == owner_pid:
-        connection.close()
-        process.kill()
-        WATCHDOG.soon(process.wait)
+        child.channel.close()
+        child.process.kill()
+        WATCHDOG.soon(child.process.reap)
 
 
 def _describe(status: int) -> str:
@@ -392,36 +323,34 @@ def _describe(status: int) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """Answer the requests from the pipe until it is closed; this is the child's main function."""
-    # The parent handles Ctrl-C and shutdown.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    handler = logging.StreamHandler()
-    handler.setFormatter(LineFormatter("simipu"))
-    logging.basicConfig(handlers=[handler])
-    connection: Connection[Any, Any] = Connection(descriptor)
-    threading.Thread(target=follow_parent, args=[descriptor], daemon=True).start()
-    graph: ComputedGraph | None = None
-    memory_bytes = 0
-    with suppress(*_LOST):
-        while True:
-            question = connection.recv()
-            try:
-                if question[0] == "load":
-                    memory_bytes = question[3].memory_bytes
-                    graph = _open_here(*question[1:])
-                    answer = encode_loaded()
-                else:
-                    assert graph is not None
-                    answer = encode_arrays(graph.run(*question[1:]))
-            except (LoadError, RunError, DeviceLostError) as error:
-                answer = encode_error(error)
-            except MemoryError:
-                told = describe_memory(memory_bytes)
-                answer = encode_error(
-                    LoadMemoryError(told) if question[0] == "load" else RunMemoryError(told)
-                )
-            connection.send_bytes(answer)
+    """Answer the requests of the parent; this is the child's main function."""
+    prepare(LineFormatter("simipu"))
+    answer_requests(descriptor, _Answerer().answer)
+
+
+class _Answerer:
+    """The child's graph, and the limit of its memory."""
+
+    def __init__(self) -> None:
+        self._graph: ComputedGraph | None = None
+        self._memory_bytes = 0
+
+    def answer(self, channel: Channel) -> list[bytes]:
+        """Return the answer to the next request, which comes from the parent."""
+        question = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  the parent's own
+        loads = question[0] == "load"
+        try:
+            if loads:
+                self._memory_bytes = question[3].memory_bytes
+                self._graph = _open_here(*question[1:])
+                return [encode_loaded()]
+            assert self._graph is not None
+            return [encode_arrays(self._graph.run(*question[1:]))]
+        except (LoadError, RunError, DeviceLostError) as error:
+            return [encode_error(error)]
+        except MemoryError:
+            told = describe_memory(self._memory_bytes)
+            return [encode_error(LoadMemoryError(told) if loads else RunMemoryError(told))]
 
 
 def _open_here(
@@ -447,11 +376,3 @@ def _open_here(
     except NoKernelError as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
         return ReferenceGraph(lower_program(source, weights, options, numerics, KernelUse.NONE))
-
-
-def follow_parent(descriptor: int) -> None:
-    """Exit the child when its parent ends, even in the middle of a run."""
-    pipe = select.poll()
-    pipe.register(descriptor, select.POLLRDHUP)
-    pipe.poll()
-    os._exit(0)

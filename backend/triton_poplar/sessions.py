@@ -16,10 +16,10 @@ from simipu import (
     SimulatedExecutable,
     Stream,
 )
-from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics
 
 import popef
+from popef._tools.memory import usable_memory_bytes
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
 

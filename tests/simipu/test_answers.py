@@ -20,6 +20,8 @@ from simipu.answers import (
 )
 from simipu.errors import LoadMemoryError, RunCancelledError, RunTimeoutError, SimIpuError
 
+from popef._tools import answering
+
 ONES = [np.ones(4, np.float32)]
 ARRAYS = [
     np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -53,11 +55,11 @@ def send(answers):
     """Return the program of a child process that sends one answer for each question, as raw bytes
     if the answer is marked so."""
     return (
-        "import os, time; from multiprocessing.connection import Connection\n"
-        f"pipe = Connection({{}}); answers = {answers!r}\n"
+        "import os, time; from popef._tools.channel import open_channel\n"
+        f"channel = open_channel({{}}); answers = {answers!r}\n"
         "for answer, is_raw in answers:\n"
-        "    pipe.recv_bytes()\n"
-        "    os.write(pipe.fileno(), answer) if is_raw else pipe.send_bytes(answer)\n"
+        "    channel.receive(1 << 40)\n"
+        "    os.write(channel.fileno(), answer) if is_raw else channel.send(answer)\n"
         "time.sleep(20)"
     )
 
@@ -145,14 +147,14 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (b"\x00\x00\x00\x10half", r"sent half an answer for 0\.1 s"),
+        (b"\x10" + bytes(7) + b"half", r"sent half an answer for 0\.1 s"),
         (b"\x00\x00\x00", r"sent half an answer for 0\.1 s"),
-        (b"\xff\xff\xff\xff" + b"\x7f" * 8, "signal SIGKILL"),
+        (b"\xff" * 7 + b"\x7f", "signal SIGKILL"),
     ],
     ids=["half", "header", "huge"],
 )
 def test_an_answer_that_does_not_end_costs_the_child(engine, monkeypatch, raw, told):
-    monkeypatch.setattr(isolation, "_RECEIVE_SECONDS", 0.1)
+    monkeypatch.setattr(answering, "RECEIVE_SECONDS", 0.1)
     monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (raw, True)]))
     engine.load(5)
     begun = time.monotonic()

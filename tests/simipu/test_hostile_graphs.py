@@ -282,7 +282,7 @@ def test_nothing_lies_where_onnx_runtime_looks_for_files():
 
 def test_a_process_with_a_lower_limit_keeps_it():
     script = (
-        "import resource; from simipu.memory import limit_memory\n"
+        "import resource; from popef._tools.memory import limit_memory\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (1 << 32, 1 << 32)); limit_memory(1 << 40); "
         "limit_memory(1 << 31)\nlimit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_DATA))"
     )

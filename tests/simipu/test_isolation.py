@@ -19,10 +19,11 @@ from simipu import (
     RunError,
     RunTimeoutError,
     isolation,
-    progress,
 )
-from simipu.memory import offer_to_oom_killer
 from simipu.sandbox import find_missing
+
+from popef._tools import answering, progress
+from popef._tools.memory import offer_to_oom_killer
 
 
 @pytest.fixture
@@ -94,6 +95,7 @@ def test_a_dead_child_costs_one_run(make_engine, death):
 def impatient(monkeypatch):
     """Shorten the waits of seconds to fractions of a second."""
     monkeypatch.setattr(isolation, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(answering, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(isolation, "_SEND_SECONDS", 0.1)
     monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
 
@@ -147,7 +149,7 @@ def test_a_child_that_died_between_runs_costs_none(make_engine):
     engine = make_engine()
     before = child(engine)
     os.kill(before, signal.SIGKILL)
-    engine._mains[5].graph._process.wait()
+    engine._mains[5].graph._child.process.reap()
     assert engine.run(5) == 3
     assert child(engine) != before
 
@@ -156,8 +158,9 @@ def test_a_child_ends_with_its_parent_in_the_middle_of_a_run(make_engine):
     engine = make_engine()
     before = child(engine)
     graph = engine._mains[5].graph
-    graph._connection.close()
-    graph._process.wait(10)
+    graph._child.channel.close()
+    assert graph._child.process.wait(10)
+    graph._child.process.reap()
     assert not os.path.exists(f"/proc/{before}")
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from simipu.memory import return_memory
+from popef._tools.memory import return_memory
 
 PIECE, PIECES = 100_000, 1000
 """Size and number of pieces. The size is below that from which an allocation has its own

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from sample_models import gather_model, linear_model, make_model
-from simipu.memory import usable_memory_bytes
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -22,6 +21,7 @@ from triton_poplar.sessions import open_session
 from triton_poplar.statistics import describe_metrics
 
 import popef
+from popef._tools.memory import usable_memory_bytes
 
 
 def entry(name, dims, data_type="TYPE_FP32"):

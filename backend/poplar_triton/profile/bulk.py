@@ -17,9 +17,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from poprt.terminal import show_progress
-from simipu.memory import usable_memory_bytes
 
 from popef._tools.console import print_line
+from popef._tools.memory import usable_memory_bytes
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
 from poplar_triton.profile.estimator import Settings
 from poplar_triton.profile.journal import Result, open_journal

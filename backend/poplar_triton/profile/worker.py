@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
+import signal
 import tempfile
 import time
 from collections import deque
@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from poprt.cli.supervision import Child, make_timeout, naming_memory
+from poprt.cli.supervision import finish, make_timeout, naming_memory
 from simipu import CompileError
 
+from popef._tools.child import fork_child, wait_for
 from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Task
 from poplar_triton.profile.estimator import Estimator
@@ -67,7 +68,7 @@ class Worker:
             with os.fdopen(to_parent, "wb") as stream:
                 return _Work(stream, limits, guard).profile(task)
 
-        self._child = Child(work, limits.memory_bytes)
+        self._child = fork_child(work, limits.memory_bytes)
         os.close(to_parent)
         self.handles = self._pipe, self._child.handle
         """Handles that become readable when the child process has news."""
@@ -104,7 +105,7 @@ class Worker:
 
     def interrupt(self) -> None:
         """Ask the child process to end."""
-        self._child.interrupt()
+        self._child.send_signal(signal.SIGINT)
 
     def end(self, patience_seconds: float) -> None:
         """End the child process within a time limit; its results are discarded."""
@@ -116,7 +117,8 @@ class Worker:
             self._child.end()
             return str(make_timeout(self._limits.seconds))
         try:
-            return f"the process that profiled it ended without a result, with status {self._child.finish()}"
+            status = finish(self._child, self._limits.memory_bytes)
+            return f"the process that profiled it ended without a result, with status {status}"
         except CompileError as error:
             return str(error)
 
@@ -216,7 +218,4 @@ def end_all(workers: Iterable[Worker]) -> None:
 
 def wait_for_news(workers: Iterable[Worker], seconds: float) -> None:
     """Wait until a child process has news or has ended, up to a time limit."""
-    waiting = select.poll()
-    for handle in (handle for worker in workers for handle in worker.handles):
-        waiting.register(handle, select.POLLIN)
-    waiting.poll(seconds * 1000)
+    wait_for((handle for worker in workers for handle in worker.handles), seconds)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from simipu.progress import PROC
-
+from popef._tools.progress import PROC
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import HttpEndpoint, NoAnswerError
 from poplar_triton.serving.server_state import ServerState

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import http
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -25,8 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from simipu.parents import die_with
-
+from popef._tools.child import run_python
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.options import find_option, is_on, make_grpc_headers, make_http_headers
 from poplar_triton.serving.zeros import ZeroInput
@@ -392,20 +390,17 @@ class LoadProcess:
     def load(self, model: str, config: Mapping[str, Any] | None, seconds: float) -> None:
         """See Endpoint. Raises UnreachableError if the load did not reach the server."""
         question = {
-            "parent": os.getpid(),
             # The options have keys, and every user may read the arguments of a process.
             "options": self._options,
             "port": self._port,
             "load": [model, config, seconds],
         }
-        isolated = ["-I"] if sys.flags.isolated else []
         try:
-            ended = subprocess.run(
-                [sys.executable, *isolated, "-c", _CHILD],
+            ended = run_python(
+                _CHILD,
+                seconds=seconds + _CHILD_SECONDS,
                 input=json.dumps(question).encode(),
                 capture_output=True,
-                timeout=seconds + _CHILD_SECONDS,
-                check=False,
             )
             answer = json.loads(ended.stdout)
         except subprocess.TimeoutExpired:
@@ -421,8 +416,6 @@ def load_as_child() -> None:
     """Load the model that standard input describes. The answer on standard output is null, or the
     error."""
     question = json.load(sys.stdin)
-    if not die_with(question["parent"]):
-        return
     answer = None
     try:
         _make_grpc_endpoint(question["options"], question["port"]).load(*question["load"])

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from simipu.progress import PROC
+from popef._tools.progress import PROC
 
 _LOCAL, _STATE, _INODE = 1, 3, 9
 """Indices among the words of a line of /proc/net/tcp (proc_net_tcp)."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from simipu.progress import PROC
-
+from popef._tools.progress import PROC
 from poplar_triton.serving.stubs import Stub, Work, is_idle, read_work
 
 IDLE_SECONDS = 30.0

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from simipu.progress import PROC
-
+from popef._tools.progress import PROC
 from poplar_triton.serving.server_resources import SHARED_MEMORY
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")

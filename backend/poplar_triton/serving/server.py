@@ -19,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from simipu.memory import offer_to_oom_killer
-from simipu.parents import die_with
-
+from popef._tools.child import die_with
+from popef._tools.memory import offer_to_oom_killer
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import ASK_SECONDS, HOST, Endpoint, make_endpoint
 from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from simipu.progress import ProgressWatch
-
+from popef._tools.progress import ProgressWatch
 from poplar_triton.serving.stubs import Stub
 
 

@@ -17,8 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from simipu.progress import PROC, read_stat
-
+from popef._tools.progress import PROC, read_stat
 from poplar_triton.serving.installation import STUB
 
 _MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from simipu.memory import offer_to_oom_killer
-
+from popef._tools.memory import offer_to_oom_killer
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.canary import Canary
 from poplar_triton.serving.dead_stubs import DeadStubClassifier

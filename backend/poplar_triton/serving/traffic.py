@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from simipu.progress import PROC
-
+from popef._tools.progress import PROC
 from poplar_triton.serving.listeners import count_connections
 
 QUIET_SECONDS = 2.0

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from simipu.progress import ProgressWatch
-
+from popef._tools.progress import ProgressWatch
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.settings import Settings

@@ -13,8 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from simipu.progress import LOOK_SECONDS, ProgressWatch
-
+from popef._tools.progress import LOOK_SECONDS, ProgressWatch
 from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
 from poplar_triton.tfserving.models import Call
 

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from onnxgraph.weights import inline
 from simipu import CompileError
 
 from popef._tools.arguments import split_names
+from popef._tools.child import run_python
 from popef._tools.text import escape
 from poprt.frontend import tensorflow_child as child
 from poprt.frontend.opening import open_model
@@ -117,20 +117,18 @@ class TensorflowFrontend:
         return self.load_model()
 
     def _convert(self, folder: Path) -> None:
-        request = json.dumps({**self._request, "parent": os.getpid()})
-        folder.joinpath(child.REQUEST).write_text(request, encoding="utf-8")
+        folder.joinpath(child.REQUEST).write_text(json.dumps(self._request), encoding="utf-8")
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
         with folder.joinpath("log").open("w+b") as log:
             try:
-                ended = subprocess.run(
-                    [sys.executable, "-m", child.__name__],
+                ended = run_python(
+                    f"from {child.__name__} import main; sys.exit(main())",
+                    seconds=TIMEOUT_SECONDS,
                     cwd=folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env=environment,
-                    timeout=TIMEOUT_SECONDS,
-                    check=False,
                 )
             except subprocess.TimeoutExpired:
                 raise CompileError(

@@ -11,7 +11,8 @@ from poplar_triton.errors import ServerError
 from poplar_triton.tfserving import processes as module
 from poplar_triton.tfserving.processes import LOOK_SECONDS, MAX_RESTARTS, RESTART_WINDOW_SECONDS, Processes
 from poplar_triton.tfserving.settings import Settings
-from simipu.progress import DISK_STALL_SECONDS, STALL_SECONDS, ProgressWatch
+
+from popef._tools.progress import DISK_STALL_SECONDS, STALL_SECONDS, ProgressWatch
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ and uses the results.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +20,7 @@ from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import LARGE_BYTES, inline, read_array
 from simipu import CompileError
 
+from popef._tools.child import run_python
 from poprt.rewrite.views import Array
 
 TIMEOUT_SECONDS = 1_800
@@ -38,13 +37,6 @@ _SOURCE, _RESULT = "source.onnx", "result.onnx"
 
 # The child process imports ONNX Runtime and numpy only: importing this package would take a second.
 _CHILD = """
-import ctypes
-import os
-import signal
-import sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the parent dies, so does this
-if os.getppid() != int(sys.argv.pop()):
-    sys.exit(1)  # it is dead already
 import numpy
 import onnxruntime
 sys.excepthook = lambda kind, error, trace: print(" ".join(str(error).split()), file=sys.stderr)
@@ -115,12 +107,11 @@ def take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _run(model: onnx.ModelProto, folder: Path, *arguments: str) -> None:
     onnx.save(model, folder / _SOURCE)
-    command = [sys.executable, "-c", _CHILD, *arguments, str(os.getpid())]
     try:
         # The child process looks for modules in its working directory first, so it gets one that
         # holds our files only.
-        child = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        child = run_python(
+            _CHILD, *arguments, seconds=TIMEOUT_SECONDS, cwd=folder, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
         raise CompileError(f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped") from None

@@ -12,7 +12,8 @@ import time
 import pytest
 from fake_time import FakeTime
 from played_proc import PlayedProc
-from simipu.progress import LOOK_SECONDS, PROC, ProgressWatch, read_stat
+
+from popef._tools.progress import LOOK_SECONDS, PROC, ProgressWatch, read_stat
 
 
 class Play:

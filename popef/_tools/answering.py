@@ -1,0 +1,88 @@
+"""A child process that answers requests, one at a time, each within limits of time and size."""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections.abc import Callable, Sequence
+
+from .channel import Channel, make_channel, open_channel
+from .child import ChildProcess, follow_parent, start_python
+from .progress import LOOK_SECONDS, ProgressWatch
+
+Part = bytes | bytearray | memoryview
+LOST = (EOFError, ConnectionError)
+"""Errors of a channel whose other side is gone, or sends no valid frame."""
+RECEIVE_SECONDS = 5.0
+"""Maximum time between two pieces of an answer."""
+_END_SECONDS = 0.1
+"""Time for a child process that has closed its end to end by itself, so that its own exit status
+is known."""
+
+
+class StalledError(ConnectionError):
+    """The child process is alive but makes no progress."""
+
+
+class AnsweringChild:
+    """A child process that answers requests. One thread at a time may ask; any thread may kill."""
+
+    def __init__(self, code: str, *arguments: str, send_seconds: float = math.inf) -> None:
+        """Start `code`, formatted with the descriptor of the child's end, which must call
+        `answer_requests`. One that takes nothing of a request for `send_seconds` is stalled."""
+        self.channel, theirs = make_channel()
+        with theirs:
+            number = theirs.fileno()
+            self.process: ChildProcess = start_python(code.format(number), *arguments, descriptors=[number])
+        self._send_seconds = send_seconds
+
+    def ask(self, *requests: Sequence[Part], limit_seconds: float, max_bytes: int) -> bytearray:
+        """Send the frames of a request, and return the answer.
+
+        Raises TimeoutError if the answer does not begin within `limit_seconds`, StalledError for a
+        child process that makes no progress, and EOFError or ConnectionError for one that has
+        ended or sends no valid frame. It must be ended then.
+        """
+        for parts in requests:
+            self.channel.send(*parts, wait=self._wait_to_send)
+        self._watch(select.POLLIN, limit_seconds)
+        return self.channel.receive(max_bytes, self._wait_to_receive)
+
+    def end(self) -> int:
+        """End the child process, and return its exit status."""
+        self.channel.close()
+        return self.process.end(_END_SECONDS)
+
+    def _watch(self, event: int, limit_seconds: float) -> None:
+        end = time.monotonic() + limit_seconds
+        watch = ProgressWatch()
+        while not self.channel.is_ready(event, min(LOOK_SECONDS, end - time.monotonic())):
+            if time.monotonic() >= end:
+                raise TimeoutError
+            for why in watch.find_stalled([self.process.pid]).values():
+                raise StalledError(f"made no progress ({why}) and was ended")
+
+    def _wait_to_send(self, event: int) -> None:
+        if math.isinf(self._send_seconds):
+            self._watch(event, math.inf)
+        elif not self.channel.is_ready(event, self._send_seconds):
+            raise StalledError(f"took nothing for {self._send_seconds:g} s and was ended")
+
+    def _wait_to_receive(self, event: int) -> None:
+        if not self.channel.is_ready(event, RECEIVE_SECONDS):
+            raise StalledError(f"sent half an answer for {RECEIVE_SECONDS:g} s and was ended")
+
+
+def answer_requests(descriptor: int, answer: Callable[[Channel], Sequence[Part]]) -> None:
+    """Answer requests until the parent ends; this is the main function of the child process.
+
+    `answer` receives the frames of one request, and returns the parts of the answer.
+    """
+    channel = open_channel(descriptor)
+    follow_parent(descriptor)
+    try:
+        while True:
+            channel.send(*answer(channel))
+    except LOST:
+        pass

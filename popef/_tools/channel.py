@@ -1,0 +1,103 @@
+"""Frames between a process and its child process, over a pair of sockets: 8 bytes with the length,
+little-endian, then that many bytes.
+
+The receiver bounds the length, and decides how long a frame may pause. What the bytes mean is the
+caller's business.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Callable
+
+Wait = Callable[[int], None]
+"""Function that waits until an event of poll(2) is there, or raises an error to give up."""
+MAX_FRAME_BYTES = 1 << 48
+"""More than any memory: the limit of a frame whose sender is trusted."""
+_PIECE_BYTES = 1 << 18
+"""Bytes that one call reads, about as many as the system buffers."""
+_LENGTH = struct.Struct("<Q")
+
+
+class ChannelError(ConnectionError):
+    """The other side sent no valid frame."""
+
+
+class Channel:
+    """One end of a pair of sockets. One thread at a time may send, and one receive."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()
+
+    def is_ready(self, event: int, seconds: float | None) -> bool:
+        """Return whether select.POLLIN or POLLOUT would not wait, after waiting at most that long
+        (None: without limit)."""
+        poll = select.poll()
+        poll.register(self._connection, event)
+        return bool(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
+
+    def send(self, *parts: bytes | bytearray | memoryview, wait: Wait | None = None) -> None:
+        """Send one frame made of `parts`. `wait` is called while the other side does not read."""
+        pieces = [memoryview(part).cast("B") for part in parts]
+        for piece in (memoryview(_LENGTH.pack(sum(map(len, pieces)))), *pieces):
+            self._send(piece, wait or self._wait)
+
+    def receive(self, max_bytes: int, wait: Wait | None = None) -> bytearray:
+        """Return the next frame. `wait` is called while it is incomplete.
+
+        Raises EOFError at the end of the channel, and ChannelError for a frame that is too long or
+        that ends early.
+        """
+        wait = wait or self._wait
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, wait, is_start=True))
+        if length > max_bytes:
+            raise ChannelError(f"expected a frame of at most {max_bytes} bytes, found {length}")
+        return self._read(length, wait)
+
+    def _send(self, piece: memoryview, wait: Wait) -> None:
+        while piece:
+            try:
+                piece = piece[self._connection.send(piece) :]
+            except BlockingIOError:
+                wait(select.POLLOUT)
+
+    def _read(self, length: int, wait: Wait, *, is_start: bool = False) -> bytearray:
+        # The frame grows with the bytes that arrive: a length alone costs no memory.
+        frame = bytearray()
+        while len(frame) < length:
+            try:
+                received = self._connection.recv(min(length - len(frame), _PIECE_BYTES))
+            except BlockingIOError:
+                wait(select.POLLIN)
+                continue
+            if not received:
+                if is_start and not frame:
+                    raise EOFError
+                raise ChannelError(f"expected a frame of {length} bytes, found {len(frame)}")
+            frame += received
+        return frame
+
+    def _wait(self, event: int) -> None:
+        self.is_ready(event, None)
+
+
+def make_channel() -> tuple[Channel, socket.socket]:
+    """Return a channel, and the other end, for the child process."""
+    ours, theirs = socket.socketpair()
+    return Channel(ours), theirs
+
+
+def open_channel(descriptor: int) -> Channel:
+    """Return the child's end of a channel, which it has inherited."""
+    return Channel(socket.socket(fileno=descriptor))
