@@ -1,8 +1,8 @@
 # NVIDIA's Triton with the Poplar backend for simulated IPUs, under the supervisor.
 #
-#   docker build -t poplar-triton:0.1.0 .
+#   docker build -t poplar-triton:0.2.0 .
 #   docker run --rm --shm-size=1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 \
-#     -v "$PWD/model_repository:/models:ro" poplar-triton:0.1.0
+#     -v "$PWD/model_repository:/models:ro" poplar-triton:0.2.0
 #
 # Why this base: from 25.05 on Triton lets gRPC calls under way finish when it stops, from 25.08 on it looks
 # twice at shared memory that clients register, from 25.12 on a model whose process has died is not ready,

@@ -1,6 +1,6 @@
 # make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
-# PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
+# PYTHON chooses the interpreter (3.10 to 3.14), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -167,17 +167,18 @@ proto: .venv/python
 	cd backend && ../.venv/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(find . -name '*.proto')
 
 .venv/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
-		{ echo "Python 3.10 to 3.13 is needed; choose one: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || \
+		{ echo "Python 3.10 to 3.14 is needed; choose one: make PYTHON=python3.11 ..."; exit 1; }
 	@echo "making .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv || { echo "on Debian and Ubuntu: apt-get install python3-venv"; rm -rf .venv; exit 1; }
 	@touch $@
 
-# nvidia-pytriton pins numpy<2, which has no wheels for Python 3.13: there it goes in without its dependencies.
+# nvidia-pytriton goes in without its dependencies: they, and its pin numpy<2, are those of its Python API, and only
+# its tritonserver is used. It has no stub for Python 3.14: there everything but the embedded server works.
 .venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
 	@echo "installing the project and the embedded Triton server"
 	@$(PIP) --editable ./popef --editable '.[server,tfserving]'
-	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("pytriton") is None)' || $(PIP) --no-deps nvidia-pytriton==0.7.0
+	@$(PIP) --no-deps nvidia-pytriton==0.7.0
 	@touch $@
 
 .venv/dev: .venv/server

@@ -64,11 +64,10 @@ class OneWheel(bdist_wheel):
 
 REQUIRED = [
     f"popef=={VERSION}",
-    # Bounded above where a major version has broken this project: numpy 2 the binding of Triton's stub,
-    # protobuf 5 and 6 what older generated code was allowed (tritonclient, which has most of it, says the
-    # same).
+    # Major versions above the tested ones are excluded: earlier ones broke the binding of Triton's stub
+    # (numpy 2) and older generated code (protobuf 5 and 6).
     "numpy>=1.23.5,<3",
-    "protobuf>=4.25.1,<7",
+    "protobuf>=6.33.5,<8",  # what tritonclient's messages are generated with, at least
     "onnx>=1.16",
     "onnxruntime>=1.18",
     "rich>=13",
@@ -79,9 +78,11 @@ REQUIRED = [
     # MPL-2.0, 60 KiB, needs nothing: writes the shells' completion scripts out of argparse, as the real
     # poprt does with it.
     "shtab>=1.7",
-    # BSD-3-Clause, 1 MiB, with gRPC (Apache-2.0) 20 MiB: Triton's own message of a model configuration,
-    # which poprt writes.
-    "tritonclient[grpc]>=2.50",
+    # BSD-3-Clause, 1 MiB: Triton's own message of a model configuration, which poprt writes. Its extra
+    # [grpc] pins protobuf<7, although its messages work with 7; what the extra brings else is named here.
+    "tritonclient>=2.50",
+    "grpcio>=1.81.1",  # Apache-2.0, 20 MiB; at least what tritonclient's stubs are generated with
+    "packaging>=14.1",  # Apache-2.0 or BSD-2-Clause, 70 KiB
 ]
 
 setup(

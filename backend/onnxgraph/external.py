@@ -5,6 +5,8 @@ Each must be in the model's folder, be a regular file, and have the required siz
 
 from __future__ import annotations
 
+import contextlib
+import stat
 from pathlib import Path
 
 import onnx
@@ -24,10 +26,13 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     told = {entry.key: entry.value for entry in tensor.external_data}
     location, size = told.get("location", ""), count_bytes(tensor)
     where = f"external data of weight {escape(tensor.name, 100)!r}, location {escape(location, 100)!r}"
+    mode: int | None = None
     try:
         file = Path(folder, location).resolve()
         inside = bool(location) and file.is_relative_to(folder.resolve())
-        there, regular = file.exists(), file.is_file()
+        # Not `exists`, which from Python 3.14 on hides that a name is too long.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            mode = file.stat().st_mode
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise GraphError(
@@ -38,9 +43,9 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
             f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside "
             "it"
         )
-    if not there:
+    if mode is None:
         raise FileNotFoundError(f"{where}: there is no such file in {folder}; put it beside the model")
-    if not regular:
+    if not stat.S_ISREG(mode):
         raise GraphError(f"{where}: expected a regular file, found a folder, a device or a pipe")
     try:
         offset, length = int(told.get("offset", 0)), int(told.get("length", size))

@@ -28,7 +28,7 @@ from poprt.options import CompilerOptions
 from poprt.passes import Pass, PassManager, get_pass, get_registered_passes
 from poprt.runtime.lazy_backends import Backend
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Backend",

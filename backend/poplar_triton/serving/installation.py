@@ -84,8 +84,7 @@ def find_triton() -> Path:
         if (folder / PROGRAM).is_file():
             return folder
     raise ServerError(
-        "no embedded Triton server: install the extra [server], or on Python 3.13 and later "
-        "`pip install --no-deps nvidia-pytriton==0.7.0`"
+        "no embedded Triton server: `pip install --no-deps nvidia-pytriton==0.7.0`"
     )
 
 
