@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -198,3 +199,8 @@ def test_an_onnx_folder_must_hold_one_model(tmp_path):
     onnx.save(linear_model(), tmp_path / "two.onnx")
     with pytest.raises(CompileError, match=r"exactly one ONNX file, found one\.onnx, two\.onnx"):
         found.get_onnx_name(str(tmp_path))
+
+
+def test_the_version_is_that_of_the_distribution():
+    version = Path(__file__).parents[2] / "popef" / "VERSION"
+    assert poprt.__version__ == version.read_text().strip()

@@ -83,9 +83,7 @@ def find_triton() -> Path:
         folder = Path(location, "tritonserver")
         if (folder / PROGRAM).is_file():
             return folder
-    raise ServerError(
-        "no embedded Triton server: `pip install --no-deps nvidia-pytriton==0.7.0`"
-    )
+    raise ServerError("no embedded Triton server: `pip install --no-deps nvidia-pytriton==0.7.0`")
 
 
 def find_stub(triton: Path) -> Path:
