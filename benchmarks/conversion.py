@@ -29,9 +29,10 @@ import numpy as np
 import onnx
 from children import Child, run_child
 from onnx import TensorProto, helper, numpy_helper
-from poprt.rewrite.views import Array
 from report import make_console, make_table
 from rich.progress import track
+
+from popef._tools.arrays import Array
 
 LIMIT_SECONDS = 900.0
 NODES = (5_000, 10_000, 20_000)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from simipu import Direction, Program, ProgramKind, SimulatedExecutable, Stream
 from simipu.engine import iteration_timing
 from simipu.fixing import fix_inputs
@@ -20,6 +18,7 @@ from simipu.fixing import fix_inputs
 import popef
 from model_runtime.devices import model_target
 from model_runtime.errors import ModelRuntimeError
+from popef._tools.arrays import Array
 
 _ROUNDING = 1e-9
 Plan = list[tuple[int, list[str], list[str]]]
@@ -159,9 +158,7 @@ def _input_axes(executable: SimulatedExecutable) -> set[int]:
     return {stream.batch_axis for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
 
 
-def _one_replica(
-    metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader
-) -> npt.NDArray[Any]:
+def _one_replica(metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader) -> Array:
     """Return the value of a frozen input on each replica."""
     if tensor.info.tensorInfo() != anchor.tensorInfo():
         raise ModelRuntimeError(

@@ -4,15 +4,12 @@ model."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import popef
 from model_runtime.errors import ModelRuntimeError
-
-Array = npt.NDArray[Any]
+from popef._tools.arrays import Array
 
 
 class FusedRequests:

@@ -17,14 +17,13 @@ from threading import TIMEOUT_MAX, Condition
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from simipu.forks import FORKS
 
 import popef
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.shutdown import endless_wait
+from popef._tools.arrays import Array
 
-Array = npt.NDArray[Any]
 Callback = Callable[[], None]
 Done = Callable[[Exception | None], None]
 """Function called once per request: with None after its outputs are written, otherwise with the

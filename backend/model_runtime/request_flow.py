@@ -16,10 +16,11 @@ from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
 from model_runtime.errors import StoppedError
-from model_runtime.queues import Array, Callback, Done, Place, QueueManager, store_all
+from model_runtime.queues import Callback, Done, Place, QueueManager, store_all
 from model_runtime.request_joining import STOPPED, Outcome, compute_after_failure
 from model_runtime.serving_thread import ServingThread
 from model_runtime.session import Session
+from popef._tools.arrays import Array
 
 
 @dataclass(slots=True, eq=False)

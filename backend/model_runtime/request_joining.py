@@ -16,8 +16,8 @@ import numpy as np
 from simipu import RunCancelledError, RunError
 
 from model_runtime.errors import StoppedError
-from model_runtime.queues import Array
 from model_runtime.session import Session
+from popef._tools.arrays import Array
 
 Rows = Mapping[str, Array]
 """Rows by anchor."""

@@ -11,7 +11,6 @@ from os import PathLike, fspath
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from simipu import GraphOptions
 from simipu.forks import FORKS
 
@@ -21,11 +20,12 @@ from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.fused_requests import FusedRequests
-from model_runtime.queues import Array, OutputSlot, Place
+from model_runtime.queues import OutputSlot, Place
 from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
 from model_runtime.shutdown import end_quietly, endless_wait
 from model_runtime.tracepoints import RequestTracepoint, RequestTracepoints
+from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 
 NO_BATCHING_DIM = 0xFFFFFFFF
@@ -103,8 +103,8 @@ class TensorMemory(np.ndarray[Any, np.dtype[Any]]):
         return self.view(np.ndarray)
 
 
-TensorMemoryView = npt.NDArray[Any]
-ConstTensorMemoryView = npt.NDArray[Any]
+TensorMemoryView = Array
+ConstTensorMemoryView = Array
 
 
 class InputMemoryView(dict[str, ConstTensorMemoryView]):

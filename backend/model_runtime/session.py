@@ -24,9 +24,10 @@ from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.predicates import AnchorCallbackPredicate
-from model_runtime.queues import Array, QueueManager, TimeoutCallback
+from model_runtime.queues import QueueManager, TimeoutCallback
 from model_runtime.shutdown import stop_at_exit
 from model_runtime.stream_connections import Handler, StreamConnections, deliver
+from popef._tools.arrays import Array
 
 Path = str | PathLike[str]
 Observer = Callable[[int, int, int, int, RunCost], None]

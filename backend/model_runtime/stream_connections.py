@@ -15,7 +15,7 @@ import popef
 from model_runtime.compiled_model import find_stream
 from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
 from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
-from model_runtime.queues import Array
+from popef._tools.arrays import Array
 
 Handler = Callable[[popef.Anchor], Callable[[Array], None]]
 """Function that returns the callback to fill, or to receive, the arrays of an anchor."""

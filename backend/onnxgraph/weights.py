@@ -20,12 +20,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxgraph.edit import copy_with_weights
 from onnxgraph.tensors import count_bytes
+from popef._tools.arrays import Array
 
 LARGE = 1 << 18
 """Number of elements from which copying a weight is worth avoiding."""
@@ -37,8 +37,6 @@ _TOKEN = secrets.token_hex(16)
 file."""
 _CODED_TYPES = (TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 """Element types that are read as codes, because numpy has no such types."""
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from triton_poplar.auto_complete import complete_config
 from triton_poplar.backend_state import BackendState
@@ -30,6 +29,7 @@ from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import log_to_stderr
 from triton_poplar.model_state import ModelState
 
+from popef._tools.arrays import Array
 from popef._tools.text import escape
 
 if TYPE_CHECKING:  # modules that import ONNX Runtime are imported when a model is loaded
@@ -364,7 +364,7 @@ def _make_metric(metric: Metric, labels: dict[str, str]) -> tuple[pb_utils.Metri
     return family, family.Metric(labels=labels)
 
 
-def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
+def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> Array:
     """Return the tensor's memory as an array, without a copy; booleans are transferred as bytes."""
     array = np.from_dlpack(tensor)
     return array.view(np.bool_) if dtype == np.bool_ and array.dtype == np.uint8 else array
@@ -387,7 +387,7 @@ def _answer(request: Request) -> pb_utils.InferenceResponse:
         return _refuse(error)
 
 
-def _make_tensor(name: str, array: npt.NDArray[Any]) -> pb_utils.Tensor:
+def _make_tensor(name: str, array: Array) -> pb_utils.Tensor:
     if NUMPY_IS_OLD:
         return pb_utils.Tensor(name, array)
     return pb_utils.Tensor.from_dlpack(name, to_capsule(array))

@@ -24,21 +24,13 @@ from simipu import (
 )
 
 from popef import PopefError
+from popef._tools.arrays import Array
 from popef._tools.child import follow_parent, prepare
 from popef._tools.console import LineFormatter
 from popef._tools.text import escape
 from poplar_serving.description import ModelDescription, describe_session
 from poplar_serving.errors import ExportError, FrameError
-from poplar_serving.frames import (
-    Array,
-    Code,
-    encode_fault,
-    encode_ready,
-    encode_result,
-    read_call,
-    read_start,
-    send,
-)
+from poplar_serving.frames import Code, encode_fault, encode_ready, encode_result, read_call, read_start, send
 
 _MAX_WAITING_BYTES = 256 << 20
 """Maximum size of inputs that are read and not yet computed. Further inputs wait in the server."""

@@ -10,13 +10,11 @@ from socket import socket
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from model_runtime import DataDesc
 
+from popef._tools.arrays import Array
 from poplar_serving.description import ModelDescription, type_number
 from poplar_serving.errors import FrameError
-
-Array = npt.NDArray[Any]
 
 _HEADER = struct.Struct("<IIQQ")
 _START = struct.Struct("<q")

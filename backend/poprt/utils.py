@@ -13,6 +13,8 @@ from onnxgraph import find_inputs
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, encode
 
+from popef._tools.arrays import Array
+
 __all__ = [
     "LazyImport",
     "convert_float_to_uint8",
@@ -41,7 +43,7 @@ def get_input_info_from_model_proto(
     return shapes, types
 
 
-def convert_float_to_uint8(array: npt.NDArray[Any], fp8_format: str, scale: int = 0) -> npt.NDArray[np.uint8]:
+def convert_float_to_uint8(array: Array, fp8_format: str, scale: int = 0) -> npt.NDArray[np.uint8]:
     """Return the codes of the nearest 8-bit floats of `fp8_format` (F143, F152) at a scale, a power
     of two.
 

@@ -16,11 +16,10 @@ import math
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from simipu.errors import (
     DeviceLostError,
     ForeignExecutableError,
@@ -32,8 +31,6 @@ from simipu.errors import (
     RunTimeoutError,
     SimIpuError,
 )
-
-Array = npt.NDArray[Any]
 
 MAX_TEXT_BYTES = 1 << 16
 """Maximum number of bytes of an error's text."""

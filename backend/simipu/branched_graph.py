@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simipu.computed import Array, ComputedGraph
+from popef._tools.arrays import Array
+from simipu.computed import ComputedGraph
 from simipu.executable import Program
 from simipu.streams import Direction
 

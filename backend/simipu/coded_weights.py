@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +25,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, replace_nodes
 
+from popef._tools.arrays import Array
 from simipu.numerics.options import Numerics
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.operators import operator_of
-
-Array = npt.NDArray[Any]
 
 MIN_BYTES = 1 << 16
 """Minimum size in bytes; smaller weights are widened when they are loaded."""

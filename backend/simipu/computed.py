@@ -13,10 +13,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
@@ -35,6 +34,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 from simipu.arenas import ARENAS
 from simipu.coded_weights import keep_codes, multiplies_parts
@@ -63,7 +63,6 @@ from simipu.operators import operator_of
 from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG
 
-Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
 
 ORT_ERRORS = (

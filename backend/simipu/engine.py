@@ -10,11 +10,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from simipu.clock import DeviceClock
 from simipu.computed import ComputedGraph, GraphOptions
 from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
@@ -26,7 +25,6 @@ from simipu.isolation import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target
 
-Array = npt.NDArray[Any]
 ReadCallback = Callable[[int], Array]
 """Callback of an input stream. It gets the maximum number of rows that the run has room for, and
 returns 1 to that many rows: an array of shape (rows, *row shape)."""

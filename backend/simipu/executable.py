@@ -20,9 +20,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
+from popef._tools.arrays import Array
 from simipu import executable_pb2 as pb
 from simipu.errors import ForeignExecutableError, LoadError, RunError
 from simipu.numerics import Numerics
@@ -78,12 +78,12 @@ class Constant:
         return Constant, (self.name, self.dtype, self.shape, bytes(self.data))
 
     @classmethod
-    def of(cls, name: str, value: npt.NDArray[Any]) -> Constant:
+    def of(cls, name: str, value: Array) -> Constant:
         """Return a constant with the values of an array, not copied if it is contiguous."""
         data = np.ascontiguousarray(value).view(np.uint8).data.cast("B")
         return cls(name, value.dtype, value.shape, data)
 
-    def array(self) -> npt.NDArray[Any]:
+    def array(self) -> Array:
         """Return the values, not copied."""
         return np.frombuffer(self.data, self.dtype).reshape(self.shape)
 
@@ -119,7 +119,7 @@ class Program:
     branches: tuple[Program, ...] = ()
     selector: str = ""
 
-    def find_branch(self, value: npt.NDArray[Any]) -> int:
+    def find_branch(self, value: Array) -> int:
         """Return the number of the branch that a value of the selector selects. Raises RunError if
         there is none."""
         number = int(value.ravel()[0])

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import find_inputs, set_shape
 from onnxgraph.edit import forget_values
 
+from popef._tools.arrays import Array
 from simipu.computed import read_graph
 from simipu.errors import LoadError
 from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable
 from simipu.rows import take_rows
 from simipu.streams import Direction, Stream
-
-Array = npt.NDArray[Any]
 
 
 def fix_inputs(

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from popef._tools.answering import LOST, AnsweringChild, StalledError, answer_requests
+from popef._tools.arrays import Array
 from popef._tools.channel import MAX_FRAME_BYTES, Channel
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
@@ -35,7 +36,6 @@ from simipu.answers import (
 )
 from simipu.branched_graph import BranchedGraph
 from simipu.computed import (
-    Array,
     ComputedGraph,
     GraphOptions,
     Lowered,

@@ -21,7 +21,8 @@ from onnxgraph import iter_bodies, iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.computed import ORT_ERRORS, Array, Lowered, inline_weights
+from popef._tools.arrays import Array
+from simipu.computed import ORT_ERRORS, Lowered, inline_weights
 from simipu.errors import LoadError, RunError
 
 IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {

@@ -12,7 +12,8 @@ import ctypes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from popef._tools.arrays import Array
 
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 """DLDataTypeCode by numpy kind (dlpack.h)."""
@@ -57,7 +58,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _CPU = 1
 
 
-def to_capsule(array: npt.NDArray[Any]) -> Any:
+def to_capsule(array: Array) -> Any:
     """Return a `dltensor` capsule over the memory of `array`, which is copied first if it is not
     contiguous.
 

@@ -16,12 +16,13 @@ from simipu.errors import SimIpuError
 from simipu.kernels import find_kernels
 
 import popef
+from popef._tools.arrays import Array
 from triton_poplar.backlog import Backlog, Sample
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.first_loads import load_first
 from triton_poplar.log import RareWarnings
 from triton_poplar.model_state import ModelState
-from triton_poplar.request import Array, CancelledError, Request
+from triton_poplar.request import CancelledError, Request
 from triton_poplar.sessions import load_session, make_graph_options
 from triton_poplar.statistics import Histogram, Statistics
 

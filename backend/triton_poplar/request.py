@@ -8,15 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from model_runtime import ModelRuntimeError, StoppedError
 from simipu import DeviceLostError, RunTimeoutError
 
+from popef._tools.arrays import Array
 from triton_poplar.errors import RequestError
 from triton_poplar.model_state import ModelState
 from triton_poplar.tensors import Tensor
-
-Array = npt.NDArray[Any]
 
 
 class Request:

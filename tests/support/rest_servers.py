@@ -21,7 +21,6 @@ from poplar_triton.tfserving.connections import ConnectionLimit
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.models import (
-    Array,
     Call,
     ModelSpec,
     Servable,
@@ -33,6 +32,8 @@ from poplar_triton.tfserving.models import (
 from poplar_triton.tfserving.rest import Limits, make_application, make_runner
 from poplar_triton.tfserving.rest_bodies import BodyLimits
 from poplar_triton.tfserving.settings import Settings
+
+from popef._tools.arrays import Array
 
 FLOATS = Signature(
     {"x": TensorSpec(np.dtype(np.float32), (-1,))}, {"y": TensorSpec(np.dtype(np.float32), (-1,))}

@@ -16,8 +16,9 @@ from contextlib import nullcontext
 from model_runtime.request_joining import take_next_run
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.request import Array, Request
+from triton_poplar.request import Request
 
+from popef._tools.arrays import Array
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import Call
 

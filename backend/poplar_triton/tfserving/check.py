@@ -14,17 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from popef._tools.arrays import Array
 from popef._tools.text import escape
 from poplar_triton.tfserving.dtypes import BY_DTYPE
 from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import (
-    DEFAULT_SIGNATURE,
-    Array,
-    Call,
-    Servable,
-    Signature,
-    TensorSpec,
-)
+from poplar_triton.tfserving.models import DEFAULT_SIGNATURE, Call, Servable, Signature, TensorSpec
 
 _T = TypeVar("_T")
 _ROWS_OF_ONE = (-1, 1)

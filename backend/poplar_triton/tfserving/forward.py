@@ -22,11 +22,12 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, serialize_byte_tensor
 
+from popef._tools.arrays import Array
 from popef._tools.text import find_name_fault
 from poplar_triton.serving.endpoint import UNKNOWN_MODEL
 from poplar_triton.tfserving.dtypes import BY_DTYPE
 from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import Array, Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from poplar_triton.tfserving.models import Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
 from poplar_triton.tfserving.settings import TritonTls
 from poplar_triton.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
 

@@ -8,9 +8,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
+from popef._tools.arrays import Array
 from poplar_triton.tfserving.decimals import print_floats
 from poplar_triton.tfserving.json_tensors import BASE64, Format, refuse
-from poplar_triton.tfserving.models import Array
 
 _BYTES_SUFFIX = "_bytes"
 """Suffix of outputs that are bytes, not text: kBytesTensorNameSuffix."""

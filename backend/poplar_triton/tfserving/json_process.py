@@ -7,9 +7,10 @@ import threading
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from popef._tools.arrays import Array
 from poplar_triton.tfserving.json_answers import write_predictions
 from poplar_triton.tfserving.json_tensors import Format, parse_predict
-from poplar_triton.tfserving.models import Array, Call, Signature
+from poplar_triton.tfserving.models import Call, Signature
 from poplar_triton.tfserving.work_process import WorkProcess, check_wanted
 
 LARGE_BYTES = 1 << 18

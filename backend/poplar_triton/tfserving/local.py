@@ -26,10 +26,11 @@ from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.statistics import Statistics
 
+from popef._tools.arrays import Array
 from poplar_triton.serving.server import MODEL_FILE
 from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import Array, Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from poplar_triton.tfserving.models import Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
 from poplar_triton.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
 
 LEAVE_SECONDS = 1.0

@@ -13,11 +13,9 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from poplar_triton.tfserving.errors import Code
-
-Array = npt.NDArray[Any]
 
 DEFAULT_SIGNATURE = "serving_default"
 """Only signature of a model; an empty name means it too."""

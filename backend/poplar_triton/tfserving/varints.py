@@ -4,10 +4,11 @@ first, the eighth set on all bytes but the last."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from popef._tools.arrays import Array
 
 _MORE = 0x80
 _BELOW = _MORE - 1
@@ -73,7 +74,7 @@ def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt
     return numbers
 
 
-def write_varints(values: npt.NDArray[Any]) -> bytes:
+def write_varints(values: Array) -> bytes:
     """Return whole numbers, packed; negative ones take ten bytes."""
     if values.size <= _FEW_NUMBERS:
         return _write_few(values.ravel().tolist())

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from popef._tools.arrays import Array
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving.dtypes import BY_DTYPE, BY_NUMBER, TYPES
 from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import Array
 from poplar_triton.tfserving.varints import read_varints, write_varints
 
 MAX_REPEATED_BYTES = 64 << 20

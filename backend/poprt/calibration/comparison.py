@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import find_makers
 
-Array = npt.NDArray[Any]
+from popef._tools.arrays import Array
+
 _TABLE_AXES = 2
 """Number of axes of a table of classes: rows by classes."""
 

@@ -6,19 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import Value, find_makers, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
 
+from popef._tools.arrays import Array
 from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
 from poprt.calibration.sides import Feeds, Renarrow, Side
-
-Array = npt.NDArray[Any]
 
 MAX_NAMED = 3
 MAX_ROUNDS = 6

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from simipu import CompileError, Stream
 
+from popef._tools.arrays import Array
 from poprt.calibration.ranges import Range, find_range
-
-Array = npt.NDArray[Any]
 
 MIN_ROWS = 15
 """Minimum number of rows of random data: some of each kind."""

@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnxgraph import Chain, replace_nodes
 from simipu.numerics.rounding import unrounded_results
 from simipu.operators import Rounding, operator_of
 
-Array = npt.NDArray[Any]
+from popef._tools.arrays import Array
 
 HALF_LIMIT = 65_520.0
 """Smallest float that rounds to more than the largest half, 65,504."""

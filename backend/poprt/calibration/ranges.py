@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import attribute, graph_values, infer_shapes
 from onnxgraph.weights import read_array
+
+from popef._tools.arrays import Array
 
 _PASSING = frozenset(
     (
@@ -131,7 +131,7 @@ def _narrow(found: Range, least: float, greatest: float, added: float) -> None:
     found.least, found.greatest = max(found.least, least - added), min(found.greatest, greatest - added)
 
 
-def _constant(known: _Users, name: str) -> npt.NDArray[Any] | None:
+def _constant(known: _Users, name: str) -> Array | None:
     tensor = known.constants.get(name)
     if tensor is None or int(np.prod(tensor.dims)) > _SMALL:
         return None

@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from simipu import CompileError
 
+from popef._tools.arrays import Array
 from popef._tools.text import escape, find_name_fault
-
-Array = npt.NDArray[Any]
 
 _NUMBERS = "biuf"
 """NumPy's kinds of booleans, integers and floats."""

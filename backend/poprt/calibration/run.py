@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import iter_bodies
@@ -17,13 +15,12 @@ from simipu.errors import DeviceLostError, LoadTimeoutError, RunTimeoutError
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 
+from popef._tools.arrays import Array
 from poprt.calibration import divergence
 from poprt.calibration.comparison import Comparer, Comparison, find_classes
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.calibration.overflow import Overflow, Watch, report
 from poprt.calibration.sides import Feeds, Renarrow, Side
-
-Array = npt.NDArray[Any]
 
 _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 _FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import find_inputs
 from simipu import CompileError, Stream
 
+from popef._tools.arrays import Array
 from poprt.calibration.inputs import iter_given
 from poprt.calibration.reading import read_calibration_data
 from poprt.calibration.sides import Feeds
 from poprt.frontend.streams import make_streams
 
-Array = npt.NDArray[Any]
 Data = Mapping[str, Any] | str | Path
 """Samples by input name, along the first axis, or their path: see `read_calibration_data`."""
 

@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import drop_unread_nodes, find_inputs, infer_shapes, replace_outputs
@@ -22,7 +20,8 @@ from simipu.isolation import open_lowered
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
 
-Array = npt.NDArray[Any]
+from popef._tools.arrays import Array
+
 Feeds = Mapping[str, Array]
 
 ENOUGH_SECONDS = 2.0

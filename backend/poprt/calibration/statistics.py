@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from simipu.numerics.half import narrow_to_half
 
+from popef._tools.arrays import Array
 from poprt.calibration.errors import ERRORS
-
-Array = npt.NDArray[Any]
 
 BINS = 32
 """Number of bins of a histogram in precision_compare.log, as in the real tool's."""

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from model_runtime import ModelRuntimeError
 from simipu import SimIpuError
 
 from popef._tools.arguments import Parser, count, positive
+from popef._tools.arrays import Array
 from popef._tools.console import print_line, run
 from poprt.cli.parser import describe_version
 from poprt.runtime import (
@@ -39,7 +38,7 @@ _EXAMPLES = (
     "poprt_exec poprt_run_popef --popef packed.popef --runner packRunner --numThreads 12 --maxValidNum 10 "
     "--packTimeout 2000 --dynamicInputName input_ids --maskName attention_mask --batchSize 1",
 )
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +158,7 @@ def _choose(feed: Feed, index: int) -> Feed:
     return Feed(inputs, outputs)
 
 
-def _make_up(
-    described: DataDesc, rng: np.random.Generator, length: int | None, mask: str
-) -> npt.NDArray[Any]:
+def _make_up(described: DataDesc, rng: np.random.Generator, length: int | None, mask: str) -> Array:
     shape = described.shape if length is None else [length, *described.shape[2:]]
     dtype = described.numpy_data_type()
     if described.name == mask:
@@ -197,7 +194,7 @@ def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int |
     return _describe(taken * 1e3, seconds, batch)
 
 
-def _describe(taken_ms: npt.NDArray[Any], seconds: float, batch: int) -> list[str]:
+def _describe(taken_ms: Array, seconds: float, batch: int) -> list[str]:
     """Return the figures of a runner's published example, in its words where they are known."""
     figures: Mapping[str, str] = {
         "Max latency": f"{taken_ms.max():.3f} ms",

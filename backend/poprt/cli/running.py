@@ -7,13 +7,12 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from model_runtime import DataDesc, ModelRunner, ModelRunnerConfig
 
 import popef
+from popef._tools.arrays import Array
 from poprt.compile.executable import Executable
 
 _SECONDS = 1.0
@@ -54,7 +53,7 @@ def time_runs(executable: Executable) -> Timing:
     return Timing(rows, statistics.median(taken), rows * len(taken) / sum(taken))
 
 
-def _make_up(desc: DataDesc) -> npt.NDArray[Any]:
+def _make_up(desc: DataDesc) -> Array:
     """Return random values for an input; in a fused model the first model is selected."""
     if desc.name == popef.INDEX:
         return np.zeros(desc.shape, desc.numpy_data_type())

@@ -7,14 +7,13 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from simipu import CompileError, package_hash
 from simipu.libraries import registered_libraries
 
+from popef._tools.arrays import Array
 from popef._tools.staging import Staging
 from poprt.compile.executable import Executable
 from poprt.options import CompilerOptions
@@ -37,7 +36,7 @@ class EngineCache:
         cls,
         options: CompilerOptions,
         model: onnx.ModelProto,
-        weights: Mapping[str, npt.NDArray[Any]],
+        weights: Mapping[str, Array],
         outputs: Collection[str] | None,
         batch_axis: int,
     ) -> EngineCache | None:

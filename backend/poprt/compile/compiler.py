@@ -10,9 +10,7 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
 import onnx
 from onnxgraph import remember_inferences
 from onnxgraph.weights import has_data
@@ -21,6 +19,7 @@ from simipu import CompileError
 from simipu.fixing import read_static
 from simipu.target import DEFAULT_CHIP, find_target
 
+from popef._tools.arrays import Array
 from poprt import pipeline
 from poprt.compile.cache import EngineCache
 from poprt.compile.capacity import check_weights
@@ -56,7 +55,7 @@ class Compiler:
         *,
         batch_axis: int = 0,
         float_model: onnx.ModelProto | None = None,
-        calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
+        calibration_data: Mapping[str, Array] | None = None,
     ) -> Executable:
         """Compile a converted model (every shape static), or its ONNX file or bytes.
 

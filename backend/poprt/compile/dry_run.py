@@ -13,10 +13,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import set_shape
 from simipu import (
@@ -35,13 +33,13 @@ from simipu.fixing import read_static
 from simipu.known_files import LoadLimits
 from simipu.rows import trace_rows
 
+from popef._tools.arrays import Array
 from poprt.calibration import READY_SECONDS, Side
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.compile.executable import Executable
 from poprt.compile.programs import LOAD_PROGRAM, MAIN_PROGRAM
 from poprt.compile.row_confirmation import Compute, Whole, find_bound, measure_rows
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 MAX_WEIGHT_BYTES = 8 << 30

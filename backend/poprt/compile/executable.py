@@ -7,15 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from model_runtime.session import read_model
 from simipu import CompileError, LoadError, SimulatedExecutable
 from simipu.known_files import KNOWN_FILES, LoadLimits
 
 import popef
+from popef._tools.arrays import Array
 from poprt.calibration import Findings
 from poprt.compile.metadata import tensor_info
 from poprt.compile.programs import MAIN_PROGRAM
@@ -38,9 +38,7 @@ class Executable:
         try:
             model = read_model(paths)
             self.executable = SimulatedExecutable.deserialize(model.executable.executable())
-            self.weights: dict[str, npt.NDArray[Any]] = {
-                str(each.info.name): each.data() for each in model.tensors
-            }
+            self.weights: dict[str, Array] = {str(each.info.name): each.data() for each in model.tensors}
         except (popef.PopefError, LoadError, OSError) as error:
             raise CompileError(f"{', '.join(map(str, paths))}: no executable of poprt's: {error}") from error
         self.metadata = model.metadata
@@ -56,7 +54,7 @@ class Executable:
         cls,
         executable: SimulatedExecutable,
         metadata: popef.Metadata,
-        weights: Mapping[str, npt.NDArray[Any]],
+        weights: Mapping[str, Array],
         opaque_blobs: Mapping[str, bytes],
         findings: Findings,
     ) -> Executable:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
@@ -38,6 +37,7 @@ from simipu.operators.formulas.code import Code
 from simipu.target import Target
 
 import popef
+from popef._tools.arrays import Array
 from poprt.calibration import Findings
 from poprt.compile.executable import Executable
 from poprt.compile.prepared import CalibrationRun, build, check_memory, confirm, estimate_model, plan_model
@@ -298,7 +298,7 @@ def check_fusion(
 
 def compile_fused(
     models: Sequence[onnx.ModelProto],
-    given: Mapping[str, npt.NDArray[Any]],
+    given: Mapping[str, Array],
     target: Target,
     options: CompilerOptions,
     batch_axis: int,

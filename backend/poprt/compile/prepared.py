@@ -11,10 +11,8 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import simipu
 from onnxgraph import keep_outputs
@@ -34,6 +32,7 @@ from simipu.placement import strip_placement
 from simipu.rows import note_dependence
 from simipu.target import Target
 
+from popef._tools.arrays import Array
 from poprt.calibration import Findings, Side, calibrate
 from poprt.compile.dry_run import RowDifference, dry_run
 from poprt.compile.executable import Executable
@@ -55,7 +54,7 @@ class CalibrationRun:
 
     float_model: onnx.ModelProto | None
     outputs: Collection[str] | None
-    data: Mapping[str, npt.NDArray[Any]] | None
+    data: Mapping[str, Array] | None
 
     def run(self, half: Side, main: Program) -> Findings:
         """Compare `half`, whose program is `main`, with the model in float."""
@@ -89,14 +88,14 @@ class Planned:
     """Planned model that is proven to run: what an executable is built from."""
 
     main: Program
-    weights: Mapping[str, npt.NDArray[Any]]
+    weights: Mapping[str, Array]
     cost: Estimate
     findings: Findings
 
 
 def compile_model(
     model: onnx.ModelProto,
-    given: Mapping[str, npt.NDArray[Any]],
+    given: Mapping[str, Array],
     target: Target,
     options: CompilerOptions,
     batch_axis: int,
@@ -183,7 +182,7 @@ def estimate_model(
 
 def plan_model(
     model: onnx.ModelProto,
-    given: Mapping[str, npt.NDArray[Any]],
+    given: Mapping[str, Array],
     cost: Estimate,
     options: CompilerOptions,
     batch_axis: int,
@@ -207,10 +206,10 @@ def plan_model(
 
 def make_main_program(
     model: onnx.ModelProto,
-    given: Mapping[str, npt.NDArray[Any]],
+    given: Mapping[str, Array],
     cost: Estimate,
     batch_axis: int,
-) -> tuple[Program, dict[str, npt.NDArray[Any]]]:
+) -> tuple[Program, dict[str, Array]]:
     """Return the MAIN program and the weights that it takes."""
     main, graph = make_main(
         MAIN_PROGRAM,
@@ -226,7 +225,7 @@ def make_main_program(
 
 def build(
     main: Program,
-    weights: Mapping[str, npt.NDArray[Any]],
+    weights: Mapping[str, Array],
     target: Target,
     options: CompilerOptions,
     findings: Findings,
@@ -289,9 +288,7 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
     _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
 
 
-def _hash_name(
-    graphs: Sequence[bytes], weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions
-) -> str:
+def _hash_name(graphs: Sequence[bytes], weights: Mapping[str, Array], options: CompilerOptions) -> str:
     """Return the executable's name: a decimal hash of all inputs of the compilation.
 
     PopART uses its IR hash instead.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-import numpy.typing as npt
 import onnx
 from simipu import CompileError, Program, ProgramKind, Stream
 from simipu.cost import Estimate
 from simipu.rows import take_rows
+
+from popef._tools.arrays import Array
 
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 """PopART's program indices of WeightsFromHost and Program."""
@@ -28,7 +28,7 @@ def make_main(
     cost: Estimate | None,
     *,
     batch_axis: int = 0,
-    weights: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
+    weights: Mapping[str, Array] = MappingProxyType({}),
 ) -> tuple[Program, onnx.ModelProto]:
     """Return the MAIN program that computes `model`, and its graph.
 

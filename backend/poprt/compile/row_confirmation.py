@@ -16,17 +16,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from simipu.numerics.quarter import QUARTERS
 
+from popef._tools.arrays import Array
 from poprt.calibration import has_types
 
-Array = npt.NDArray[Any]
 Compute = Callable[[Sequence[Array]], Sequence[Array]]
 """Function that returns the outputs of some rows; all arrays have rows along their first axis."""
 

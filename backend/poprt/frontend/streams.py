@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import find_inputs
 from simipu import Direction, Stream
+
+from popef._tools.arrays import Array
 
 
 def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
@@ -24,6 +23,6 @@ def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> St
     return Stream(handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim))
 
 
-def weight_stream(name: str, value: npt.NDArray[Any]) -> Stream:
+def weight_stream(name: str, value: Array) -> Stream:
     """Return the stream of a weight that the host sends once."""
     return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import find_inputs, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
 from simipu.errors import DeviceLostError, LoadTimeoutError
 
+from popef._tools.arrays import Array
 from poprt.calibration.divergence import iter_chunks
 from poprt.calibration.samples import iter_batches
 from poprt.calibration.sides import Side
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
-Array = npt.NDArray[Any]
 _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
 
 

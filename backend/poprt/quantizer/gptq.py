@@ -25,9 +25,8 @@ from onnxgraph import attribute
 from simipu.numerics.convolution import Convolution
 from simipu.numerics.rounding import HALF_MAX
 
+from popef._tools.arrays import Array
 from poprt.quantizer.search import Candidate
-
-Array = npt.NDArray[Any]
 
 MAX_CHANNELS = 8192
 """Maximum number of channels of an output. The Hessian of more would take half a gigabyte; such

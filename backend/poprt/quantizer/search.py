@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from simipu.numerics.quarter import FORMATS, QuarterFormat, decode, encode
 
+from popef._tools.arrays import Array
 from poprt.calibration.errors import ERRORS
 from poprt.calibration.statistics import HalfCounts
-
-Array = npt.NDArray[Any]
 
 SCALES = range(-14, 10)
 """Scales that are tried. Beyond them no half becomes more exact: at -14 the steps of F143 are those

@@ -30,8 +30,9 @@ from onnxgraph import (
 from onnxgraph.edit import drop_initializers
 from onnxgraph.nodes import STANDARD_DOMAINS
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass
-from poprt.rewrite.views import AXES_ARE_INPUTS, Array, GraphView, constants_of, types_of
+from poprt.rewrite.views import AXES_ARE_INPUTS, GraphView, constants_of, types_of
 
 _LISTS = {
     "value_int": np.int64,

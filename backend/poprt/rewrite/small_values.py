@@ -16,8 +16,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnxgraph import attribute, iter_bodies
 
+from popef._tools.arrays import Array
 from poprt.rewrite.node_rules import View
-from poprt.rewrite.views import Array
 
 _MAX_ELEMENTS = 1 << 12
 """Maximum number of elements of each intermediate tensor; shapes and pads have dozens."""

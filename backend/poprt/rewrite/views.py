@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import fresh_name
 from onnxgraph.weights import LARGE, has_data, read_array
 
-Array = npt.NDArray[Any]
+from popef._tools.arrays import Array
+
 Shape = tuple[int, ...]
 AXES_ARE_INPUTS = 13
 """Opset from which ReduceSum, Squeeze and Unsqueeze take their axes as an input."""

@@ -3,15 +3,14 @@ where they lie, or are streamed."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import without_weights
 from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import read_array
 from simipu.numerics.quarter import QUARTERS
+
+from popef._tools.arrays import Array
 
 MAXIMUM_IR_VERSION = 10
 """Newest version of the ONNX format that the oldest supported ONNX Runtime (1.18) reads. Later
@@ -22,9 +21,7 @@ MIN_CONSTANT_BYTES = 1024
 ONNX Runtime may fold them."""
 
 
-def extract_weights(
-    model: onnx.ModelProto, least_bytes: int
-) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
+def extract_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """Return a copy of the model without its floating-point weights of at least that size, and
     those weights.
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import model_runtime
 import numpy as np
-import numpy.typing as npt
 
 import popef
+from popef._tools.arrays import Array
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class DataDesc:
         return cls(description.name, description.size_in_bytes, shape, description.data_type)
 
     @classmethod
-    def of_weight(cls, name: str, value: npt.NDArray[Any]) -> DataDesc:
+    def of_weight(cls, name: str, value: Array) -> DataDesc:
         """Return the description of a streamed weight."""
         data_type = popef.numpyDTypeToPopefType(value.dtype)
         return cls(name, value.nbytes, list(value.shape), data_type, True)

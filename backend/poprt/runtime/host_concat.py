@@ -11,11 +11,12 @@ from os import PathLike
 import numpy as np
 from model_runtime import ModelRuntimeError, OutputFutureMemory
 
+from popef._tools.arrays import Array
 from poprt._names import sHostConcatRunnerConfig
 from poprt.compile.executable import Executable
 from poprt.runtime.config import LightRunnerConfig
 from poprt.runtime.descriptions import DataDesc
-from poprt.runtime.runners import Array, Arrays, LightRunner
+from poprt.runtime.runners import Arrays, LightRunner
 
 
 @dataclass

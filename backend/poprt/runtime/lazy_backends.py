@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from simipu import CompileError
 
+from popef._tools.arrays import Array
 from poprt.compile.compiler import Compiler, CompilerOptions
 from poprt.frontend.frontends import Model, read_model
 from poprt.runtime import AnyConfig, RuntimeConfig
@@ -19,7 +19,6 @@ from poprt.runtime.runners import Underneath, open_runner
 
 __all__ = ["Backend", "ORTBackend"]
 
-Array = npt.NDArray[Any]
 Info = dict[str, tuple[list[int], np.dtype[Any]]]
 """Shape and type of each tensor, by name."""
 

@@ -26,8 +26,9 @@ from model_runtime.shutdown import endless_wait, stop_at_exit
 from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
+from popef._tools.arrays import Array
 from poprt.runtime.pack_algorithms import PackRunnerConfig
-from poprt.runtime.pack_layout import Array, Group, PackLayout, Sample
+from poprt.runtime.pack_layout import Group, PackLayout, Sample
 
 MAX_GROUPS = 64
 """Maximum number of runs that wait for the device before new requests are blocked, too; it limits

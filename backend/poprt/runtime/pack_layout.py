@@ -8,15 +8,13 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from model_runtime import DataDesc, ModelRuntimeError
 
+from popef._tools.arrays import Array
 from poprt.runtime.pack_algorithms import PACKINGS, PackAlgorithm, PackRunnerConfig, Places
 
-Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 UNPACK_INFO = "unpack_info"
 _log = logging.getLogger("poprt")

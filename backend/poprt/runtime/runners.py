@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, Protocol
+from typing import Protocol
 
 import model_runtime
 import numpy as np
-import numpy.typing as npt
 from model_runtime import OutputFutureMemory, OutputMemory, RequestTracepoint
 from simipu import CompileError
 
 import popef
+from popef._tools.arrays import Array
 from poprt.compile.executable import Executable
 from poprt.runtime.config import LightRunnerConfig, RuntimeConfig
 from poprt.runtime.descriptions import DataDesc
 from poprt.runtime.pack_algorithms import PackRunnerConfig
 from poprt.runtime.pack_flow import PackFlow
 
-Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 AnyConfig = RuntimeConfig | PackRunnerConfig
 

@@ -17,10 +17,11 @@ from simipu import CompileError
 from simipu.libraries import registered_libraries
 from simipu.numerics.lowering import lower
 
+from popef._tools.arrays import Array
 from poprt.compile.compiler import Compiler, CompilerOptions
 from poprt.frontend.frontends import read_model
 from poprt.passes import get_pass
-from poprt.runtime.lazy_backends import Array, Backend, Info
+from poprt.runtime.lazy_backends import Backend, Info
 
 __all__ = ["Session", "get_session"]
 

@@ -13,15 +13,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import Value
+
+from popef._tools.arrays import Array
 
 _MAX_PERIODS = 32
 """Maximum number of periods to try: the most frequent distances between equal nodes with
 weights."""
-
-Array = npt.NDArray[Any]
 
 
 def find_copied_weights(

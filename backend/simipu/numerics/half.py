@@ -6,11 +6,10 @@ times longer for each result below 2**-14, of which a model's weights have many.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from simipu.numerics.rounding import HALF_MAX
 
 _BLOCK = 1 << 15
@@ -28,7 +27,7 @@ _ALIGNED = np.float32(0.5)
 the value there."""
 
 
-def narrow_to_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+def narrow_to_half(values: Array) -> npt.NDArray[np.float16]:
     """Return the nearest halves, ties to even; finite values beyond their range become the largest
     half."""
     if values.dtype != np.float32:
@@ -56,7 +55,7 @@ def _narrow_block(block: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return made
 
 
-def _narrow_plainly(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+def _narrow_plainly(values: Array) -> npt.NDArray[np.float16]:
     """Convert any values with numpy's cast; infinities and NaN stay."""
     bounded = np.where(np.isinf(values), values, np.clip(values, -HALF_MAX, HALF_MAX))
     return bounded.astype(np.float16)

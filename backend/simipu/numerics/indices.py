@@ -11,10 +11,8 @@ either way.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import (
@@ -28,6 +26,7 @@ from onnxgraph import (
     replace_nodes,
 )
 
+from popef._tools.arrays import Array
 from simipu.operators import operator_of
 from simipu.operators.entry import Indexing
 
@@ -90,7 +89,7 @@ def _clamp(chain: Chain, node: onnx.NodeProto, shapes: _Shapes, opset: int) -> s
     return _add_extreme(chain, "Add", _add_extreme(chain, "Sub", indices, last), first)
 
 
-def _known_sizes(node: onnx.NodeProto, shapes: _Shapes) -> npt.NDArray[Any] | None:
+def _known_sizes(node: onnx.NodeProto, shapes: _Shapes) -> Array | None:
     """Return the sizes of the axes that indices select from, if the shapes are known: one, or one
     for each part of a tuple."""
     data, indices = (shapes.get(name) for name in node.input[:2])

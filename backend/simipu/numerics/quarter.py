@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
+
+from popef._tools.arrays import Array
 
 NAN_CODE = 0x80
 _SIGN, _LARGEST_CODE = 0x80, 0x7F
@@ -78,7 +79,7 @@ def decode(codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0)
 
 
 def encode(
-    values: npt.NDArray[Any], quarter: QuarterFormat, scale: int = 0, *, nan_on_overflow: bool = False
+    values: Array, quarter: QuarterFormat, scale: int = 0, *, nan_on_overflow: bool = False
 ) -> npt.NDArray[np.uint8]:
     """Return the codes nearest to `values`, in their shape, ties to the even code.
 

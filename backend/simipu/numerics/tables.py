@@ -40,8 +40,6 @@ MAX_TABLES = 64
 """Maximum number of tables of a graph, 128 KiB and some milliseconds each: further functions are
 computed by their operators."""
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Table:

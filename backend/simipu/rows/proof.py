@@ -25,8 +25,9 @@ from onnxgraph import (
 )
 from onnxgraph.edit import forget_values
 
+from popef._tools.arrays import Array
 from simipu.operators import Operator, operator_of
-from simipu.operators.rules.places import Array, Node, NotIndependent, Rows, Shape
+from simipu.operators.rules.places import Node, NotIndependent, Rows, Shape
 from simipu.streams import Direction, Stream
 
 _DEPENDENCE = "simipu.row_dependence"

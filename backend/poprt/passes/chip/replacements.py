@@ -11,9 +11,10 @@ import onnx
 from onnxgraph import attribute, iter_nodes
 from onnxgraph.weights import change_values, register_change
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.node_rules import NodeRule, Replacement, View
-from poprt.rewrite.views import AXES_ARE_INPUTS, Array
+from poprt.rewrite.views import AXES_ARE_INPUTS
 
 _HALF = np.finfo(np.float16)
 _SIX = 6

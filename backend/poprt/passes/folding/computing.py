@@ -20,8 +20,8 @@ from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import LARGE_BYTES, inline, read_array
 from simipu import CompileError
 
+from popef._tools.arrays import Array
 from popef._tools.child import run_python
-from poprt.rewrite.views import Array
 
 TIMEOUT_SECONDS = 1_800
 PLAIN_TYPES = frozenset(

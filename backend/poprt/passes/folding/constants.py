@@ -34,13 +34,13 @@ from simipu.demand import measure
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import find_operator, names_where
 
+from popef._tools.arrays import Array
 from poprt.passes.folding.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
 from poprt.passes.folding.elimination import EliminateNopIf
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.branches import raise_for_branch
 from poprt.rewrite.origins import OF_SHAPES
 from poprt.rewrite.scopes import Model, Scope, constant_of
-from poprt.rewrite.views import Array
 
 _MAX_ROUNDS = 64
 """Maximum number of rounds. Computed values may give shapes that make more nodes constant; a known

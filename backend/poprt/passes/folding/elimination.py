@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
@@ -33,6 +32,7 @@ from onnxgraph.weights import has_data
 from simipu.computed import ORT_ERRORS
 from simipu.operators import find_operator
 
+from popef._tools.arrays import Array
 from poprt.passes.folding.duplicates import RemoveDuplicatedInitializer
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.origins import OF_SHAPES
@@ -127,7 +127,7 @@ class _Known:
         for node in graph.node:
             self.makers.update((name, (len(self.makers), node)) for name in node.output)
 
-    def value(self, name: str) -> npt.NDArray[Any] | None:
+    def value(self, name: str) -> Array | None:
         """Return the value of a condition, or None if it depends on more than constants and
         shapes."""
         nodes: dict[int, onnx.NodeProto] = {}
@@ -151,7 +151,7 @@ class _Known:
 
     def _compute(
         self, name: str, nodes: list[onnx.NodeProto], constants: list[TensorProto], sized: set[str]
-    ) -> npt.NDArray[Any] | None:
+    ) -> Array | None:
         inputs = [
             helper.make_tensor_value_info(each, TensorProto.FLOAT, self.shapes[each])
             for each in sorted(sized)

@@ -12,9 +12,9 @@ from onnxgraph import iter_graphs, replace_nodes
 from onnxgraph.edit import drop_initializers
 from onnxgraph.weights import has_data, read_array
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.scopes import Model
-from poprt.rewrite.views import Array
 
 _MIN_BYTES = 1024
 """Minimum size of an initializer for which a node pays off. Float tensors for axes, shapes or

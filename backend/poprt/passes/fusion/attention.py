@@ -14,9 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph.weights import has_data, read_array
 from simipu.computed import ORT_ERRORS
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import register
 from poprt.rewrite.patterns import PatternPass, Scope, is_movable, is_operator, join_weights
-from poprt.rewrite.views import Array, Shape
+from poprt.rewrite.views import Shape
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _VIEWS = ("Identity", "Reshape", "Transpose")

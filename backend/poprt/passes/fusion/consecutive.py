@@ -14,10 +14,11 @@ from onnx import TensorProto, helper
 from onnxgraph import attribute, find_inputs
 from onnxgraph.edit import set_attribute
 
+from popef._tools.arrays import Array
 from poprt.passes.folding.nops import keeps_shape, permutation
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.scopes import Scope, ScopedPass
-from poprt.rewrite.views import AXES_ARE_INPUTS, Array
+from poprt.rewrite.views import AXES_ARE_INPUTS
 
 _ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")
 _COMMUTING = ("Add", "Mul")

@@ -13,9 +13,10 @@ from simipu import CompileError
 from simipu.operators import operator_of
 from simipu.operators.rules import computing
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.patterns import Making, PatternPass, Scope, is_operator
-from poprt.rewrite.views import Array, Shape
+from poprt.rewrite.views import Shape
 
 _COUNT = 4
 _MAX_NODES = 256

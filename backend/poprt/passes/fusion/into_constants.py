@@ -13,9 +13,9 @@ from onnxgraph.weights import has_data, read_array
 from simipu.operators import names_where
 from simipu.operators.rules import computing as rows
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.scopes import Scope, ScopedPass
-from poprt.rewrite.views import Array
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _MATRIX = 2

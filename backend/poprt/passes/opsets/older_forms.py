@@ -16,9 +16,10 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute
 
+from popef._tools.arrays import Array
 from poprt.rewrite.node_rules import Replacement, View
 from poprt.rewrite.small_values import find_value
-from poprt.rewrite.views import AXES_ARE_INPUTS, Array, Shape
+from poprt.rewrite.views import AXES_ARE_INPUTS, Shape
 
 REDUCTIONS_TAKE_AXES = 18
 """Opset from which the other reductions take their axes as an input, too."""

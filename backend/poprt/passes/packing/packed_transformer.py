@@ -19,12 +19,13 @@ from onnxgraph.edit import forget_values, replace_nodes, set_shape
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
 
+from popef._tools.arrays import Array
 from poprt.passes.fusion.masks import find_mask_inputs
 from poprt.passes.packing.token_rules import BOTH, LEADING, PLAIN, Ask, Labels, Mixed, Sizes, follow
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.path_patterns import PatternMatcher
 from poprt.rewrite.patterns import Making, Names, declare_chip
-from poprt.rewrite.views import Array, GraphView, constants_of, types_of
+from poprt.rewrite.views import GraphView, constants_of, types_of
 
 LENGTHS = "unpack_info"
 """Input with the lengths of the samples; published runners know this name."""

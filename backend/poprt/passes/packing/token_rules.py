@@ -20,7 +20,8 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu.operators import operator_of
 from simipu.operators.rules import computing
 
-from poprt.rewrite.views import AXES_ARE_INPUTS, Array, GraphView, Shape
+from popef._tools.arrays import Array
+from poprt.rewrite.views import AXES_ARE_INPUTS, GraphView, Shape
 
 PLAIN, SAMPLES, TOKENS, BOTH = "", "samples", "tokens", "both"
 Labels = tuple[str, ...]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnxgraph import find_inputs, graph_values, infer_shapes
 from onnxgraph.weights import has_data
@@ -21,6 +20,7 @@ from simipu.errors import DeviceLostError, LoadTimeoutError
 from simipu.numerics import Numerics
 from simipu.operators import find_operator
 
+from popef._tools.arrays import Array
 from poprt.calibration.comparison import Comparer, find_classes
 from poprt.calibration.divergence import iter_chunks
 from poprt.calibration.errors import cos_dist
@@ -32,8 +32,6 @@ from poprt.passes.interface.surgery import AddCheckpoints, RemoveInitializerFrom
 from poprt.passes.shapes.inputs import FixInputs
 from poprt.rewrite.base import ImmutablePass, Stage, register
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
-
-Array = npt.NDArray[Any]
 
 LOG_NAME = "precision_compare.log"
 """File with the comparison of layers; the real tool's name."""

@@ -35,9 +35,10 @@ from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import operator_of
 
+from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
 
-_Array = npt.NDArray[Any]
+_Array = Array
 
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
 _SCALES = range(-32, 32)
@@ -45,7 +46,7 @@ _SCALES = range(-32, 32)
 
 
 @register_change("quarter")
-def narrow_to_quarter(values: npt.NDArray[Any], data_type: int, scale: int) -> npt.NDArray[np.uint8]:
+def narrow_to_quarter(values: Array, data_type: int, scale: int) -> npt.NDArray[np.uint8]:
     """Return the codes of the nearest 8-bit floats of an ONNX type, at a scale."""
     return encode(values, QUARTERS[data_type], scale).astype(np.uint8)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Collection, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +36,7 @@ from simipu.numerics.half import narrow_to_half
 from simipu.operators import CHIP_DOMAIN
 from simipu.operators.chip import TYPED
 
+from popef._tools.arrays import Array
 from poprt.passes.interface.initializers import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing
 from poprt.rewrite.base import Pass, Stage, register
@@ -51,8 +51,6 @@ names."""
 MIN_CONSTANT = 1e-7
 """Magnitude to which tiny constants are raised, from the real tool's log. Halves below 3e-8 are
 zeros."""
-
-Array = npt.NDArray[Any]
 
 
 @register_change("single")

@@ -31,6 +31,7 @@ from onnxgraph.edit import forget_values
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import change_values, has_data, read_array, register_change
 
+from popef._tools.arrays import Array
 from poprt.passes.interface.initializers import hold_as_tensor
 from poprt.rewrite.base import Pass, Stage, register
 
@@ -53,7 +54,7 @@ _LOOP_LIMIT = 0
 
 
 @register_change("int32")
-def narrow_to_int32(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+def narrow_to_int32(values: Array) -> npt.NDArray[np.int32]:
     """Return the same integers; those beyond the range of 32 bits become its minimum or maximum."""
     return np.clip(values, _ENDS.min, _ENDS.max).astype(np.int32)
 

@@ -20,16 +20,15 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import find_makers, graph_values, iter_bodies
 from onnxgraph.nodes import find_users
 from onnxgraph.weights import has_data, is_outlined, read_array
 
+from popef._tools.arrays import Array
 from poprt.passes.interface.initializers import read_constant
 
 MANY = 1024
@@ -132,7 +131,7 @@ class _Look:
     def _is_mask(self, name: str) -> bool:
         return self._holds(name, lambda values: float(np.max(np.abs(values))) >= LARGE)
 
-    def _holds(self, name: str, is_so: Callable[[npt.NDArray[Any]], bool]) -> bool:
+    def _holds(self, name: str, is_so: Callable[[Array], bool]) -> bool:
         """Return whether a tensor is a constant of numbers that fulfils a condition. Outlined
         constants are weights, and do not count."""
         tensor = self._constants.get(name)

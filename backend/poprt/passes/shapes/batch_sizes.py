@@ -17,9 +17,9 @@ from onnxgraph import GraphError, graph_values, infer_shapes, iter_bodies
 from simipu import CompileError
 from simipu.operators import operator_of
 
+from popef._tools.arrays import Array
 from poprt.passes.folding.computing import compute
 from poprt.rewrite.origins import OF_SHAPES
-from poprt.rewrite.views import Array
 
 _LARGER = "/larger_batch"
 """Suffix of the names of tensors for a larger batch."""

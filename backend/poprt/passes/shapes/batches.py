@@ -37,11 +37,12 @@ from simipu import CompileError
 from simipu.operators.rules.places import NotIndependent, Rows
 from simipu.rows import take_rows
 
+from popef._tools.arrays import Array
 from poprt.frontend.streams import make_streams
 from poprt.passes.interface.surgery import MINIMUM_IR_VERSION
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node
-from poprt.rewrite.views import Array, Shape
+from poprt.rewrite.views import Shape
 
 _PRIMES = tuple(n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1)))
 """Candidate primes, the smallest first: constants are repeated as many times to infer shapes."""

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
@@ -28,6 +27,7 @@ from onnxgraph.edit import forget_values, set_attribute
 from simipu import CompileError
 from simipu.rows import note_dependence
 
+from popef._tools.arrays import Array
 from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
 from poprt.passes.shapes.inference import infer_shapes as declare_shapes
 from poprt.rewrite.base import Pass, Stage, register
@@ -344,7 +344,7 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
     return size
 
 
-def _parse(value: onnx.ValueInfoProto, given: Any) -> npt.NDArray[Any]:
+def _parse(value: onnx.ValueInfoProto, given: Any) -> Array:
     """Return the given values in the input's type. Raise CompileError if they do not fit into
     it."""
     element = value.type.tensor_type.elem_type
@@ -382,9 +382,7 @@ def _read(value: onnx.ValueInfoProto, word: str, dtype: np.dtype[Any], given: st
     return number
 
 
-def _shape(
-    value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, wanted: Sequence[int] | None
-) -> npt.NDArray[Any]:
+def _shape(value: onnx.ValueInfoProto, array: Array, given: Any, wanted: Sequence[int] | None) -> Array:
     """Return the values in the input's shape, of which one dimension may be variable."""
     if not value.type.tensor_type.HasField("shape"):
         return array if wanted is None else _fit(value, array, given, list(wanted))
@@ -400,9 +398,7 @@ def _shape(
     return _fit(value, array, given, dims)
 
 
-def _fit(
-    value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: list[int]
-) -> npt.NDArray[Any]:
+def _fit(value: onnx.ValueInfoProto, array: Array, given: Any, dims: list[int]) -> Array:
     known = math.prod(dim for dim in dims if dim >= 0)
     # A single number is not repeated to fill a larger shape: where two are needed, one was
     # forgotten.

@@ -25,14 +25,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.splits import find_rounds, find_splits
 from simipu.target import HALF_BYTES, Target
-
-Array = npt.NDArray[Any]
 
 FEWER_UNITS = 8
 """Smaller number of AMP units that poplin also tries if a chip has more (ConvVertexType.cpp): fewer

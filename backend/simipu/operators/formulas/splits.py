@@ -7,11 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from simipu.target import Target
-
-Array = npt.NDArray[Any]
 
 _MAX_ROUNDS = 8
 """Maximum number of groups of a tile, relative to the minimum; more were never better."""

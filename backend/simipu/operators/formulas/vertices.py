@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from popef._tools.arrays import Array
 from simipu.target import HALF_BYTES
-
-Array = npt.NDArray[Any]
 
 PIPELINE_DEPTH = 3
 """Number of rows that the AMP units process at a time: fewer rows are not streamed but pushed

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import helper
 from onnxgraph import Chain, attribute
 
+from popef._tools.arrays import Array
+
 Shape = tuple[int, ...]
-Array = npt.NDArray[Any]
 
 
 class NotIndependent(Exception):
