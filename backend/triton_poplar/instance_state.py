@@ -28,9 +28,10 @@ from triton_poplar.statistics import Histogram, Statistics
 
 PART_SECONDS = 0.1
 """Duration of the part of a long call that is answered before the rest is computed."""
-CANCELLED = "the client cancelled it while it waited"
+CANCELLED = "the client cancelled the request while it waited"
 OVERLOADED = (
-    "is overloaded: the request was refused with all that waited, for answers came too late; try again"
+    "is overloaded: responses came too late, so the backend rejected this request and all "
+    "other waiting requests; try again later"
 )
 
 
@@ -243,8 +244,8 @@ class ModelInstanceState:
 
     def _report_drain(self, refused: int) -> None:
         self._drains.warn(
-            f"overload: refused {refused} requests that waited, for answers came after their clients' "
-            "deadlines; offer less, add servers, or see drain_backlog"
+            f"overload: rejected {refused} waiting requests because responses came after the "
+            "clients' deadlines; reduce the load, add servers, or see drain_backlog"
         )
 
     def _accepts(self, request: Request) -> bool:

@@ -90,15 +90,16 @@ class ModelState:
         """Check that config.pbtxt and the PopEF file agree (ValidateModelConfig of the guide)."""
         if self.config.get("model_transaction_policy", {}).get("decoupled"):
             raise ModelConfigError(
-                f"model {self.name!r}: config.pbtxt says decoupled: true, but every request has exactly one "
-                "answer; leave model_transaction_policy out"
+                f"model {self.name!r}: config.pbtxt sets decoupled: true, but every request has "
+                "exactly one response; remove model_transaction_policy"
             )
         batch = self.total_batch_size if self.holds_batch else 0
         for entry in self.config.get("input", []):
             if self._friendly_frozen.get(entry["name"]):
                 raise ModelConfigError(
-                    f"config.pbtxt has input {entry['name']!r}, whose data the PopEF files hold (anchor "
-                    f"{self._friendly_frozen[entry['name']]!r}): no request brings it; leave it out"
+                    f"config.pbtxt lists input {entry['name']!r}, but the PopEF files contain "
+                    f"its data (anchor {self._friendly_frozen[entry['name']]!r}), so no request "
+                    "can set it; remove the input"
                 )
         check_config_tensors("input", self.config.get("input", []), self.inputs, batch, self.wraps_rows)
         check_config_tensors("output", self.config.get("output", []), self.outputs, batch, self.wraps_rows)
@@ -164,9 +165,10 @@ class ModelState:
         seconds = multiplier * self.parameters.execute_delay_ms / 1000
         if seconds > MAX_DELAY_SECONDS:
             raise ModelConfigError(
-                f"model {self.name!r}: parameters execute_delay_ms and instance_wise_delay_multiplier: "
-                f"expected a wait of at most {MAX_DELAY_SECONDS} s for each instance, found {seconds:g} s "
-                f"for instance {instance_id}; lower one"
+                f"model {self.name!r}: parameters execute_delay_ms and "
+                "instance_wise_delay_multiplier: expected a delay of at most "
+                f"{MAX_DELAY_SECONDS} s for each instance, found {seconds:g} s for instance "
+                f"{instance_id}; reduce one of them"
             )
         return seconds
 
@@ -188,8 +190,8 @@ class ModelState:
         outputs = model.user_anchors(popef.TensorType.OUTPUT)
         if not outputs:
             raise ModelConfigError(
-                f"{self.executable_files[0]} has no output anchors for its main program; a served model "
-                "needs at least one"
+                f"{self.executable_files[0]} has no output anchors for its main program; a "
+                "served model requires at least one"
             )
         fixed = model.frozen_inputs()
         frozen = [anchor for anchor in metadata.anchors() if anchor.name() in fixed]

@@ -97,7 +97,7 @@ def parse_flag(text: str) -> bool:
 def parse_text(text: str) -> str:
     """Check a name that must be printable, and return it."""
     if find_name_fault(text.strip()):
-        raise ValueError(f"a name of 1 to {MAX_NAME_CHARACTERS} characters, none of them a control character")
+        raise ValueError(f"a name of 1 to {MAX_NAME_CHARACTERS} characters without control characters")
     return text
 
 
@@ -108,8 +108,8 @@ def parse_paths(text: str) -> str:
         len(os.fsencode(path)) > MAX_PATH_BYTES or not path.isprintable() for path in text.split(",")
     ):
         raise ValueError(
-            f"a path, or several with commas between, of at most {MAX_PATH_BYTES} bytes each and without "
-            "control characters"
+            f"a path, or several paths separated by commas, each of at most {MAX_PATH_BYTES} "
+            "bytes and without control characters"
         )
     return text
 
@@ -123,8 +123,8 @@ def parse_buckets(text: str) -> tuple[float, ...]:
     ascend = all(low < high for low, high in zip((0.0, *bounds), bounds, strict=False))
     if not ascend or not 0 < len(bounds) <= MAX_BUCKETS or not bounds[-1] <= MAX_BUCKET_SECONDS:
         raise ValueError(
-            f"1 to {MAX_BUCKETS} ascending numbers of seconds over 0 and up to {MAX_BUCKET_SECONDS}, with "
-            "commas between"
+            f"1 to {MAX_BUCKETS} ascending numbers of seconds above 0 and up to "
+            f"{MAX_BUCKET_SECONDS}, separated by commas"
         )
     return bounds
 
@@ -135,7 +135,7 @@ def parse_libraries(text: str) -> str:
     for each in text.split(","):
         domain, _, path = each.strip().partition("=")
         if not domain or not path.startswith("/") or not path.isprintable():
-            raise ValueError("DOMAIN=/path/of/library.so, or several with commas between")
+            raise ValueError("DOMAIN=/path/of/library.so, or several of them separated by commas")
     return text
 
 
@@ -185,107 +185,112 @@ PARAMETERS = (
         "path",
         "",
         parse_paths,
-        "PopEF file of the executable, or several with commas between; not set: `executable.popef` in the "
-        "model's folder",
+        "PopEF file of the executable, or several files separated by commas; default: "
+        "`executable.popef` in the model's folder",
     ),
     Parameter(
         "weights_path",
         "path",
         "",
         parse_paths,
-        "PopEF file of the weights, or several; not set: `weights.popef`, if there",
+        "PopEF file of the weights, or several files separated by commas; default: "
+        "`weights.popef`, if it exists",
     ),
     Parameter(
         "name_map_file_path",
         "path",
         "",
         parse_paths,
-        "JSON file of friendly names; not set: `name_map.json`, if there",
+        "JSON file of friendly names; default: `name_map.json`, if it exists",
     ),
     Parameter(
         "check_package_hash",
         "flag",
         True,
         parse_flag,
-        "refuse an executable that another generation of this software compiled",
+        "reject an executable that an incompatible version of this software compiled",
     ),
     Parameter(
         "synchronous_execution",
         "flag",
         False,
         parse_flag,
-        "block until all requests of a call are answered; faster, and the only mode in which Triton's own "
-        "statistics are right",
+        "block until all requests of a call are answered; faster, and the only mode in which "
+        "Triton's own statistics are correct",
     ),
     _number(
         "timeout_ns",
         "ns",
         500_000,
         (0, 2**63 - 1),
-        "how long an incomplete batch waits for more rows after the last one came; 0: for ever. In "
-        "synchronous mode none can come, so it never waits. The default is what the guide's example and "
-        "all public configurations say",
+        "how long an incomplete batch waits for more rows after its last row arrived; 0: no "
+        "limit. In synchronous mode a batch never waits. The default is the value of the "
+        "guide's example and of all public configurations",
     ),
     _number(
         "execute_delay_ms",
         "ms",
         0,
         (0, 1000 * MAX_DELAY_SECONDS),
-        "for tests: wait before processing the requests of a call",
+        "for tests: delay before the requests of a call are processed",
     ),
     _number(
         "instance_wise_delay_multiplier",
         "count",
         0,
         (0, 1_000_000),
-        "for tests: the wait is max(multiplier * instance id, 1) times that, at most a day",
+        "for tests: the delay of an instance is `execute_delay_ms` times max(multiplier * "
+        "instance id, 1), at most one day",
     ),
     _number(
-        "creation_delay_sec", "s", 0, (0, MAX_DELAY_SECONDS), "for tests: wait before an instance is created"
+        "creation_delay_sec", "s", 0, (0, MAX_DELAY_SECONDS), "for tests: delay before an instance is created"
     ),
     Parameter(
         "executable_name",
         "name",
         "",
         parse_text,
-        "which executable, where the files hold several; not set: the one called like the model, or the "
-        "only one",
+        "name of the executable, if the files contain several; default: the one with the "
+        "model's name, or the only one",
     ),
     Parameter(
         "sim_graph_path",
         "path",
         "",
         parse_paths,
-        "ONNX graph that a real executable was compiled from: it is simulated in the executable's place",
+        "ONNX graph that a real executable was compiled from; the backend simulates this "
+        "graph instead of the executable",
     ),
     Parameter(
         "sim_timing",
         "fast, paced",
         "fast",
         one_of("fast", "paced"),
-        "paced: no row leaves before its modelled time on IPU and host link has passed",
+        "fast: return rows as soon as they are computed; paced: return rows only after "
+        "their modelled time on IPU and host link",
     ),
     _number(
         "sim_threads",
         "count",
         0,
         (0, 1024),
-        "CPU threads per instance; 0: the machine's cores shared out among the instances",
+        "CPU threads per instance; 0: the machine's cores are divided among the instances",
     ),
     _number(
         "sim_memory_mib",
         "MiB",
         0,
         (0, 1 << 24),
-        "memory that the values of a run, or of a load, may take, weights left out; 0: what the machine or "
-        "the container has. Under ONNX Runtime before 1.23 the first model loaded in a process decides",
+        "memory limit for the values of a run or a load, without weights; 0: the memory of the "
+        "machine or the container. With ONNX Runtime before 1.23, the first model loaded in a "
+        "process sets the limit",
     ),
     _number(
         "sim_load_sec",
         "s",
         300,
         (1, 86_400),
-        "how long the model may take to get ready; a run's limit is `target.hostSyncTimeout` of "
+        "time limit of a model load; the limit of a run is `target.hostSyncTimeout` of "
         "`POPLAR_RUNTIME_OPTIONS`",
     ),
     Parameter(
@@ -293,65 +298,70 @@ PARAMETERS = (
         "flag",
         True,
         parse_flag,
-        "load files that are not known first in a child process, within `sim_load_sec` and `sim_memory_mib`; "
-        "false: for files that are trusted. What loaded once is known by its digest",
+        "load unknown files in a child process first, within `sim_load_sec` and "
+        "`sim_memory_mib`; false: for trusted files. A file that was loaded before is known by "
+        "its digest",
     ),
     Parameter(
         "sim_isolation",
         "none, process",
         "none",
         one_of("none", "process"),
-        "process: compute in a confined child process ([sandbox](operations.md#models-of-strangers)); when "
-        "it dies, its batch gets UNAVAILABLE and a new one takes its place",
+        "process: compute in a sandboxed child process "
+        "([sandbox](operations.md#untrusted-models)). If the child dies, its batch fails with "
+        "UNAVAILABLE and a new child replaces it",
     ),
     Parameter(
         "sim_prepack",
         "flag",
         True,
         parse_flag,
-        "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all instances "
-        "share the mapped file, 8-bit weights stay a byte each",
+        "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all "
+        "instances share the mapped file, and 8-bit weights stay one byte each",
     ),
     Parameter(
         "sim_numerics",
         "exact, fast",
         "exact",
         one_of("exact", "fast"),
-        "exact: half and fp8 are rounded as on the chip; fast: fp32 between operators, so answers are not "
-        "the chip's",
+        "exact: half and fp8 are rounded as on the chip; fast: operators compute in fp32, so "
+        "answers differ from the chip's",
     ),
     Parameter(
         "sim_index_check",
         "error, clamp",
         "error",
         one_of("error", "clamp"),
-        "what an index outside of its table does that is computed at run time (Gather, GatherElements, "
-        "GatherND): error ends the run, clamp takes the nearest element, for the chip raises nothing. The "
-        "runners of `poprt.runtime` clamp. Indices of Scatters end the run either way",
+        "what happens if an index computed at run time is out of range (Gather, GatherElements, "
+        "GatherND): error fails the run; clamp uses the nearest element, because the chip "
+        "raises no error. The runners of `poprt.runtime` default to clamp. An out-of-range "
+        "Scatter index always fails the run",
     ),
     Parameter(
         "sim_custom_ops",
         "DOMAIN=path",
         "",
         parse_libraries,
-        "custom-operator library of ONNX Runtime with the domain of its operators, or several with commas "
-        "between; absolute paths. It is code that runs with the server's rights",
+        "custom-operator library of ONNX Runtime and the domain of its operators, or several "
+        "separated by commas; absolute paths only. The library's code runs with the server's "
+        "permissions",
     ),
     Parameter(
         "join_dependent_rows",
         "flag",
         False,
         parse_flag,
-        "join and split requests as the real backend does also where the rows of a batch are not proven to "
-        "be independent: answers may then depend on other clients' rows",
+        "join and split requests like the real backend, even if the rows of a batch are not "
+        "proven to be independent; answers can then depend on other clients' rows",
     ),
     Parameter(
         "drain_backlog",
         "flag",
         True,
         parse_flag,
-        "under overload, when runs are computed for clients that have cancelled or timed out meanwhile, "
-        "refuse what waits as UNAVAILABLE, so that later requests are answered in time",
+        "under overload, if clients cancel or time out before their requests are computed, "
+        "reject all waiting requests with UNAVAILABLE, so that later requests are answered in "
+        "time",
     ),
     Parameter(
         "latency_buckets",
@@ -359,7 +369,7 @@ PARAMETERS = (
         DEFAULT_BUCKETS,
         parse_buckets,
         "upper bounds of the buckets of the histograms `poplar_request_seconds` and "
-        "`poplar_request_queue_seconds`, with commas between",
+        "`poplar_request_queue_seconds`, separated by commas",
     ),
 )
 
@@ -369,29 +379,30 @@ BACKEND_OPTIONS = (
         "flag",
         True,
         parse_flag,
-        "simulate, there being no IPU; false: models fail to load, as with the real backend on a machine "
-        "without IPUs",
+        "simulate if the machine has no IPU; false: models fail to load, like the real backend "
+        "on a machine without IPUs",
     ),
     _number(
         "sim_num_IPUs",
         "count",
         None,
         (1, 65_536),
-        "IPUs that the simulated machine has; not set: as many as needed",
+        "number of IPUs of the simulated machine; default: as many as required",
     ),
     _number(
         "sim_tiles_per_IPU",
         "count",
         None,
         (1, 1472),
-        "tiles of each; not set: as the executable was compiled for",
+        "tiles of each IPU; default: the number that the executable was compiled for",
     ),
     Parameter(
         "sim_ipu_version",
         "1, 2, 21, name",
         None,
         parse_ipu_version,
-        "their version, or the chip (c600, mk2, bow, ...); not set: as the executable was compiled for",
+        "IPU version, or chip name (c600, mk2, bow, ...); default: the version that the "
+        "executable was compiled for",
     ),
 )
 
@@ -436,7 +447,7 @@ def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
     near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
     if near:
         raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?")
-    _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
+    _log.warning("%s %s is unknown; known are %s", owner, _quote(name), ", ".join(known))
 
 
 def _quote(text: str | None) -> str:

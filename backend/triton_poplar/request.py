@@ -78,7 +78,7 @@ class Request:
         if self.error is None and time.perf_counter_ns() > self.expires_ns:
             seconds = (self.expires_ns - self.arrived_ns) / 1e9
             text = f"model {self._state.name!r}: the request waited longer than its timeout of {seconds:g} s"
-            self.fail(RequestError(f"{text}; try again, or allow more", "UNAVAILABLE"), "expired")
+            self.fail(RequestError(f"{text}; try again, or use a longer timeout", "UNAVAILABLE"), "expired")
         return self.error is not None
 
     def start_compute_timer(self) -> None:
@@ -129,8 +129,8 @@ class Request:
         if inputs.keys() != state.inputs.keys():
             missing = sorted(state.inputs.keys() - inputs.keys())
             extra = sorted(inputs.keys() - state.inputs.keys())
-            what = f"lacks input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
-            raise RequestError(f"the request {what}; model {state.name!r} takes {', '.join(state.inputs)}")
+            what = f"has no input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
+            raise RequestError(f"the request {what}; model {state.name!r} expects {', '.join(state.inputs)}")
         if not state.inputs:
             self.batch_size = 1
         for name, tensor in state.inputs.items():
@@ -150,12 +150,12 @@ class Request:
         for name in requested:
             if name not in state.outputs:
                 raise RequestError(
-                    f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}"
+                    f"output {name!r} is unknown; model {state.name!r} has {', '.join(state.outputs)}"
                 )
         if requested and not any(map(self.wants, requested)):
             raise RequestError(
-                f"the request asks for outputs of other models than its inputs are of; it can have "
-                f"{', '.join(self._of_model or ())}"
+                "the request contains inputs of one model and asks for outputs of another; "
+                f"available outputs are {', '.join(self._of_model or ())}"
             )
 
     def _complete(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -31,8 +31,9 @@ def open_session(state: ModelState) -> Session:
     parameters, options = state.parameters, state.backend.options
     if not options.use_sim_if_no_hw:
         raise ModelConfigError(
-            f"model {state.name!r}: No IPU can be attached: this machine has none, and the backend option "
-            "use_sim_if_no_hw is off; leave it out or set it to true to simulate"
+            f"model {state.name!r}: No IPU can be attached: this machine has none, and the "
+            "backend option use_sim_if_no_hw is false; remove the option or set it to true to "
+            "use the simulated IPU"
         )
     model = state.load_model()
     executable = _find_executable(state, model)
@@ -84,15 +85,17 @@ def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
     if not session.row_dependence or not state.max_batch_size:
         return
     told = (
-        "each request runs alone, padded with zeros, and one of more rows is refused"
+        "each request runs alone, padded with zeros, and a request with more rows is rejected"
         if session.runs_alone
-        else "join_dependent_rows has rows of several requests share a batch, so that answers may "
-        "depend on other clients'"
+        else (
+            "join_dependent_rows puts rows of several requests into one batch, so answers can "
+            "depend on other clients' rows"
+        )
     )
     _log.warning(
-        "model %r has max_batch_size %d, but the rows of its compiled batch of %d are not proven to be "
-        "independent (%s): %s. max_batch_size 0 with the whole shape in dims, or a model compiled for "
-        "batch 1, avoids that",
+        "model %r has max_batch_size %d, but the rows of its compiled batch of %d are not "
+        "proven to be independent (%s): %s. To avoid this, set max_batch_size to 0 and the "
+        "whole shape in dims, or compile the model for batch 1",
         state.name,
         state.max_batch_size,
         session.batch_size,
@@ -115,7 +118,8 @@ def _find_executable(state: ModelState, model: popef.Model) -> SimulatedExecutab
     flow = model.metadata.programFlow()
     if len(flow.main()) != 1:
         raise ModelConfigError(
-            f"model {state.name!r} has {len(flow.main())} main programs; sim_graph_path stands in for one"
+            f"model {state.name!r} has {len(flow.main())} main programs, expected 1; "
+            "sim_graph_path can replace only one"
         )
     return _adopt(state, state.graph_file, model)
 
@@ -168,11 +172,13 @@ def _check_machine(state: ModelState, executable: SimulatedExecutable) -> None:
     ):
         if asked[name] not in (None, compiled):
             raise ModelConfigError(
-                f"model {state.name!r}: backend option {name} is {asked[name]}, but the executable was "
-                f"compiled for {compiled}; compile it for that machine, or leave the option out"
+                f"model {state.name!r}: backend option {name} is {asked[name]}, but the "
+                f"executable was compiled for {compiled}; compile it for that machine, or remove "
+                "the option"
             )
     if options.sim_num_IPUs is not None and options.sim_num_IPUs < target.num_ipus:
         raise ModelConfigError(
-            f"model {state.name!r}: backend option sim_num_IPUs is {options.sim_num_IPUs}, but the "
-            f"executable was compiled for {target.num_ipus}; compile it for fewer, or raise the option"
+            f"model {state.name!r}: backend option sim_num_IPUs is {options.sim_num_IPUs}, but "
+            f"the executable was compiled for {target.num_ipus}; compile it for fewer IPUs, or "
+            "raise the option"
         )

@@ -110,40 +110,42 @@ METRICS = (
     Metric("poplar_rows_total", "Rows computed", lambda s: s.rows),
     Metric(
         "poplar_padded_rows_total",
-        "Rows of the compiled batches that held no request's row",
+        "Rows of the compiled batches that contained no row of a request",
         lambda s: s.batches * s.capacity - s.rows,
     ),
     Metric("poplar_flushes_total", "Runs with an incomplete batch", lambda s: s.flushes),
-    Metric("poplar_queue_rows", "Rows waiting for a run now", lambda s: s.queue_depth, is_counter=False),
+    Metric("poplar_queue_rows", "Rows that wait for a run now", lambda s: s.queue_depth, is_counter=False),
     Metric(
         "poplar_queue_wait_seconds_total",
-        "Time that requests waited in the backend's queues for the first of their rows to be read",
+        "Time that requests waited in the backend's queues until their first row was read",
         lambda s: s.queue_wait_ns / 1e9,
     ),
-    Metric("poplar_compute_seconds_total", "Time that runs took on the CPU", lambda s: s.compute_ns / 1e9),
+    Metric(
+        "poplar_compute_seconds_total", "Wall-clock time of the runs on the CPU", lambda s: s.compute_ns / 1e9
+    ),
     Metric(
         "poplar_execution_seconds_total",
-        "Time from the arrival of each call's requests at the backend to the last of their answers",
+        "Time from the arrival of each call's requests at the backend to the last of their responses",
         lambda s: s.execution_ns / 1e9,
     ),
     Metric(
         "poplar_ipu_cycles_total",
-        "Modelled cycles that the IPU would have taken",
+        "Modelled IPU cycles",
         lambda s: s.ipu_cycles,
     ),
     Metric(
         "poplar_ipu_seconds_total",
-        "Modelled time that the IPU would have taken",
+        "Modelled IPU time",
         lambda s: s.ipu_seconds,
     ),
     Metric(
         "poplar_modelled_seconds_total",
-        "Modelled time that the IPU and the host's transfers would have taken, as `sim_timing` paced has it",
+        "Modelled time of the IPU and the host transfers, as used by `sim_timing` paced",
         lambda s: s.ipu_modelled_seconds,
     ),
     Metric(
         "poplar_late_batches_total",
-        "Runs whose rows the CPU had computed only after their modelled end; 0 unless `sim_timing` is paced",
+        "Runs whose rows the CPU computed only after their modelled end; 0 unless `sim_timing` is paced",
         lambda s: s.late_batches,
     ),
 )
@@ -167,19 +169,19 @@ class HistogramMetric:
 HISTOGRAMS = (
     HistogramMetric(
         "poplar_request_seconds",
-        "Time from a request's arrival at the backend to its answer, of requests answered with results",
+        "Time from a request's arrival at the backend to its response, for requests answered with results",
         lambda s: s.latency,
     ),
     HistogramMetric(
         "poplar_request_queue_seconds",
-        "Time that a request waited in the backend for its run, or to be refused",
+        "Time that a request waited in the backend until its run, or until it was rejected",
         lambda s: s.waiting,
     ),
 )
-LOAD = ("poplar_load_seconds", "Time that the instance took to load")
+LOAD = ("poplar_load_seconds", "Load time of the instance")
 BUILD_INFO = (
     "poplar_build_info",
-    "Always 1; label version: of this software, onnxruntime and python: of these",
+    "Always 1; labels: version of this software, versions of onnxruntime and python",
 )
 
 

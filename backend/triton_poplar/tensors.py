@@ -66,16 +66,14 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise ModelConfigError(
-            f"name map {file} names anchor {unknown[0]!r}, which the PopEF file does not have; it has "
-            f"{', '.join(names)}"
+            f"name map {file}: anchor {unknown[0]!r} does not exist in the PopEF file; its "
+            f"anchors are {', '.join(names)}"
         )
     names.update(given)
     owners: dict[str, str] = {}
     for anchor, friendly in names.items():
         if fault := find_name_fault(friendly):
-            raise ModelConfigError(
-                f"the name of anchor {anchor!r}: {fault}; name_map.json can give it another"
-            )
+            raise ModelConfigError(f"the name of anchor {anchor!r}: {fault}; rename it in name_map.json")
         if friendly in owners:
             raise ModelConfigError(
                 f"name map {file} maps both {owners[friendly]!r} and {anchor!r} to {friendly!r}"
@@ -90,8 +88,8 @@ def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...],
     triton_type = TRITON_TYPES.get(info.dataType())
     if triton_type is None:
         raise ModelConfigError(
-            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are "
-            f"{_TABLE}"
+            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton does not "
+            f"support; supported are {_TABLE}"
         )
     dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
     return Tensor(friendly, anchor.name(), dtype, triton_type, row_shape, batch_axis)
@@ -117,31 +115,32 @@ def check_config_tensors(
         tensor = tensors.get(name)
         if tensor is None:
             raise ModelConfigError(
-                f"config.pbtxt has {kind} {name!r}, which the PopEF file does not; its {kind}s are "
-                f"{', '.join(tensors)}"
+                f"config.pbtxt lists {kind} {name!r}, which the PopEF file does not have; its "
+                f"{kind}s are {', '.join(tensors)}"
             )
         if entry["data_type"] not in TRITON_TYPES.values():
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, which PopEF files lack; "
-                f"supported are {_TABLE}"
+                f"{kind} {name!r}: config.pbtxt has type {entry['data_type']}, which PopEF does "
+                f"not support; supported are {_TABLE}"
             )
         if entry["data_type"] != tensor.triton_type:
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, the PopEF file has "
-                f"{tensor.triton_type} (anchor {tensor.anchor!r})"
+                f"{kind} {name!r}: config.pbtxt has type {entry['data_type']}, expected "
+                f"{tensor.triton_type} of the PopEF file (anchor {tensor.anchor!r})"
             )
         reshape = entry.get("reshape")
         dims = [int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])]
         expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} (anchor "
-                f"{tensor.anchor!r}; {_explain_dims(dims, tensor, batch, wraps_rows)})"
+                f"{kind} {name!r}: config.pbtxt has dims {dims}, expected {expected} of the "
+                f"PopEF file (anchor {tensor.anchor!r}; "
+                f"{_explain_dims(dims, tensor, batch, wraps_rows)})"
             )
     missing = sorted(set(tensors) - {entry["name"] for entry in entries})
     if missing and kind == "input":
         raise ModelConfigError(
-            f"config.pbtxt lacks input {missing[0]!r}; the model needs {', '.join(tensors)}"
+            f"config.pbtxt has no input {missing[0]!r}; the model requires {', '.join(tensors)}"
         )
     if tensors and not entries:
         raise ModelConfigError(f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}")
@@ -149,14 +148,14 @@ def check_config_tensors(
 
 def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: bool) -> str:
     """Return an explanation for a user who wrote other dims."""
-    fixed = "shapes are fixed when compiling; " if min(dims, default=0) < 0 else ""
+    fixed = "shapes are fixed at compile time; " if min(dims, default=0) < 0 else ""
     if batch:
         return (
-            f"{fixed}with max_batch_size 0 dims include the batch, {batch} or -1, at place "
+            f"{fixed}with max_batch_size 0, dims include the batch, {batch} or -1, at position "
             f"{tensor.batch_axis}"
         )
     return fixed + (
-        "the model has no batch, dims are whole shapes"
+        "the model has no batch, so dims are whole shapes"
         if wraps_rows
         else "dims do not include the batch dimension"
     )
