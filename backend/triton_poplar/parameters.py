@@ -447,7 +447,7 @@ def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
     near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
     if near:
         raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?")
-    _log.warning("%s %s is unknown; known are %s", owner, _quote(name), ", ".join(known))
+    _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
 
 
 def _quote(text: str | None) -> str:

@@ -150,7 +150,7 @@ class Request:
         for name in requested:
             if name not in state.outputs:
                 raise RequestError(
-                    f"output {name!r} is unknown; model {state.name!r} has {', '.join(state.outputs)}"
+                    f"output {name!r} is not known; model {state.name!r} has {', '.join(state.outputs)}"
                 )
         if requested and not any(map(self.wants, requested)):
             raise RequestError(

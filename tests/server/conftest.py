@@ -180,26 +180,28 @@ def write_broken_models(repository: Path) -> dict[str, str]:
     (broken("list_map", "expected a JSON object of strings, found a list") / "1/name_map.json").write_text(
         "[]"
     )
-    folder = broken("unknown_anchor", "names anchor 'q', which the PopEF file does not have")
+    folder = broken("unknown_anchor", "anchor 'q' does not exist in the PopEF file")
     (folder / "1/name_map.json").write_text('{"q": "x"}')
     folder = broken("same_name", "maps both 'y' and 'z' to 'same'")
     (folder / "1/name_map.json").write_text('{"y": "same", "z": "same"}')
     edit_config(
-        broken("wrong_dims", "the PopEF file has [4]"), "TYPE_FP32\n  dims: [4]", "TYPE_FP32\n  dims: [5]"
+        broken("wrong_dims", "expected [4] of the PopEF file"),
+        "TYPE_FP32\n  dims: [4]",
+        "TYPE_FP32\n  dims: [5]",
     )
-    edit_config(broken("wrong_type", "config.pbtxt says TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
-    edit_config(broken("wrong_name", "has input 'q'"), 'name: "x"', 'name: "q"')
+    edit_config(broken("wrong_type", "config.pbtxt has type TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
+    edit_config(broken("wrong_name", "lists input 'q'"), 'name: "x"', 'name: "q"')
     edit_config(
         broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"'
     )
     misspelt = broken("misspelt", "'synchronus_execution' is not known; did you mean synchronous_execution?")
     edit_config(misspelt, "synchronous_execution", "synchronus_execution")
-    with (broken("decoupled", "says decoupled: true") / "config.pbtxt").open("a") as config:
+    with (broken("decoupled", "sets decoupled: true") / "config.pbtxt").open("a") as config:
         config.write("model_transaction_policy { decoupled: true }\n")
     folder = broken("hidden_name", "expected a name without control characters")
     (folder / "1/name_map.json").write_text(r'{"y": "\u001b[2J"}')
     write_other_hash(broken("other_hash", "differs from poplar hash"))
-    write_fp8(broken("fp8", "which Triton lacks"))
+    write_fp8(broken("fp8", "which Triton does not support;"))
     return expected
 
 

@@ -85,7 +85,7 @@ def test_a_frozen_input_is_not_asked_for(client, name, rows):
 
 
 def test_a_configuration_that_asks_for_it_is_refused(client):
-    with pytest.raises(InferenceServerException, match="input 'scale', whose data the PopEF files hold"):
+    with pytest.raises(InferenceServerException, match="input 'scale', but the PopEF files contain its data"):
         client.load_model("too_many")
 
 

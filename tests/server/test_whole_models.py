@@ -122,7 +122,7 @@ def test_a_fused_model_answers_with_the_model_whose_inputs_are_given(whole, mode
         ({"graph0/x": X, "index": np.array([7], np.int32)}, None, "the number of a model, 0 to 1, found 7"),
         ({"graph0/x": X, "index": np.array([1], np.int32)}, None, "input 'graph1/a' is not given"),
         ({"index": np.array([0], np.int32)}, None, "input 'graph0/x' is not given"),
-        ({"graph0/x": X}, ["graph1/sum"], "outputs of other models than its inputs"),
+        ({"graph0/x": X}, ["graph1/sum"], "outputs of another; available outputs"),
         ({"graph0/x": X[:1]}, None, "unexpected shape for input 'graph0/x'"),
     ],
 )

@@ -128,5 +128,5 @@ def test_an_input_whose_data_the_files_hold_is_no_input(tmp_path):
     }
     ModelState(added, folder).validate()
     scale = {"name": "scale", "data_type": "TYPE_FP32", "dims": [3]}
-    with pytest.raises(ModelConfigError, match="input 'scale', whose data the PopEF files hold"):
+    with pytest.raises(ModelConfigError, match="input 'scale', but the PopEF files contain its data"):
         ModelState({**added, "input": [*added["input"], scale]}, folder).validate()

@@ -64,7 +64,7 @@ def test_dims_that_hold_another_batch_are_refused_with_the_total(make_folder, re
     folder = make_folder(replicas, iterations)
     ModelState(config(0, -1), folder).validate()
     wrong = total // BATCH if total > BATCH else BATCH + 1
-    expected = rf"dims \[{wrong}, 4\], the PopEF file has \[{total}, 4\] .*include the batch, {total} or -1"
+    expected = rf"dims \[{wrong}, 4\], expected \[{total}, 4\] .*include the batch, {total} or -1"
     with pytest.raises(ModelConfigError, match=expected):
         ModelState(config(0, wrong), folder).validate()
 
@@ -86,7 +86,7 @@ def test_max_batch_size_may_be_less_or_more_than_the_total(make_folder, replicas
 
 
 def test_with_max_batch_size_dims_hold_no_batch_however_large_the_total(make_folder):
-    with pytest.raises(ModelConfigError, match=r"dims \[24, 4\], the PopEF file has \[4\].*do not include"):
+    with pytest.raises(ModelConfigError, match=r"dims \[24, 4\], expected \[4\].*do not include"):
         ModelState(config(24, 24), make_folder(2, 3)).validate()
 
 

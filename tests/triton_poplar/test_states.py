@@ -89,13 +89,13 @@ ROW = np.ones((2, 4), np.float32)
 @pytest.mark.parametrize(
     ("inputs", "requested", "reason"),
     [
-        ({}, (), "lacks input 'x'; model 'linear' takes x"),
+        ({}, (), "has no input 'x'; model 'linear' expects x"),
         ({"x": ROW, "r": ROW, "q": ROW}, (), "has unknown input 'q'"),
         ({"x": ROW.astype(np.float64)}, (), r"expected float32 of shape \['batch', 4\], found float64"),
         ({"x": ROW[:, :3]}, (), r"found float32 of shape \[2, 3\]"),
         ({"x": ROW[0]}, (), r"found float32 of shape \[4\]"),
         ({"x": ROW[:0]}, (), "has batch size 0, expected at least 1"),
-        ({"x": ROW}, ("q",), "output 'q' is not known; model 'linear' gives y, z"),
+        ({"x": ROW}, ("q",), "output 'q' is not known; model 'linear' has y, z"),
     ],
 )
 def test_a_bad_request_says_what_is_wrong(folder, inputs, requested, reason):
@@ -120,9 +120,9 @@ def test_unequal_batches_are_refused(compile_popef, tmp_path):
     assert "input 'b' has batch size 3, expected 2" in str(Request(state, inputs, ()).error)
 
     config["input"] = []
-    with pytest.raises(ModelConfigError, match=r"config.pbtxt lacks input 'a'; the model needs a, b"):
+    with pytest.raises(ModelConfigError, match=r"config.pbtxt has no input 'a'; the model requires a, b"):
         ModelState(config, tmp_path / "add/1").validate()
-    assert "lacks input 'a'; " in str(Request(state, {}, ()).error)
+    assert "has no input 'a'; " in str(Request(state, {}, ()).error)
 
 
 def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_path):
@@ -148,40 +148,42 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"input": [entry("q", [4])]}, "has input 'q', which the PopEF file does not; its inputs are x"),
-        ({"input": []}, "lacks input 'x'"),
+        (
+            {"input": [entry("q", [4])]},
+            "lists input 'q', which the PopEF file does not have; its inputs are x",
+        ),
+        ({"input": []}, "has no input 'x'"),
         ({"output": []}, "lists no output; the model's outputs are y, z"),
         (
             {"input": [entry("x", [4], "TYPE_FP16")]},
-            "config.pbtxt says TYPE_FP16, the PopEF file has TYPE_FP32",
+            "config.pbtxt has type TYPE_FP16, expected TYPE_FP32 of the PopEF file",
         ),
         (
             {"input": [entry("x", [4], "TYPE_BF16")]},
-            "TYPE_BF16, which PopEF files lack; supported are BOOL = TYPE_BOOL",
+            "TYPE_BF16, which PopEF does not support; supported are BOOL = TYPE_BOOL",
         ),
-        ({"output": [entry("y", [3], "TYPE_STRING")]}, "TYPE_STRING, which PopEF files lack"),
-        ({"input": [entry("x", [5])]}, r"config.pbtxt says dims \[5\], the PopEF file has \[4\]"),
+        ({"output": [entry("y", [3], "TYPE_STRING")]}, "TYPE_STRING, which PopEF does not support;"),
+        ({"input": [entry("x", [5])]}, r"config.pbtxt has dims \[5\], expected \[4\] of the PopEF file"),
         (
             {"max_batch_size": 0},
-            r"dims \[4\], the PopEF file has \[4, 4\] .*; with max_batch_size 0 dims include the "
-            r"batch, 4 or -1",
+            r"dims \[4\], expected \[4, 4\] .*; with max_batch_size 0, dims include the batch, 4 or -1",
         ),
         ({"input": [entry("x", [4, 4])]}, "dims do not include the batch dimension"),
         (
             {"input": [{**entry("x", [1]), "reshape": {"shape": []}}]},
-            r"dims \[\], the PopEF file has \[4\] \(anchor 'x'; dims do not include the batch",
+            r"dims \[\], expected \[4\] of the PopEF file \(anchor 'x'; dims do not include the batch",
         ),
         (
             {"input": [entry("x", [-1])]},
-            r"dims \[-1\], the PopEF file has \[4\] .*; shapes are fixed when compiling; dims do not",
+            r"dims \[-1\], expected \[4\] .*; shapes are fixed at compile time; dims do not",
         ),
         (
             {"max_batch_size": 0, "input": [entry("x", [4, -1])]},
-            "shapes are fixed when compiling; with max_batch_size 0 dims incl",
+            "shapes are fixed at compile time; with max_batch_size 0, dims incl",
         ),
         (
             {"model_transaction_policy": {"decoupled": True}},
-            "says decoupled: true, but every request has exactly one answer",
+            "sets decoupled: true, but every request has exactly one response; remove",
         ),
         (
             {"parameters": {"executable_path": "gone.popef"}},
@@ -204,7 +206,7 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
         ({"parameters": {"creation_delay_sec": "86401"}}, "expected a whole number from 0 to 86400"),
         (
             {"parameters": {"executable_path": " "}},
-            "expected a path, or several with commas between, of at most 4095 bytes each",
+            "expected a path, or several paths separated by commas, each of at most 4095 bytes",
         ),
         ({"parameters": {"executable_path": "a" * 5000}}, "parameter executable_path: expected a path"),
         ({"parameters": {"executable_path": "a" * 4000}}, "parameter executable_path. does not exist"),
@@ -233,7 +235,7 @@ def test_a_config_that_disagrees_is_refused(folder, changes, reason):
         (r'{"x": "a\u001b[31m"}', "expected a name without control characters"),
         ('{"x": "a"', "expected a JSON object of strings"),
         ("[" * 100_000, "expected a JSON object of strings"),
-        ('{"q": "a"}', "names anchor 'q', which the PopEF file does not have; it has x, y, z"),
+        ('{"q": "a"}', "anchor 'q' does not exist in the PopEF file; its anchors are x, y, z"),
         ('{"x": "same", "y": "same"}', "maps both 'x' and 'y' to 'same'"),
         ('{"x": "y"}', "maps both 'x' and 'y' to 'y'"),
     ],
@@ -290,7 +292,8 @@ def test_types_that_triton_lacks_are_refused_with_the_table(folder, open_model):
         with writer.createExecutable(model.executable.name) as blob:
             blob.write(payload)
     with pytest.raises(
-        ModelConfigError, match="has type F8143, which Triton lacks; supported are BOOL = TYPE_BOOL"
+        ModelConfigError,
+        match="has type F8143, which Triton does not support; supported are BOOL = TYPE_BOOL",
     ):
         ModelState(make_config(), folder)
 
