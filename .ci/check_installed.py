@@ -1,6 +1,6 @@
-"""Run by `.ci/check_dist` in the environment that has the wheels: every command once, and one right answer.
+"""Run every command once in an environment with the wheels, and check one answer. Run by `.ci/check_dist`.
 
-Imports nothing of the project: what it asks is what the installed programs do.
+Imports nothing of the project, so that only the installed programs are tested.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from onnx import TensorProto, helper
 
 PROGRAMS = Path(sys.executable).parent
 SECONDS = 120
-"""For a command, and for the server's start and stop."""
+"""Timeout of a command, and of the server's start and stop."""
 
 
 def main() -> int:
-    """Compile y = 2x, serve it and ask; 0 when the answer is right and the server ended in order."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from `timeout`: what was started ends as well
+    """Compile y = 2x, serve it and query it. Return 0 if the answer is correct and the server exits 0."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # sent by `timeout`; also ends the child processes
     folder = Path.cwd()
     for program in ("popef", "popef_dump", "poprt", "poprt_exec", "poplar-triton"):
         call(program, "--help")
@@ -33,19 +33,19 @@ def main() -> int:
     call("poprt", "-i", "double.onnx", "--batch_size", "4", "--triton_model_dir", model)
     call("popef_dump", "--json", model / "1" / "executable.popef")
     (folder / "backends" / "python").mkdir(parents=True)
-    (folder / "backends" / "python" / "libtriton_python.so").touch()  # what `install` knows a server by
+    (folder / "backends" / "python" / "libtriton_python.so").touch()  # `install` recognises a server by this file
     call("poplar-triton", "install", folder / "backends")
     assert (folder / "backends" / "poplar" / "model.py").stat().st_size
     return serve_and_ask(folder / "models")
 
 
 def call(program: str, *arguments: str | Path) -> None:
-    """Run an installed program to its end, which must be status 0."""
+    """Run an installed program, which must exit 0."""
     subprocess.run([PROGRAMS / program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
 
 
 def check_kernels() -> None:
-    """The wheel brought kernels that work here: `doctor` says which instructions they use."""
+    """Check with `doctor` that the wheel contains working kernels."""
     command = [PROGRAMS / "poplar-triton", "doctor", "--json"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
     found = {finding["subject"]: finding["found"] for finding in json.loads(done.stdout)}
@@ -53,7 +53,7 @@ def check_kernels() -> None:
 
 
 def save_model(path: Path) -> None:
-    """y = x + x, of rows that are independent."""
+    """Save y = x + x, whose rows are independent."""
     shape = ["n", 3]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
@@ -61,7 +61,7 @@ def save_model(path: Path) -> None:
 
 
 def serve_and_ask(repository: Path) -> int:
-    """Serve on free ports, ask once, end; the server's status."""
+    """Serve on free ports, send one request, stop. Return the server's exit status."""
     ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
     command = [PROGRAMS / "poplar-triton", "serve", repository, *ports]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -69,12 +69,12 @@ def serve_and_ask(repository: Path) -> int:
             assert server.stdout is not None
             ask(next(line.rpartition("/")[2].strip() for line in server.stdout if line.startswith("HTTP")))
         finally:
-            server.terminate()  # ends tritonserver with it; a SIGKILL would leave that behind
+            server.terminate()  # also ends tritonserver; SIGKILL would not
         return server.wait(SECONDS)
 
 
 def ask(url: str) -> None:
-    """One request, whose answer must be right."""
+    """Send one request and check the answer."""
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
     tensor = httpclient.InferInput("x", rows.shape, "FP32")
     tensor.set_data_from_numpy(rows)

@@ -1,6 +1,6 @@
-"""What backend/poplar/model.py uses of the module that Triton's stub process makes: for mypy, never shipped.
+"""Type stubs of Triton's module, as far as backend/poplar/model.py uses it. For mypy only, never shipped.
 
-https://github.com/triton-inference-server/python_backend documents it; the classes are made in C++.
+https://github.com/triton-inference-server/python_backend documents the module; its classes are written in C++.
 """
 
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,8 @@
 #
 #   sbatch deploy/jobs/profile-slurm.sh /path/to/models /path/to/results
 #
-# How many parts is the length of the array; `poplar-triton` has to be on PATH. A task that is preempted or killed
-# is queued again and goes on where it was. The command at the end of docs/profile.md makes one table of all.
+# The number of parts is the length of the array. `poplar-triton` must be on PATH. A preempted or killed task is queued
+# again and resumes its work. Combine the tables with the command at the end of docs/profile.md.
 #SBATCH --job-name=poplar-profile
 #SBATCH --array=0-15
 #SBATCH --cpus-per-task=8
@@ -15,7 +15,7 @@ set -euo pipefail
 
 models=$1 results=$2
 mkdir -p "$results"
-# Slurm's limits of memory are not those that a container sees: each model gets its share of --mem.
+# Slurm's memory limit is not visible as a container limit, so each model gets its share of --mem explicitly.
 exec poplar-triton profile "$models" \
     --sweep batch_size=1,2,4,8,16 --sweep target=c600,bow \
     --time_limit 600 \

@@ -1,6 +1,6 @@
-"""Ask the servers as a client does: whether they are ready, and a model for an answer to zeros.
+"""Check like a client that the servers are ready and that models answer a request of zeros.
 
-`helm test` runs it in the servers' image: `ask.py URL [MODEL]`. Standard library only.
+`helm test` runs this in the servers' image: `ask.py URL [MODEL]`. Standard library only.
 """
 
 import json
@@ -13,14 +13,14 @@ SECONDS, PAUSE_SECONDS = 60, 1
 
 
 def ask(url, body=None):
-    """The JSON of an answer, or None where it is empty."""
+    """Return the JSON of a response, or None if it is empty."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(url, data, timeout=SECONDS) as answer:  # noqa: S310  of the chart
         return json.loads(answer.read() or b"null")
 
 
 def wait_until_ready(url):
-    """Return once the servers are ready; the last error where they are not in time."""
+    """Return when the servers are ready. Exit with the last error if they are not ready in time."""
     deadline = time.monotonic() + SECONDS
     while True:
         try:
@@ -32,7 +32,7 @@ def wait_until_ready(url):
 
 
 def make_zeros(tensor):
-    """An input of the model's metadata, with 1 for each size that is left open."""
+    """Return an input for a tensor of the metadata, with 1 for each dynamic size."""
     shape = [max(size, 1) for size in tensor["shape"]]
     count = 1
     for size in shape:
@@ -44,7 +44,7 @@ def make_zeros(tensor):
 
 
 def main():
-    """Ask; the status is 0 where every answer came."""
+    """Run the checks. Exit with status 0 if every response arrived."""
     url, *models = sys.argv[1:]
     wait_until_ready(url)
     print(f"{url}: ready")
@@ -53,7 +53,7 @@ def main():
         try:
             answer = ask(f"{url}/v2/models/{model}/infer", {"inputs": inputs})
         except urllib.error.HTTPError as error:
-            raise SystemExit(f"model {model}: expected an answer, found {error}: {error.read()!r}") from None
+            raise SystemExit(f"model {model}: expected a response, found {error}: {error.read()!r}") from None
         print(f"model {model}: answered {[output['name'] for output in answer['outputs']]}")
 
 

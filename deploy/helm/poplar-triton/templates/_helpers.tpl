@@ -2,7 +2,7 @@
 {{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Names of objects: 52 characters leave room for what is put behind. */}}
+{{/* Names of objects: 52 characters leave room for suffixes. */}}
 {{- define "poplar-triton.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
@@ -42,8 +42,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/*
-From the signal to the end: the drain, Triton's own wait for what is under way, the 15 s after which the
-supervisor kills it, and 10 s for what is left.
+Grace period: the drain, Triton's wait for running requests, 15 s until the supervisor kills Triton, and 10 s for
+the rest.
 */}}
 {{- define "poplar-triton.gracePeriod" -}}
 {{- add (max .Values.supervisor.drainSeconds .Values.supervisor.maxDrainSeconds) .Values.supervisor.exitTimeoutSeconds 15 10 }}
@@ -53,7 +53,7 @@ supervisor kills it, and 10 s for what is left.
 {{- printf "%s-proxy" (include "poplar-triton.fullname" .) }}
 {{- end }}
 
-{{/* The proxies' pods are none of the servers': another name. */}}
+{{/* The proxies' pods have another name than the servers'. */}}
 {{- define "poplar-triton.proxySelectorLabels" -}}
 app.kubernetes.io/name: {{ include "poplar-triton.name" . | trunc 57 | trimSuffix "-" }}-proxy
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -66,7 +66,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* Whom clients ask: the proxies, or the servers where there are none. */}}
+{{/* The Service for clients: the proxies, or the servers if there are no proxies. */}}
 {{- define "poplar-triton.frontName" -}}
 {{- if .Values.proxy.enabled }}
 {{- include "poplar-triton.proxyName" . }}
@@ -76,8 +76,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/*
-deploy/envoy.yaml with the servers' name and the limits in their places. A server's limit and the queue are
-shared by the proxies.
+deploy/envoy.yaml with the servers' name and the limits replaced. The proxies share a server's limit and the
+queue.
 */}}
 {{- define "poplar-triton.envoy" -}}
 {{- $share := divf .Values.proxy.serverRequests .Values.proxy.replicas | ceil | int }}
