@@ -23,7 +23,9 @@ SECONDS = 120
 
 def main() -> int:
     """Compile y = 2x, serve it and query it. Return 0 if the answer is correct and the server exits 0."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # sent by `timeout`; also ends the child processes
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # sent by `timeout`; also ends the child processes
     folder = Path.cwd()
     for program in ("popef", "popef_dump", "poprt", "poprt_exec", "poplar-triton"):
         call(program, "--help")
@@ -33,7 +35,7 @@ def main() -> int:
     call("poprt", "-i", "double.onnx", "--batch_size", "4", "--triton_model_dir", model)
     call("popef_dump", "--json", model / "1" / "executable.popef")
     (folder / "backends" / "python").mkdir(parents=True)
-    (folder / "backends" / "python" / "libtriton_python.so").touch()  # `install` recognises a server by this file
+    (folder / "backends" / "python" / "libtriton_python.so").touch()  # identifies a server
     call("poplar-triton", "install", folder / "backends")
     assert (folder / "backends" / "poplar" / "model.py").stat().st_size
     return serve_and_ask(folder / "models")

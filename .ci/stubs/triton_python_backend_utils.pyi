@@ -1,6 +1,7 @@
 """Type stubs of Triton's module, as far as backend/poplar/model.py uses it. For mypy only, never shipped.
 
-https://github.com/triton-inference-server/python_backend documents the module; its classes are written in C++.
+https://github.com/triton-inference-server/python_backend documents the module. Its classes are written
+in C++.
 """
 
 from collections.abc import Mapping, Sequence

@@ -121,7 +121,7 @@ def test_a_machine_that_fits_serves(open_instance, options):
     [
         (
             "use_sim_if_no_hw=false",
-            "No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is false; remove the option",
+            "No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is false",
         ),
         ("sim_ipu_version=mk2", "option sim_ipu_version is 2, but the executable was compiled for 21"),
         ("sim_tiles_per_IPU=4", "option sim_tiles_per_IPU is 4, but the executable was compiled for 1472"),

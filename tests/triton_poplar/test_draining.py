@@ -88,7 +88,8 @@ def test_after_a_wasted_run_what_waits_is_refused_until_a_call_is_not_full(insta
             np.testing.assert_array_equal(request.outputs()["z"], np.full((1, 4), 2))
     assert instance.statistics.errors == {"drained": 4 * BATCH}
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
-        "linear_0: overload: rejected 16 waiting requests because responses came after the clients' deadlines; reduce the load, add servers, or see drain_backlog"
+        "linear_0: overload: rejected 16 waiting requests because responses came "
+        "after the clients' deadlines; reduce the load, add servers, or see drain_backlog"
     ]
 
 
