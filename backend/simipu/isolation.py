@@ -68,9 +68,9 @@ from simipu.watchdog import WATCHDOG
 _Answer = TypeVar("_Answer")
 _GRACE_SECONDS = 10.0
 """Time for a child to report that a load took too long; never longer than the load's own limit."""
-_SEND_SECONDS = 5.0
-"""Timeout for sending a request: a child that reads none of it for so long is stalled, as it has
-nothing else to do."""
+_PAUSE_SECONDS = 5.0
+"""Maximum pause in the middle of a request or an answer: a child that takes none of a request for
+so long is stalled, as it has nothing else to do."""
 _CHILD = (
     "import sys; from popef._tools.memory import offer_to_oom_killer; offer_to_oom_killer(); "
     "from simipu.sandbox import confine; confine(sys.argv[1:]); "
@@ -253,7 +253,7 @@ class IsolatedGraph:
 
     def _start(self) -> None:
         WATCHDOG.start()
-        self._child = AnsweringChild(_CHILD, *self._find_readable(), send_seconds=_SEND_SECONDS)
+        self._child = AnsweringChild(_CHILD, *self._find_readable(), pause_seconds=_PAUSE_SECONDS)
         self._finalizer = weakref.finalize(self, _abandon, self._child, os.getpid())
         # At exit the child ends with the channel. A thread that is frozen in a run must not find it
         # closed earlier.

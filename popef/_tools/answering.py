@@ -14,8 +14,6 @@ from .progress import LOOK_SECONDS, ProgressWatch
 Part = bytes | bytearray | memoryview
 LOST = (EOFError, ConnectionError)
 """Errors of a channel whose other side is gone, or sends no valid frame."""
-RECEIVE_SECONDS = 5.0
-"""Maximum time between two pieces of an answer."""
 _END_SECONDS = 0.1
 """Time for a child process that has closed its end to end by itself, so that its own exit status
 is known."""
@@ -28,14 +26,19 @@ class StalledError(ConnectionError):
 class AnsweringChild:
     """A child process that answers requests. One thread at a time may ask; any thread may kill."""
 
-    def __init__(self, code: str, *arguments: str, send_seconds: float = math.inf) -> None:
+    def __init__(self, code: str, *arguments: str, pause_seconds: float = math.inf) -> None:
         """Start `code`, formatted with the descriptor of the child's end, which must call
-        `answer_requests`. One that takes nothing of a request for `send_seconds` is stalled."""
+        `answer_requests`.
+
+        `pause_seconds` is the maximum pause in the middle of a request or an answer, for a child
+        process that is expected to continue at once. One without this limit may pause as long as it
+        makes progress.
+        """
         self.channel, theirs = make_channel()
         with theirs:
             number = theirs.fileno()
             self.process: ChildProcess = start_python(code.format(number), *arguments, descriptors=[number])
-        self._send_seconds = send_seconds
+        self._pause_seconds = pause_seconds
 
     def ask(self, *requests: Sequence[Part], limit_seconds: float, max_bytes: int) -> bytearray:
         """Send the frames of a request, and return the answer.
@@ -64,14 +67,16 @@ class AnsweringChild:
                 raise StalledError(f"made no progress ({why}) and was ended")
 
     def _wait_to_send(self, event: int) -> None:
-        if math.isinf(self._send_seconds):
-            self._watch(event, math.inf)
-        elif not self.channel.is_ready(event, self._send_seconds):
-            raise StalledError(f"took nothing for {self._send_seconds:g} s and was ended")
+        self._wait(event, "took nothing")
 
     def _wait_to_receive(self, event: int) -> None:
-        if not self.channel.is_ready(event, RECEIVE_SECONDS):
-            raise StalledError(f"sent half an answer for {RECEIVE_SECONDS:g} s and was ended")
+        self._wait(event, "sent half an answer")
+
+    def _wait(self, event: int, what: str) -> None:
+        if math.isinf(self._pause_seconds):
+            self._watch(event, math.inf)
+        elif not self.channel.is_ready(event, self._pause_seconds):
+            raise StalledError(f"{what} for {self._pause_seconds:g} s and was ended")
 
 
 def answer_requests(descriptor: int, answer: Callable[[Channel], Sequence[Part]]) -> None:

@@ -20,8 +20,6 @@ from simipu.answers import (
 )
 from simipu.errors import LoadMemoryError, RunCancelledError, RunTimeoutError, SimIpuError
 
-from popef._tools import answering
-
 ONES = [np.ones(4, np.float32)]
 ARRAYS = [
     np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -154,7 +152,7 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
     ids=["half", "header", "huge"],
 )
 def test_an_answer_that_does_not_end_costs_the_child(engine, monkeypatch, raw, told):
-    monkeypatch.setattr(answering, "RECEIVE_SECONDS", 0.1)
+    monkeypatch.setattr(isolation, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (raw, True)]))
     engine.load(5)
     begun = time.monotonic()

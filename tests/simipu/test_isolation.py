@@ -96,7 +96,7 @@ def impatient(monkeypatch):
     """Shorten the waits of seconds to fractions of a second."""
     monkeypatch.setattr(isolation, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(answering, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(isolation, "_SEND_SECONDS", 0.1)
+    monkeypatch.setattr(isolation, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
 
 

@@ -41,13 +41,13 @@ def run_fresh(code: str, *arguments: object, status: int = 0, **environment: str
     return done.stderr if status else done.stdout
 
 
-def list_children(pid: int | str = "self") -> list[int]:
-    """Return the ids of a process's engine child processes."""
+def list_children(pid: int | str = "self", program: bytes = b"poplar_serving.child") -> list[int]:
+    """Return the ids of a process's child processes that run a program, by default an engine."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text(encoding="ascii").split():
             with suppress(FileNotFoundError, ProcessLookupError):
-                if b"poplar_serving.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if program in Path(f"/proc/{child}/cmdline").read_bytes():
                     found.append(int(child))
     return found
 

@@ -3,36 +3,35 @@ interpreter, which would block all other threads of the process."""
 
 from __future__ import annotations
 
-import multiprocessing
+import math
+import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from popef._tools.progress import LOOK_SECONDS, ProgressWatch
+from popef._tools.answering import LOST, AnsweringChild, StalledError, answer_requests
+from popef._tools.channel import MAX_FRAME_BYTES, Channel
 from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
 from poplar_triton.tfserving.models import Call
 
-_STOP_SECONDS = 5.0
+_CHILD = "from poplar_triton.tfserving.work_process import serve; serve({})"
+"""Code of the child process, with the descriptor of its end of the channel."""
 
 
 class WorkProcess:
     """Does one piece of work at a time, for threads that share it.
 
-    `name` is the name of the child process, which starts with the first work. It is ended, and
+    `name` names the child process in messages; it starts with the first work. It is ended, and
     restarted later, if no client waits for its result any more or if it stalls.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._context = multiprocessing.get_context("spawn")
         self._working = threading.Lock()
         self._ending = threading.Lock()
-        self._child: _Child | None = None
+        self._child: AnsweringChild | None = None
         self._asked_by: Call | None = None
         self._is_killed = self._is_closed = False
 
@@ -54,28 +53,22 @@ class WorkProcess:
             self._bury()
 
     def _ask(self, call: Call, work: Callable[..., Any], what: Any, how: tuple[Any, ...]) -> Any:
+        is_bytes = isinstance(what, (bytes, bytearray))
+        request = [_write((work, how, is_bytes))], [what if is_bytes else _write(what)]
         child = self._begin()
         with self._ending:
             self._asked_by = call
         call.when_given_up(lambda: self._end(call))
-        stalls: list[str] = []
-        is_bytes = isinstance(what, (bytes, bytearray))
         try:
-            with _end_if_stalled(child.process, stalls):
-                child.connection.send((work, how, is_bytes))
-                if is_bytes:
-                    child.connection.send_bytes(what)
-                else:
-                    child.connection.send(what)
-                return child.connection.recv()
-        except (EOFError, OSError):
-            self._bury()
+            answer = child.ask(*request, limit_seconds=math.inf, max_bytes=MAX_FRAME_BYTES)
+            return pickle.loads(answer)  # noqa: S301  of the project's own code
+        except LOST as error:
+            status = self._bury()
             check_wanted(call)
-            why = f"made no progress ({stalls[0]}) and was ended" if stalls else "ended"
+            why = str(error) if isinstance(error, StalledError) else "ended"
             raise ServingError(
                 Code.INTERNAL,
-                f"the {self._name} {why}, status {child.process.exitcode}; ask again, or for fewer rows in "
-                "one request",
+                f"the {self._name} {why}, status {status}; ask again, or for fewer rows in one request",
             ) from None
         except BaseException:  # the rest of this answer must not be read as the next one
             self._bury()
@@ -84,18 +77,14 @@ class WorkProcess:
             with self._ending:
                 self._asked_by = None
 
-    def _begin(self) -> _Child:
+    def _begin(self) -> AnsweringChild:
         """Return the child process, and start a new one if none is alive."""
         if self._is_closed:
             raise ServingError(Code.UNAVAILABLE, "the server stops")
-        if self._is_killed or (self._child is not None and not self._child.process.is_alive()):
+        if self._is_killed or (self._child is not None and self._child.process.has_ended()):
             self._bury()
         if self._child is None:
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_serve, args=(theirs,), name=self._name, daemon=True)
-            process.start()
-            theirs.close()
-            self._child = _Child(process, ours)
+            self._child = AnsweringChild(_CHILD)
         return self._child
 
     def _end(self, call: Call | None) -> None:
@@ -105,27 +94,17 @@ class WorkProcess:
                 self._is_killed = True  # it may look alive for a moment
                 self._child.process.kill()
 
-    def _bury(self) -> None:
+    def _bury(self) -> int | None:
+        """End the process, and return its exit status."""
         with self._ending:
             child, self._child, self._is_killed = self._child, None, False
-        if child is not None:
-            child.connection.close()
-            child.process.join(_STOP_SECONDS)
-            if child.process.is_alive():
-                child.process.kill()
-                child.process.join()
+        return None if child is None else child.end()
 
 
 def check_wanted(call: Call) -> None:
     """Raise ServingError for a call that was cancelled."""
     if not call.is_wanted():
         raise ServingError(Code.CANCELLED, "nobody waits for the answer")
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    process: SpawnProcess
-    connection: Connection[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +115,21 @@ class _Refusal:
     text: str
 
 
-@contextmanager
-def _end_if_stalled(process: SpawnProcess, stalls: list[str]) -> Iterator[None]:
-    """Kill a process that makes no progress while the block waits for it; `stalls` gets the
-    reason."""
-    is_done = threading.Event()
-    watch = ProgressWatch()
-
-    def look() -> None:
-        while not (stalls or is_done.wait(LOOK_SECONDS)):
-            assert process.pid is not None
-            stalls.extend(watch.find_stalled([process.pid]).values())
-        if stalls:
-            process.kill()
-
-    threading.Thread(target=look, name=process.name, daemon=True).start()
-    try:
-        yield
-    finally:
-        is_done.set()
-
-
-def _serve(connection: Connection[Any, Any]) -> None:
-    """Run the child process: do the work that arrives until the connection ends."""
+def serve(descriptor: int) -> None:
+    """Do the work that arrives until the parent ends; this is the child's main function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent handles Ctrl-C
-    with suppress(EOFError, OSError):
-        while True:
-            work, how, is_bytes = connection.recv()
-            what = connection.recv_bytes() if is_bytes else connection.recv()
-            connection.send(_try(work, what, *how))
+    answer_requests(descriptor, _answer)
+
+
+def _answer(channel: Channel) -> list[bytes]:
+    work, how, is_bytes = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  the parent's own
+    body = channel.receive(MAX_FRAME_BYTES)
+    what = bytes(body) if is_bytes else pickle.loads(body)  # noqa: S301
+    return [_write(_try(work, what, *how))]
+
+
+def _write(value: Any) -> bytes:
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
 def _try(work: Callable[..., Any], *given: Any) -> Any:

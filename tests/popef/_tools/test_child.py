@@ -59,7 +59,6 @@ def count_descriptors():
 def impatient(monkeypatch):
     """Shorten the waits of seconds to fractions of a second."""
     monkeypatch.setattr(answering, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(answering, "RECEIVE_SECONDS", 0.2)
     monkeypatch.setattr("popef._tools.progress.STALL_SECONDS", 0.1)
 
 
@@ -100,14 +99,15 @@ def test_a_huge_length_is_refused_before_anything_is_read(length):
 def test_a_length_alone_costs_no_memory(impatient):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     stalled = pytest.raises(StalledError, match=r"sent half an answer for 0\.2 s and was ended")
-    with child(send_raw(GIB.to_bytes(8, "little"))) as made, stalled:
+    with child(send_raw(GIB.to_bytes(8, "little")), pause_seconds=0.2) as made, stalled:
         ask(made, b"x", max_bytes=GIB)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 @pytest.mark.parametrize("sent", [b"\x05", bytes(7), b"\x05" + bytes(7) + b"1234"], ids=len)
 def test_a_child_that_stops_in_the_middle_of_a_frame_is_stalled(impatient, sent):
-    with child(send_raw(sent)) as made, pytest.raises(StalledError, match="sent half an answer"):
+    stalled = pytest.raises(StalledError, match=r"sent half an answer for 0\.2 s")
+    with child(send_raw(sent), pause_seconds=0.2) as made, stalled:
         ask(made, b"x")
 
 
@@ -167,14 +167,20 @@ def test_a_stopped_child_is_stalled(impatient):
 
 
 @pytest.mark.parametrize(
-    ("send_seconds", "told"), [(0.1, r"took nothing for 0\.1 s"), (float("inf"), "made no progress")]
+    ("pause_seconds", "told"), [(0.1, r"took nothing for 0\.1 s"), (float("inf"), "made no progress")]
 )
-def test_a_stopped_child_that_takes_no_request_is_stalled(impatient, send_seconds, told):
+def test_a_stopped_child_that_takes_no_request_is_stalled(impatient, pause_seconds, told):
     """A request larger than the socket's buffer would otherwise wait for ever."""
-    with child(ECHO, send_seconds=send_seconds) as made:
+    with child(ECHO, pause_seconds=pause_seconds) as made:
         os.kill(made.process.pid, signal.SIGSTOP)
         with pytest.raises(StalledError, match=told):
             ask(made, bytes(8 << 20))
+
+
+def test_a_child_that_is_stopped_in_the_middle_of_an_answer_is_stalled(impatient):
+    stop = "import signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    with child(send_raw(bytes(3), stop)) as made, pytest.raises(StalledError, match="made no progress"):
+        ask(made, b"x")
 
 
 def test_a_child_that_is_killed_while_it_is_asked_is_lost():

@@ -3,11 +3,9 @@
 No other request waits for them.
 """
 
-import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
@@ -27,6 +25,9 @@ from rest_servers import (
     wait_for,
     write_request,
 )
+from saved_models import list_children
+
+from popef._tools.channel import Channel
 
 ROW = b'{"instances": [1.0]}'
 LARGE = b'{"signature_name": "serving_default", "inputs": {"x": [' + b"0.25, " * LARGE_BYTES + b"1]}}"
@@ -55,7 +56,8 @@ def call(threads):
 
 
 def find_children():
-    return [child for child in multiprocessing.active_children() if child.name == "process of large JSON"]
+    """Return the IDs of the child processes that work on JSON."""
+    return list_children(program=b"tfserving.work_process")
 
 
 def find_child():
@@ -113,23 +115,22 @@ def test_a_large_body_of_a_client_that_has_gone_is_read_no_further(reader, threa
 def test_a_process_that_dies_is_said_and_replaced(reader, call):
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(reader.read, bytearray(LONG), FLOATS, call)
-        find_child().kill()
+        os.kill(find_child(), signal.SIGKILL)
         with pytest.raises(ServingError, match="process of large JSON ended, status -9; ask again") as error:
             reading.result(SECONDS)
         assert error.value.code is Code.INTERNAL
     for _ in range(2):
         assert reader.read(bytearray(LARGE), FLOATS, call)[2]["x"].size == LARGE_BYTES + 1
-        child = find_child()
-        child.kill()
-        child.join(SECONDS)
+        os.kill(find_child(), signal.SIGKILL)
+        assert wait_for(lambda: not find_children())
 
 
 def test_an_answer_that_is_not_taken_is_not_the_next_ones(reader, call, monkeypatch):
-    def lack_memory(_):
+    def lack_memory(*_):
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "recv", lack_memory)
+        patch.setattr(Channel, "receive", lack_memory)
         with pytest.raises(MemoryError):
             reader.read(bytearray(LARGE), FLOATS, call)
     other = LARGE.replace(b"0.25", b"0.75")
@@ -153,11 +154,11 @@ def test_others_are_answered_while_a_large_body_is_read():
     with serve(make_models()) as server, ThreadPoolExecutor() as pool:
         slow = pool.submit(server.ask, "POST", PREDICT, LARGE[:-1])
         child = find_child()
-        os.kill(child.pid, signal.SIGSTOP)
+        os.kill(child, signal.SIGSTOP)
         for _ in range(3):  # within the second that a process may be stopped
             assert server.ask("POST", PREDICT, ROW).document == {"predictions": [2.5]}
         assert not slow.done()
-        os.kill(child.pid, signal.SIGCONT)
+        os.kill(child, signal.SIGCONT)
         assert slow.result(SECONDS).error.startswith("JSON Parse error")
     assert not find_children()
 
@@ -167,7 +168,7 @@ def test_a_client_that_gives_up_a_large_body_ends_its_reading():
         with open_connection(server) as connection:
             connection.sendall(write_request(LONG))
             child = find_child()
-            os.kill(child.pid, signal.SIGSTOP)
+            os.kill(child, signal.SIGSTOP)
         assert wait_for(lambda: child not in find_children())
         assert server.ask("POST", PREDICT, ROW).status == 200
 
@@ -206,12 +207,12 @@ def test_others_are_answered_while_a_large_answer_is_written():
     with serve(make_models()) as server, ThreadPoolExecutor() as pool:
         assert len(server.ask("POST", PREDICT, body).document["predictions"]) == LARGE_VALUES + 1
         child = find_child()
-        os.kill(child.pid, signal.SIGSTOP)
+        os.kill(child, signal.SIGSTOP)
         slow = pool.submit(server.ask, "POST", PREDICT, body)
         for _ in range(3):  # within the second that a process may be stopped
             assert server.ask("POST", PREDICT, ROW).document == {"predictions": [2.5]}
         assert not slow.done()
-        os.kill(child.pid, signal.SIGCONT)
+        os.kill(child, signal.SIGCONT)
         assert slow.result(SECONDS).document["predictions"][-1] == 2.5
 
 
@@ -219,7 +220,7 @@ def test_others_are_answered_while_a_large_answer_is_written():
 def test_a_process_that_makes_no_progress_is_said_and_replaced(reader, call):
     outputs = {"y": np.arange(LARGE_VALUES + 1)}
     expected = reader.write(outputs, Format.ROW, call)
-    os.kill(find_child().pid, signal.SIGSTOP)
+    os.kill(find_child(), signal.SIGSTOP)
     with pytest.raises(ServingError, match=r"made no progress \(it is stopped\) and was ended"):
         reader.write(outputs, Format.ROW, call)
     assert reader.write(outputs, Format.ROW, call) == expected
