@@ -48,9 +48,11 @@ from onnxgraph.nodes import (
     sort_nodes,
     used_names,
 )
+from onnxgraph.tensors import FLOAT_TYPES
 from onnxgraph.writing import ModelWriter, write_with_data
 
 __all__ = [
+    "FLOAT_TYPES",
     "Chain",
     "GraphError",
     "GraphTooLargeError",

@@ -10,6 +10,8 @@ from onnx import TensorProto, helper
 
 from onnxgraph.errors import GraphError
 
+FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
+"""Types of the floats that models are computed in."""
 MAX_DEPTH = 16
 """Maximum depth of graphs inside nodes; a known model has 3."""
 

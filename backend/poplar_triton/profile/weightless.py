@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import GraphError, iter_bodies
+from onnxgraph import FLOAT_TYPES, GraphError, iter_bodies
 from onnxgraph.external import bring_in
 from onnxgraph.tensors import count_bytes, iter_tensors
 from onnxgraph.weights import has_data
@@ -24,8 +24,7 @@ MAX_FILLED_BYTES = 2 << 30
 """Maximum size of all filled tensors, which is what protobuf, and so a model, can hold."""
 LARGE_BYTES = 1 << 20
 """Minimum size of weights whose data is dropped; smaller ones cost nothing to keep."""
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
-_FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
+_FILLED = (*FLOAT_TYPES, TensorProto.INT8, TensorProto.UINT8)
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
 """Operators that folding never computes with such weights, unless all their inputs are weights. The
 result is then a weight without data. A convolution may absorb a constant that follows it."""
@@ -43,7 +42,7 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
     filling = _Filling(folder)
     users, merged = _users(model.graph), _merged_weights(model.graph)
     for tensor in model.graph.initializer:
-        large = tensor.data_type in _FLOATS and count_bytes(tensor) >= LARGE_BYTES
+        large = tensor.data_type in FLOAT_TYPES and count_bytes(tensor) >= LARGE_BYTES
         if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
         elif not has_data(tensor):
@@ -70,7 +69,7 @@ def _take_constants(graph: onnx.GraphProto) -> None:
             found[0] if found else TensorProto.FLOAT,
             numpy_helper.to_array(shapes[node.input[0]]),
         )
-        if stub.data_type in _FLOATS and count_bytes(stub) >= LARGE_BYTES:
+        if stub.data_type in FLOAT_TYPES and count_bytes(stub) >= LARGE_BYTES:
             graph.initializer.append(stub)
             graph.node.remove(node)
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    FLOAT_TYPES,
     Chain,
     drop_weights,
     find_opset,
@@ -34,7 +35,6 @@ from simipu.operators import CHIP_DOMAIN
 from poprt.rewrite.base import Pass
 from poprt.rewrite.views import FreshNames, GraphView, Shape, constants_of, types_of
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _CHIP_VERSION = 1
 """Version of the chip's domain: PopART's own opset has no other."""
 
@@ -265,7 +265,7 @@ def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
 def is_movable(tensor: TensorProto | None) -> bool:
     """Return whether a weight can be replaced by one made from it. A weight without data gives one
     without data."""
-    return tensor is not None and tensor.data_type in _FLOATS
+    return tensor is not None and tensor.data_type in FLOAT_TYPES
 
 
 def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:

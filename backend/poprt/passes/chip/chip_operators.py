@@ -8,14 +8,12 @@ from typing import ClassVar
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute, iter_bodies
+from onnxgraph import FLOAT_TYPES, attribute, iter_bodies
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, OPERATORS
 
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.patterns import Making, Names, PatternPass, Scope, declare_chip, is_operator
-
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 class _Renaming(PatternPass):
@@ -34,7 +32,7 @@ class _Renaming(PatternPass):
 
     def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
         """Return whether the chip's operator computes the same as the node."""
-        return scope.type(node.input[0]) in _FLOATS
+        return scope.type(node.input[0]) in FLOAT_TYPES
 
 
 @register("replace_erf_with_erfv2")
@@ -98,7 +96,7 @@ class ReplaceWhere(_Renaming):
     def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
         """Return whether the node selects floats. A Where of integers computes shapes, and every
         pass can follow it."""
-        return scope.type(node.output[0]) in _FLOATS
+        return scope.type(node.output[0]) in FLOAT_TYPES
 
 
 @register("replace_consecutive_cast_with_notzero")
@@ -193,7 +191,7 @@ class _Placing(PatternPass):
         published passes for DeBERTa, converted with before_add, look for an Add whose second input
         is the residual itself."""
         made = scope.start(node, "remap")
-        floats = (place for place, name in enumerate(node.input) if name and scope.type(name) in _FLOATS)
+        floats = (place for place, name in enumerate(node.input) if name and scope.type(name) in FLOAT_TYPES)
         index = next((place for place in floats if scope.tensor(node.input[place]) is None), None)
         maker = scope.makers.get(node.input[index]) if index is not None else None
         is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
@@ -207,7 +205,7 @@ class _Placing(PatternPass):
         made: list[onnx.NodeProto] = []
         for index, name in enumerate(node.output):
             is_done = scope.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
-            if name and scope.type(name) in _FLOATS and not is_done:
+            if name and scope.type(name) in FLOAT_TYPES and not is_done:
                 node.output[index] = scope.names.take(f"{name}/before_remap")
                 add_remap(made, node.output[index], name, scope.names, after_matmul=node.op_type == "MatMul")
         return made

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import iter_graphs, replace_nodes
+from onnxgraph import FLOAT_TYPES, iter_graphs, replace_nodes
 from onnxgraph.edit import drop_initializers
 from onnxgraph.weights import has_data, read_array
 
@@ -19,7 +19,6 @@ from poprt.rewrite.scopes import Model
 _MIN_BYTES = 1024
 """Minimum size of an initializer for which a node pays off. Float tensors for axes, shapes or
 indices are not that large."""
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 @register("fold_periodic_initializer", stage=Stage.PATTERNS, option="fold_periodic_initializer")
@@ -65,7 +64,7 @@ def _repeat(tensor: TensorProto, period: TensorProto, shared: Model) -> tuple[on
 
 def _find_period(tensor: TensorProto) -> Array | None:
     """Return the period of a tensor; None if it is more than half of the tensor."""
-    if tensor.data_type not in _FLOATS or not has_data(tensor):
+    if tensor.data_type not in FLOAT_TYPES or not has_data(tensor):
         return None
     values = read_array(tensor)
     if values.nbytes < _MIN_BYTES:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import FLOAT_TYPES
 from onnxgraph.weights import has_data, read_array
 from simipu.computed import ORT_ERRORS
 
@@ -19,7 +20,6 @@ from poprt.rewrite.base import register
 from poprt.rewrite.patterns import PatternPass, Scope, is_movable, is_operator, join_weights
 from poprt.rewrite.views import Shape
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _VIEWS = ("Identity", "Reshape", "Transpose")
 """Operators that may stand between a projection and the product of queries and keys."""
 _MAX_VIEWS = 4
@@ -62,7 +62,7 @@ def _read_scale(node: onnx.NodeProto, scope: Scope) -> tuple[onnx.NodeProto, flo
         is_alone = scope.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
         if is_alone and not any(scope.tensor(name) for name in product.input):
             factor = number if node.op_type == "Mul" else 1 / number
-            return (product, factor) if scope.type(product.input[0]) in _FLOATS else None
+            return (product, factor) if scope.type(product.input[0]) in FLOAT_TYPES else None
     return None
 
 
@@ -145,7 +145,7 @@ def _read_projection(node: onnx.NodeProto, source: str, scope: Scope) -> _Projec
     if not is_operator(node, "MatMul") or node.input[0] != source:
         return None
     tensor = scope.tensor(node.input[1])
-    if tensor is None or len(tensor.dims) != 2 or scope.type(source) not in _FLOATS:  # noqa: PLR2004
+    if tensor is None or len(tensor.dims) != 2 or scope.type(source) not in FLOAT_TYPES:  # noqa: PLR2004
         return None
     end, bias = node, ""
     added = scope.reader(node.output[0], "Add")
@@ -211,7 +211,7 @@ class MatMulRotaryEmbedding(PatternPass):
     def _turn(self, source: str, turned: str, scope: Scope) -> bool:
         """Replace the nodes that turn `source`. Return whether there was anything to replace."""
         shape = scope.shape(source)
-        if not shape or scope.shape(turned) != shape or scope.type(source) not in _FLOATS:
+        if not shape or scope.shape(turned) != shape or scope.type(source) not in FLOAT_TYPES:
             return False
         nodes = _find_moves(source, turned, scope)
         if not nodes or shape[-1] > _MAX_TURNED or 0 in shape:

@@ -15,9 +15,9 @@ from simipu.operators.rules import computing as rows
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
+from poprt.rewrite.node_rules import FLOATS
 from poprt.rewrite.scopes import Scope, ScopedPass
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _MATRIX = 2
 """Rank of a matrix."""
 _GEMM_BROADCASTS = 7
@@ -27,7 +27,7 @@ _GEMM_BROADCASTS = 7
 def _weight(scope: Scope, name: str) -> Array | None:
     """Return the values of a float constant of any size; None for other tensors."""
     tensor = scope.tensor(name) if name else None
-    if tensor is None or tensor.data_type not in _FLOATS or not has_data(tensor):
+    if tensor is None or tensor.data_type not in FLOATS or not has_data(tensor):
         return None
     return read_array(tensor)
 

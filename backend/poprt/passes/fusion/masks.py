@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute, find_inputs, iter_nodes
+from onnxgraph import FLOAT_TYPES, attribute, find_inputs, iter_nodes
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import register
 from poprt.rewrite.patterns import Names, PatternPass, Scope, is_operator
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _MIN_MASKED = -1_000.0
 """Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""
 _MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
@@ -119,7 +118,7 @@ def _takes_scores(node: onnx.NodeProto, mask: str, tokens: tuple[int, int], scop
 
 
 def _read_mask(node: onnx.NodeProto, scope: Scope) -> _Mask | None:
-    if scope.type(node.output[0]) not in _FLOATS:
+    if scope.type(node.output[0]) not in FLOAT_TYPES:
         return None
     if is_operator(node, "Mul"):
         left = _scaled(node, scope)

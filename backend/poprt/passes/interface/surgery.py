@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx
 from onnx import TensorProto
 from onnxgraph import (
+    FLOAT_TYPES,
     GraphError,
     attribute,
     drop_weight_inputs,
@@ -165,14 +166,13 @@ class RemoveInputCast(Pass):
         return model
 
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _WHOLE = (TensorProto.INT32, TensorProto.INT64)
 
 
 def _are_indices(
     value: onnx.ValueInfoProto, casts: Sequence[onnx.NodeProto], users: Mapping[str, Sequence[onnx.NodeProto]]
 ) -> bool:
-    if value.type.tensor_type.elem_type not in _FLOATS or not all(
+    if value.type.tensor_type.elem_type not in FLOAT_TYPES or not all(
         node.op_type == "Cast" and attribute(node, "to") in _WHOLE for node in casts
     ):
         return False
