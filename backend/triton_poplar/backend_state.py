@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
-from triton_poplar.parameters import BACKEND_OPTIONS, BackendOptions, parse_backend_options
+from triton_poplar.parameters import BackendOptions, parse_backend_options
 
 _FLAG = "--backend-config"
 _BACKEND = "poplar,"
@@ -25,7 +26,7 @@ class BackendState:
         environ = os.environ if environ is None else environ
         given = {
             p.name: environ[variable]
-            for p in BACKEND_OPTIONS
+            for p in fields(BackendOptions)
             if (variable := environment_variable(p.name)) in environ
         }
         self.options: BackendOptions = parse_backend_options({**given, **find_options(command_line)})

@@ -1,7 +1,5 @@
 """Settings of a user: the config.pbtxt parameters of a model and the options of the backend, one
-table each.
-
-Parsing, validation, errors and the documentation's tables come from the tables.
+table each: a dataclass whose fields say how a value is parsed and documented.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ import difflib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
@@ -24,65 +22,13 @@ MAX_PATH_BYTES = 4095
 MAX_BUCKETS, MAX_BUCKET_SECONDS = 50, 24 * 60 * 60
 """Maximum number of buckets of a histogram, and maximum bound. Each bucket is a series for
 Prometheus and one call to Triton per second."""
-_NEAR_MISS = 0.8
+_MIN_SIMILARITY = 0.8
 """Minimum similarity (difflib) at which a name counts as a misspelling: `timeout` is one of
 timeout_ns, `my_timeout` is not."""
 _MAX_QUOTED = 200
 """Maximum number of characters of a found value in a message."""
 
 _log = logging.getLogger("triton_poplar")
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter. `parse` turns its text into a value, or raises ValueError with what it
-    expects."""
-
-    name: str
-    kind: str
-    default: Any
-    parse: Callable[[str], Any]
-    help: str
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Values of a model's parameters."""
-
-    executable_path: str
-    weights_path: str
-    name_map_file_path: str
-    check_package_hash: bool
-    synchronous_execution: bool
-    timeout_ns: int
-    execute_delay_ms: int
-    instance_wise_delay_multiplier: int
-    creation_delay_sec: int
-    executable_name: str
-    sim_graph_path: str
-    sim_timing: str
-    sim_threads: int
-    sim_memory_mib: int
-    sim_load_sec: int
-    sim_first_load: bool
-    sim_isolation: str
-    sim_prepack: bool
-    sim_numerics: str
-    sim_index_check: str
-    sim_custom_ops: str
-    join_dependent_rows: bool
-    drain_backlog: bool
-    latency_buckets: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BackendOptions:
-    """Values of the backend's options; None if not set."""
-
-    use_sim_if_no_hw: bool
-    sim_num_IPUs: int | None
-    sim_tiles_per_IPU: int | None
-    sim_ipu_version: int | None
 
 
 def parse_flag(text: str) -> bool:
@@ -139,8 +85,16 @@ def parse_libraries(text: str) -> str:
     return text
 
 
-def _number(name: str, unit: str, default: int | None, bounds: tuple[int, int], meaning: str) -> Parameter:
-    """Return a parameter that is a whole number within `bounds`, both included."""
+def _parameter(kind: str, default: Any, parse: Callable[[str], Any], meaning: str) -> Any:
+    """Return the field of a parameter.
+
+    `parse` turns its text into a value, or raises ValueError with what it expects.
+    """
+    return field(default=default, metadata={"kind": kind, "parse": parse, "help": meaning})
+
+
+def _number(unit: str, default: int | None, bounds: tuple[int, int], meaning: str) -> Any:
+    """Return the field of a parameter that is a whole number within `bounds`, both included."""
     least, most = bounds
 
     def parse(text: str) -> int:
@@ -151,7 +105,7 @@ def _number(name: str, unit: str, default: int | None, bounds: tuple[int, int], 
             raise ValueError(f"a whole number from {least} to {most}")
         return int(digits)
 
-    return Parameter(name, f"{unit}, {least} to {most}", default, parse, meaning)
+    return _parameter(f"{unit}, {least} to {most}", default, parse, meaning)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -179,156 +133,134 @@ def parse_ipu_version(text: str) -> int:
         raise ValueError(f"1, 2 or 21 or a chip's name ({known_chips()})") from None
 
 
-PARAMETERS = (
-    Parameter(
-        "executable_path",
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Parameters of a model: their values, and for each its default, parser and documentation."""
+
+    executable_path: str = _parameter(
         "path",
         "",
         parse_paths,
         "PopEF file of the executable, or several files separated by commas; default: "
         "`executable.popef` in the model's folder",
-    ),
-    Parameter(
-        "weights_path",
+    )
+    weights_path: str = _parameter(
         "path",
         "",
         parse_paths,
         "PopEF file of the weights, or several files separated by commas; default: "
         "`weights.popef`, if it exists",
-    ),
-    Parameter(
-        "name_map_file_path",
-        "path",
-        "",
-        parse_paths,
-        "JSON file of friendly names; default: `name_map.json`, if it exists",
-    ),
-    Parameter(
-        "check_package_hash",
+    )
+    name_map_file_path: str = _parameter(
+        "path", "", parse_paths, "JSON file of friendly names; default: `name_map.json`, if it exists"
+    )
+    check_package_hash: bool = _parameter(
         "flag",
         True,
         parse_flag,
         "reject an executable that an incompatible version of this software compiled",
-    ),
-    Parameter(
-        "synchronous_execution",
+    )
+    synchronous_execution: bool = _parameter(
         "flag",
         False,
         parse_flag,
         "block until all requests of a call are answered; faster, and the only mode in which "
         "Triton's own statistics are correct",
-    ),
-    _number(
-        "timeout_ns",
+    )
+    timeout_ns: int = _number(
         "ns",
         500_000,
         (0, 2**63 - 1),
         "how long an incomplete batch waits for more rows after its last row arrived; 0: no "
         "limit. In synchronous mode a batch never waits. The default is the value of the "
         "guide's example and of all public configurations",
-    ),
-    _number(
-        "execute_delay_ms",
-        "ms",
-        0,
-        (0, 1000 * MAX_DELAY_SECONDS),
-        "for tests: delay before the requests of a call are processed",
-    ),
-    _number(
-        "instance_wise_delay_multiplier",
+    )
+    execute_delay_ms: int = _number(
+        "ms", 0, (0, 1000 * MAX_DELAY_SECONDS), "for tests: delay before the requests of a call are processed"
+    )
+    instance_wise_delay_multiplier: int = _number(
         "count",
         0,
         (0, 1_000_000),
         "for tests: the delay of an instance is `execute_delay_ms` times max(multiplier * "
         "instance id, 1), at most one day",
-    ),
-    _number(
-        "creation_delay_sec", "s", 0, (0, MAX_DELAY_SECONDS), "for tests: delay before an instance is created"
-    ),
-    Parameter(
-        "executable_name",
+    )
+    creation_delay_sec: int = _number(
+        "s", 0, (0, MAX_DELAY_SECONDS), "for tests: delay before an instance is created"
+    )
+    executable_name: str = _parameter(
         "name",
         "",
         parse_text,
         "name of the executable, if the files contain several; default: the one with the "
         "model's name, or the only one",
-    ),
-    Parameter(
-        "sim_graph_path",
+    )
+    sim_graph_path: str = _parameter(
         "path",
         "",
         parse_paths,
         "ONNX graph that a real executable was compiled from; the backend simulates this "
         "graph instead of the executable",
-    ),
-    Parameter(
-        "sim_timing",
+    )
+    sim_timing: str = _parameter(
         "fast, paced",
         "fast",
         one_of("fast", "paced"),
         "fast: return rows as soon as they are computed; paced: return rows only after "
         "their modelled time on IPU and host link",
-    ),
-    _number(
-        "sim_threads",
+    )
+    sim_threads: int = _number(
         "count",
         0,
         (0, 1024),
         "CPU threads per instance; 0: the machine's cores are divided among the instances",
-    ),
-    _number(
-        "sim_memory_mib",
+    )
+    sim_memory_mib: int = _number(
         "MiB",
         0,
         (0, 1 << 24),
         "memory limit for the values of a run or a load, without weights; 0: the memory of the "
         "machine or the container. With ONNX Runtime before 1.23, the first model loaded in a "
         "process sets the limit",
-    ),
-    _number(
-        "sim_load_sec",
+    )
+    sim_load_sec: int = _number(
         "s",
         300,
         (1, 86_400),
         "time limit of a model load; the limit of a run is `target.hostSyncTimeout` of "
         "`POPLAR_RUNTIME_OPTIONS`",
-    ),
-    Parameter(
-        "sim_first_load",
+    )
+    sim_first_load: bool = _parameter(
         "flag",
         True,
         parse_flag,
         "load unknown files in a child process first, within `sim_load_sec` and "
         "`sim_memory_mib`; false: for trusted files. A file that was loaded before is known by "
         "its digest",
-    ),
-    Parameter(
-        "sim_isolation",
+    )
+    sim_isolation: str = _parameter(
         "none, process",
         "none",
         one_of("none", "process"),
         "process: compute in a sandboxed child process "
         "([sandbox](operations.md#untrusted-models)). If the child dies, its batch fails with "
         "UNAVAILABLE and a new child replaces it",
-    ),
-    Parameter(
-        "sim_prepack",
+    )
+    sim_prepack: bool = _parameter(
         "flag",
         True,
         parse_flag,
         "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all "
         "instances share the mapped file, and 8-bit weights stay one byte each",
-    ),
-    Parameter(
-        "sim_numerics",
+    )
+    sim_numerics: str = _parameter(
         "exact, fast",
         "exact",
         one_of("exact", "fast"),
         "exact: half and fp8 are rounded as on the chip; fast: operators compute in fp32, so "
         "answers differ from the chip's",
-    ),
-    Parameter(
-        "sim_index_check",
+    )
+    sim_index_check: str = _parameter(
         "error, clamp",
         "error",
         one_of("error", "clamp"),
@@ -336,75 +268,66 @@ PARAMETERS = (
         "GatherND): error fails the run; clamp uses the nearest element, because the chip "
         "raises no error. The runners of `poprt.runtime` default to clamp. An out-of-range "
         "Scatter index always fails the run",
-    ),
-    Parameter(
-        "sim_custom_ops",
+    )
+    sim_custom_ops: str = _parameter(
         "DOMAIN=path",
         "",
         parse_libraries,
         "custom-operator library of ONNX Runtime and the domain of its operators, or several "
         "separated by commas; absolute paths only. The library's code runs with the server's "
         "permissions",
-    ),
-    Parameter(
-        "join_dependent_rows",
+    )
+    join_dependent_rows: bool = _parameter(
         "flag",
         False,
         parse_flag,
         "join and split requests like the real backend, even if the rows of a batch are not "
         "proven to be independent; answers can then depend on other clients' rows",
-    ),
-    Parameter(
-        "drain_backlog",
+    )
+    drain_backlog: bool = _parameter(
         "flag",
         True,
         parse_flag,
         "under overload, if clients cancel or time out before their requests are computed, "
         "reject all waiting requests with UNAVAILABLE, so that later requests are answered in "
         "time",
-    ),
-    Parameter(
-        "latency_buckets",
+    )
+    latency_buckets: tuple[float, ...] = _parameter(
         "s, ascending",
         DEFAULT_BUCKETS,
         parse_buckets,
         "upper bounds of the buckets of the histograms `poplar_request_seconds` and "
         "`poplar_request_queue_seconds`, separated by commas",
-    ),
-)
+    )
 
-BACKEND_OPTIONS = (
-    Parameter(
-        "use_sim_if_no_hw",
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """Options of the backend, like `Parameters`; None if not set."""
+
+    use_sim_if_no_hw: bool = _parameter(
         "flag",
         True,
         parse_flag,
         "simulate if the machine has no IPU; false: models fail to load, like the real backend "
         "on a machine without IPUs",
-    ),
-    _number(
-        "sim_num_IPUs",
-        "count",
-        None,
-        (1, 65_536),
-        "number of IPUs of the simulated machine; default: as many as required",
-    ),
-    _number(
-        "sim_tiles_per_IPU",
+    )
+    sim_num_IPUs: int | None = _number(
+        "count", None, (1, 65_536), "number of IPUs of the simulated machine; default: as many as required"
+    )
+    sim_tiles_per_IPU: int | None = _number(
         "count",
         None,
         (1, 1472),
         "tiles of each IPU; default: the number that the executable was compiled for",
-    ),
-    Parameter(
-        "sim_ipu_version",
+    )
+    sim_ipu_version: int | None = _parameter(
         "1, 2, 21, name",
         None,
         parse_ipu_version,
         "IPU version, or chip name (c600, mk2, bow, ...); default: the version that the "
         "executable was compiled for",
-    ),
-)
+    )
 
 
 def parse_parameters(config: Mapping[str, Any]) -> Parameters:
@@ -414,25 +337,25 @@ def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     unknown names cause a warning.
     """
     given = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
-    return Parameters(**_parse(PARAMETERS, given, f"model {config.get('name', '')!r}: parameter"))
+    return Parameters(**_parse(fields(Parameters), given, f"model {config.get('name', '')!r}: parameter"))
 
 
 def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
     """Parse the backend's options from names and texts. Errors and warnings are those of
     parameters."""
-    return BackendOptions(**_parse(BACKEND_OPTIONS, given, "poplar backend: option"))
+    return BackendOptions(**_parse(fields(BackendOptions), given, "poplar backend: option"))
 
 
-def _parse(table: Sequence[Parameter], given: Mapping[str, str], owner: str) -> dict[str, Any]:
+def _parse(table: Sequence[Field[Any]], given: Mapping[str, str], owner: str) -> dict[str, Any]:
     names = [parameter.name for parameter in table]
     for name in given:
-        if name not in names and name not in _OTHERS_PARAMETERS:
+        if name not in names and name not in _FOREIGN_PARAMETERS:
             _check_unknown(name, names, owner)
     values = {}
     for parameter in table:
         text = given.get(parameter.name)
         try:
-            values[parameter.name] = parameter.default if text is None else parameter.parse(text)
+            values[parameter.name] = parameter.default if text is None else parameter.metadata["parse"](text)
         except ValueError as expected:
             raise ModelConfigError(
                 f"{owner} {parameter.name}: expected {expected}, found {_quote(text)}"
@@ -444,7 +367,7 @@ def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
     """Raise ModelConfigError for a misspelling, whose author would serve with the default without
     noticing. Other unknown names only cause a warning, because another program may read them."""
     folded = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
+    near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _MIN_SIMILARITY)
     if near:
         raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?")
     _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
@@ -457,14 +380,17 @@ def _quote(text: str | None) -> str:
 RELOAD_PARAMETER = "poplar_supervisor.reload"
 """Parameter that the supervisor of `poplar-triton serve` sets, so that Triton reloads an unchanged
 model."""
-_OTHERS_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", RELOAD_PARAMETER)
+_FOREIGN_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", RELOAD_PARAMETER)
 """Parameters that Triton's Python backend reads itself, or that are never read."""
 
 
-def describe_parameters(table: Sequence[Parameter] = PARAMETERS) -> str:
+def describe_parameters(table: type[Parameters | BackendOptions] = Parameters) -> str:
     """Return the table for the documentation."""
     rows = ["| name | value | default | meaning |", "| --- | --- | --- | --- |"]
-    rows += [f"| `{p.name}` | {p.kind} | {_describe_default(p.default)} | {p.help} |" for p in table]
+    rows += [
+        f"| `{p.name}` | {p.metadata['kind']} | {_describe_default(p.default)} | {p.metadata['help']} |"
+        for p in fields(table)
+    ]
     return "\n".join(rows)
 
 
