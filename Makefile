@@ -53,6 +53,7 @@ soak: deploy-tools
 
 check: .venv/dev
 	$(BIN)/ruff check
+	$(BIN)/ruff check --preview --select DOC102,DOC201,DOC202,DOC402,DOC403,DOC501
 	$(BIN)/ruff format --check
 	$(BIN)/clang-format --dry-run --Werror backend/simipu/kernels/*.[ch] tests/simipu/kernels/*.[ch] \
 	    backend/poplar_serving/operators/*.h backend/poplar_serving/operators/*.cc tests/poplar_serving/*.cc

@@ -37,10 +37,22 @@ _POPEF_TYPES: dict[str, DataType] = {
 
 
 def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
-    """Return the little-endian numpy dtype of `dataType`.
+    """Return the little-endian numpy dtype of a PopEF type.
 
-    Raises UnsupportedError for F8, which names no format, for types of a newer SDK, and for F8143
-    and F8152 without ml_dtypes.
+    Args:
+        dataType: the element type.
+
+    Returns:
+        The dtype; those of F8143 and F8152 come from ml_dtypes.
+
+    Raises:
+        UnsupportedError: for F8, which names no format, for types of a newer SDK, and for F8143 and
+            F8152 without ml_dtypes.
+
+    Example:
+        >>> import popef
+        >>> popef.popefTypeToNumpyDType(popef.DataType.F16).name
+        'float16'
     """
     if dataType in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[dataType]).newbyteorder("<")
@@ -59,9 +71,21 @@ def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
 
 
 def numpyDTypeToPopefType(dtype: Any) -> DataType:
-    """Return the PopEF type of anything that `numpy.dtype` accepts.
+    """Return the PopEF type of a numpy dtype.
 
-    Raises UnsupportedError if there is none.
+    Args:
+        dtype: anything that `numpy.dtype` accepts.
+
+    Returns:
+        The element type.
+
+    Raises:
+        UnsupportedError: if there is none.
+
+    Example:
+        >>> import popef
+        >>> popef.numpyDTypeToPopefType("int32").name
+        'S32'
     """
     found = np.dtype(dtype)
     if found.name not in _POPEF_TYPES or found != found.newbyteorder("<"):
@@ -76,6 +100,15 @@ def storage_dtype(dataType: DataType) -> np.dtype[Any]:
     """Return the numpy dtype in which readers return data.
 
     It is that of `popefTypeToNumpyDType`, but uint8 for 8-bit floats that numpy cannot name.
+
+    Args:
+        dataType: the element type.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        UnsupportedError: for a type of a newer SDK.
     """
     try:
         return popefTypeToNumpyDType(dataType)

@@ -29,12 +29,32 @@ class FusedModel:
 
 
 def member_name(number: int, name: str) -> str:
-    """Return the name that a tensor of model `number` has in the fused model."""
+    """Return the name that a tensor of one of the models has in the fused model.
+
+    Args:
+        number: the model, from 0.
+        name: the tensor's name in that model.
+
+    Returns:
+        The anchor's name.
+
+    Example:
+        >>> import popef
+        >>> popef.member_name(1, "logits")
+        'graph1/logits'
+    """
     return f"graph{number}/{name}"
 
 
 def fused_models(metadata: Metadata) -> tuple[FusedModel, ...]:
-    """Return the models of a fused model in order; () if the file holds a single model."""
+    """Return the models of a fused model in order.
+
+    Args:
+        metadata: the metadata of the file's executable.
+
+    Returns:
+        The anchor names of each model; () if the file holds a single model.
+    """
     inputs, outputs = (user_anchors(metadata, kind) for kind in (TensorType.INPUT, TensorType.OUTPUT))
     selectors = [anchor for anchor in inputs if anchor.name() == INDEX]
     fits = len(selectors) == 1 and selectors[0].tensorInfo().dataType() in _WHOLE

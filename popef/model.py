@@ -60,7 +60,19 @@ class Model:
 
 
 class ModelBuilder:
-    """Finder of the models among the blobs of a reader, from one file or several."""
+    """Finder of the models among the blobs of a reader, from one file or several.
+
+    Args:
+        reader: the reader that has parsed the files.
+
+    Example:
+        >>> import popef
+        >>> with popef.Reader() as reader:
+        ...     reader.parseFile("model.popef")
+        ...     model = popef.ModelBuilder(reader).createModel()
+        ...     [str(anchor.name) for anchor in model.user_anchors(popef.TensorType.INPUT)]
+        ['x']
+    """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -69,15 +81,29 @@ class ModelBuilder:
         """Return the model of the executable called `name`, or of the only executable.
 
         Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the
-        name of one of its anchors. Raises PopefError, with the candidates, if a part is missing or
-        not unique.
+        name of one of its anchors.
+
+        Args:
+            name: name of the executable; None if there is only one.
+
+        Returns:
+            The model.
+
+        Raises:
+            PopefError: with the candidates, if a part is missing or not unique.
         """
         parts = _Parts(self._reader)
         return parts.bind(parts.choose(name))
 
     def createModels(self) -> list[Model]:
-        """Return the models of all executables, in file order; raises PopefError as `createModel`
-        does."""
+        """Return the models of all executables.
+
+        Returns:
+            The models in file order.
+
+        Raises:
+            PopefError: as `createModel` does.
+        """
         parts = _Parts(self._reader)
         return [parts.bind(parts.choose(name)) for name in parts.executables]
 

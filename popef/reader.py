@@ -42,13 +42,21 @@ class ExecutableReader:
     def compressed(self) -> bool:
         """True if the payload is compressed.
 
-        Raises UnsupportedError if it is announced as compressed in a codec that this package does
-        not know.
+        Raises:
+            UnsupportedError: if it is announced as compressed in a codec that this package does not
+                know.
         """
         return self.codec() is not Codec.RAW
 
     def codec(self) -> Codec:
-        """Return the codec of the payload; raises UnsupportedError as `compressed` does."""
+        """Return the codec of the payload.
+
+        Returns:
+            The codec, `Codec.RAW` if the payload is not compressed.
+
+        Raises:
+            UnsupportedError: as `compressed` does.
+        """
         blob = self.blob
         head = bytes(blob.source.view(blob.payload_start, min(MAGIC_BYTES, blob.payload_bytes)))
         codec = detect(head, blob.payload_bytes, self.uncompressedSize)
@@ -60,11 +68,15 @@ class ExecutableReader:
         return codec
 
     def executable(self) -> memoryview:
-        """Return the executable, read-only: a view of the file if raw, otherwise decompressed on
-        every call.
+        """Return the executable: a view of the file if raw, otherwise decompressed on every call.
 
-        Raises FormatError if it does not inflate to `uncompressedSize`, LimitError above
-        `Limits.max_executable_bytes`, and UnsupportedError for a codec that is not available.
+        Returns:
+            The bytes, read-only.
+
+        Raises:
+            FormatError: if they do not inflate to `uncompressedSize`.
+            LimitError: above `Limits.max_executable_bytes`.
+            UnsupportedError: for a codec that is not available.
         """
         codec = self.codec()
         return self.blob.payload() if codec is Codec.RAW else inflate(self._inflater(codec))
@@ -104,8 +116,13 @@ class TensorReader:
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
         """Return the tensor as a read-only view of the file.
 
-        F8 and, without ml_dtypes, F8143 and F8152 are returned as uint8. Raises UnsupportedError
-        for an element type that this package does not know.
+        Returns:
+            An array of shape `info.tensorInfo.shape` and of the dtype of its data type. F8 and,
+            without ml_dtypes, F8143 and F8152 are returned as uint8.
+
+        Raises:
+            UnsupportedError: for an element type that this package does not know.
+            LimitError: for a shape that numpy cannot hold.
         """
         info = self.info.tensorInfo
         return _array(self.blob, info, info.shape)
@@ -128,10 +145,14 @@ class FeedReader:
         self.info: FeedDataInfo = blob.structure
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return all tensors along a leading dimension of `info.numTensors`, as a read-only view of
-        the file.
+        """Return all tensors along a leading dimension, as a read-only view of the file.
 
-        Raises UnsupportedError for an element type that this package does not know.
+        Returns:
+            An array of shape (`info.numTensors`, *tensor shape).
+
+        Raises:
+            UnsupportedError: for an element type that this package does not know.
+            LimitError: for a shape that numpy cannot hold.
         """
         info = self.info.tensorInfo
         return _array(self.blob, info, (self.info.numTensors, *info.shape))
@@ -186,6 +207,21 @@ class Reader:
 
     Opening a file reads headers and structures only. An invalid file adds nothing. Views and arrays
     that were returned stay valid after `close`.
+
+    Args:
+        limits: limits on what one file may cost; None means the defaults of `Limits`.
+        mapped: whether payloads are views of the mapped file, which must not be shortened or
+            overwritten while they are in use. If False, each payload is copied into memory on
+            demand: slower, but right for files that others write to.
+
+    Example:
+        >>> import popef
+        >>> with popef.Reader() as reader:
+        ...     reader.parseFile("model.popef")
+        ...     for anchor in popef.ModelBuilder(reader).createModel().metadata.anchors:
+        ...         print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)
+        x INPUT (2, 4)
+        y OUTPUT (2, 4)
     """
 
     def __init__(self, limits: Limits | None = None, *, mapped: bool = True) -> None:
@@ -203,14 +239,24 @@ class Reader:
     def parseFile(self, path: str | os.PathLike[str]) -> None:
         """Add the blobs of a file; a pipe or the like is read to its end and kept in memory.
 
-        Raises OSError if the file cannot be opened and a PopefError for anything wrong with its
-        bytes.
+        Args:
+            path: path of the PopEF file.
+
+        Raises:
+            OSError: if the file cannot be opened.
+            PopefError: for anything wrong with its bytes.
         """
         self._add(open_source(path, mapped=self._mapped, max_stream_bytes=self.limits.max_stream_bytes))
 
     def parseStream(self, stream: BinaryIO) -> None:
-        """Add the blobs of a binary stream, read from its position to its end and kept in
-        memory."""
+        """Add the blobs of a binary stream, read from its position to its end and kept in memory.
+
+        Args:
+            stream: the open binary stream.
+
+        Raises:
+            PopefError: for anything wrong with its bytes.
+        """
         name = str(getattr(stream, "name", "stream"))
         self._add(read_stream(stream, name, self.limits.max_stream_bytes))
 

@@ -60,8 +60,15 @@ class RowFacts:
 def read_rows(model: Model) -> RowFacts:
     """Return the facts that the files of a model give about its rows.
 
-    Raises PopefError for a blob that does not have the form of `RowFacts.encode`.
-    """
+    Args:
+        model: the model, whose reader must be open.
+
+    Returns:
+        The facts; "not known to be independent" if the files have none.
+
+    Raises:
+        PopefError: for a blob that does not have the form of `RowFacts.encode`.
+    """  # noqa: DOC501  the ValueError is caught below
     blobs = [blob for blob in model.opaqueBlobs if blob.name == ROWS_BLOB]
     if not blobs:
         return RowFacts()
@@ -80,9 +87,22 @@ def read_rows(model: Model) -> RowFacts:
 
 
 def batch_size(shapes: Iterable[tuple[int, ...]], axes: Iterable[int] | None = None) -> int:
-    """Return the compiled batch size: the size of all shapes along their batch axes, or 0.
+    """Return the compiled batch size: the size of all shapes along their batch axes.
 
-    The default batch axis is the first. The result is 0 if the sizes differ.
+    Args:
+        shapes: the shapes of the tensors.
+        axes: the batch axis of each shape; None means the first of each.
+
+    Returns:
+        The common size, or 0 if the sizes differ.
+
+    Raises:
+        ValueError: if there are not as many axes as shapes.
+
+    Example:
+        >>> import popef
+        >>> popef.batch_size([(8, 3), (8, 1)]), popef.batch_size([(8, 3), (4, 1)])
+        (8, 0)
     """
     placed = [(shape, 0) for shape in shapes] if axes is None else list(zip(shapes, axes, strict=True))
     sizes = {shape[axis] if shape else 0 for shape, axis in placed}

@@ -70,7 +70,11 @@ class Blob:
     def chunks(self) -> Iterator[bytes]:
         """Yield the whole blob as it is in its file, chunk by chunk.
 
-        Raises FormatError if the file has become shorter.
+        Yields:
+            The next bytes.
+
+        Raises:
+            FormatError: if the file has become shorter.
         """
         for offset in range(self.start, self.end, CHUNK_BYTES):
             size = min(CHUNK_BYTES, self.end - offset)
@@ -95,7 +99,16 @@ def _label(source: Source, index: int) -> str:
 def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
     """Yield the blobs of `source` in file order, at least one.
 
-    Raises FormatError or LimitError at the first invalid blob.
+    Args:
+        source: the bytes of a file.
+        limits: limits on what the file may cost.
+
+    Yields:
+        One blob after the other; payloads are not read.
+
+    Raises:
+        FormatError: at the first invalid blob.
+        LimitError: at the first blob that exceeds a limit.
     """
     if not source.size:
         raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")

@@ -75,10 +75,17 @@ class BlobWriter(_PartWriter):
         return self
 
     def write(self, data: Any, length: int | None = None) -> int:
-        """Append the first `length` bytes of `data` (default: all) and return their number.
+        """Append the first `length` bytes of `data`.
 
-        `data` is bytes-like or a numpy array. Raises PopefError if the blob is closed or would
-        exceed the size that its info announces.
+        Args:
+            data: bytes-like, or a numpy array.
+            length: number of bytes to write; None means all.
+
+        Returns:
+            The number of bytes that were appended.
+
+        Raises:
+            PopefError: if the blob is closed, or would exceed the size that its info announces.
         """
         self._sink.require(self)
         raw = _as_bytes(data)
@@ -98,8 +105,9 @@ class BlobWriter(_PartWriter):
     def close(self) -> None:
         """Finish the blob; do nothing if it is already finished.
 
-        Raises PopefError, and spoils the file, if the payload does not have the size that the info
-        announces.
+        Raises:
+            PopefError: if the payload does not have the size that the info announces. The file is
+                then spoiled.
         """
         if not self._sink.is_writing(self):
             return
@@ -157,11 +165,13 @@ class MultiFeedWriter(_PartWriter):
         sink.begin(self)
 
     def write(self, *tensors: Any) -> None:
-        """Append one tensor to each feed, in the order of the infos: anything bytes-like or numpy
-        arrays.
+        """Append one tensor to each feed, in the order of the infos.
 
-        Raises PopefError, before anything is written, for another number of tensors or another
-        size.
+        Args:
+            tensors: anything bytes-like, or numpy arrays.
+
+        Raises:
+            PopefError: before anything is written, for another number of tensors or another size.
         """
         self._sink.require(self)
         if len(tensors) != len(self._infos):
@@ -199,6 +209,20 @@ class Writer:
 
     A path appears, complete, at `close`. After an error, or if the writer is dropped, nothing has
     changed. Equal calls produce equal bytes.
+
+    Args:
+        file: path of the file to write, or a binary file object.
+
+    Example:
+        >>> import numpy as np
+        >>> import popef
+        >>> values = np.zeros((2, 3), np.float32)
+        >>> shape = popef.TensorInfo(shape=values.shape, dataType=popef.DataType.F32)
+        >>> info = popef.TensorDataInfo(name="w", tensorInfo=shape)
+        >>> with popef.Writer("weights.popef") as writer:
+        ...     with writer.createTensorData(info) as blob:
+        ...         blob.write(values)
+        24
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
@@ -214,8 +238,18 @@ class Writer:
         self.write(metadata)
 
     def createExecutable(self, name: str, compress: bool = False) -> BlobWriter:
-        """Begin an executable; `name` must not be empty or be used by another executable in the
-        file."""
+        """Begin an executable.
+
+        Args:
+            name: name of the executable; must not be empty or be used by another one in the file.
+            compress: whether to compress the payload with zlib.
+
+        Returns:
+            The writer of the payload. Use it in a `with`, or let the next call finish it.
+
+        Raises:
+            PopefError: if the name is empty or used already.
+        """
         if not name:
             raise PopefError(
                 "createExecutable: expected a name, got an empty one; metadata refers to it by name"
@@ -224,27 +258,61 @@ class Writer:
         return BlobWriter(self._sink, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
-        """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow."""
+        """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow.
+
+        Args:
+            info: name, shape and type of the tensor.
+
+        Returns:
+            The writer of the data.
+        """
         return BlobWriter(self._sink, BlobType.DATA_TENSOR, info)
 
     def createFeedData(self, info: FeedDataInfo) -> BlobWriter:
-        """Begin a feed; `info.numTensors` tensors must follow, or any number if that is 0."""
+        """Begin a feed; `info.numTensors` tensors must follow, or any number if that is 0.
+
+        Args:
+            info: name, shape, type and number of the tensors.
+
+        Returns:
+            The writer of the data.
+        """
         return BlobWriter(self._sink, BlobType.DATA_FEED, copy.deepcopy(info))
 
     def createMultiFeedData(self, infos: Iterable[FeedDataInfo]) -> MultiFeedWriter:
         """Begin several feeds that are written side by side.
 
         The method's name is this package's; the real one is not public.
+
+        Args:
+            infos: one entry for each feed, in the order of the tensors of `MultiFeedWriter.write`.
+
+        Returns:
+            The writer of all the feeds.
         """
         return MultiFeedWriter(self._sink, infos)
 
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
-        """Begin an opaque blob that belongs to the executable of that name."""
+        """Begin an opaque blob.
+
+        Args:
+            name: name that tells which framework wrote the data.
+            executable: name of the executable that the blob belongs to.
+
+        Returns:
+            The writer of the data.
+        """
         return BlobWriter(self._sink, BlobType.OPAQUE, OpaqueBlob(name=name, executable=executable))
 
     def copyBlob(self, blob: Blob) -> None:
-        """Append a blob of a reader byte by byte; raises PopefError for an executable whose name is
-        used already."""
+        """Append a blob of a reader byte by byte.
+
+        Args:
+            blob: the blob to copy.
+
+        Raises:
+            PopefError: for an executable whose name is used already.
+        """
         if isinstance(blob.structure, Executable):
             self._take_name("copyBlob", blob.structure.name)
         self._sink.copy(blob.chunks())
@@ -252,7 +320,8 @@ class Writer:
     def close(self) -> None:
         """Finish the current blob and make the file appear; do nothing on the second call.
 
-        Raises PopefError if an earlier error spoiled the file, which then does not appear.
+        Raises:
+            PopefError: if an earlier error spoiled the file, which then does not appear.
         """
         self._sink.close()
 

@@ -117,7 +117,14 @@ class Device:
 class DeviceManager:
     """Factory of simulated devices.
 
-    `num_ipus` is the number of IPUs of the simulated machine; None means no limit.
+    Args:
+        num_ipus: number of IPUs of the simulated machine; None means no limit.
+
+    Example:
+        >>> import model_runtime
+        >>> device = model_runtime.DeviceManager().getDevice(2, {"ipuVersion": "bow"})
+        >>> device.numIpus(), device.ipuVersion()
+        (2, 2)
     """
 
     def __init__(self, num_ipus: int | None = None) -> None:
@@ -149,10 +156,19 @@ class DeviceManager:
         """Attach a device for a model or with a number of IPUs.
 
         getDevice(model, wait_config) uses the IPU version and number of IPUs of the model's
-        metadata. getDevice(num_ipus, options, wait_config) attaches that many IPUs of
-        options["ipuVersion"] (ipu1, ipu2, ipu21, bow, or a common alias; default ipu21). Raises
-        ModelRuntimeError if there is no such chip, or none becomes free in the time that
-        `wait_config` gives.
+        metadata. getDevice(num_ipus, options, wait_config) attaches that many IPUs.
+
+        Args:
+            model: the PopEF model, or the number of IPUs.
+            options: "ipuVersion" names the chip: ipu1, ipu2, ipu21, bow, or a common alias; default
+                ipu21.
+            wait_config: how long to wait for free IPUs; None means no wait.
+
+        Returns:
+            The device, attached for the lifetime of the object.
+
+        Raises:
+            ModelRuntimeError: if there is no such chip, or none becomes free in time.
         """
         if isinstance(options, DeviceWaitConfig):
             options, wait_config = None, options
@@ -163,8 +179,18 @@ class DeviceManager:
         return self.attach(target, wait_config or DeviceWaitConfig())
 
     def getSpecificDevice(self, device_id: int, wait_config: DeviceWaitConfig | None = None) -> Device:
-        """Attach the ipu21 with that id, which must be below getNumDevices() if there is a
-        limit."""
+        """Attach the ipu21 with a given id.
+
+        Args:
+            device_id: the id, which must be below getNumDevices() if there is a limit.
+            wait_config: how long to wait until the device is free; None means no wait.
+
+        Returns:
+            The device.
+
+        Raises:
+            ModelRuntimeError: if there is no such device, or it does not become free in time.
+        """
         if self._num_ipus is not None and not 0 <= device_id < self._num_ipus:
             raise ModelRuntimeError(
                 f"No IPU can be attached: there is no device {device_id}; there are 0 to {self._num_ipus - 1}"
@@ -179,8 +205,18 @@ class DeviceManager:
         """Make a simulated device that is independent of those of the machine.
 
         Call createIpuModelDevice(num_ipus, ipu_version, tiles_per_ipu) or
-        createIpuModelDevice(model, tiles_per_ipu). Without `tiles_per_ipu` the device has all tiles
-        of the chip.
+        createIpuModelDevice(model, tiles_per_ipu).
+
+        Args:
+            model: the PopEF model, or the number of IPUs.
+            ipu_version: the chip, by name or by number; None means ipu21.
+            tiles_per_ipu: number of tiles; None means all tiles of the chip.
+
+        Returns:
+            The device.
+
+        Raises:
+            ModelRuntimeError: if there is no such chip, or it has fewer tiles.
         """
         if not isinstance(model, int):
             if isinstance(ipu_version, int) and tiles_per_ipu is None:
@@ -199,9 +235,19 @@ class DeviceManager:
         return self.createIpuModelDevice(model, ipu_version, _SMALL_MODEL_TILES)
 
     def attach(self, target: Target, wait: DeviceWaitConfig) -> Device:
-        """Attach a device of exactly that target.
+        """Attach a device of exactly one target.
 
         This is our addition: metadata cannot distinguish a Bow from an ipu2.
+
+        Args:
+            target: the chip and the number of IPUs.
+            wait: how long to wait for free IPUs.
+
+        Returns:
+            The device.
+
+        Raises:
+            ModelRuntimeError: if not enough IPUs become free in time.
         """
         deadline = time.monotonic() + wait.seconds()
         attachment = next(_ids)
@@ -232,6 +278,15 @@ def model_target(metadata: popef.Metadata) -> Target:
     """Return the chips that a model's metadata requires.
 
     As PopART writes it, numIpus counts the IPUs of all replicas.
+
+    Args:
+        metadata: the metadata of the executable.
+
+    Returns:
+        The target.
+
+    Raises:
+        ModelRuntimeError: for an IPU version that is not simulated.
     """
     return _find_target(metadata.ipuVersion()).with_ipus(metadata.numIpus())
 

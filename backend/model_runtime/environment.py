@@ -14,10 +14,22 @@ _log = logging.getLogger("model_runtime")
 
 
 def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float:
-    """Return the maximum duration of one run in seconds.
+    """Return the maximum duration of one run.
 
     It is `target.hostSyncTimeout` of the JSON object in POPLAR_RUNTIME_OPTIONS. A value that cannot
     be read is logged, and the default is used.
+
+    Args:
+        environ: the environment variables; None means those of this process.
+
+    Returns:
+        The duration in seconds.
+
+    Example:
+        >>> import model_runtime
+        >>> options = {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout": "20"}'}
+        >>> model_runtime.host_sync_timeout_seconds(options)
+        20.0
     """
     text = (os.environ if environ is None else environ).get("POPLAR_RUNTIME_OPTIONS", "{}")
     try:

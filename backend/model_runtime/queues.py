@@ -136,10 +136,18 @@ class InputQueue:
                 self._lock.notify()
 
     def read(self, most: int) -> Array:
-        """Take up to `most` rows: a view if one request has them, otherwise a copy that joins
-        several.
+        """Take rows in order.
 
-        Raises StoppedError after the queue is disconnected.
+        Args:
+            most: maximum number of rows.
+
+        Returns:
+            An array of shape (rows, *row shape): a view if one request has them, otherwise a copy
+            that joins several.
+
+        Raises:
+            ModelRuntimeError: if no rows wait.
+            StoppedError: after the queue is disconnected.
         """
         started: list[Callback] = []
         with self._lock:
@@ -240,7 +248,12 @@ class OutputQueue:
     def write(self, values: Array) -> None:
         """Write computed rows to the places in order.
 
-        Raises StoppedError after the queue is disconnected.
+        Args:
+            values: array of shape (rows, *row shape).
+
+        Raises:
+            ModelRuntimeError: if there are not enough places.
+            StoppedError: after the queue is disconnected.
         """
         finished: list[Callback] = []
         with self._lock:
@@ -429,11 +442,17 @@ class QueueManager:
             places.forget()
 
     def wait(self, free_at_ns: int | None = None) -> int:
-        """Wait until a run may start; return the number of rows it may read, at least 1.
+        """Wait until a run may start.
 
-        Returns 0 if the queues were disconnected. A run may start if the rows of a whole iteration
-        wait, or if some rows wait and are flushed or join no others. An incomplete iteration waits
-        for more rows from `free_at_ns` on, when the device could have begun it (None: now).
+        A run may start if the rows of a whole iteration wait, or if some rows wait and are flushed
+        or join no others. An incomplete iteration waits for more rows from `free_at_ns` on.
+
+        Args:
+            free_at_ns: time when the device could have begun the iteration, on the clock of
+                time.perf_counter_ns; None means now.
+
+        Returns:
+            The number of rows that the run may read, at least 1; 0 if the queues were disconnected.
         """
         with self.lock:
             looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns

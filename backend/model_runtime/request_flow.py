@@ -82,11 +82,19 @@ class RequestFlow:
     def enqueue_request(
         self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
     ) -> None:
-        """Accept a request's rows, by anchor.
+        """Accept the rows of a request.
 
-        Hold `queues.lock`, and call `set_request_outputs` once before anything else. `started` is
-        called when the first row is read. Raises ModelRuntimeError, with nothing enqueued, for rows
-        that do not fit, and if the session was stopped or the device is lost.
+        Hold `queues.lock`, and call `set_request_outputs` once before anything else.
+
+        Args:
+            inputs: arrays of shape (rows, *row shape), by anchor.
+            rows: number of rows.
+            started: called when the first row is read; None means no call.
+
+        Raises:
+            ModelRuntimeError: with nothing enqueued, for rows that do not fit, or if the device is
+                lost.
+            StoppedError: if the session was stopped.
         """
         self.session.check_device()
         if self.queues.is_disconnected:
@@ -116,10 +124,15 @@ class RequestFlow:
         self._enqueue(_Request(inputs, rows, started, outputs, done, owner))
 
     def withdraw(self, is_unwanted: Callable[[Any], bool]) -> list[Any]:
-        """Cancel the requests without any row read whose owner is unwanted, and return these
-        owners.
+        """Cancel the requests without any row read whose owner is unwanted.
 
         `done` is not called for them.
+
+        Args:
+            is_unwanted: called with the owner of each such request.
+
+        Returns:
+            The owners of the cancelled requests.
         """
         withdrawn = []
         for request in [request for request in self._waiting() if is_unwanted(request.owner)]:

@@ -155,10 +155,18 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
         self._process_id = FORKS.process_id
 
     def wait(self, timeout: float | None = None) -> OutputMemory:
-        """Wait for all results and return them.
+        """Wait for all results.
 
-        Raises the request's error, or TimeoutError after `timeout` seconds. Raises StoppedError in
-        a process that was forked before the results arrived: only the parent gets them.
+        Args:
+            timeout: maximum time in seconds; None means no limit.
+
+        Returns:
+            The results by output name. An error of the request is raised.
+
+        Raises:
+            TimeoutError: after `timeout` seconds.
+            StoppedError: in a process that was forked before the results arrived: only the parent
+                gets them.
         """
         if self._process_id != FORKS.process_id:
             return self._outcome_before_fork()
@@ -228,8 +236,22 @@ class ModelRunner:
     that is alive when the interpreter exits ends then. Either way the current run is cancelled
     without a wait.
 
-    `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError if it
-    cannot be loaded, and ModelRuntimeError if no device is free in time.
+    Args:
+        model: a PopEF file, several, or a popef.Model.
+        config: the configuration; None means the defaults.
+
+    Raises:
+        ModelRuntimeError: if the model cannot be loaded, or no device is free in time.
+        LoadError: if the executable cannot be loaded.
+
+    Example:
+        >>> import numpy as np
+        >>> import model_runtime
+        >>> config = model_runtime.ModelRunnerConfig(batching_dim=0)
+        >>> with model_runtime.ModelRunner("model.popef", config) as runner:
+        ...     results = runner.execute({"x": np.ones((3, 4), np.float32)})
+        >>> results["y"].shape, float(results["y"][0, 0])
+        ((3, 4), 2.0)
     """
 
     def __init__(
@@ -295,20 +317,39 @@ class ModelRunner:
     def execute(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
     ) -> OutputMemory:
-        """Compute, wait and return the results, in `outputs` if given, otherwise in memory of the
-        runner's.
+        """Compute a request, wait and return the results.
 
-        Raises ModelRuntimeError for inputs that do not fit, RunError and DeviceLostError if the run
-        failed.
+        Args:
+            inputs: arrays by input name, in the shapes and dtypes of `getExecuteInputs`; along
+                `batching_dim` they may have any size.
+            outputs: arrays by output name to write the results into; None means memory of the
+                runner's.
+
+        Returns:
+            The results by output name.
+
+        Raises:
+            ModelRuntimeError: for inputs that do not fit.
+            RunError: if the run failed.
+            DeviceLostError: if the device was lost.
         """
         return self.executeAsync(inputs, outputs).wait()
 
     def executeAsync(
         self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
     ) -> OutputFutureMemory:
-        """Start a request and return its pending results, as `execute` without waiting.
+        """Start a request; otherwise as `execute`.
 
-        `inputs` and `outputs` must stay unchanged until the result is available.
+        Args:
+            inputs: arrays by input name, which must stay unchanged until the result is available.
+            outputs: arrays by output name to write the results into, which must stay unchanged,
+                too.
+
+        Returns:
+            The pending results.
+
+        Raises:
+            ModelRuntimeError: for inputs that do not fit.
         """
         names: Collection[str] = self._outputs
         if self._fused is not None:
@@ -357,8 +398,14 @@ class ModelRunner:
     def _complete(
         self, fused: FusedRequests, inputs: Mapping[str, Array]
     ) -> tuple[Mapping[str, Array], Collection[str]]:
-        """Return the completed inputs of a request to a fused model, and the names of its
-        outputs."""
+        """Complete the inputs of a request to a fused model.
+
+        Returns:
+            The inputs, and the names of the request's outputs.
+
+        Raises:
+            ModelRuntimeError: if an input is missing.
+        """
         number, complete = fused.complete(inputs)
         missing = sorted(self._inputs.keys() - inputs.keys() - {popef.INDEX})
         if self._config.validate_io_params and missing:

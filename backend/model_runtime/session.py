@@ -77,8 +77,21 @@ class SessionConfig:
 class Session(CompiledModel):
     """Session that runs one model. One thread at a time runs programs.
 
-    Raises LoadError or ModelRuntimeError if the executable, its metadata and its weights do not fit
-    together.
+    Args:
+        model: a PopEF file, several, or a popef.Model.
+        config: the configuration; None means the defaults.
+
+    Raises:
+        LoadError: if the executable cannot be loaded.
+        ModelRuntimeError: if the executable, its metadata and its weights do not fit together.
+
+    Example:
+        >>> import numpy as np
+        >>> import model_runtime
+        >>> session = model_runtime.Session("model.popef")
+        >>> session.run({"x": np.ones((2, 4), np.float32)})["y"].shape
+        (2, 4)
+        >>> session.stop()
     """
 
     def __init__(
@@ -130,7 +143,11 @@ class Session(CompiledModel):
     def paths(self) -> Sequence[str]:
         """Return the absolute paths of the files that the model was read from (our addition).
 
-        Raises PicklingError for a popef.Model, which another process cannot open again.
+        Returns:
+            The paths in the order in which they were given.
+
+        Raises:
+            PicklingError: for a popef.Model, which another process cannot open again.
         """
         if self._paths is None:
             raise PicklingError(
@@ -151,9 +168,13 @@ class Session(CompiledModel):
         return self._device
 
     def bindToDevice(self, device: Device | None = None) -> None:
-        """Take `device`, or one that fits the model, and put the executable on it.
+        """Take a device and put the executable on it. The load programs load the weights.
 
-        The load programs load the weights.
+        Args:
+            device: the device; None means one that fits the model.
+
+        Raises:
+            ModelRuntimeError: if no device is free in time, or weights are missing.
         """
         if device is None:
             target = self.executable.target
@@ -204,12 +225,21 @@ class Session(CompiledModel):
         input_predicate: AnchorCallbackPredicate | None = None,
         output_predicate: AnchorCallbackPredicate | None = None,
     ) -> QueueManager:
-        """Connect every anchor that the predicates choose to a queue; default: those of the main
-        programs.
+        """Connect every anchor that the predicates choose to a queue.
 
-        `timeout_ns`: see QueueManager. `num_buffers`, the slots of the real library's ring buffers,
-        must be at least 1 and has no effect: rows are read from the caller's arrays when the device
-        needs them.
+        Args:
+            num_buffers: slots of the real library's ring buffers; at least 1. It has no effect:
+                rows are read from the caller's arrays when the device needs them.
+            timeout_callback: see QueueManager.
+            timeout_ns: see QueueManager.
+            input_predicate: which input anchors; default: those of the main programs.
+            output_predicate: which output anchors; default: those of the main programs.
+
+        Returns:
+            The queues.
+
+        Raises:
+            ModelRuntimeError: for `num_buffers` below 1.
         """
         if num_buffers < 1:
             raise ModelRuntimeError(f"num_buffers must be at least 1, found {num_buffers}")
@@ -248,10 +278,10 @@ class Session(CompiledModel):
             engine.load(index)
 
     def runMainPrograms(self) -> int:
-        """Run the main programs once and return the number of rows computed.
+        """Run the main programs once. With queues, first wait for rows, as their timeout says.
 
-        With queues it first waits for rows, as their timeout says. It returns 0 after `stop`, or if
-        the queues were disconnected.
+        Returns:
+            The number of rows computed; 0 after `stop`, or if the queues were disconnected.
         """
         queues = self._queues
         free_at_ns = self._engine.free_at_ns if self._engine is not None else None
@@ -276,11 +306,20 @@ class Session(CompiledModel):
         """Run the main programs on the caller's rows, without handlers and queues, as often as
         needed (our addition).
 
-        `inputs` has an array of shape (rows, *row shape) for each user input anchor, and the result
-        one for each user output anchor. In a model without a batch, each row is a whole tensor; a
-        model without inputs has one row. `ready_ns` is the time since which a paced device could
-        have had the rows, on the clock of time.perf_counter_ns (None: now). Raises RunError and
-        DeviceLostError, and the errors of `check_rows`.
+        In a model without a batch, each row is a whole tensor; a model without inputs has one row.
+
+        Args:
+            inputs: an array of shape (rows, *row shape) for each user input anchor.
+            ready_ns: time since which a paced device could have had the rows, on the clock of
+                time.perf_counter_ns; None means now.
+
+        Returns:
+            An array of shape (rows, *row shape) for each user output anchor.
+
+        Raises:
+            RunError: if the run failed.
+            DeviceLostError: if the device was lost.
+            ModelRuntimeError: as `check_rows` does.
         """
         rows = len(next(iter(inputs.values()))) if inputs else 1
         if self.runs_alone:
@@ -296,8 +335,15 @@ class Session(CompiledModel):
         return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:
-        """Raise ModelRuntimeError if so many rows need several batches, but a row's result may
-        depend on its neighbours (our addition)."""
+        """Check that a request may have so many rows (our addition).
+
+        Args:
+            rows: number of rows.
+
+        Raises:
+            ModelRuntimeError: if the rows need several batches, but a row's result may depend on
+                its neighbours.
+        """
         if self.runs_alone and rows > self.batch_size:
             raise ModelRuntimeError(
                 f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the rows of "
@@ -307,8 +353,11 @@ class Session(CompiledModel):
             )
 
     def check_device(self) -> None:
-        """Raise ModelRuntimeError if the device was lost and will not be replaced (our
-        addition)."""
+        """Check that the device is usable (our addition).
+
+        Raises:
+            ModelRuntimeError: if the device was lost and will not be replaced.
+        """
         if self.lost is not None:
             raise ModelRuntimeError(f"the device was lost and auto_reset is off: {self.lost}") from self.lost
 
@@ -335,10 +384,14 @@ class Session(CompiledModel):
             engine.cancel()
 
     def _run(self, work: Work, rows: int, ready_ns: int | None, to_streams: bool = False) -> dict[str, Array]:
-        """Run each main program once on its rows, and return the outputs by anchor.
+        """Run each main program once on its rows. This is the only place that counts a run or
+        detects a lost device.
 
-        The result is empty if the outputs go to handlers and queues. This is the only place that
-        counts a run or detects a lost device.
+        Returns:
+            The outputs by anchor; empty if they go to handlers and queues.
+
+        Raises:
+            DeviceLostError: if the device was lost.
         """
         if self.lost is not None:
             self.check_device()
@@ -363,9 +416,11 @@ class Session(CompiledModel):
         return outputs
 
     def _check_files(self) -> None:
-        """Raise ModelRuntimeError if a file was written to.
+        """Check that no file was written to. Its mapped weights would give other answers, or end
+        the process if the file is shorter.
 
-        Its mapped weights would give other answers, or end the process if the file is shorter.
+        Raises:
+            ModelRuntimeError: if one was.
         """
         try:
             for source in self._sources:
@@ -388,7 +443,11 @@ class Session(CompiledModel):
 
     def _deliver_weights(self, engine: Engine, index: int) -> None:
         """Connect the streams of a load program to the files' tensor data, unless the user has
-        connected them."""
+        connected them.
+
+        Raises:
+            ModelRuntimeError: if no file holds a weight.
+        """
         data = {tensor.info.name(): tensor for tensor in self.popef_model.tensors}
         streams = self.executable.program(index).streams
         for stream in streams:

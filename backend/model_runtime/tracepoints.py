@@ -42,8 +42,15 @@ class RequestTracepoints:
         self._ended: deque[RequestTracepoint] = deque(maxlen=size or None)
 
     def watch(self, rows: int, done: Done) -> tuple[Callable[[], None], Done]:
-        """Record a new request; return the callbacks for its first row and, instead of `done`, for
-        its end."""
+        """Record a new request.
+
+        Args:
+            rows: number of rows of the request.
+            done: function to call at its end.
+
+        Returns:
+            The callbacks for its first row and, instead of `done`, for its end.
+        """
         point = RequestTracepoint(rows, time.perf_counter_ns())
 
         def close(error: Exception | None) -> None:

@@ -37,27 +37,38 @@ def export(
     purge_export_dir: bool = False,
     timeout: int | None = None,
 ) -> Any:
-    """Write a SavedModel that runs a PopEF file. The parameters are those of
-    `ipu.serving.export_single_step`, except those for the function that it would compile.
+    """Write a SavedModel that runs a PopEF file.
 
-    popef: the file, or the several that form one model; all of them go into the asset.
-    export_dir: the folder of the SavedModel, which must be empty or absent unless
-    `purge_export_dir` is set. For a server it is the folder of a version, such as my_model/1.
-    predict_step_signature: a TensorSpec for each input of the file, in its order, which renames the
-    input and checks its type and shape; by default the file's.
-    input_dataset: a tf.data.Dataset to take the signature of the first step from.
-    output_names: the outputs' names, by default output_0, output_1 and so on.
-    preprocessing_step, postprocessing_step: functions of tensors that run on the CPU before and
-    after. The first returns the file's inputs, the second gets its outputs. Their variables become
-    constants.
-    preprocessing_step_signature, postprocessing_step_signature: a TensorSpec for each parameter;
-    optional for a tf.function that has an input_signature.
-    purge_export_dir: empty export_dir, after every other check has passed.
-    timeout (not in the real function): see embedded_runtime_start.
+    The parameters are those of `ipu.serving.export_single_step`, except those for the function that
+    it would compile.
 
-    Returns the exported function, so that it can be tested. Raises ExportError, LibraryError if the
-    operators are not built, TypeError for arguments of another type, and what a Session raises for
-    files that are not a model.
+    Args:
+        popef: the file, or the several that form one model; all of them go into the asset.
+        export_dir: the folder of the SavedModel, which must be empty or absent unless
+            `purge_export_dir` is set. For a server it is the folder of a version, such as
+            my_model/1.
+        predict_step_signature: a TensorSpec for each input of the file, in its order, which renames
+            the input and checks its type and shape; by default the file's.
+        input_dataset: a tf.data.Dataset to take the signature of the first step from.
+        output_names: the outputs' names, by default output_0, output_1 and so on.
+        preprocessing_step: function of tensors that runs on the CPU before and returns the file's
+            inputs. Its variables become constants.
+        preprocessing_step_signature: a TensorSpec for each parameter; optional for a tf.function
+            that has an input_signature.
+        postprocessing_step: function that runs on the CPU after and gets the file's outputs. Its
+            variables become constants.
+        postprocessing_step_signature: as for the preprocessing step.
+        purge_export_dir: whether to empty export_dir, after every other check has passed.
+        timeout: see embedded_runtime_start; the real function has no such parameter.
+
+    Returns:
+        The exported function, so that it can be tested.
+
+    Raises:
+        ExportError: for arguments that do not fit the file or each other.
+        LibraryError: if the operators are not built.
+        TypeError: for arguments of another type.
+        ModelRuntimeError: for files that are not a model.
     """
     tensorflow = import_tensorflow()
     load_library()

@@ -55,11 +55,19 @@ def find_library() -> Path:
 def build(
     output: str | PathLike[str] | None = None, python: str | None = None, extra: tuple[str, ...] = ()
 ) -> Path:
-    """Compile the operators against the installed TensorFlow, and return the path of the library.
+    """Compile the operators against the installed TensorFlow.
 
-    `output` is the file to write; the default is where `load` looks. `python` is the interpreter
-    that runs its engines unless POPLAR_SERVING_PYTHON names another; the default is this one.
-    Raises BuildError.
+    Args:
+        output: the file to write; the default is where `load` looks.
+        python: the interpreter that runs its engines unless POPLAR_SERVING_PYTHON names another;
+            the default is this one.
+        extra: additional options of the compiler.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        BuildError: if there is no compiler, or it fails.
     """
     try:
         tensorflow = import_tensorflow()
@@ -89,9 +97,13 @@ def build(
 
 @cache
 def load_library() -> Any:
-    """Load the operators into TensorFlow, and return the module of their Python functions.
+    """Load the operators into TensorFlow.
 
-    Raises LibraryError if they are not built, or built for another TensorFlow.
+    Returns:
+        The module of their Python functions.
+
+    Raises:
+        LibraryError: if they are not built, or built for another TensorFlow.
     """
     tensorflow = import_tensorflow()
     library = find_library()
@@ -110,10 +122,18 @@ def load_library() -> Any:
 
 
 def load(export_dir: str | PathLike[str], tags: Any = None, options: Any = None) -> Any:
-    """Return `tf.saved_model.load` of a folder that `export` has made, after loading the operators
-    that it needs.
+    """Load a SavedModel that `export` has made, after loading the operators that it needs.
 
-    Raises LibraryError if these are not built, and what TensorFlow raises.
+    Args:
+        export_dir: the folder of the SavedModel.
+        tags: as `tf.saved_model.load` takes them.
+        options: as `tf.saved_model.load` takes them.
+
+    Returns:
+        What `tf.saved_model.load` returns.
+
+    Raises:
+        LibraryError: if the operators are not built.
     """
     load_library()
     return import_tensorflow().saved_model.load(os.fspath(export_dir), tags, options)

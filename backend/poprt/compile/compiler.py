@@ -45,7 +45,17 @@ _REPORT_WIDTH = 140
 
 
 class Compiler:
-    """Compiler with the real tool's interface: methods are static and take options last."""
+    """Compiler with the real tool's interface: methods are static and take options last.
+
+    Example:
+        >>> import onnx
+        >>> import poprt
+        >>> converted = poprt.Converter(batch_size=4).convert(onnx.load("model.onnx"))
+        >>> executable = poprt.Compiler.compile(converted, ["y"])
+        >>> executable.batch_size
+        4
+        >>> executable.export("executable.popef")
+    """
 
     @staticmethod
     def compile(
@@ -57,19 +67,29 @@ class Compiler:
         float_model: onnx.ModelProto | None = None,
         calibration_data: Mapping[str, Array] | None = None,
     ) -> Executable:
-        """Compile a converted model (every shape static), or its ONNX file or bytes.
+        """Compile a converted model, whose shapes are all static.
 
-        `outputs` names the outputs to keep; None keeps all. `batch_axis` is the axis of the batch
-        in all inputs.
-
-        A model in half is run once, with `calibration_data` (rows by input name) or random inputs,
-        and compared with `float_model`. That is the same model before its precision was converted;
-        None means the model itself without any rounding. A warning lists nodes whose results
-        overflow and outputs that differ.
+        A model in half is run once and compared with `float_model`. A warning lists nodes whose
+        results overflow and outputs that differ.
 
         A fused model (MFConverter) is compiled model by model, with all their outputs, into one
         executable. With `enable_engine_caching` a cached executable is read instead of compiling
-        again. Raises CompileError naming the node, its operator and the reason.
+        again.
+
+        Args:
+            model: the model, its ONNX file or bytes.
+            outputs: names of the outputs to keep; None keeps all.
+            options: the options; None means the defaults.
+            batch_axis: axis of the batch in all inputs.
+            float_model: the same model before its precision was converted; None means the model
+                itself without any rounding.
+            calibration_data: rows by input name for the comparison; None means random inputs.
+
+        Returns:
+            The executable.
+
+        Raises:
+            CompileError: naming the node, its operator and the reason.
         """
         options = options or CompilerOptions()
         options.check()
@@ -107,7 +127,17 @@ class Compiler:
         filename: str | Path,
         options: CompilerOptions | None = None,
     ) -> None:
-        """Compile the model and write the PopEF file `filename`, including streamed weights."""
+        """Compile the model and write a PopEF file, including streamed weights.
+
+        Args:
+            model: the model, its ONNX file or bytes.
+            outputs: names of the outputs to keep; None keeps all.
+            filename: path of the PopEF file to write.
+            options: the options; None means the defaults.
+
+        Raises:
+            CompileError: as `compile` does.
+        """
         Compiler.compile(model, outputs, options).export(filename)
 
     @staticmethod
@@ -117,11 +147,22 @@ class Compiler:
         options: CompilerOptions | None = None,
         reset_profile: bool = True,  # noqa: ARG004
     ) -> str:
-        """Compile the model and return a report on the time and memory of a batch, by operator,
-        cause and node.
+        """Compile the model and report the time and memory of a batch, by operator, cause and node.
 
         All figures are modelled; the real tool returns Poplar's text. A fused model gets a report
-        for each of its models. Each compilation is profiled anew, whatever `reset_profile` says.
+        for each of its models.
+
+        Args:
+            model: the model, its ONNX file or bytes.
+            outputs: names of the outputs to keep; None keeps all.
+            options: the options; None means the defaults.
+            reset_profile: no effect: each compilation is profiled anew.
+
+        Returns:
+            The text of the report.
+
+        Raises:
+            CompileError: as `compile` does.
         """
         options = options or CompilerOptions()
         compiled = Compiler.compile(model, outputs, options)

@@ -151,20 +151,45 @@ class Converter:
         )
 
     def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
-        """Return the converted model; `model` itself is not changed.
+        """Convert a model.
 
-        Raises CompileError naming what cannot be compiled, and why.
+        Args:
+            model: the model, which is not changed.
+            on_step: called with the name of each step.
+
+        Returns:
+            The converted model.
+
+        Raises:
+            CompileError: naming what cannot be compiled, and why.
+
+        Example:
+            >>> import onnx
+            >>> import poprt
+            >>> converter = poprt.Converter(precision="fp16", batch_size=4)
+            >>> converted = converter.convert(onnx.load("model.onnx"))
+            >>> shape = converted.graph.input[0].type.tensor_type.shape
+            >>> [dimension.dim_value for dimension in shape.dim]
+            [4, 4]
         """
         return self.convert_beside_float(model, on_step, beside=False)[0]
 
     def convert_beside_float(
         self, model: onnx.ModelProto, on_step: OnStep = _ignore, *, beside: bool = True
     ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-        """Convert the model like `convert`; also return the model before its precision was
-        converted (ours).
+        """Convert the model like `convert`, for `Compiler`, which compares two precisions (ours).
 
-        `Compiler` compares the two. The second is None if the model computes in float, or without
-        `beside`.
+        Args:
+            model: the model, which is not changed.
+            on_step: called with the name of each step.
+            beside: whether to keep the model before its precision was converted.
+
+        Returns:
+            The converted model, and the model before its precision was converted; None if the model
+            computes in float, or without `beside`.
+
+        Raises:
+            CompileError: as `convert` does.
         """
         passes = pipeline.conversion(self.options, model)
         before = [each for each in passes if each.info.stage < Stage.PRECISION]

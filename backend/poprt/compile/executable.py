@@ -31,7 +31,11 @@ class Executable:
     def __init__(self, popef_paths: str | Path | Sequence[str | Path]) -> None:
         """Read the model from PopEF files.
 
-        Raises CompileError for files that hold no model of this project.
+        Args:
+            popef_paths: one path or several.
+
+        Raises:
+            CompileError: for files that hold no model of this project.
         """
         listed = [popef_paths] if isinstance(popef_paths, (str, Path)) else popef_paths
         paths = list(map(Path, listed))
@@ -106,10 +110,14 @@ class Executable:
     def export(
         self, filename: str | Path | BinaryIO, weights_filename: str | Path | BinaryIO | None = None
     ) -> None:
-        """Write the PopEF file, and streamed weights into it or into `weights_filename` if given.
+        """Write the PopEF file.
 
         The facts on rows come first, because a server reads them but can do without them. A
         truncated file is therefore rejected, or still has everything that a server reads.
+
+        Args:
+            filename: path or binary file of the executable.
+            weights_filename: path or binary file of the streamed weights; None means the same file.
         """
         with popef.Writer(filename) as writer:
             with writer.createOpaqueBlob(popef.ROWS_BLOB, self.executable.name) as blob:

@@ -61,11 +61,18 @@ class MFConverter:
     """
 
     def convert(self, models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
-        """Return the fused model, with the inputs `index`, an int32 scalar, `graph0/NAME`,
-        `graph1/NAME` and so on.
+        """Fuse the models.
 
-        The models must have static shapes and are not changed. Models of older opsets are converted
-        to the newest opset among them. Raises CompileError that names the model.
+        Args:
+            models: converted models with static shapes, which are not changed. Models of older
+                opsets are converted to the newest opset among them.
+
+        Returns:
+            The fused model, with the inputs `index`, an int32 scalar, `graph0/NAME`, `graph1/NAME`
+            and so on.
+
+        Raises:
+            CompileError: naming the model.
         """
         if not 1 <= len(models) <= MAX_MODELS:
             raise CompileError(f"expected 1 to {MAX_MODELS} models to fuse, found {len(models)}")

@@ -28,9 +28,16 @@ class OnnxFrontend:
         self.path = Path(path)
 
     def get_onnx_name(self, dir_or_name: str | Path | None = None) -> Path:
-        """Return the ONNX file of a path, by default this front end's path.
+        """Return the ONNX file of a path.
 
-        Raises CompileError if there is no ONNX file, or more than one.
+        Args:
+            dir_or_name: a file or a folder; None means this front end's path.
+
+        Returns:
+            The file.
+
+        Raises:
+            CompileError: if there is no ONNX file, or more than one.
         """
         path = Path(dir_or_name or self.path)
         if not path.is_dir():
@@ -46,7 +53,11 @@ class OnnxFrontend:
     def load_model(self) -> onnx.ModelProto:
         """Load the model and check it against the ONNX standard.
 
-        Raises CompileError if it is not valid.
+        Returns:
+            The model.
+
+        Raises:
+            CompileError: if it is not valid.
         """
         model = self.open_model()
         for tensor in model.graph.initializer:
@@ -56,7 +67,11 @@ class OnnxFrontend:
     def open_model(self) -> onnx.ModelProto:
         """Load the model like `load_model`, but leave large weights where they are (ours).
 
-        The result is only for `Converter` and `Compiler` in this process.
+        Returns:
+            The model, only for `Converter` and `Compiler` in this process.
+
+        Raises:
+            CompileError: if it is not valid.
         """
         file = self.get_onnx_name()
         try:
@@ -107,9 +122,23 @@ def _parse(data: bytes) -> onnx.ModelProto:
 
 
 def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> Frontend:
-    """Return the front end for `framework`, with its options.
+    """Return the front end for a framework.
 
-    Raises CompileError unless `framework` is onnx or tensorflow.
+    Args:
+        path: the model's file or folder.
+        framework: onnx or tensorflow.
+        options: options of the front end.
+
+    Returns:
+        The front end.
+
+    Raises:
+        CompileError: for another framework.
+
+    Example:
+        >>> from poprt import frontend
+        >>> frontend.get_frontend("model.onnx").load_model().graph.input[0].name
+        'x'
     """
     if framework == "tensorflow":
         return TensorflowFrontend(path, **options)

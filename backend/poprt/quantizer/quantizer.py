@@ -47,15 +47,26 @@ def quantize(
     num_of_layers_keep_fp16: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> onnx.ModelProto:
-    """Return the 8-bit model of a model from `Converter(precision=..., quantize=True)`, which is
-    not changed.
+    """Quantize a model from `Converter(precision=..., quantize=True)` to 8 bits.
 
     The operands of every product with a weight get the format and scale of least loss.
-    `input_model` is the source model; it is not needed, and not read. `data_preprocess` has samples
-    by input name, along the first axis: a pickled dict, an .npz file, a folder of .npy files, or a
-    mapping. fp8_weight needs them for gptq only. For the other arguments see `FP8Quantizer`.
 
-    Raises CompileError naming what does not fit.
+    Args:
+        onnx_model: the converted model, which is not changed.
+        input_model: the source model; it is not needed, and not read.
+        output_dir: folder for quantize.log.
+        data_preprocess: samples by input name, along the first axis: a pickled dict, an .npz file,
+            a folder of .npy files, or a mapping. fp8_weight needs them for gptq only.
+        precision: fp8 or fp8_weight, as for the converter.
+        quantize_loss_type: see `FP8Quantizer`.
+        num_of_layers_keep_fp16: see `FP8Quantizer`.
+        options: see `FP8Quantizer`.
+
+    Returns:
+        The 8-bit model.
+
+    Raises:
+        CompileError: naming what does not fit.
     """
     del input_model  # the converted model computes the same
     quantizer = FP8Quantizer(

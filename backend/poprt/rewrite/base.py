@@ -93,6 +93,16 @@ class Pass:
     are not requested by name. A call returns the resulting model, which may be the given one,
     changed in place. A pass visits the bodies of If, Loop and Scan. It changes nothing where its
     conditions do not hold.
+
+    Example:
+        >>> import onnx
+        >>> import poprt
+        >>> class CountNodes(poprt.Pass):
+        ...     def run(self, model):
+        ...         print(len(model.graph.node), "nodes")
+        ...         return model
+        >>> _ = poprt.PassManager([CountNodes()]).run(onnx.load("model.onnx"))
+        1 nodes
     """
 
     name: ClassVar[str] = ""
@@ -113,8 +123,16 @@ class Pass:
     def traverse_graph(
         self, graph: onnx.GraphProto, transform: Transform, is_main_graph: bool = True
     ) -> onnx.GraphProto:
-        """Apply `transform` to the bodies inside a graph's nodes, then to the graph. Return its
-        result."""
+        """Apply a function to the bodies inside a graph's nodes, then to the graph.
+
+        Args:
+            graph: the graph.
+            transform: called with each graph and whether it is the main one; returns the new graph.
+            is_main_graph: whether `graph` is the model's own.
+
+        Returns:
+            The result for `graph`.
+        """
         for node in graph.node:
             for body in iter_bodies(node):
                 changed = self.traverse_graph(body, transform, False)
@@ -188,10 +206,17 @@ def get_all_named_subclasses(cls: type[Pass]) -> dict[str, type[Pass]]:
 
 
 def register(name: str, **facts: Any) -> Callable[[_P], _P]:
-    """Return a decorator that registers a pass under `name`, with `facts` as fields of its
-    `PassInfo`.
+    """Return a decorator that registers a pass.
 
-    Raises CompileError for a name that is registered already.
+    Args:
+        name: the name of the pass.
+        facts: fields of its `PassInfo`.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        CompileError: for a name that is registered already.
     """
 
     def add(made: _P) -> _P:
@@ -284,10 +309,24 @@ def find_pass(name: str) -> type[Pass]:
 
 
 def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
-    """Return a new pass with these arguments.
+    """Return a new pass.
 
-    Raises CompileError for a name that is not registered, for arguments that the pass does not
-    take, and for missing arguments.
+    Args:
+        name: the registered name.
+        arguments: the arguments of the pass.
+        options: its keyword arguments.
+
+    Returns:
+        The pass.
+
+    Raises:
+        CompileError: for a name that is not registered, for arguments that the pass does not take,
+            and for missing arguments.
+
+    Example:
+        >>> import poprt
+        >>> poprt.get_pass("remove_duplicated_initializer").name
+        'remove_duplicated_initializer'
     """
     found = find_pass(name)
     signature = inspect.signature(found)

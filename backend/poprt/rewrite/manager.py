@@ -25,7 +25,21 @@ accepts them."""
 
 
 class PassManager:
-    """List of passes to run on a model, given by name or as objects."""
+    """List of passes to run on a model.
+
+    Args:
+        used_passes: the passes, by name or as objects.
+        gather_ir_passes: whether to join consecutive passes of the IR family into one.
+
+    Example:
+        >>> import onnx
+        >>> import poprt
+        >>> manager = poprt.PassManager(["remove_duplicated_initializer"])
+        >>> manager.get_all_pass_names()
+        ['remove_duplicated_initializer']
+        >>> len(manager.run(onnx.load("model.onnx")).graph.node)
+        1
+    """
 
     def __init__(self, used_passes: Iterable[str | Pass] = (), gather_ir_passes: bool = False) -> None:
         self._passes: list[Pass] = []
@@ -47,7 +61,8 @@ class PassManager:
     def sort_passes(self) -> None:
         """Sort the passes so that their constraints hold, with as few moves as possible.
 
-        Raises CompileError if there is no such order, and for passes that may not run together.
+        Raises:
+            CompileError: if there is no such order, or passes may not run together.
         """
         _check_company(self._passes)
         waiting, ordered = list(self._passes), []
@@ -62,8 +77,15 @@ class PassManager:
     def run(
         self, model: onnx.ModelProto, on_pass: Callable[[str], None] = lambda _name: None
     ) -> onnx.ModelProto:
-        """Run all passes and return the model, which they change in place. `on_pass` receives each
-        pass's name before it runs."""
+        """Run all passes.
+
+        Args:
+            model: the model, which the passes change in place.
+            on_pass: called with each pass's name before it runs.
+
+        Returns:
+            The resulting model.
+        """
         with remember_inferences():
             for each in gather_ir_passes(self._passes) if self._gather else self._passes:
                 on_pass(each.name)

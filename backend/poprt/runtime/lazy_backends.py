@@ -80,10 +80,29 @@ class Backend:
         inputs: Mapping[str, Array],
         align_output_dtype: bool = False,
     ) -> list[Array]:
-        """Return the named outputs (None: all), in that order.
+        """Compute a request and return the outputs.
 
-        Outputs are aligned if this call or the constructor requests it. Raises CompileError for an
-        unknown name, and ModelRuntimeError for inputs that do not fit.
+        Args:
+            output_names: names of the outputs; None means all.
+            inputs: arrays by input name, of one compiled batch.
+            align_output_dtype: whether outputs get the types that the ONNX model declares; also if
+                the constructor requests it.
+
+        Returns:
+            The outputs in the order of the names.
+
+        Raises:
+            CompileError: for an unknown name, or if the model cannot be compiled.
+            ModelRuntimeError: for inputs that do not fit.
+
+        Example:
+            >>> import numpy as np
+            >>> import onnx
+            >>> import poprt
+            >>> converted = poprt.Converter(batch_size=2).convert(onnx.load("model.onnx"))
+            >>> backend = poprt.Backend(converted)
+            >>> backend.run(["y"], {"x": np.ones((2, 4), np.float32)})[0].tolist()
+            [[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]]
         """
         made = self._loaded().execute(inputs)
         names = list(output_names or made)

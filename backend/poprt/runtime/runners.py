@@ -55,9 +55,25 @@ def open_runner(model: popef.Model | str | PathLike[str], config: AnyConfig) -> 
 class Runner:
     """Runs a model, from a PopEF file or as it was compiled, for any number of threads.
 
-    The type of `config` selects how. With a RuntimeConfig, requests have whole batches or any
-    number of rows. A PackRunnerConfig packs samples of different lengths. Raises ModelRuntimeError,
-    LoadError or PopefError for a model that cannot be loaded, and for requests that do not fit.
+    Args:
+        popef: the PopEF file, or the executable that `Compiler` returned.
+        config: selects how requests run. With a RuntimeConfig (the default) they have whole batches
+            or any number of rows. A PackRunnerConfig packs samples of different lengths.
+
+    Raises:
+        ModelRuntimeError: for a model that cannot be loaded, and for requests that do not fit.
+        LoadError: for an executable that cannot be loaded.
+        PopefError: for a file that is damaged.
+
+    Example:
+        >>> import numpy as np
+        >>> from poprt import runtime
+        >>> runner = runtime.Runner("model.popef")
+        >>> outputs = {"y": np.zeros((2, 4), np.float32)}
+        >>> runner.execute({"x": np.ones((2, 4), np.float32)}, outputs)
+        >>> float(outputs["y"].sum())
+        16.0
+        >>> runner.close()
     """
 
     def __init__(self, popef: str | PathLike[str] | Executable, config: AnyConfig | None = None) -> None:
@@ -66,19 +82,28 @@ class Runner:
         self._runner = open_runner(_read(popef), self._config)
 
     def __reduce__(self) -> tuple[type[Runner], tuple[str | Executable, AnyConfig]]:
-        """Pickle the path or the Executable that the runner was made from, and the
-        configuration."""
+        """Pickle what the runner was made from, a path or an Executable, and the configuration."""
         return type(self), (self._model, self._config)
 
     def execute(self, input: Arrays, output: Arrays) -> None:
-        """Compute, and write the results into the arrays of `output`, which have the outputs'
-        shapes and types."""
+        """Compute a request and wait for it.
+
+        Args:
+            input: arrays by input name.
+            output: arrays by output name, in the outputs' shapes and types, to write the results
+                into.
+        """
         self._runner.execute(input, output)
 
     def execute_async(self, input: Arrays, output: Arrays) -> OutputFutureMemory:
-        """Start computing and return a future with `wait()`.
+        """Start computing. No array may change until the result is available.
 
-        No array may change until it has returned.
+        Args:
+            input: arrays by input name.
+            output: arrays by output name to write the results into.
+
+        Returns:
+            A future with `wait()`.
         """
         return self._runner.executeAsync(input, output)
 
@@ -156,9 +181,14 @@ class LightRunner(Runner):
         return [*self.get_execute_inputs(), *(DataDesc.of_weight(name, value) for name, value in weights)]
 
     def set_input_anchor(self, name: str, array: Array) -> None:
-        """Set `array` as the values of a streamed weight from the next update_weights on.
+        """Set the values of a streamed weight from the next update_weights on.
 
-        Raises CompileError for another name, type or shape.
+        Args:
+            name: name of the weight.
+            array: its values, in its shape and dtype.
+
+        Raises:
+            CompileError: for another name, type or shape.
         """
         known = self._executable.weights
         if name not in known:
