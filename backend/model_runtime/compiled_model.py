@@ -81,9 +81,9 @@ class CompiledModel:
         """Batch axis in the tensor of each stream, by handle."""
         self.plan = _make_plan(metadata, mains)
         """Main programs in the order in which a run executes them."""
-        self._add_up_times(mains)
+        self._sum_costs(mains)
 
-    def _add_up_times(self, mains: list[Program]) -> None:
+    def _sum_costs(self, mains: list[Program]) -> None:
         target, iterations = self.executable.target, self.iterations
         self.cycles = sum(self.executable.cycles(program.index) for program in mains) * iterations
         """Modelled cycles of one run of the main programs; replicas run in parallel."""
@@ -133,7 +133,7 @@ def specialise(
         raise ModelRuntimeError(f"batching dimension {batch_axis}: expected 0 to {_MAX_AXES}")
     anchors = {anchor.name(): anchor for anchor in model.metadata.anchors()}
     values = {
-        anchors[name].handle(): _one_replica(model.metadata, anchors[name], tensor)
+        anchors[name].handle(): _read_frozen_input(model.metadata, anchors[name], tensor)
         for name, tensor in data.items()
     }
     special = fix_inputs(executable, values, batch_axis)
@@ -158,7 +158,7 @@ def _input_axes(executable: SimulatedExecutable) -> set[int]:
     return {stream.batch_axis for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
 
 
-def _one_replica(metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader) -> Array:
+def _read_frozen_input(metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader) -> Array:
     """Return the value of a frozen input on each replica."""
     if tensor.info.tensorInfo() != anchor.tensorInfo():
         raise ModelRuntimeError(
@@ -191,9 +191,9 @@ def _make_plan(metadata: popef.Metadata, mains: list[Program]) -> Plan:
     names = {a.handle(): a.name() for kind in kinds for a in popef.user_anchors(metadata, kind)}
     plan = []
     for program in mains:
-        taken = [names[s.handle] for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
-        given = [names[s.handle] for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
-        plan.append((program.index, taken, given))
+        inputs = [names[s.handle] for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
+        outputs = [names[s.handle] for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
+        plan.append((program.index, inputs, outputs))
     return plan
 
 

@@ -220,7 +220,7 @@ class Trace:
             with part.open("w", encoding="ascii") as file:
                 file.writelines(self._iter_lines(self._events.copy()))
             if not self._claimed:
-                self._path, self._claimed = _claim(self._path), True
+                self._path, self._claimed = _reserve_file(self._path), True
             os.replace(part, self._path)
 
     def _iter_lines(self, events: deque[_Event]) -> Iterator[str]:
@@ -260,11 +260,11 @@ def _describe_event(event: _Event, pid: int) -> dict[str, object]:
     if phase == _INSTANT:
         fields["s"] = "t"  # scope: the thread
     if args:
-        fields["args"] = {key: _plain(value) for key, value in args.items()}
+        fields["args"] = {key: _to_json_value(value) for key, value in args.items()}
     return fields
 
 
-def _plain(value: object) -> object:
+def _to_json_value(value: object) -> object:
     finite = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
     return value if finite else str(value)
 
@@ -280,7 +280,7 @@ def _choose_path(name: str, options: Options) -> Path:
     ).absolute()  # the working directory may change before the trace is written
 
 
-def _claim(path: Path) -> Path:
+def _reserve_file(path: Path) -> Path:
     """Create an empty new file: `path`, or else `path` with the first free number from 2."""
     candidate, number = path, 1
     while True:

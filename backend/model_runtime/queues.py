@@ -1,7 +1,7 @@
 """Queues between requests and the compiled batch: rows of several requests join, a large request
 spans several batches.
 
-An input queue holds references to the callers' arrays, an output queue to the places for their
+An input queue holds references to the callers' arrays, an output queue to the buffers for their
 rows. Rows leave in their order of arrival. The engine reads and writes under `QueueManager.lock`. A
 caller that enqueues holds the lock over all queues of a request, so that every queue sees the same
 rows in the same order.
@@ -33,7 +33,7 @@ _DISCONNECTED = "the session was stopped"
 
 
 class OutputSlot:
-    """Place for an output in memory of the runtime: `array` has shape (rows, *row shape) once all
+    """Buffer for an output in memory of the runtime: `array` has shape (rows, *row shape) once all
     rows are written.
 
     If one run computes all rows of the request, it is a view of that run's result, without a copy.
@@ -45,20 +45,20 @@ class OutputSlot:
         self.array: Array | None = None
 
 
-Place = Array | OutputSlot | None
-"""Place for an output's rows: the caller's array, memory of the runtime, or None to drop them."""
+OutputBuffer = Array | OutputSlot | None
+"""Buffer for an output's rows: the caller's array, memory of the runtime, or None to drop them."""
 
 
 @dataclass(slots=True)
-class _Input:
+class _InputEntry:
     data: Array
-    taken: int
+    num_read: int
     callback: Callback | None
 
 
 @dataclass(slots=True)
-class _Output:
-    place: Place
+class _OutputEntry:
+    buffer: OutputBuffer
     rows: int
     written: int
     callback: Callback | None
@@ -74,7 +74,7 @@ class InputQueue:
         enough_rows: int,
         lock: Condition,
         check_rows: Callable[[int], None],
-        alone: bool,
+        runs_alone: bool,
     ) -> None:
         self._name = anchor.name()
         self._info = anchor.tensorInfo()
@@ -83,8 +83,8 @@ class InputQueue:
         self._enough_rows = enough_rows
         self._lock = lock
         self._check_rows = check_rows
-        self._alone = alone
-        self._entries: deque[_Input] = deque()
+        self._runs_alone = runs_alone
+        self._entries: deque[_InputEntry] = deque()
         self._disconnected = False
         self.enqueued_at_ns = 0
         """Arrival of the last rows, on the clock of time.perf_counter_ns."""
@@ -128,18 +128,18 @@ class InputQueue:
         """Enqueue rows that were checked."""
         with self._lock:
             waiting = self.readAvailable()
-            self._entries.append(_Input(data, 0, callback))
+            self._entries.append(_InputEntry(data, 0, callback))
             self.rows_enqueued += len(data)
             self.enqueued_at_ns = time.perf_counter_ns()
             # Wake the waiting run for the first rows and for enough rows, not for every row.
             if not waiting or waiting + len(data) >= self._enough_rows:
                 self._lock.notify()
 
-    def read(self, most: int) -> Array:
+    def read(self, max_rows: int) -> Array:
         """Take rows in order.
 
         Args:
-            most: maximum number of rows.
+            max_rows: maximum number of rows.
 
         Returns:
             An array of shape (rows, *row shape): a view if one request has them, otherwise a copy
@@ -153,7 +153,7 @@ class InputQueue:
         with self._lock:
             if self._disconnected:
                 raise StoppedError(_DISCONNECTED)
-            pieces = self._take(most, started)
+            pieces = self._take_rows(max_rows, started)
         for callback in started:
             callback()
         if not pieces:
@@ -162,97 +162,97 @@ class InputQueue:
             )
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def _take(self, most: int, started: list[Callback]) -> list[Array]:
+    def _take_rows(self, max_rows: int, started: list[Callback]) -> list[Array]:
         pieces: list[Array] = []
-        while most and self._entries:
+        while max_rows and self._entries:
             entry = self._entries[0]
-            if not entry.taken and entry.callback is not None:
+            if not entry.num_read and entry.callback is not None:
                 started.append(entry.callback)
-            rows = min(most, len(entry.data) - entry.taken)
+            rows = min(max_rows, len(entry.data) - entry.num_read)
             whole = rows == len(entry.data)
-            pieces.append(entry.data if whole else entry.data[entry.taken : entry.taken + rows])
-            entry.taken += rows
-            if entry.taken == len(entry.data):
+            pieces.append(entry.data if whole else entry.data[entry.num_read : entry.num_read + rows])
+            entry.num_read += rows
+            if entry.num_read == len(entry.data):
                 self._entries.popleft()
-            most -= rows
+            max_rows -= rows
             self.rows_read += rows
-            if self._alone:
+            if self._runs_alone:
                 break
         return pieces
 
     def withdraw(self, from_end: int) -> None:
         """Drop the unread rows of the enqueue that has `from_end` others after it."""
         entry = self._entries[-1 - from_end]
-        assert not entry.taken
+        assert not entry.num_read
         del self._entries[-1 - from_end]
         self.rows_enqueued -= len(entry.data)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all waiting rows."""
         self._entries.clear()
         self.rows_read = self.rows_enqueued
 
     def disconnect(self) -> None:
         """Drop all waiting rows, and return no more rows."""
-        self.forget()
+        self.clear()
         self._disconnected = True
 
 
 class OutputQueue:
-    """Queue of the places for rows of one output anchor."""
+    """Queue of the buffers for rows of one output anchor."""
 
     def __init__(self, anchor: popef.Anchor, lock: Condition, *, starts_runs: bool = False) -> None:
         self._name = anchor.name()
         self._info = anchor.tensorInfo()
         self._lock = lock
         self._starts_runs = starts_runs
-        self._entries: deque[_Output] = deque()
+        self._entries: deque[_OutputEntry] = deque()
         self._disconnected = False
 
     def use_lock(self, lock: Condition) -> None:
-        """Guard the places with this lock from now on."""
+        """Guard the buffers with this lock from now on."""
         self._lock = lock
 
     def tensorInfo(self) -> popef.TensorInfo:
         """Return shape (of the compiled batch) and type of the anchor."""
         return self._info
 
-    def enqueue(self, place: Place, rows: int, callback: Callback | None = None) -> None:
-        """Set the place for the next `rows` rows: the caller's array, memory of the runtime, or
+    def enqueue(self, buffer: OutputBuffer, rows: int, callback: Callback | None = None) -> None:
+        """Set the buffer for the next `rows` rows: the caller's array, memory of the runtime, or
         None to drop them.
 
         `callback` is called once, after the last of them is written. Raises ModelRuntimeError for
         an array of another length.
         """
-        self.check(place, rows)
-        self.add(place, rows, callback)
+        self.check(buffer, rows)
+        self.add(buffer, rows, callback)
 
-    def check(self, place: Place, rows: int) -> None:
-        """Raise ModelRuntimeError unless the place has room for exactly `rows` rows."""
-        if isinstance(place, np.ndarray) and len(place) != rows:
+    def check(self, buffer: OutputBuffer, rows: int) -> None:
+        """Raise ModelRuntimeError unless the buffer has room for exactly `rows` rows."""
+        if isinstance(buffer, np.ndarray) and len(buffer) != rows:
             raise ModelRuntimeError(
-                f"output {self._name!r}: the array has {len(place)} rows, the request {rows}"
+                f"output {self._name!r}: the array has {len(buffer)} rows, the request {rows}"
             )
 
-    def add(self, place: Place, rows: int, callback: Callback | None) -> None:
-        """Enqueue a place that was checked."""
+    def add(self, buffer: OutputBuffer, rows: int, callback: Callback | None) -> None:
+        """Enqueue a buffer that was checked."""
         with self._lock:
-            self._entries.append(_Output(place, rows, 0, callback))
+            self._entries.append(_OutputEntry(buffer, rows, 0, callback))
             if self._starts_runs:
                 self._lock.notify()
 
     def writeAvailable(self) -> int:
-        """Return the number of rows that have a place and are not yet written."""
+        """Return the number of rows that have a buffer and are not yet written."""
         return sum(entry.rows - entry.written for entry in self._entries)
 
     def write(self, values: Array) -> None:
-        """Write computed rows to the places in order.
+        """Write computed rows to the buffers in order.
 
         Args:
             values: array of shape (rows, *row shape).
 
         Raises:
-            ModelRuntimeError: if there are not enough places.
+            ModelRuntimeError: if there are not enough buffers.
             StoppedError: after the queue is disconnected.
         """
         finished: list[Callback] = []
@@ -277,38 +277,38 @@ class OutputQueue:
             callback()
 
     def withdraw(self, from_end: int) -> None:
-        """Drop the place of the enqueue that has `from_end` others after it."""
+        """Drop the buffer of the enqueue that has `from_end` others after it."""
         del self._entries[-1 - from_end]
 
-    def forget(self) -> None:
-        """Drop all waiting places."""
+    def clear(self) -> None:
+        """Drop all waiting buffers."""
         self._entries.clear()
 
     def disconnect(self) -> None:
-        """Drop all waiting places, and accept no more rows."""
-        self.forget()
+        """Drop all waiting buffers, and accept no more rows."""
+        self.clear()
         self._disconnected = True
 
 
-def _store(entry: _Output, values: Array) -> None:
-    place, rows = entry.place, len(values)
+def _store(entry: _OutputEntry, values: Array) -> None:
+    buffer, rows = entry.buffer, len(values)
     if rows == entry.rows:
-        store_all(place, values)
-    elif place is not None:
-        if isinstance(place, OutputSlot):
-            if place.array is None:
-                place.array = np.empty((entry.rows, *values.shape[1:]), values.dtype)
-            place = place.array
-        place[entry.written : entry.written + rows] = values
+        store_rows(buffer, values)
+    elif buffer is not None:
+        if isinstance(buffer, OutputSlot):
+            if buffer.array is None:
+                buffer.array = np.empty((entry.rows, *values.shape[1:]), values.dtype)
+            buffer = buffer.array
+        buffer[entry.written : entry.written + rows] = values
     entry.written += rows
 
 
-def store_all(place: Place, values: Array) -> None:
-    """Store all rows of a request in their place, replacing what was there."""
-    if isinstance(place, OutputSlot):
-        place.array = values
-    elif place is not None:
-        place[:] = values
+def store_rows(buffer: OutputBuffer, values: Array) -> None:
+    """Store all rows of a request in their buffer, replacing what was there."""
+    if isinstance(buffer, OutputSlot):
+        buffer.array = values
+    elif buffer is not None:
+        buffer[:] = values
 
 
 class InputRingBuffer:
@@ -333,8 +333,9 @@ class QueueManager:
     same), as soon as they wait. Fewer rows than an iteration wait for more. `timeout_ns` after the
     last of them arrived, `timeout_callback` is called and decides (`flushAll`); without a callback
     everything is flushed. A `timeout_ns` of 0 waits forever, None not at all. `check_rows` raises
-    for a number of rows that one enqueue cannot have. With `alone` each enqueue has a separate run.
-    `starts_runs` is for a model without inputs: each row for which an output has a place is a run.
+    for a number of rows that one enqueue cannot have. With `runs_alone` each enqueue has a
+    separate run.
+    `starts_runs` is for a model without inputs: each row for which an output has a buffer is a run.
     """
 
     def __init__(
@@ -347,7 +348,7 @@ class QueueManager:
         timeout_callback: TimeoutCallback | None = None,
         timeout_ns: int | None = None,
         check_rows: Callable[[int], None] = lambda _rows: None,
-        alone: bool = False,
+        runs_alone: bool = False,
         starts_runs: bool = False,
     ) -> None:
         self.lock = Condition()
@@ -356,14 +357,14 @@ class QueueManager:
         self.rows_per_run = rows_per_run
         self.rows_per_iteration = rows_per_iteration or rows_per_run
         self._inputs = {
-            name: InputQueue(anchor, row_shape, self.rows_per_iteration, self.lock, check_rows, alone)
+            name: InputQueue(anchor, row_shape, self.rows_per_iteration, self.lock, check_rows, runs_alone)
             for name, (anchor, row_shape) in inputs.items()
         }
         self._outputs = {
             anchor.name(): OutputQueue(anchor, self.lock, starts_runs=starts_runs) for anchor in outputs
         }
         self._starts_runs = starts_runs
-        self._alone = alone
+        self._runs_alone = runs_alone
         self._timeout_callback = timeout_callback
         self._timeout_ns = timeout_ns
         self._flush_to = 0
@@ -376,8 +377,8 @@ class QueueManager:
         self.lock = Condition()
         for waiting in self._inputs.values():
             waiting.use_lock(self.lock)
-        for places in self._outputs.values():
-            places.use_lock(self.lock)
+        for buffers in self._outputs.values():
+            buffers.use_lock(self.lock)
 
     def inputQueue(self, name: str) -> InputQueue:
         """Return the queue of an input anchor."""
@@ -418,28 +419,28 @@ class QueueManager:
             self.lock.notify_all()
 
     def disconnectAll(self) -> None:
-        """Drop all waiting rows and places, and end all waits for rows for good."""
+        """Drop all waiting rows and buffers, and end all waits for rows for good."""
         with self.lock:
             self._disconnected = True
             for waiting in self._inputs.values():
                 waiting.disconnect()
-            for places in self._outputs.values():
-                places.disconnect()
+            for buffers in self._outputs.values():
+                buffers.disconnect()
             self.lock.notify_all()
 
     def withdraw(self, from_end: int) -> None:
         """Drop an unread request, the one that has `from_end` others after it; hold the lock."""
         for waiting in self._inputs.values():
             waiting.withdraw(from_end)
-        for places in self._outputs.values():
-            places.withdraw(from_end)
+        for buffers in self._outputs.values():
+            buffers.withdraw(from_end)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop everything that waits; hold the lock."""
         for waiting in self._inputs.values():
-            waiting.forget()
-        for places in self._outputs.values():
-            places.forget()
+            waiting.clear()
+        for buffers in self._outputs.values():
+            buffers.clear()
 
     def wait(self, free_at_ns: int | None = None) -> int:
         """Wait until a run may start.
@@ -458,7 +459,7 @@ class QueueManager:
             looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns
             while not self._disconnected:
                 if self._starts_runs:
-                    if self._has_places():
+                    if self._has_buffers():
                         return 1
                     with endless_wait:
                         self.lock.wait()
@@ -483,8 +484,8 @@ class QueueManager:
                     looked_ns = time.perf_counter_ns()
             return 0
 
-    def _has_places(self) -> bool:
-        """Return whether every output has a place for a row, which starts a run without inputs."""
+    def _has_buffers(self) -> bool:
+        """Return whether every output has a buffer for a row, which starts a run without inputs."""
         if not all(queue.writeAvailable() for queue in self._outputs.values()):
             return False
         self._flushed_at_ns = time.perf_counter_ns()
@@ -494,7 +495,7 @@ class QueueManager:
         """Return how many of the `rows` waiting rows a run may take now."""
         if rows >= self.rows_per_run:
             return self.rows_per_run
-        if rows and (self._alone or self._timeout_ns is None or self._flush_to > self.rows_read):
+        if rows and (self._runs_alone or self._timeout_ns is None or self._flush_to > self.rows_read):
             return rows
         return rows - rows % self.rows_per_iteration
 

@@ -16,7 +16,7 @@ from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
 from model_runtime.errors import StoppedError
-from model_runtime.queues import Callback, Done, Place, QueueManager, store_all
+from model_runtime.queues import Callback, Done, OutputBuffer, QueueManager, store_rows
 from model_runtime.request_joining import STOPPED, Outcome, compute_after_failure
 from model_runtime.serving_thread import ServingThread
 from model_runtime.session import Session
@@ -28,7 +28,7 @@ class _Request:
     inputs: Mapping[str, Array]
     rows: int
     started: Callback | None
-    outputs: Mapping[str, Place]
+    outputs: Mapping[str, OutputBuffer]
     done: Done
     owner: Any
     first_row: int = 0
@@ -38,8 +38,8 @@ class _Request:
         if isinstance(outcome, Exception):
             self.done(outcome)
             return
-        for anchor, place in self.outputs.items():
-            store_all(place, outcome[anchor])
+        for anchor, buffer in self.outputs.items():
+            store_rows(buffer, outcome[anchor])
         self.done(None)
 
 
@@ -56,7 +56,7 @@ class RequestFlow:
         self._make_queues = partial(session.createQueueManager, num_buffers, timeout_ns=timeout_ns)
         self.queues: QueueManager = self._make_queues()
         self._requests: deque[_Request] = deque()
-        self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
+        self._incomplete_request: tuple[Mapping[str, Array], int, Callback | None] | None = None
         self._thread = ServingThread()
         self._abandoned = False
         FORKS.watch(self)
@@ -64,7 +64,7 @@ class RequestFlow:
     def forget_parent(self) -> None:
         """Leave the requests and the session thread to the parent, in a fork."""
         stopped = self.queues.is_disconnected
-        self._requests, self._new = deque(), None
+        self._requests, self._incomplete_request = deque(), None
         self.queues = self._make_queues()
         if stopped:
             self.queues.disconnectAll()
@@ -101,26 +101,26 @@ class RequestFlow:
             raise StoppedError("the session was stopped")
         if self._thread.is_lost:
             self._thread.restart(self._serve, self.session)
-        assert self._new is None
+        assert self._incomplete_request is None
         for anchor, array in inputs.items():
             self.queues.inputQueue(anchor).check(array)
-        self._new = inputs, rows, started
+        self._incomplete_request = inputs, rows, started
 
     def set_request_outputs(
-        self, outputs: Mapping[str, Place], rows: int, done: Done, owner: Any = None
+        self, outputs: Mapping[str, OutputBuffer], rows: int, done: Done, owner: Any = None
     ) -> None:
-        """Set the places for the rows of the request just enqueued, by anchor; None drops an
+        """Set the buffers for the rows of the request just enqueued, by anchor; None drops an
         output.
 
         `withdraw` passes `owner` to its predicate. Raises ModelRuntimeError, with the request
-        dropped, for a place of another length.
+        dropped, for a buffer of another length.
         """
-        assert self._new is not None
-        inputs, enqueued, started = self._new
-        self._new = None
+        assert self._incomplete_request is not None
+        inputs, enqueued, started = self._incomplete_request
+        self._incomplete_request = None
         assert rows == enqueued
-        for anchor, place in outputs.items():
-            self.queues.outputQueue(anchor).check(place, rows)
+        for anchor, buffer in outputs.items():
+            self.queues.outputQueue(anchor).check(buffer, rows)
         self._enqueue(_Request(inputs, rows, started, outputs, done, owner))
 
     def withdraw(self, is_unwanted: Callable[[Any], bool]) -> list[Any]:
@@ -135,9 +135,9 @@ class RequestFlow:
             The owners of the cancelled requests.
         """
         withdrawn = []
-        for request in [request for request in self._waiting() if is_unwanted(request.owner)]:
+        for request in [request for request in self._find_unread() if is_unwanted(request.owner)]:
             with self.queues.lock:
-                waiting = self._waiting()
+                waiting = self._find_unread()
                 if request in waiting:
                     position = waiting.index(request)
                     self.queues.withdraw(len(waiting) - 1 - position)
@@ -172,7 +172,7 @@ class RequestFlow:
         if not self._thread.is_lost:
             WATCHDOG.soon(self.session.cancel)
 
-    def _waiting(self) -> list[_Request]:
+    def _find_unread(self) -> list[_Request]:
         with self.queues.lock:
             return [request for request in self._requests if request.first_row >= self.queues.rows_read]
 
@@ -194,8 +194,8 @@ class RequestFlow:
         if not request.inputs and request.started is not None:
             request.started()
         last = len(request.outputs) - 1
-        for index, (anchor, place) in enumerate(request.outputs.items()):
-            queues.outputQueue(anchor).add(place, request.rows, self._finish if index == last else None)
+        for index, (anchor, buffer) in enumerate(request.outputs.items()):
+            queues.outputQueue(anchor).add(buffer, request.rows, self._finish if index == last else None)
 
     def _finish(self) -> None:
         """Answer the oldest request, which has all its rows: requests are written in their order of
@@ -213,16 +213,16 @@ class RequestFlow:
 
         If no further run is possible, answer the others too.
         """
-        hit = self._set_back()
-        if not hit and not self.queues.is_disconnected:
+        affected = self._requeue_unaffected()
+        if not affected and not self.queues.is_disconnected:
             # The run failed before it read any row, as without a device; the next would fail too.
             self._answer_all(error)
-        for outcome in compute_after_failure(self.session, hit, error):
+        for outcome in compute_after_failure(self.session, affected, error):
             self._answer_oldest(self.session.lost or outcome)
         if self.session.lost is not None:
             self._answer_all(self.session.lost)
 
-    def _set_back(self) -> list[_Request]:
+    def _requeue_unaffected(self) -> list[_Request]:
         """Return the requests that had rows in the last run, which are the oldest, and enqueue the
         later ones again."""
         with self.queues.lock:
@@ -230,12 +230,12 @@ class RequestFlow:
             if self.queues.is_disconnected:
                 return []  # `_serve` answers all
             requests = list(self._requests)
-            hit = [request for request in requests if request.first_row < self.queues.rows_read]
-            self.queues.forget()
-            self._requests = deque(hit)
-            for request in requests[len(hit) :]:
+            affected = [request for request in requests if request.first_row < self.queues.rows_read]
+            self.queues.clear()
+            self._requests = deque(affected)
+            for request in requests[len(affected) :]:
                 self._enqueue(request)
-        return hit
+        return affected
 
     def _answer_oldest(self, outcome: Outcome) -> None:
         with self.queues.lock:
@@ -246,7 +246,7 @@ class RequestFlow:
     def _answer_all(self, error: Exception | None = None) -> None:
         """Answer every waiting request with `error`; None means that it was stopped."""
         with self.queues.lock:
-            self.queues.forget()
+            self.queues.clear()
             requests, self._requests = self._requests, deque()
         for request in requests:
             request.done(error or StoppedError(STOPPED))

@@ -20,10 +20,10 @@ from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.fused_requests import FusedRequests
-from model_runtime.queues import OutputSlot, Place
+from model_runtime.queues import OutputBuffer, OutputSlot
 from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
-from model_runtime.shutdown import end_quietly, endless_wait
+from model_runtime.shutdown import endless_wait, exit_daemon_thread
 from model_runtime.tracepoints import RequestTracepoint, RequestTracepoints
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
@@ -176,7 +176,7 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
             with endless_wait:
                 return self._future.result()
         except StoppedError:
-            end_quietly()
+            exit_daemon_thread()
             raise
         finally:
             if self._future.done():
@@ -287,15 +287,15 @@ class ModelRunner:
         records = config.flush_on_waiting_outputs
         self._tracepoints = RequestTracepoints(config.request_tracepoints_buffer_size) if records else None
         self._fused = FusedRequests.of(metadata)
-        self._pipeline = RequestFlow(
+        self._request_flow = RequestFlow(
             self._session,
             timeout_ns=config.flush_after_ns(),
             num_buffers=config.ring_buffer_size_multiplier,
         )
         # Before the thread is there: Ctrl-C may come while it starts.
-        self._finalizer = weakref.finalize(self, self._pipeline.abandon)
+        self._finalizer = weakref.finalize(self, self._request_flow.abandon)
         self._finalizer.atexit = False
-        self._pipeline.start("model_runtime session")
+        self._request_flow.start("model_runtime session")
 
     def __reduce__(self) -> tuple[type[ModelRunner], tuple[Sequence[str], ModelRunnerConfig]]:
         """Pickle by path and configuration: the other process loads the model."""
@@ -353,10 +353,10 @@ class ModelRunner:
         """
         names: Collection[str] = self._outputs
         if self._fused is not None:
-            inputs, names = self._complete(self._fused, inputs)
+            inputs, names = self._complete_inputs(self._fused, inputs)
         rows = self._count_rows(inputs)
         arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
-        places = self._make_places(outputs, rows, names)
+        buffers = self._make_output_buffers(outputs, rows, names)
         promise = Promise()
         axes = self._axes if self._batched else None
 
@@ -364,14 +364,14 @@ class ModelRunner:
         # result, or both would stay alive.
         def done(error: Exception | None) -> None:
             if error is None:
-                promise.set_result(_collect(places, axes))
+                promise.set_result(_collect(buffers, axes))
             else:
                 promise.set_exception(error)
 
         started, ended = (None, done) if self._tracepoints is None else self._tracepoints.watch(rows, done)
-        with self._pipeline.queues.lock:
-            self._pipeline.enqueue_request(arrays, rows, started)
-            self._pipeline.set_request_outputs(places, rows, ended)
+        with self._request_flow.queues.lock:
+            self._request_flow.enqueue_request(arrays, rows, started)
+            self._request_flow.set_request_outputs(buffers, rows, ended)
         return OutputFutureMemory(list(names), promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
@@ -386,7 +386,7 @@ class ModelRunner:
     def close(self) -> None:
         """Stop after the current run, and unload. Requests without results get a StoppedError."""
         self._finalizer.detach()
-        self._pipeline.stop()
+        self._request_flow.stop()
         self._session.unloadFromDevice()
 
     def __enter__(self) -> ModelRunner:
@@ -395,7 +395,7 @@ class ModelRunner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _complete(
+    def _complete_inputs(
         self, fused: FusedRequests, inputs: Mapping[str, Array]
     ) -> tuple[Mapping[str, Array], Collection[str]]:
         """Complete the inputs of a request to a fused model.
@@ -445,10 +445,10 @@ class ModelRunner:
             )
         return rows
 
-    def _make_places(
+    def _make_output_buffers(
         self, outputs: Mapping[str, Array] | None, rows: int, names: Collection[str]
-    ) -> dict[str, Place]:
-        """Return the places for the results; `names` are the outputs of this request."""
+    ) -> dict[str, OutputBuffer]:
+        """Return the buffers for the results; `names` are the outputs of this request."""
         if outputs is None:
             return {name: OutputSlot() if name in names else None for name in self._outputs}
         if self._config.validate_io_params:
@@ -471,12 +471,12 @@ class ModelRunner:
         }
 
 
-def _collect(places: Mapping[str, Place], axes: Mapping[str, int] | None) -> OutputMemory:
+def _collect(buffers: Mapping[str, OutputBuffer], axes: Mapping[str, int] | None) -> OutputMemory:
     """Return the results, with their rows along the given axes; None for a model without a
     batch."""
     memory = OutputMemory()
-    for name, place in places.items():
-        array = place.array if isinstance(place, OutputSlot) else place
+    for name, buffer in buffers.items():
+        array = buffer.array if isinstance(buffer, OutputSlot) else buffer
         if array is not None:
             memory[name] = (array[0] if axes is None else np.moveaxis(array, 0, axes[name])).view(
                 TensorMemory

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from model_runtime.errors import StoppedError
-from model_runtime.shutdown import SessionThread, Stoppable, is_over, stop_at_exit
+from model_runtime.shutdown import SessionThread, Stoppable, is_exiting, stop_at_exit
 
 
 class ServingThread:
@@ -33,7 +33,7 @@ class ServingThread:
 
         Raises StoppedError if the interpreter is exiting.
         """
-        if is_over():
+        if is_exiting():
             raise StoppedError("the interpreter exits: a session thread would not end in order any more")
         self._name = name
         self._thread = SessionThread(serve, name, session)

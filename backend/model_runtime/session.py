@@ -26,7 +26,7 @@ from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.predicates import AnchorCallbackPredicate
 from model_runtime.queues import QueueManager, TimeoutCallback
 from model_runtime.shutdown import stop_at_exit
-from model_runtime.stream_connections import Handler, StreamConnections, deliver
+from model_runtime.stream_connections import Handler, StreamConnections, make_weight_reader
 from popef._tools.arrays import Array
 
 Path = str | PathLike[str]
@@ -243,8 +243,8 @@ class Session(CompiledModel):
         """
         if num_buffers < 1:
             raise ModelRuntimeError(f"num_buffers must be at least 1, found {num_buffers}")
-        inputs = self._streams.choose_queued(popef.TensorType.INPUT, input_predicate)
-        outputs = self._streams.choose_queued(popef.TensorType.OUTPUT, output_predicate)
+        inputs = self._streams.select_queued_anchors(popef.TensorType.INPUT, input_predicate)
+        outputs = self._streams.select_queued_anchors(popef.TensorType.OUTPUT, output_predicate)
         queues = QueueManager(
             {anchor.name(): (anchor, self._streams.row_shape(anchor)) for anchor in inputs},
             outputs,
@@ -254,7 +254,7 @@ class Session(CompiledModel):
             timeout_callback=timeout_callback,
             timeout_ns=timeout_ns,
             check_rows=self.check_rows,
-            alone=self.runs_alone,
+            runs_alone=self.runs_alone,
             starts_runs=not self.getUserInputAnchors(),
         )
         for anchor in inputs:
@@ -269,7 +269,7 @@ class Session(CompiledModel):
 
         Raises ModelRuntimeError that names the weights without tensor data in the files.
         """
-        engine = self._bound()
+        engine = self._require_engine()
         self._check_files()
         for index in self.popef_model.metadata.programFlow().load():
             self._deliver_weights(engine, index)
@@ -291,9 +291,9 @@ class Session(CompiledModel):
         if not granted:
             return 0
         # Check after the wait, so that a session without a device does not raise before there is a request.
-        engine = self._bound()
+        engine = self._require_engine()
         try:
-            work = [(index, engine.pull(index, granted), given) for index, _, given in self.plan]
+            work = [(index, engine.pull(index, granted), names) for index, _, names in self.plan]
             rows = len(work[0][1][0]) if work[0][1] else 1
             # Needed only if the device is paced.
             ready_ns = queues.ready_ns() if queues is not None and free_at_ns is not None else None
@@ -324,14 +324,15 @@ class Session(CompiledModel):
         rows = len(next(iter(inputs.values()))) if inputs else 1
         if self.runs_alone:
             self.check_rows(rows)
-        most = self.rows_per_run
-        if rows > most:
+        max_rows = self.rows_per_run
+        if rows > max_rows:
             parts = [
-                {name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)
+                {name: array[i : i + max_rows] for name, array in inputs.items()}
+                for i in range(0, rows, max_rows)
             ]
             pieces = [self.run(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        work = [(index, [inputs[name] for name in taken], given) for index, taken, given in self.plan]
+        work = [(index, [inputs[name] for name in taken], names) for index, taken, names in self.plan]
         return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:
@@ -364,7 +365,7 @@ class Session(CompiledModel):
     def runSavePrograms(self) -> None:
         """Run the save programs once."""
         for index in self.popef_model.metadata.programFlow().save():
-            self._bound().run(index)
+            self._require_engine().run(index)
 
     def stop(self) -> None:
         """Prevent further runs, and end the wait for rows: `runMainPrograms` returns 0 from now
@@ -395,16 +396,16 @@ class Session(CompiledModel):
         """
         if self.lost is not None:
             self.check_device()
-        engine = self._bound()
+        engine = self._require_engine()
         self._check_files()
         if self.branch_costs:
             self.run_cost = self._find_cost(work[0])
         outputs: dict[str, Array] = {}
         start_ns, lateness_ns = time.perf_counter_ns(), 0
         try:
-            for index, arrays, given in work:
+            for index, arrays, names in work:
                 results = engine.compute(index, arrays, ready_ns, to_streams)
-                outputs.update(zip(given, results, strict=not to_streams))
+                outputs.update(zip(names, results, strict=not to_streams))
                 if engine.lateness_ns > lateness_ns:
                     lateness_ns = engine.lateness_ns
         except DeviceLostError as error:
@@ -436,7 +437,7 @@ class Session(CompiledModel):
         asked = {program.find_branch(row) for row in selector.reshape(len(selector), -1)}
         return max((self.branch_costs[number] for number in asked), key=lambda cost: cost.modelled_seconds)
 
-    def _bound(self) -> Engine:
+    def _require_engine(self) -> Engine:
         if self._engine is None:
             raise ModelRuntimeError("the session is bound to no device; call bindToDevice first")
         return self._engine
@@ -459,7 +460,7 @@ class Session(CompiledModel):
                     f"model {self.executable.name!r} loads {len(missing)} weights that no PopEF file "
                     f"holds, the first being {missing[0]!r}; give weights.popef (parameter weights_path)"
                 )
-            engine.connect_input(stream.handle, deliver(data[stream.tensor]))
+            engine.connect_input(stream.handle, make_weight_reader(data[stream.tensor]))
 
 
 def resolve_paths(model: popef.Model | Path | Sequence[Path]) -> Sequence[str] | None:

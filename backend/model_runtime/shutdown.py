@@ -30,8 +30,8 @@ from typing import Protocol
 
 from simipu.watchdog import WATCHDOG
 
-_LOOKS = 3
-_LOOK_SECONDS = 0.1
+_MIN_EQUAL_CHECKS = 3
+_CHECK_INTERVAL_SECONDS = 0.1
 """Interval between two checks; a thread in the same wait at that many checks is stuck, not about to
 go on."""
 _JOIN_SECONDS = 5.0
@@ -72,7 +72,7 @@ class _EndlessWait:
 endless_wait = _EndlessWait()
 _endless_waits: dict[int, object] = {}
 _sessions: weakref.WeakValueDictionary[int, Stoppable] = weakref.WeakValueDictionary()
-_over = threading.Event()
+_exiting = threading.Event()
 
 
 def stop_at_exit(session: Stoppable) -> None:
@@ -81,51 +81,51 @@ def stop_at_exit(session: Stoppable) -> None:
     _sessions[id(session)] = session
 
 
-def is_over() -> bool:
+def is_exiting() -> bool:
     """Return whether it is too late in the interpreter's exit for a session thread to end in
     order."""
-    return _over.is_set()
+    return _exiting.is_set()
 
 
-def end_quietly() -> None:
+def exit_daemon_thread() -> None:
     """End the calling thread, at the interpreter's end, if it is a daemon.
 
     Python is about to freeze such a thread, so the error of its stopped session is of no use.
     """
-    if _over.is_set() and threading.current_thread().daemon:
+    if _exiting.is_set() and threading.current_thread().daemon:
         raise SystemExit
 
 
 def _main_thread_ended() -> None:
-    if _find_waited_for():
-        WATCHDOG.soon(_free_the_stuck)
+    if _find_non_daemon_threads():
+        WATCHDOG.soon(_stop_deadlocked_sessions)
 
 
-def _find_waited_for() -> list[threading.Thread]:
+def _find_non_daemon_threads() -> list[threading.Thread]:
     """Return the threads that Python waits for before it exits."""
     main = threading.main_thread()
     return [thread for thread in threading.enumerate() if not thread.daemon and thread is not main]
 
 
-def _free_the_stuck(before: dict[int, object] | None = None, looks: int = 0) -> None:
+def _stop_deadlocked_sessions(previous: dict[int, object] | None = None, checks: int = 0) -> None:
     """Stop every session once all threads that could act wait for a session.
 
     It checks repeatedly. The watchdog runs the checks, because Python 3.12 starts no thread at this
     point.
     """
-    time.sleep(_LOOK_SECONDS)
-    waited_for = _find_waited_for()
-    if not waited_for:
+    time.sleep(_CHECK_INTERVAL_SECONDS)
+    non_daemons = _find_non_daemon_threads()
+    if not non_daemons:
         return
-    stuck = _find_stuck([*waited_for, *_session_threads()])
-    looks = looks + 1 if stuck is not None and stuck == before else 0
-    if looks >= _LOOKS:
+    waits_now = _find_endless_waits([*non_daemons, *_session_threads()])
+    checks = checks + 1 if waits_now is not None and waits_now == previous else 0
+    if checks >= _MIN_EQUAL_CHECKS:
         for session in _live_sessions():
             session.stop()
-    WATCHDOG.soon(partial(_free_the_stuck, stuck, looks))
+    WATCHDOG.soon(partial(_stop_deadlocked_sessions, waits_now, checks))
 
 
-def _find_stuck(threads: Iterable[threading.Thread]) -> dict[int, object] | None:
+def _find_endless_waits(threads: Iterable[threading.Thread]) -> dict[int, object] | None:
     """Return the endless waits of these threads; None if one of them does not wait and may help the
     others."""
     waits = _endless_waits.copy()
@@ -134,7 +134,7 @@ def _find_stuck(threads: Iterable[threading.Thread]) -> dict[int, object] | None
 
 
 def _stop_all() -> None:
-    _over.set()
+    _exiting.set()
     threads = _session_threads()
     for session in _live_sessions():
         session.stop()
@@ -156,7 +156,7 @@ def _session_threads() -> list[SessionThread]:
     return [thread for thread in threading.enumerate() if isinstance(thread, SessionThread)]
 
 
-def _forget() -> None:
+def _clear_after_fork() -> None:
     """Clear the waits in a fork, which has its parent's sessions but not their threads.
 
     simipu.forks informs the sessions.
@@ -169,4 +169,4 @@ def _forget() -> None:
 with suppress(RuntimeError):
     threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]  # noqa: SLF001
 atexit.register(_stop_all)
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_clear_after_fork)

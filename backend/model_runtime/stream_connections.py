@@ -67,46 +67,48 @@ class StreamConnections:
 
     def handle_inputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
         """Connect input anchors to the callbacks of `handler`, or to zeros."""
-        for anchor, policy in self._choose(popef.TensorType.INPUT, predicate):
+        for anchor, policy in self._select_anchors(popef.TensorType.INPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
-                self.connect_input(anchor, _fill(self._find(anchor), handler(anchor), self._batched))
+                self.connect_input(anchor, _make_reader(self._find(anchor), handler(anchor), self._batched))
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
-                self._connect_nothing(anchor)
+                self._discard_rows(anchor)
 
     def handle_outputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
         """Connect output anchors to the callbacks of `handler`, or to nothing."""
-        for anchor, policy in self._choose(popef.TensorType.OUTPUT, predicate):
+        for anchor, policy in self._select_anchors(popef.TensorType.OUTPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
                 axis = self._find(anchor).batch_axis
                 take = handler(anchor)
-                self.connect_output(anchor, _take_rows(take, axis) if self._batched else _take_only_row(take))
+                self.connect_output(
+                    anchor, _make_row_writer(take, axis) if self._batched else _make_single_row_writer(take)
+                )
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
-                self._connect_nothing(anchor)
+                self._discard_rows(anchor)
 
-    def choose_queued(
+    def select_queued_anchors(
         self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
     ) -> list[popef.Anchor]:
         """Return the anchors that get a queue; connect the user's other anchors to nothing."""
         users = {anchor.name() for anchor in self._model.user_anchors(kind)}
         chosen = []
-        for anchor, policy in self._choose(kind, predicate):
+        for anchor, policy in self._select_anchors(kind, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
                 chosen.append(anchor)
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB and anchor.name() in users:
-                self._connect_nothing(anchor)
+                self._discard_rows(anchor)
         return chosen
 
-    def _connect_nothing(self, anchor: popef.Anchor) -> None:
+    def _discard_rows(self, anchor: popef.Anchor) -> None:
         """Connect an input to zeros, or drop an output."""
         if anchor.type() == popef.TensorType.INPUT:
-            self.connect_input(anchor, _fill(self._find(anchor), _drop, self._batched))
+            self.connect_input(anchor, _make_reader(self._find(anchor), _ignore, self._batched))
         else:
-            self.connect_output(anchor, _drop)
+            self.connect_output(anchor, _ignore)
 
     def _find(self, anchor: popef.Anchor) -> Stream:
         return find_stream(self._executable, anchor)
 
-    def _choose(
+    def _select_anchors(
         self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
     ) -> list[tuple[popef.Anchor, AnchorCallbackPolicy]]:
         metadata = self._model.metadata
@@ -118,7 +120,7 @@ class StreamConnections:
         ]
 
 
-def deliver(tensor: popef.TensorReader) -> ReadCallback:
+def make_weight_reader(tensor: popef.TensorReader) -> ReadCallback:
     """Return a callback that reads one tensor, such as a weight."""
     return lambda _most: np.asarray(tensor.data())[None]
 
@@ -128,11 +130,11 @@ def _default_predicate(metadata: popef.Metadata) -> AnchorCallbackPredicate:
     return orBind(accept, reject, predProgramFlowMain(metadata.programFlow()), predProgramNotAssigned())
 
 
-def _drop(_array: Array) -> None:
+def _ignore(_array: Array) -> None:
     """Ignore the rows of an output, or leave an input array unchanged."""
 
 
-def _fill(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadCallback:
+def _make_reader(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadCallback:
     """Return a callback whose rows the user writes into an array of the compiled shape."""
 
     def read(most: int) -> Array:
@@ -143,9 +145,9 @@ def _fill(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadC
     return read
 
 
-def _take_rows(take: Callable[[Array], None], axis: int) -> WriteCallback:
+def _make_row_writer(take: Callable[[Array], None], axis: int) -> WriteCallback:
     return (lambda rows: take(np.moveaxis(rows, 0, axis))) if axis else take
 
 
-def _take_only_row(take: Callable[[Array], None]) -> WriteCallback:
+def _make_single_row_writer(take: Callable[[Array], None]) -> WriteCallback:
     return lambda rows: take(rows[0])

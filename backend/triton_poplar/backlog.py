@@ -22,8 +22,8 @@ The rule, for a call that brings at least a full run (nothing waits behind a sma
    are computed. Such calls are at the head of the queue only, unless some clients give up early,
    and others wait among them.
 4. A drain has to help. Until `GOOD_SAMPLES` in a row were good, the next drain waits for
-   `MIN_REST_SECONDS`, then for twice that, and so on. So a client that always cancels in the middle
-   of runs causes ever fewer drains.
+   `MIN_BACKOFF_SECONDS`, then for twice that, and so on. So a client that always cancels in the
+   middle of runs causes ever fewer drains.
 
 Clients without deadlines cancel nothing. None of them is refused, however long their queue is.
 """
@@ -38,9 +38,9 @@ from typing import TypeVar
 SAMPLES_PER_SECOND = 20
 """Maximum number of calls per second that are sampled. This takes 0.5 % of the time, or 1 % with
 long runs."""
-GLANCE, SAMPLE = 4, 16
-"""Numbers of requests to look at, spread over the call: `GLANCE` in every sampled call, `SAMPLE` if
-one of those is cancelled."""
+PROBE_SIZE, SAMPLE_SIZE = 4, 16
+"""Numbers of requests to look at, spread over the call: `PROBE_SIZE` in every sampled call,
+`SAMPLE_SIZE` if one of those is cancelled."""
 MIN_WASTED, MAX_USEFUL_WASTE = 0.5, 0.25
 """Shares of requests that are cancelled at the end of a run. Above `MIN_WASTED` the run was wasted;
 of few requests it must be more, because their share says little (`_is_wasted`). Up to
@@ -63,20 +63,20 @@ arrived together after an idle time."""
 MAX_HANDING_OVER_SECONDS = 0.001
 """Maximum time that Triton and the stub take to send one refusal or to hand over one request. The
 next call comes after the last of both."""
-MIN_REST_SECONDS, MAX_REST_SECONDS = 1.0, 60.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 """Minimum and maximum time between drains that did not help."""
 GOOD_SAMPLES = 3
 """Number of successive calls with hardly a cancelled request that show that a drain has helped."""
 
-Item = TypeVar("Item")
+RequestT = TypeVar("RequestT")
 
 
 class Sample:
     """Watched requests that another thread answers one by one, with those whose clients had gone by
     then.
 
-    That thread calls `note` before each answer. Checking whether a client has gone takes long. If
-    none of the first `GLANCE` clients has gone, the others count as waiting.
+    That thread calls `record_answer` before each answer. Checking whether a client has gone takes
+    long. If none of the first `PROBE_SIZE` clients has gone, the others count as waiting.
     """
 
     def __init__(self, watched: Sequence[object]) -> None:
@@ -89,12 +89,12 @@ class Sample:
         """Whether all are answered."""
         return not self._left
 
-    def note(self, request: Item, is_cancelled: Callable[[Item], bool]) -> None:
+    def record_answer(self, request: RequestT, is_cancelled: Callable[[RequestT], bool]) -> None:
         """Look at a request before its answer is sent. Requests that are not watched are
         ignored."""
         if id(request) not in self._left:
             return
-        asks = self._gone or len(self.watched) - len(self._left) < GLANCE
+        asks = self._gone or len(self.watched) - len(self._left) < PROBE_SIZE
         if asks and is_cancelled(request):
             self._gone.add(id(request))
         self._left.discard(id(request))
@@ -120,18 +120,20 @@ class Backlog:
         self._is_draining = False
         self._drain_until = 0.0
         self._refused = self._num_refused = 0
-        self._refused_at = self._sampled_at = self._rest_until = float("-inf")
-        self._rest_seconds = MIN_REST_SECONDS
+        self._refused_at = self._sampled_at = self._backoff_until = float("-inf")
+        self._backoff_seconds = MIN_BACKOFF_SECONDS
         self._good_samples = self._num_gone = 0
         self._num_judged = self._num_wasted = 0
-        self._suspects = False
+        self._is_suspicious = False
 
     @property
     def is_draining(self) -> bool:
         """Whether full calls are refused."""
         return self._is_draining
 
-    def admit(self, requests: Sequence[Item], is_full: bool, is_cancelled: Callable[[Item], bool]) -> bool:
+    def admit(
+        self, requests: Sequence[RequestT], is_full: bool, is_cancelled: Callable[[RequestT], bool]
+    ) -> bool:
         """Return whether to compute a call. A call that shows that the queue is empty ends the
         drain."""
         if not self._is_draining:
@@ -143,20 +145,20 @@ class Backlog:
         if not is_full or waited_for or now >= self._drain_until:
             self.close()
             return True
-        if all(map(is_cancelled, _spread(requests, GLANCE))):
+        if all(map(is_cancelled, _pick_evenly(requests, PROBE_SIZE))):
             self._refused_at = now
             return True
         self._num_refused = len(requests)
         self._refused += len(requests)
         return False
 
-    def leave(self) -> None:
+    def record_refusals(self) -> None:
         """Record that the requests of a call during a drain have been answered."""
         self._refused_at = self._clock()
 
     def watch(
-        self, requests: Sequence[Item], is_cancelled: Callable[[Item], bool]
-    ) -> tuple[Sequence[Item], Sequence[Item]]:
+        self, requests: Sequence[RequestT], is_cancelled: Callable[[RequestT], bool]
+    ) -> tuple[Sequence[RequestT], Sequence[RequestT]]:
         """Look at the requests of a full call, if it is time. Return those to judge after the run
         and those that are already cancelled."""
         now = self._clock()
@@ -164,32 +166,32 @@ class Backlog:
             return (), ()
         self._sampled_at = now
         self._num_gone = 0
-        sample = _spread(requests, SAMPLE)
-        self._suspects = any(map(is_cancelled, _spread(requests, GLANCE)))
-        if not self._suspects:
+        sample = _pick_evenly(requests, SAMPLE_SIZE)
+        self._is_suspicious = any(map(is_cancelled, _pick_evenly(requests, PROBE_SIZE)))
+        if not self._is_suspicious:
             return sample, ()
-        watched, gone = _part(sample, is_cancelled)
+        watched, gone = _partition(sample, is_cancelled)
         self._num_gone = len(gone)
         if self._is_draining or not watched:
             # A client may wait for one of the others: check every request before it is dropped.
-            watched, gone = _part(requests, is_cancelled)
+            watched, gone = _partition(requests, is_cancelled)
         if 2 * len(watched) >= len(sample):
-            return watched[:SAMPLE], gone
+            return watched[:SAMPLE_SIZE], gone
         self._sampled_at = float("-inf")
         return (), gone
 
-    def judge(self, watched: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> None:
+    def judge(self, watched: Sequence[RequestT], is_cancelled: Callable[[RequestT], bool]) -> None:
         """Begin a drain if the run that has ended was for requests whose clients have gone
         meanwhile."""
         if self._is_draining:
-            self.leave()
+            self.record_refusals()
         elif watched:
             self._judge(watched, is_cancelled)
 
-    def _judge(self, watched: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> None:
+    def _judge(self, watched: Sequence[RequestT], is_cancelled: Callable[[RequestT], bool]) -> None:
         now = self._clock()
-        is_short = not self._suspects and now - self._sampled_at < MIN_RUN_SECONDS
-        if is_short or not any(map(is_cancelled, _spread(watched, GLANCE))):
+        is_short = not self._is_suspicious and now - self._sampled_at < MIN_RUN_SECONDS
+        if is_short or not any(map(is_cancelled, _pick_evenly(watched, PROBE_SIZE))):
             self._count_good_sample()
             return
         lost = sum(map(is_cancelled, watched))
@@ -202,17 +204,17 @@ class Backlog:
         if self._num_judged < MIN_EVIDENCE:
             self._sampled_at = float("-inf")
             return
-        if _is_wasted(self._num_wasted, self._num_judged) and now >= self._rest_until:
-            self._begin(now)
+        if _is_wasted(self._num_wasted, self._num_judged) and now >= self._backoff_until:
+            self._begin_drain(now)
         self._num_judged = self._num_wasted = 0
 
-    def _begin(self, now: float) -> None:
+    def _begin_drain(self, now: float) -> None:
         self._is_draining = True
         self._num_refused = 0
         self._drain_until = now + MAX_DRAIN_SECONDS
         self._refused_at = now
-        self._rest_until = now + self._rest_seconds
-        self._rest_seconds = min(2 * self._rest_seconds, MAX_REST_SECONDS)
+        self._backoff_until = now + self._backoff_seconds
+        self._backoff_seconds = min(2 * self._backoff_seconds, MAX_BACKOFF_SECONDS)
 
     def close(self) -> None:
         """End the drain, if there is one."""
@@ -225,7 +227,7 @@ class Backlog:
         self._num_judged = self._num_wasted = 0
         self._good_samples += 1
         if self._good_samples >= GOOD_SAMPLES:
-            self._rest_seconds, self._rest_until = MIN_REST_SECONDS, float("-inf")
+            self._backoff_seconds, self._backoff_until = MIN_BACKOFF_SECONDS, float("-inf")
 
 
 def _is_wasted(lost: int, total: int) -> bool:
@@ -234,15 +236,17 @@ def _is_wasted(lost: int, total: int) -> bool:
     return lost / total > MIN_WASTED + 0.5 / math.sqrt(total)
 
 
-def _part(requests: Sequence[Item], is_cancelled: Callable[[Item], bool]) -> tuple[list[Item], list[Item]]:
+def _partition(
+    requests: Sequence[RequestT], is_cancelled: Callable[[RequestT], bool]
+) -> tuple[list[RequestT], list[RequestT]]:
     """Return the requests that are still wanted and the requests that are cancelled."""
-    parts: tuple[list[Item], list[Item]] = [], []
+    parts: tuple[list[RequestT], list[RequestT]] = [], []
     for request in requests:
         parts[is_cancelled(request)].append(request)
     return parts
 
 
-def _spread(requests: Sequence[Item], count: int) -> Sequence[Item]:
+def _pick_evenly(requests: Sequence[RequestT], count: int) -> Sequence[RequestT]:
     """Return at most `count` of the requests, at equal distances."""
     if len(requests) <= count:
         return requests

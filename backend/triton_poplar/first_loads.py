@@ -30,7 +30,7 @@ from triton_poplar.model_state import ModelState
 Load = Callable[[ModelState], object]
 """Function that loads everything of a model; it can be pickled."""
 _REFUSALS = (ModelConfigError, ModelRuntimeError, SimIpuError, popef.PopefError)
-_HERE = {"sim_isolation": {"string_value": "none"}, "sim_timing": {"string_value": "fast"}}
+_TRIAL_PARAMETERS = {"sim_isolation": {"string_value": "none"}, "sim_timing": {"string_value": "fast"}}
 """Parameters of a model that the child process loads but does not serve."""
 
 _log = logging.getLogger("triton_poplar")
@@ -39,7 +39,7 @@ _log = logging.getLogger("triton_poplar")
 def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     """Load the model with `load` in a child process, unless its files are known. Raises
     ModelConfigError for a model that does not load within the limits of `options`."""
-    if not _is_asked_for(state):
+    if not _needs_trial_load(state):
         return
     files = [*state.executable_files, *state.weights_files]
     limits = LoadLimits(options.ready_seconds, options.memory_bytes)
@@ -76,7 +76,7 @@ def _find_folders(state: ModelState) -> tuple[str, ...]:
     return tuple(map(str, folders))
 
 
-def _is_asked_for(state: ModelState) -> bool:
+def _needs_trial_load(state: ModelState) -> bool:
     """Return whether a child process loads the model first.
 
     The child process of sim_isolation loads a graph anyway. But the work that makes one graph of
@@ -91,7 +91,7 @@ def _load_quietly(load: Load, config: Mapping[str, Any], version_folder: Path, b
     """Load the model in the child process with the log switched off, because the later load for
     service logs the same messages."""
     logging.disable(logging.ERROR)
-    config = {**config, "parameters": {**config.get("parameters", {}), **_HERE}}
+    config = {**config, "parameters": {**config.get("parameters", {}), **_TRIAL_PARAMETERS}}
     try:
         load(ModelState(config, version_folder, backend))
     except (LoadTimeoutError, LoadMemoryError, MemoryError):

@@ -20,13 +20,13 @@ from popef._tools.arrays import Array
 from triton_poplar.backlog import Backlog, Sample
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.first_loads import load_first
-from triton_poplar.log import RareWarnings
+from triton_poplar.log import RateLimitedWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import CancelledError, Request
 from triton_poplar.sessions import load_session, make_graph_options
 from triton_poplar.statistics import Histogram, Statistics
 
-PART_SECONDS = 0.1
+MAX_PART_SECONDS = 0.1
 """Duration of the part of a long call that is answered before the rest is computed."""
 CANCELLED = "the client cancelled the request while it waited"
 OVERLOADED = (
@@ -61,39 +61,39 @@ class ModelInstanceState:
         self.instance_id = model_state.instance_id(name)
         self.trace = Trace.from_environment(f"{model_state.name}_{name}")
         self._respond = respond
-        self._counting = threading.Lock()
-        self._room = threading.Condition()
+        self._statistics_lock = threading.Lock()
+        self._rows_freed = threading.Condition()
         self._waiting_rows = 0
         started = time.monotonic()
         model_state.creation_delay()
-        self._failures, self._drains = RareWarnings(name), RareWarnings(name)
+        self._failures, self._drains = RateLimitedWarnings(name), RateLimitedWarnings(name)
         self._is_cancelled = is_cancelled or (lambda _: False)
         drains = is_cancelled is not None and model_state.parameters.drain_backlog
         self._backlog = Backlog(self._report_drain) if drains else None
         self._sample: Sample | None = None
-        self.session = _open(model_state)
+        self.session = _open_session(model_state)
         session = self.session
         self.statistics = Statistics(session.rows_per_run)
         buckets = model_state.parameters.latency_buckets
         self.statistics.latency, self.statistics.waiting = Histogram(buckets), Histogram(buckets)
         session.observer = self.statistics.add_run if self.trace is None else self._trace_run
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
-        self._pipeline = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
+        self._request_flow = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
-            self._pipeline.start(f"session {name}")
+            self._request_flow.start(f"session {name}")
         self.load_seconds = time.monotonic() - started
         """Time from the start of the load until the instance could answer."""
 
     @property
     def queues_mutex(self) -> threading.Condition:
         """Lock of the queues, held from `enqueue_request` to `set_request_outputs`."""
-        return self._pipeline.queues.lock
+        return self._request_flow.queues.lock
 
     @property
     def is_ready(self) -> bool:
         """Whether requests are computed. A dead child process of `sim_isolation` is replaced, so it
         does not count."""
-        return self._pipeline.is_open
+        return self._request_flow.is_open
 
     @property
     def kernels(self) -> str:
@@ -104,7 +104,7 @@ class ModelInstanceState:
     @property
     def queues(self) -> QueueManager:
         """Queues of the session."""
-        return self._pipeline.queues
+        return self._request_flow.queues
 
     def get_graph(self, name: str, unit: str = "") -> Graph | None:
         """Return the PVTI graph of that name, prefixed with the model's name, or None while tracing
@@ -127,7 +127,7 @@ class ModelInstanceState:
         """Put a request's rows into the input queues, by anchor. Call this with `queues_mutex`
         held, then `set_request_outputs` once. `callback` is called when the request's first row is
         read."""
-        self._pipeline.enqueue_request(inputs, batch_size, callback)
+        self._request_flow.enqueue_request(inputs, batch_size, callback)
 
     def set_request_outputs(
         self,
@@ -139,7 +139,7 @@ class ModelInstanceState:
         """Set where the rows of the last enqueued request go, by anchor; None drops an output.
         `callback` is called once, after the last row of the last output is written or with the
         error that occurred instead."""
-        self._pipeline.set_request_outputs(outputs, batch_size, callback, (request, callback))
+        self._request_flow.set_request_outputs(outputs, batch_size, callback, (request, callback))
 
     def execute(self, requests: Sequence[Request], is_part: bool = False) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
@@ -161,12 +161,12 @@ class ModelInstanceState:
     ) -> tuple[list[Request], Sequence[Request]]:
         """Return the requests of a call to compute, and those of them to judge after the run. The
         other requests get their errors."""
-        waiting = [request for request in requests if self._accepts(request) and not request.expire()]
+        waiting = [request for request in requests if self._check_rows(request) and not request.expire()]
         backlog = self._backlog
         if backlog is None or not waiting:
             return waiting, ()
         is_full = is_part or self._fills_run(waiting)
-        if not self._passes(backlog, waiting, is_full):
+        if not self._admit_while_draining(backlog, waiting, is_full):
             return [], ()
         if not is_full or not may_watch:
             return waiting, ()
@@ -188,11 +188,11 @@ class ModelInstanceState:
             return [requests]
         if backlog.is_draining:
             waiting = [request for request in requests if request.error is None]
-            if not self._passes(backlog, waiting, self._fills_run(waiting)):
+            if not self._admit_while_draining(backlog, waiting, self._fills_run(waiting)):
                 return [requests]
         if len(requests) == 1:
             return [requests]
-        runs = max(1, int(PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns)))
+        runs = max(1, int(MAX_PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns)))
         rest, most = deque(requests), runs * self._capacity
         parts: list[Sequence[Request]] = []
         while rest:
@@ -227,7 +227,7 @@ class ModelInstanceState:
             else:
                 request.finish(outcome)
 
-    def _passes(self, backlog: Backlog, requests: Sequence[Request], is_full: bool) -> bool:
+    def _admit_while_draining(self, backlog: Backlog, requests: Sequence[Request], is_full: bool) -> bool:
         """Return whether a call is computed. Requests of a backlog get their errors."""
         if backlog.admit(requests, is_full, self._is_cancelled):
             return True
@@ -235,10 +235,10 @@ class ModelInstanceState:
             request.fail(
                 RequestError(f"model {self.model_state.name!r} {OVERLOADED}", "UNAVAILABLE"), "drained"
             )
-        backlog.leave()
+        backlog.record_refusals()
         return False
 
-    def _has_gone(self, request: Request) -> bool:
+    def _is_client_gone(self, request: Request) -> bool:
         """Return whether the client of a computed request no longer waits for it."""
         return request.error_kind != "cancelled" and self._is_cancelled(request)
 
@@ -248,7 +248,7 @@ class ModelInstanceState:
             "clients' deadlines; reduce the load, add servers, or see drain_backlog"
         )
 
-    def _accepts(self, request: Request) -> bool:
+    def _check_rows(self, request: Request) -> bool:
         """Return whether a request is to be run. A request that would have to be split gets an
         error if splitting changes its answer."""
         if request.error is None and self.session.runs_alone:
@@ -269,14 +269,14 @@ class ModelInstanceState:
                 if delay_seconds:
                     time.sleep(delay_seconds)
                     delay_seconds = 0
-                self._choose(part, len(parts) > 1)
+                self._admit_submitted(part, len(parts) > 1)
             except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
                 for request in part:
                     self._fail(request, error)
             for request in part:
                 self._submit(request, collection)
 
-    def _choose(self, requests: Sequence[Request], is_part: bool) -> None:
+    def _admit_submitted(self, requests: Sequence[Request], is_part: bool) -> None:
         """Decide which requests of a call are computed. The others get their errors.
 
         Before it answers a watched request, the session thread checks whether the client has gone.
@@ -293,13 +293,15 @@ class ModelInstanceState:
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
         """Remove cancelled requests from the queues, so that others can take their places. They
         still get an answer."""
-        for _, done in self._pipeline.withdraw(lambda owner: owner[0] is not None and is_cancelled(owner[0])):
+        for _, done in self._request_flow.withdraw(
+            lambda owner: owner[0] is not None and is_cancelled(owner[0])
+        ):
             done(CancelledError(CANCELLED))
 
     def close(self) -> None:
         """Stop the instance. Requests without an answer get UNAVAILABLE, the device is released,
         and the trace is written."""
-        self._pipeline.stop()
+        self._request_flow.stop()
         if self._backlog is not None:
             self._backlog.close()
         self._drains.close()
@@ -315,14 +317,14 @@ class ModelInstanceState:
 
     def _submit(self, request: Request, collection: RequestCollection) -> None:
         if request.error is None:
-            self._wait_for_room(request.batch_size)
+            self._reserve_rows(request.batch_size)
             try:
                 if not request.expire():
                     self._enqueue(request, collection)
                     return
             except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
                 self._fail(request, error)
-            self._free(request.batch_size)
+            self._release_rows(request.batch_size)
         self._answer(request, collection)
 
     def _fail(self, request: Request, error: Exception) -> None:
@@ -343,11 +345,11 @@ class ModelInstanceState:
             nothing."""
             if not request.started_ns:
                 request.start_compute_timer()
-                self._free(request.batch_size)
+                self._release_rows(request.batch_size)
 
         def done(error: Exception | None) -> None:
             if not request.started_ns:
-                self._free(request.batch_size)
+                self._release_rows(request.batch_size)
             if error is not None:
                 self._fail(request, error)
             request.finish(
@@ -359,22 +361,22 @@ class ModelInstanceState:
             self.enqueue_request(request.inputs, request.batch_size, started)
             self.set_request_outputs(slots, request.batch_size, done, request)
 
-    def _wait_for_room(self, rows: int) -> None:
-        with self._room:
+    def _reserve_rows(self, rows: int) -> None:
+        with self._rows_freed:
             while self._waiting_rows >= self._capacity:
-                self._room.wait()
+                self._rows_freed.wait()
             self._waiting_rows += rows
 
-    def _free(self, rows: int) -> None:
-        with self._room:
+    def _release_rows(self, rows: int) -> None:
+        with self._rows_freed:
             self._waiting_rows -= rows
-            self._room.notify()
+            self._rows_freed.notify()
 
     def _answer(self, request: Request, collection: RequestCollection) -> None:
         assert self._respond is not None
         sample = self._sample
         if sample is not None:
-            sample.note(request, self._has_gone)
+            sample.record_answer(request, self._is_client_gone)
         self._count([request])
         self._respond(request)
         collection.answered()
@@ -382,7 +384,7 @@ class ModelInstanceState:
     def _count(self, requests: Sequence[Request]) -> None:
         statistics, now_ns = self.statistics, time.perf_counter_ns()
         add_latency, add_waiting = statistics.latency.add, statistics.waiting.add
-        with self._counting:
+        with self._statistics_lock:
             statistics.requests += len(requests)
             for request in requests:
                 arrived_ns = request.arrived_ns
@@ -426,19 +428,19 @@ class RequestCollection:
         self.arrived_ns = time.perf_counter_ns()
         self._report = report
         self._requests = requests
-        self._open = len(requests)
+        self._num_unanswered = len(requests)
         self._lock = threading.Lock()
 
     def answered(self) -> None:
         """Record that one request has its answer."""
         with self._lock:
-            self._open -= 1
-            last = not self._open
+            self._num_unanswered -= 1
+            last = not self._num_unanswered
         if last:
             self._report(self._requests, self.arrived_ns)
 
 
-def _open(model_state: ModelState) -> Session:
+def _open_session(model_state: ModelState) -> Session:
     """Return the session of a model with its weights loaded. Raises ModelConfigError if the model
     cannot be loaded."""
     load_first(model_state, make_graph_options(model_state), load_session)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from popef._tools.text import escape
 
-REST_SECONDS = 10.0
+MIN_INTERVAL_SECONDS = 10.0
 """Minimum time between two log lines of a kind that clients can cause at will."""
 _MAX_CHARACTERS = 2000
 
@@ -29,33 +29,36 @@ def log_to_stderr() -> None:
     logging.basicConfig(handlers=[handler])
 
 
-class RareWarnings:
-    """Warnings under one name, at most one in `REST_SECONDS`. The next warning, or `close`, logs
-    how many were left out."""
+class RateLimitedWarnings:
+    """Warnings under one name, at most one in `MIN_INTERVAL_SECONDS`. The next warning, or `close`,
+    logs how many were left out."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
         self._clock = clock
         self._lock = threading.Lock()
         self._quiet_until = float("-inf")
-        self._untold = 0
+        self._num_suppressed = 0
 
     def warn(self, text: object) -> None:
         """Log the warning, or count it."""
         with self._lock:
             now = self._clock()
             if now < self._quiet_until:
-                self._untold += 1
+                self._num_suppressed += 1
                 return
-            self._quiet_until = now + REST_SECONDS
-            untold, self._untold = self._untold, 0
+            self._quiet_until = now + MIN_INTERVAL_SECONDS
+            num_suppressed, self._num_suppressed = self._num_suppressed, 0
         _log.warning(
-            "%s: %s%s", self._name, text, f" (and {untold} more since the last such line)" if untold else ""
+            "%s: %s%s",
+            self._name,
+            text,
+            f" (and {num_suppressed} more since the last such line)" if num_suppressed else "",
         )
 
     def close(self) -> None:
         """Log how many warnings were counted since the last line."""
         with self._lock:
-            untold, self._untold = self._untold, 0
-        if untold:
-            _log.warning("%s: and %d more since the last such line", self._name, untold)
+            num_suppressed, self._num_suppressed = self._num_suppressed, 0
+        if num_suppressed:
+            _log.warning("%s: and %d more since the last such line", self._name, num_suppressed)

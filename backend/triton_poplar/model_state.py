@@ -72,12 +72,12 @@ class ModelState:
         self.version = version_folder.name
         self.version_folder = version_folder
         self.parameters: Parameters = parse_parameters(config)
-        self.executable_files = self._find("executable_path", "executable.popef", required=True)
-        self.weights_files = self._find("weights_path", "weights.popef", required=False)
+        self.executable_files = self._find_files("executable_path", "executable.popef", required=True)
+        self.weights_files = self._find_files("weights_path", "weights.popef", required=False)
         self.name_map_file = next(
-            iter(self._find("name_map_file_path", "name_map.json", required=False)), None
+            iter(self._find_files("name_map_file_path", "name_map.json", required=False)), None
         )
-        self.graph_file = next(iter(self._find("sim_graph_path", "", required=False)), None)
+        self.graph_file = next(iter(self._find_files("sim_graph_path", "", required=False)), None)
         self.max_batch_size = int(config.get("max_batch_size", 0))
         self.queue_policy = QueuePolicy.of(config)
         self.config = config
@@ -145,7 +145,7 @@ class ModelState:
     @property
     def instance_count(self) -> int:
         """Number of instances in the configuration."""
-        return sum(_count(group) for group in self._instance_groups) or 1
+        return sum(_count_instances(group) for group in self._instance_groups) or 1
 
     def instance_id(self, instance_name: str) -> int:
         """Return the number of an instance, counted through the instance groups. Triton names
@@ -155,7 +155,7 @@ class ModelState:
             name, _, number = instance_name.rpartition("_")
             if name == group.get("name") and number.isdecimal():
                 return before + int(number)
-            before += _count(group)
+            before += _count_instances(group)
         return 0
 
     def execution_delay_seconds(self, instance_id: int) -> float:
@@ -211,10 +211,12 @@ class ModelState:
         self.wraps_rows = not self.max_batch_size and not self.batch_size
         """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a
         batch."""
-        self.inputs = self._index(inputs, shapes)
-        self.outputs = self._index(outputs, shapes)
+        self.inputs = self._make_tensors(inputs, shapes)
+        self.outputs = self._make_tensors(outputs, shapes)
 
-    def _index(self, anchors: list[popef.Anchor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    def _make_tensors(
+        self, anchors: list[popef.Anchor], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Tensor]:
         tensors = {}
         for anchor in anchors:
             friendly, shape, axis = (
@@ -227,14 +229,14 @@ class ModelState:
             tensors[friendly] = make_tensor(anchor, friendly, shape, axis)
         return tensors
 
-    def _find(self, parameter: str, default: str, *, required: bool) -> list[Path]:
+    def _find_files(self, parameter: str, default: str, *, required: bool) -> list[Path]:
         """Return the files that a parameter names, separated by commas. Without the parameter,
         return the file of the default name if it exists."""
         given = getattr(self.parameters, parameter)
         if not given:
             file = self._find_file(default) if default else None
             if file is None and required:
-                raise self._missing(parameter, default)
+                raise self._file_not_found(parameter, default)
             return [file] if file else []
         # A file may have a comma in its name.
         whole = self._find_file(given)
@@ -244,7 +246,7 @@ class ModelState:
         for name in given.split(","):
             file = self._find_file(name.strip())
             if file is None:
-                raise self._missing(parameter, name.strip())
+                raise self._file_not_found(parameter, name.strip())
             files.append(file)
         return files
 
@@ -257,12 +259,12 @@ class ModelState:
         # Not Path.is_file, which raises for a path that is too long.
         return next((folder / name for folder in self._folders() if os.path.isfile(folder / name)), None)
 
-    def _missing(self, parameter: str, name: str) -> ModelConfigError:
+    def _file_not_found(self, parameter: str, name: str) -> ModelConfigError:
         looked = " or ".join(dict.fromkeys(str(folder / name) for folder in self._folders()))
         return ModelConfigError(
             f"model {self.name!r}: file {name!r} (parameter {parameter}) does not exist; looked for {looked}"
         )
 
 
-def _count(group: Mapping[str, Any]) -> int:
+def _count_instances(group: Mapping[str, Any]) -> int:
     return max(1, int(group.get("count", 1)))

@@ -28,7 +28,7 @@ class Request:
     """
 
     __slots__ = (
-        "_of_model",
+        "_model_outputs",
         "_outputs",
         "_requested",
         "_state",
@@ -59,7 +59,7 @@ class Request:
         self.batch_size = 0
         self.inputs: dict[str, Array] = {}
         self._requested = requested
-        self._of_model: Collection[str] | None = None
+        self._model_outputs: Collection[str] | None = None
         self._outputs: Mapping[str, Array] = {}
         self.started_ns = 0
         try:
@@ -99,7 +99,7 @@ class Request:
 
         A request to a fused model gets outputs only of the model that the request is for.
         """
-        if self._of_model is not None and output not in self._of_model:
+        if self._model_outputs is not None and output not in self._model_outputs:
             return False
         return not self._requested or output in self._requested
 
@@ -125,7 +125,7 @@ class Request:
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
         state = self._state
         if state.models and inputs.keys() <= state.inputs.keys():
-            inputs = self._complete(inputs)
+            inputs = self._complete_inputs(inputs)
         if inputs.keys() != state.inputs.keys():
             missing = sorted(state.inputs.keys() - inputs.keys())
             extra = sorted(inputs.keys() - state.inputs.keys())
@@ -155,10 +155,10 @@ class Request:
         if requested and not any(map(self.wants, requested)):
             raise RequestError(
                 "the request contains inputs of one model and asks for outputs of another; "
-                f"available outputs are {', '.join(self._of_model or ())}"
+                f"available outputs are {', '.join(self._model_outputs or ())}"
             )
 
-    def _complete(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _complete_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return all inputs of a fused model, given the inputs of one of its models."""
         state = self._state
         fused = state.fused_requests
@@ -168,7 +168,7 @@ class Request:
         except ModelRuntimeError as error:
             raise RequestError(f"model {state.name!r}: {error}") from error
         given = state.models[number].outputs
-        self._of_model = [name for name, tensor in state.outputs.items() if tensor.anchor in given]
+        self._model_outputs = [name for name, tensor in state.outputs.items() if tensor.anchor in given]
         return {
             name: complete[tensor.anchor] if tensor.shape else complete[tensor.anchor].reshape(1)
             for name, tensor in state.inputs.items()

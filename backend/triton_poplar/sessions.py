@@ -37,7 +37,7 @@ def open_session(state: ModelState) -> Session:
         )
     model = state.load_model()
     executable = _find_executable(state, model)
-    _check_machine(state, executable)
+    _check_target(state, executable)
     config = SessionConfig(
         check_package_hash=parameters.check_package_hash,
         device_manager=DeviceManager(options.sim_num_IPUs),
@@ -161,7 +161,7 @@ def _streams(metadata: popef.Metadata) -> list[Stream]:
     ]
 
 
-def _check_machine(state: ModelState, executable: SimulatedExecutable) -> None:
+def _check_target(state: ModelState, executable: SimulatedExecutable) -> None:
     """Raise ModelConfigError if the backend's options describe other chips than those the
     executable was compiled for."""
     options, target = state.backend.options, executable.target

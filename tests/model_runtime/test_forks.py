@@ -74,7 +74,7 @@ def test_a_fork_of_a_fork_answers(file):
 
 
 def test_a_fork_answers_though_a_thread_of_its_parent_had_the_lock(file):
-    with ModelRunner(file) as runner, held_by_another_thread(runner._pipeline.queues.lock):
+    with ModelRunner(file) as runner, held_by_another_thread(runner._request_flow.queues.lock):
         np.testing.assert_array_equal(ask_fork(lambda: double(runner)), 2 * X)
 
 

@@ -135,7 +135,7 @@ def test_dropping_a_runner_waits_for_nothing(loop_file):
     """
     runner = ModelRunner(loop_file)
     runner.executeAsync({"turns": np.array(10**9, np.int64)})
-    with held_by_another_thread(runner._pipeline.queues.lock):
+    with held_by_another_thread(runner._request_flow.queues.lock):
         began = time.monotonic()
         del runner
         assert time.monotonic() - began < 10
@@ -182,7 +182,7 @@ def test_a_fork_leaves_its_parents_runners_alone(linear_file):
     runner = ModelRunner(linear_file)
     session = Session(linear_file, SessionConfig(isolated=True))
     session.runLoadPrograms()
-    with held_by_another_thread(runner._pipeline.queues.lock):
+    with held_by_another_thread(runner._request_flow.queues.lock):
         pid = os.fork()
         if not pid:
             try:

@@ -6,7 +6,7 @@ A queue stands in front of one instance, and computing moves the clock.
 from collections import Counter, deque
 
 import pytest
-from triton_poplar.backlog import GLANCE, MAX_DRAIN_SECONDS, MIN_EVIDENCE, Backlog
+from triton_poplar.backlog import MAX_DRAIN_SECONDS, MIN_EVIDENCE, PROBE_SIZE, Backlog
 
 BATCH, RUN_SECONDS = 8, 0.1
 CAPACITY = BATCH / RUN_SECONDS
@@ -65,7 +65,7 @@ class Server:
         is_full = len(requests) >= BATCH
         if not self.backlog.admit(requests, is_full, self.is_cancelled):
             self.answer(requests, "refused")
-            self.backlog.leave()
+            self.backlog.record_refusals()
             return
         watched, gone = self.backlog.watch(requests, self.is_cancelled) if is_full else ((), ())
         self.answer(gone, "skipped")
@@ -133,7 +133,7 @@ def test_clients_with_other_deadlines_share_a_queue(server):
 def test_clients_without_deadlines_are_never_refused(server):
     server.serve(offer(10 * CAPACITY, 10), 60)
     assert set(server.outcomes) == {("a", "answered")}
-    assert server.asked <= 60 / RUN_SECONDS * 2 * GLANCE
+    assert server.asked <= 60 / RUN_SECONDS * 2 * PROBE_SIZE
 
 
 @pytest.mark.parametrize(("share", "refused"), [(0.5, 0), (0.9, 0), (0.97, 0.01)])
@@ -201,10 +201,10 @@ def test_a_call_that_is_not_full_ends_the_drain(server, clock, reported):
 def test_a_request_that_was_waited_for_ends_the_drain_of_a_model_without_batches(server, clock):
     begin_drain(server, 1)
     assert not server.backlog.admit([Played(0)], True, server.is_cancelled)
-    server.backlog.leave()
+    server.backlog.record_refusals()
     clock.now += 0.0005
     assert not server.backlog.admit([Played(0)], True, server.is_cancelled)
-    server.backlog.leave()
+    server.backlog.record_refusals()
     clock.now += 0.01
     assert server.backlog.admit([Played(0)], True, server.is_cancelled)
 
@@ -252,7 +252,7 @@ def test_clients_in_closed_loops_after_an_overload_are_not_refused(server, clock
 def test_a_drain_has_an_end_though_the_queue_has_none(server, clock):
     begin_drain(server, 1)
     while not server.backlog.admit([Played(0)] * BATCH, True, server.is_cancelled):
-        server.backlog.leave()
+        server.backlog.record_refusals()
         clock.now += 0.001
     assert clock.now == pytest.approx(MAX_DRAIN_SECONDS, abs=0.01)
 
@@ -262,4 +262,4 @@ def test_requests_are_asked_for_rarely(server, clock):
     for _ in range(200):
         server.backlog.watch([Played(0)] * 64, server.is_cancelled)
         clock.now += 0.0005 - ASK_SECONDS * server.asked / 1e9
-    assert server.asked <= 4 * GLANCE
+    assert server.asked <= 4 * PROBE_SIZE

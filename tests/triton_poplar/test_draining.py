@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from triton_poplar.errors import RequestError
-from triton_poplar.instance_state import PART_SECONDS, ModelInstanceState
+from triton_poplar.instance_state import MAX_PART_SECONDS, ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Request
 
@@ -125,7 +125,7 @@ def test_long_calls_are_split_into_parts_of_about_a_tenth_of_a_second(instance):
         for rows in (1, 3, 9, 1, 1, 1, 1, 2)
     ]
     assert instance.split(requests) == [requests]
-    instance.statistics.batches, instance.statistics.compute_ns = 10, int(10 * PART_SECONDS * 1e9)
+    instance.statistics.batches, instance.statistics.compute_ns = 10, int(10 * MAX_PART_SECONDS * 1e9)
     assert instance.split(requests) == [requests[:2], requests[2:3], requests[3:7], requests[7:]]
     instance.statistics.compute_ns //= 1000
     assert instance.split(requests) == [requests]
@@ -220,7 +220,7 @@ def model(linear, compile_popef, tmp_path, monkeypatch):
 
 def test_the_parts_of_a_long_call_are_answered_one_after_the_other(model):
     statistics = model._instance.statistics
-    statistics.batches, statistics.compute_ns = 1000, int(1000 * PART_SECONDS * 1e9)
+    statistics.batches, statistics.compute_ns = 1000, int(1000 * MAX_PART_SECONDS * 1e9)
     requests = [Sent() for _ in range(3 * BATCH)]
     assert model.execute(requests) is None
     times = [request.sender.sent[0][0] for request in requests]
@@ -234,7 +234,7 @@ def test_the_parts_of_a_long_call_are_answered_one_after_the_other(model):
 
 def test_a_defect_in_a_part_is_an_answer_too(model, monkeypatch):
     statistics = model._instance.statistics
-    statistics.batches, statistics.compute_ns = 1000, int(1000 * PART_SECONDS * 1e9)
+    statistics.batches, statistics.compute_ns = 1000, int(1000 * MAX_PART_SECONDS * 1e9)
     execute = model._instance.execute
 
     def fail_first(requests, is_part):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from triton_poplar.log import REST_SECONDS, RareWarnings
+from triton_poplar.log import MIN_INTERVAL_SECONDS, RateLimitedWarnings
 
 
 @pytest.fixture
@@ -16,11 +16,11 @@ def lines(caplog):
 
 def test_warnings_that_come_too_often_are_counted(lines):
     now = [0.0]
-    warnings = RareWarnings("m_0", clock=lambda: now[0])
+    warnings = RateLimitedWarnings("m_0", clock=lambda: now[0])
     for number in range(1000):
         warnings.warn(f"failure {number}")
     assert lines() == ["m_0: failure 0"]
-    now[0] += REST_SECONDS
+    now[0] += MIN_INTERVAL_SECONDS
     warnings.warn("another")
     assert lines()[1:] == ["m_0: another (and 999 more since the last such line)"]
     warnings.warn("one more")
@@ -30,7 +30,7 @@ def test_warnings_that_come_too_often_are_counted(lines):
 
 
 def test_nothing_is_said_of_nothing(lines):
-    RareWarnings("m_0").close()
+    RateLimitedWarnings("m_0").close()
     assert lines() == []
 
 

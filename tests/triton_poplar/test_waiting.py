@@ -8,9 +8,9 @@ import threading
 
 import numpy as np
 import pytest
-from triton_poplar.backlog import GLANCE, Sample
+from triton_poplar.backlog import PROBE_SIZE, Sample
 from triton_poplar.errors import RequestError
-from triton_poplar.instance_state import PART_SECONDS, ModelInstanceState
+from triton_poplar.instance_state import MAX_PART_SECONDS, ModelInstanceState
 from triton_poplar.model_state import ModelState, QueuePolicy
 from triton_poplar.request import Request
 
@@ -125,7 +125,7 @@ def test_in_asynchronous_mode_cancelled_requests_of_a_full_call_are_not_computed
 def test_in_asynchronous_mode_long_calls_are_judged_part_by_part(submit):
     submit([Stays()])
     statistics = submit.instance.statistics
-    statistics.batches, statistics.compute_ns = 1000, int(1000 * PART_SECONDS * 1e9)
+    statistics.batches, statistics.compute_ns = 1000, int(1000 * MAX_PART_SECONDS * 1e9)
     requests = submit([Leaves() for _ in range(BATCH)] + [Stays() for _ in range(30 * BATCH)])
     assert outcomes(requests[:BATCH]) == {""}
     assert outcomes(requests[4 * BATCH :]) == {"drained"}
@@ -151,7 +151,7 @@ def test_a_long_call_that_ends_a_drain_is_computed_in_parts(start):
     instance = start(None)
     instance.execute(make_requests(instance, [Leaves() for _ in range(BATCH)]))
     statistics = instance.statistics
-    statistics.batches, statistics.compute_ns = 1000, int(1000 * PART_SECONDS * 1e9)
+    statistics.batches, statistics.compute_ns = 1000, int(1000 * MAX_PART_SECONDS * 1e9)
     instance._backlog._drain_until = 0
     parts = instance.split(make_requests(instance, [Stays()] * (3 * BATCH)))
     assert [len(part) for part in parts] == [BATCH] * 3
@@ -177,7 +177,7 @@ def test_a_timeout_counts_as_the_queue_policy_says_and_without_one(policy, asked
     assert found.find_timeout_ns(asked_us) == 1000 * expected_us
 
 
-@pytest.mark.parametrize(("is_gone", "asked"), [(False, GLANCE), (True, 16)])
+@pytest.mark.parametrize(("is_gone", "asked"), [(False, PROBE_SIZE), (True, 16)])
 def test_of_clients_that_wait_few_are_looked_for_and_of_others_all(is_gone, asked):
     requests = [object() for _ in range(16)]
     sample, looked = Sample(requests), []
@@ -188,7 +188,7 @@ def test_of_clients_that_wait_few_are_looked_for_and_of_others_all(is_gone, aske
 
     for request in [object(), *requests]:
         assert not sample.is_complete
-        sample.note(request, look)
+        sample.record_answer(request, look)
     assert sample.is_complete
     assert looked == requests[:asked]
     assert all(sample.is_gone(request) == is_gone for request in requests)

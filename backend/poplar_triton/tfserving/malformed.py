@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from aiohttp.http_exceptions import BadHttpMessage
-from triton_poplar.log import RareWarnings
+from triton_poplar.log import RateLimitedWarnings
 
 _MAX_CHARACTERS = 200
 """Maximum length of the client's text in a log line: aiohttp quotes it."""
@@ -20,7 +20,7 @@ class MalformedLog(logging.Handler):
     def __init__(self, count: Callable[[], None]) -> None:
         super().__init__()
         self._count = count
-        self._rare = RareWarnings("REST")
+        self._rare = RateLimitedWarnings("REST")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count or write a record."""

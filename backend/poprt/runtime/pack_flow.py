@@ -61,10 +61,10 @@ class PackFlow:
     def __init__(self, runner: ModelRunner, config: PackRunnerConfig) -> None:
         layout = PackLayout(runner.getExecuteInputs(), runner.getExecuteOutputs(), config)
         self._runner = runner
-        self._core = _Core(runner, layout, config.timeout_microseconds * 1_000)
-        self._finalizer = weakref.finalize(self, _abandon, self._core)
+        self._scheduler = _PackScheduler(runner, layout, config.timeout_microseconds * 1_000)
+        self._finalizer = weakref.finalize(self, _abandon, self._scheduler)
         self._finalizer.atexit = False
-        self._core.start()
+        self._scheduler.start()
 
     def getExecuteInputs(self) -> list[DataDesc]:
         """Return the inputs of a run; a request has the part of one sample."""
@@ -90,7 +90,7 @@ class PackFlow:
         arrays. Raises ModelRuntimeError for a sample that does not fit into a run, and StoppedError
         after the runner is closed.
         """
-        sample, promise = self._core.add(inputs, outputs)
+        sample, promise = self._scheduler.add(inputs, outputs)
         return OutputFutureMemory(list(sample.outputs), promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
@@ -100,10 +100,10 @@ class PackFlow:
     def close(self) -> None:
         """Stop. Requests without results get a StoppedError."""
         self._finalizer.detach()
-        self._core.close()
+        self._scheduler.close()
 
 
-class _Core:
+class _PackScheduler:
     """State of the thread of a PackFlow, which must not hold a reference to the PackFlow itself.
 
     Like a session, it ends with the interpreter (model_runtime.shutdown).
@@ -198,7 +198,7 @@ class _Core:
             future = self._runner.executeAsync(run.group.arrays)
         except Exception as error:  # noqa: BLE001  every request gets an answer
             self._sent -= 1
-            _refuse(run, error)
+            _fail_run(run, error)
             return
         future.then(lambda results, error: self._finish(run, results, error))
 
@@ -207,9 +207,9 @@ class _Core:
         again = is_retried_alone(error, len(run.promises))
         if results is not None:
             for sample, promise in zip(run.group.samples, run.promises, strict=True):
-                self._give(sample, results, promise)
+                self._answer(sample, results, promise)
         elif error is not None and not again:
-            _refuse(run, error)
+            _fail_run(run, error)
         with self._lock:
             if again:
                 self._ready.extend(map(self._open_alone, run.group.samples, run.promises))
@@ -217,7 +217,7 @@ class _Core:
             if again or self._sent == MAX_GROUPS - 1:
                 self._lock.notify_all()
 
-    def _give(self, sample: Sample, results: OutputMemory, promise: Promise) -> None:
+    def _answer(self, sample: Sample, results: OutputMemory, promise: Promise) -> None:
         try:
             self._layout.give(sample, results)
         except Exception as error:  # noqa: BLE001  fails one request, not the others of its run
@@ -241,7 +241,7 @@ class _Core:
             self._ready.clear()
             self._open = None
         for run in left:
-            _refuse(run, StoppedError(_STOPPED))
+            _fail_run(run, StoppedError(_STOPPED))
         if self._is_abandoned:
             del self._runner
 
@@ -270,15 +270,15 @@ class _Core:
             self._lock.wait(min(remaining_ns / 1e9, TIMEOUT_MAX))
 
 
-def _refuse(run: _Run, error: BaseException) -> None:
+def _fail_run(run: _Run, error: BaseException) -> None:
     for promise in run.promises:
         promise.set_exception(error)
 
 
-def _abandon(core: _Core) -> None:
-    """Abandon the core; this is a finalizer.
+def _abandon(scheduler: _PackScheduler) -> None:
+    """Abandon the scheduler; this is a finalizer.
 
     In a fork without a request there is no thread to end.
     """
-    if core.is_served:
-        WATCHDOG.soon(core.abandon)
+    if scheduler.is_served:
+        WATCHDOG.soon(scheduler.abandon)
