@@ -25,6 +25,7 @@ import popef.commands.cli
 import popef.commands.dump
 from popef._tools.arguments import Parser
 
+EMBEDDED = pytest.mark.skipif(sys.version_info >= (3, 14), reason="the embedded server has no stub for it")
 COMMANDS = {
     "popef": popef.commands.cli,
     "popef_dump": popef.commands.dump,
@@ -144,7 +145,7 @@ def test_completion_without_shtab_says_what_to_install(monkeypatch, capsys):
     assert "`pip install shtab`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "build"])
+@pytest.mark.parametrize("command", [pytest.param("serve", marks=EMBEDDED), "demo", "build"])
 def test_an_empty_repository_is_an_error(command, tmp_path, capsys):
     assert run("poplar-triton", command, tmp_path) == 1
     out, err = capsys.readouterr()
@@ -154,6 +155,7 @@ def test_an_empty_repository_is_an_error(command, tmp_path, capsys):
     assert str(tmp_path) in line
 
 
+@EMBEDDED
 @pytest.mark.parametrize("inside", ["1/executable.popef", "config.pbtxt"])
 def test_a_model_folder_is_no_repository(inside, tmp_path, capsys):
     file = tmp_path / "models" / "mine" / inside
@@ -170,7 +172,11 @@ def test_a_model_folder_is_no_repository(inside, tmp_path, capsys):
             ("serve", "models", "--http-port", "99999"),
             "expected a whole number from 0 to 65535, found '99999'",
         ),
-        (("serve", "models", "--", "--http-port=9"), "--http-port: expected before the --, found after it"),
+        pytest.param(
+            ("serve", "models", "--", "--http-port=9"),
+            "--http-port: expected before the --, found after it",
+            marks=EMBEDDED,
+        ),
         (("serve", "models", "--http", "9"), "unrecognized arguments: --http"),
     ],
 )

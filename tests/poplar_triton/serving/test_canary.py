@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from played_proc import PlayedProc
 from poplar_triton.serving.canary import LIMIT_SECONDS, RETRY_SECONDS, Canary
@@ -42,9 +40,10 @@ class Model:
     def poll(self, *living, after=0.0):
         self.now += after
         self.canary.check(living or [STUB, SIBLING])
-        for thread in threading.enumerate():
-            if thread.name == "canary of m":
-                thread.join(10)
+        # Not by threading.enumerate, which forgets a thread before it has ended.
+        for case in self.canary._cases.values():
+            if case.thread is not None:
+                case.thread.join(10)
         return self.canary.check(living or [STUB, SIBLING])
 
 

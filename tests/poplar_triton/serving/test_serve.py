@@ -329,6 +329,7 @@ def test_the_health_port_is_named_and_answers_while_it_serves(repository, play, 
 LARGE = ("numpy", "onnx", "onnxruntime", "grpc", "google.protobuf", "rich", "popef.public", "simipu.public")
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the embedded server has no stub for it")
 def test_the_supervisor_holds_nothing_that_computes_or_reads_models(tmp_path):
     """Those modules once cost the supervisor 98 MiB of memory."""
     program = f"import sys; from poplar_triton.cli import main; main({['serve', str(tmp_path / 'none')]}); "

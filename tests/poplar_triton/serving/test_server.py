@@ -336,7 +336,7 @@ def test_the_server_is_that_of_the_installed_wheel(wheel):
 
 
 def test_a_wheel_without_a_server_is_as_good_as_none(wheel, monkeypatch):
-    reason = r"no embedded Triton server: install the extra \[server\]"
+    reason = r"no embedded Triton server: `pip install --no-deps nvidia-pytriton"
     with pytest.raises(ServerError, match=reason):
         installation.find_triton()
     monkeypatch.setattr(installation.util, "find_spec", lambda _: None)
