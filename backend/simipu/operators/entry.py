@@ -12,6 +12,7 @@ from onnxgraph import Chain, attribute
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
 from simipu.operators.formulas.work import Context, Work
+from simipu.operators.rules.computing import elementwise
 from simipu.operators.rules.places import Rule
 
 Formula = Callable[[Context], Work]
@@ -92,6 +93,8 @@ class Operator:
     """Count of its work on the machine that computes it."""
     shaped_by: Sequence[int] = ()
     """Inputs on whose values, not only shapes, the shape of its result depends."""
+    sizes: int | None = None
+    """Input whose values are the sizes of its result."""
     apart: Sequence[int] = ()
     """Inputs that are not combined with rows, or with all rows alike, whatever their shape:
     weights, tables, axes. Those of `shaped_by` belong to them, too."""
@@ -132,6 +135,12 @@ class Operator:
     def is_view(self) -> bool:
         """Return whether it only renames memory, or is known at compile time."""
         return self.cost is None
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Return whether each element of its result depends on the elements in the same place of
+        its inputs, which are broadcast, and on nothing else."""
+        return self.rows is elementwise
 
     def rounding_of(self, node: onnx.NodeProto) -> Rounding:
         """Return the rounding of a node of this operator."""

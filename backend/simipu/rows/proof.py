@@ -3,7 +3,6 @@ compute any number of them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -18,7 +17,6 @@ from onnxgraph import (
     drop_weights,
     find_inputs,
     find_opset,
-    iter_bodies,
     iter_reads,
     replace_nodes,
     used_names,
@@ -26,8 +24,8 @@ from onnxgraph import (
 from onnxgraph.edit import forget_values
 
 from popef._tools.arrays import Array
-from simipu.operators import Operator, operator_of
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Shape
+from simipu.rows.placing import place_rows
 from simipu.streams import Direction, Stream
 
 _DEPENDENCE = "simipu.row_dependence"
@@ -246,7 +244,7 @@ class _Tracer:
             return [proto]
         try:
             node = self._look(proto)
-            self._place(node)
+            self.rows |= place_rows(node)
         except NotIndependent as reason:
             raise NotIndependent(f"node {proto.name!r} ({proto.op_type}): {reason}") from None
         for index, value in node.rewrites.items():
@@ -278,29 +276,3 @@ class _Tracer:
             self.constants,
             self.opset,
         )
-
-    def _place(self, node: Node) -> None:
-        proto = node.proto
-        operator = operator_of(proto)
-        if operator.rows is None or any(True for _ in iter_bodies(proto)):
-            raise NotIndependent(operator.whole_batch)
-        names = [name for name in proto.output if name]
-        places = operator.rows(node)
-        self._check_others(node, operator)
-        for name, place in zip(names, places, strict=False):
-            if self.shapes[name][place.axis : place.axis + 1] != (place.size(self.batch),):
-                raise NotIndependent(
-                    f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis "
-                    f"{place.axis}"
-                )
-            self.rows[name] = place
-
-    def _check_others(self, node: Node, operator: Operator) -> None:
-        """Raise NotIndependent for an input without rows that neither the rule nor the operator's
-        entry accounts for: it could have a part for every row."""
-        apart = {*operator.apart, *operator.shaped_by, *node.settled}
-        for index in range(len(node.rows)):
-            if index in apart or node.carries(index) or not node.has(index):
-                continue
-            if math.prod(node.shape(index)) != 1:
-                raise NotIndependent(f"its rule does not say how rows meet input {index}")

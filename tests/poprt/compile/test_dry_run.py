@@ -14,7 +14,7 @@ from poprt.triton.config import make_config
 from sample_models import make_model
 from simipu import CompileError, Engine, LoadError, RunError
 from simipu.operators import operator_of
-from simipu.rows import proof
+from simipu.rows import placing
 
 F, I32 = TensorProto.FLOAT, TensorProto.INT32
 ROWS = {"x": (F, ["n", 6])}
@@ -44,7 +44,7 @@ def lie(monkeypatch):
                 return entry
             return dataclasses.replace(entry, rows=lambda asked: [asked.only_rows()] * len(asked.results))
 
-        monkeypatch.setattr(proof, "operator_of", find)
+        monkeypatch.setattr(placing, "operator_of", find)
 
     return tell
 

@@ -3,7 +3,7 @@ end.
 
 Operators that compute each token by itself, most of a transformer, do not change and work on packed
 tokens. Before operators that combine tokens, above all attention, samples are unpacked; behind them
-they are packed again. `token_rules` has the rules of the operators.
+they are packed again. `token_flow` finds where an operator's results have samples and tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from simipu.operators import CHIP_DOMAIN
 
 from popef._tools.arrays import Array
 from poprt.passes.fusion.masks import find_mask_inputs
-from poprt.passes.packing.token_rules import BOTH, LEADING, PLAIN, Ask, Labels, Mixed, Sizes, follow
+from poprt.passes.packing.token_flow import (
+    BOTH,
+    LEADING,
+    PLAIN,
+    TOKENS,
+    Labels,
+    MixedSamples,
+    NodeFlow,
+    Sizes,
+    follow,
+)
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.path_patterns import PatternMatcher
 from poprt.rewrite.patterns import Making, Names, declare_chip
@@ -180,6 +190,7 @@ class PackedTransformer(Pass):
             )
         packing.rewrite(model.graph, head)
         declare_chip(model)
+        packing.check_sizes(model)
         return model
 
 
@@ -238,6 +249,25 @@ class _Packing:
         graph.input.append(helper.make_tensor_value_info(LENGTHS, TensorProto.INT32, shape))
         forget_values(graph)
 
+    def check_sizes(self, model: onnx.ModelProto) -> None:
+        """Raise CompileError for a node whose unpacked result does not have the size that its labels
+        say: it writes out a number of samples or tokens. A mask may have one element for all tokens
+        that see."""
+        view = GraphView(None, types_of(infer_shapes(model).graph))
+        for node in self.nodes:
+            for name in filter(self.unpacked.__contains__, node.output):
+                labels, found = self.labels[name], view.shape(name) or ()
+                wanted = tuple(map(self.sizes.unpacked, self.view.shape(name) or (), labels))
+                if len(found) != len(wanted) or any(
+                    size != expected and (label, size) != (TOKENS, 1)
+                    for label, size, expected in zip(labels, found, wanted, strict=True)
+                ):
+                    raise _refuse(
+                        node,
+                        f"it writes out the number of samples or tokens: its result {name!r} is "
+                        f"{list(found)}, not {list(wanted)}",
+                    )
+
     def _start_with_masks(self, graph: onnx.GraphProto) -> None:
         """Replace masks that number samples by masks of which tokens are present."""
         masks = {name for name in find_mask_inputs(graph, self.known) if name in self.labels}
@@ -258,20 +288,22 @@ class _Packing:
             return
         if any(iter_bodies(node)):
             raise _refuse(node, "samples go into graphs inside nodes")
-        ask = Ask(node, self.view, self.names.opset, self.sizes, self.labels)
+        flow = NodeFlow(node, self.view, self.names.opset, self.sizes, self.labels)
         try:
-            labels = follow(ask)
-        except (Mixed, IndexError, ZeroDivisionError) as reason:
+            follow(flow)
+        except (MixedSamples, IndexError, ValueError, ZeroDivisionError) as reason:
             raise _refuse(node, str(reason)) from None
-        is_packed = not (unpacked or ask.mixes) and _is_packed(labels)
-        is_packed &= all(_is_packed(self.labels[name]) for name in node.input if name in self.labels)
+        labels = [*flow.results.values(), *(self.labels[name] for name in node.input if name in self.labels)]
+        is_packed = not (unpacked or flow.mixes) and all(map(_is_packed, labels))
+        if flow.packed_only and not is_packed:
+            raise _refuse(node, flow.packed_only)
         own = onnx.NodeProto()
-        own.CopyFrom(node)
-        own.input[:] = [self._bring(name, packed=is_packed) for name in node.input]
-        self._change(own, ask.shrunk if is_packed else {**ask.shrunk, **ask.changed})
+        own.CopyFrom(node if is_packed else flow.unpacked)
+        own.input[:] = [self._bring(name, packed=is_packed) for name in own.input]
+        self._change(own, flow.shrunk if is_packed else {**flow.shrunk, **flow.changed})
         if not is_packed:
-            self.unpacked.update(node.output)
-        self.labels.update((name, labels) for name in node.output if name)
+            self.unpacked.update(filter(None, node.output))
+        self.labels |= flow.results
         self.nodes.append(own)
 
     def _change(self, node: onnx.NodeProto, changed: Mapping[int, Array]) -> None:

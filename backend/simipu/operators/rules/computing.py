@@ -200,14 +200,26 @@ def attention(node: Node) -> list[Rows]:
     """Row rule of Attention: all inputs have the batch first. A mask has it only if it has all four
     axes and is not one for all rows."""
     mask, axes = 3, 4
-    masked = node.has(mask) and len(node.shape(mask)) == axes and node.shape(mask)[0] != 1
+    masked = node.has(mask) and len(node.shape(mask)) == axes
+    masked = masked and (node.carries(mask) or node.shape(mask)[0] != 1)
     return _leading_axes(node, [index for index in range(len(node.rows)) if index != mask or masked])
 
 
 def rotary_embedding(node: Node) -> list[Rows]:
     """Row rule of RotaryEmbedding: with positions the tables are lookup tables; without, they have
-    a batch of their own."""
-    return _leading_axes(node, [0, 3] if node.has(3) else [0, 1, 2])
+    a batch and tokens of their own. It turns each token by itself, so that tokens, axis 1, or axis
+    2 behind the heads, may be rows, too."""
+    tokens = 1
+    beside = [3] if node.has(3) else [1, 2]
+    rows = node.rows[0]
+    if rows is None or rows.axis == 0 or rows.axis != len(node.shape(0)) - 2:
+        return _leading_axes(node, [0, *beside])
+    for index in beside:
+        if node.rows[index] is None:
+            node.forget_rows(index, tokens, rows.moved(tokens), broadcasts=False)
+        elif node.rows[index] != rows.moved(tokens):
+            raise NotIndependent("its positions carry rows along another axis")
+    return [rows]
 
 
 def grid_sample(node: Node) -> list[Rows]:

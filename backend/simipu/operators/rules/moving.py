@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import helper
@@ -39,15 +40,37 @@ def _reshaped(node: Node) -> Rows:
     return min(found, key=lambda place: place.before)
 
 
-def view(node: Node) -> list[Rows]:
-    """Row rule of Flatten and Unsqueeze: they name axes by index, not by size."""
+def flatten(node: Node) -> list[Rows]:
+    """Row rule of Flatten: it names an axis by index, not by size."""
     return [_reshaped(node)]
+
+
+def unsqueeze(node: Node) -> list[Rows]:
+    """Row rule of Unsqueeze: new axes before that of the rows move it."""
+    rows, axes = node.only_rows(), _read_axes(node)
+    if axes is None:
+        return [_reshaped(node)]
+    rank = len(node.results[0])
+    new = {int(axis) % rank for axis in axes}
+    kept = [axis for axis in range(rank) if axis not in new]
+    return [rows.moved(kept[rows.axis])]
+
+
+def _read_axes(node: Node) -> Sequence[int] | None:
+    """Return the axes of a Squeeze or an Unsqueeze; None if they are omitted."""
+    axes = node.attribute("axes")
+    given = node.constant(1) if axes is None else np.asarray(axes)
+    return None if given is None else given.ravel().tolist()
 
 
 def squeeze(node: Node) -> list[Rows]:
     """Row rule of Squeeze. Omitted axes are written out: a batch of one row is also an axis of one
-    element, and must stay."""
-    place = _reshaped(node)
+    element, and must stay. If the axis of a single row goes, rows are those of the axis behind."""
+    rows, named = node.only_rows(), _read_axes(node)
+    rank = len(node.shape(0))
+    gone = {axis % rank for axis in named or ()}
+    kept = [axis for axis in range(rank) if axis not in gone]
+    place = _reshaped(node) if named is None or rows.axis in gone else rows.moved(kept.index(rows.axis))
     if not node.has(1) and node.attribute("axes") is None:
         axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
         if not axes:

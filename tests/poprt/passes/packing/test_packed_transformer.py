@@ -242,17 +242,26 @@ def refused(build):
 @pytest.mark.parametrize(
     ("build", "told"),
     [
-        (lambda net, x: net.add("ReduceMean", x, axes=[1]), "takes tokens together, padding too"),
-        (lambda net, x: net.add("Softmax", x, axis=0), "takes samples together"),
+        (
+            lambda net, x: net.add("ReduceMean", x, axes=[1]),
+            "mixes tokens, padding too: with them as rows, it reduces over the rows",
+        ),
+        (
+            lambda net, x: net.add("Softmax", x, axis=0),
+            "mixes samples: with them as rows, it normalises along the rows",
+        ),
         (lambda net, x: net.add("Add", x, net.weight(2, 8, 4)), "tells samples apart"),
-        (lambda net, x: net.add("Concat", x, x, axis=1), "joins or parts"),
-        (lambda net, x: net.add("Concat", x, net.weight(2, 8, 1), axis=2), "is of no sample"),
-        (lambda net, x: net.add("Reshape", x, net.integers(4, 4, 4)), "cut, or joined"),
-        (lambda net, x: net.add("Gather", x, net.constant(-1, np.int64), axis=1), "looks tokens up"),
-        (lambda net, x: net.slice(x, 1, 2), "takes some tokens only"),
-        (lambda net, x: net.add("MatMul", net.weight(3, 8), x), "adds up over tokens"),
-        (lambda net, x: net.add("Conv", x, net.weight(8, 8, 1)), "nothing is known"),
-        (lambda net, x: net.add("CumSum", x, net.constant(1, np.int64), reverse=1), "backwards"),
+        (lambda net, x: net.add("Concat", x, x, axis=1), "joins rows"),
+        (lambda net, x: net.add("Concat", x, net.weight(2, 8, 1), axis=2), "tells samples apart"),
+        (
+            lambda net, x: net.add("Reshape", x, net.integers(4, 4, 4)),
+            "mixes rows with what stands around them",
+        ),
+        (lambda net, x: net.add("Gather", x, net.constant(-1, np.int64), axis=1), "picks among the rows"),
+        (lambda net, x: net.slice(x, 1, 2), "slices the rows"),
+        (lambda net, x: net.add("MatMul", net.weight(3, 8), x), "rows lie along the summed dimension"),
+        (lambda net, x: net.add("Conv", x, net.weight(8, 8, 1)), "rows lie along axis 1, not 0"),
+        (lambda net, x: net.add("CumSum", x, net.constant(1, np.int64), reverse=1), "sums along the rows"),
     ],
 )
 def test_what_mixes_samples_is_refused_by_the_node(build, told):
