@@ -175,11 +175,9 @@ def follow(flow: NodeFlow) -> None:
     labels = found.label_results()
     if mixed:
         labels[0].update(_mix(flow, mixed))
-    if flow.node.op_type == "Expand":
-        square_result = _expand_to_square(flow, labels[0])
-        labels[0].update(square_result)
-        flow.mixes |= bool(square_result)
-    flow.mixes |= bool(square or mixed)
+    seeing = _expand_to_square(flow, labels[0]) if flow.node.op_type == "Expand" else {}
+    labels[0].update(seeing)
+    flow.mixes |= bool(square or mixed or seeing)
     for name, axes in zip(filter(None, flow.node.output), labels, strict=True):
         flow.results[name] = tuple(axes.get(axis, PLAIN) for axis in range(len(flow.shape(name))))
     for axis in sorted({*square, *(each for probe in found.probes for each in probe.met)}):
