@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from popef._tools.answering import LOST, AnsweringChild, StalledError, answer_requests
+from popef._tools.answering import AnsweringChild, StalledError, answer_requests
 from popef._tools.arrays import Array
-from popef._tools.channel import MAX_FRAME_BYTES, Channel
+from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
 from popef._tools.memory import limit_memory, return_memory

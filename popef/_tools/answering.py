@@ -7,13 +7,11 @@ import select
 import time
 from collections.abc import Callable, Sequence
 
-from .channel import Channel, make_channel, open_channel
+from .channel import LOST, Channel, make_channel, open_channel
 from .child import ChildProcess, follow_parent, start_python
 from .progress import LOOK_SECONDS, ProgressWatch
 
 Part = bytes | bytearray | memoryview
-LOST = (EOFError, ConnectionError)
-"""Errors of a channel whose other side is gone, or sends no valid frame."""
 _END_SECONDS = 0.1
 """Time for a child process that has closed its end to end by itself, so that its own exit status
 is known."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 Wait = Callable[[int], None]
 """Function that waits until an event of poll(2) is there, or raises an error to give up."""
+LOST = (EOFError, ConnectionError)
+"""Errors of a channel whose other side is gone, or sends no valid frame."""
 MAX_FRAME_BYTES = 1 << 48
 """More than any memory: the limit of a frame whose sender is trusted."""
 _PIECE_BYTES = 1 << 18

@@ -3,43 +3,40 @@ started."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any
+import signal
+from collections.abc import Callable, Sequence
 
-from poplar_triton.tfserving.worker import Report
+from poplar_triton.tfserving.worker import Report, send_report
+
+from popef._tools.channel import Channel, open_channel
 
 FIRST_PID = 7
-Plan = Callable[["PlayedProcess", Connection], None]
+Plan = Callable[["PlayedProcess", Channel], None]
 
 
 class PlayedProcess:
-    """Fake of multiprocessing's process. `plan` is its action on start; a `deaf` one ignores
-    requests to end."""
+    """Fake of a child process. `plan` is its action on start; a `deaf` one ignores requests to
+    end."""
 
-    def __init__(self, plan: Plan, connection: Connection, pid: int) -> None:
+    def __init__(self, plan: Plan, descriptor: int, pid: int) -> None:
         self.pid = pid
-        self.exitcode: int | None = None
+        self.status: int | None = None
         self.deaf = False
-        self.asked = self.killed = False
-        self._plan = plan
+        self.killed = False
         # A separate end, as a process has: the code that starts it closes the other.
-        self._connection = Connection(os.dup(connection.fileno()), readable=False)
-
-    def start(self) -> None:
-        self.follow(self._plan)
+        self._channel = open_channel(os.dup(descriptor))
+        self.follow(plan)
 
     def follow(self, plan: Plan) -> None:
         """Execute the plan."""
-        plan(self, self._connection)
+        plan(self, self._channel)
 
-    def is_alive(self) -> bool:
-        return self.exitcode is None
+    def has_ended(self) -> bool:
+        return self.status is not None
 
-    def terminate(self) -> None:
-        self.asked = True
+    def send_signal(self, number: int) -> None:
+        assert number == signal.SIGTERM
         if not self.deaf:
             self.end(0)
 
@@ -47,46 +44,44 @@ class PlayedProcess:
         self.killed = True
         self.end(-9)
 
-    def join(self, seconds: float | None = None) -> None:
-        assert self.exitcode is not None or seconds is not None
+    def wait(self, seconds: float) -> bool:
+        return self.has_ended()
+
+    def reap(self) -> int:
+        assert self.status is not None
+        return self.status
 
     def end(self, status: int) -> None:
         """End the process, unless it has ended already."""
-        if self.exitcode is None:
-            self.exitcode = status
-            self._connection.close()
+        if self.status is None:
+            self.status = status
+            self._channel.close()
 
 
-class PlayedContext:
-    """A context of multiprocessing whose processes follow `plans`, the last of them for all that come
+class PlayedStarts:
+    """A fake of `start_python` whose processes follow `plans`, the last of them for all that come
     after."""
 
     def __init__(self, *plans: Plan) -> None:
         self.begun: list[PlayedProcess] = []
         self._plans = list(plans)
 
-    def RawArray(self, kind: str, size: int) -> Any:
-        return multiprocessing.get_context("spawn").RawArray(kind, size)
-
-    def Pipe(self, duplex: bool) -> tuple[Connection, Connection]:
-        return multiprocessing.Pipe(duplex)
-
-    def Process(self, target: Any, args: tuple[Any, ...], name: str) -> PlayedProcess:
+    def start_python(self, code: str, descriptors: Sequence[int]) -> PlayedProcess:
         plan = self._plans.pop(0) if len(self._plans) > 1 else self._plans[0]
-        self.begun.append(PlayedProcess(plan, args[-1], FIRST_PID + len(self.begun)))
+        self.begun.append(PlayedProcess(plan, descriptors[0], FIRST_PID + len(self.begun)))
         return self.begun[-1]
 
 
-def serve(_: PlayedProcess, connection: Connection) -> None:
+def serve(_: PlayedProcess, channel: Channel) -> None:
     """Play a process that serves all models."""
-    connection.send(Report())
+    send_report(channel, Report())
 
 
 def say(*problems: str, error: str = "", status: int | None = None) -> Plan:
     """Return a plan that reports this, and ends with the status, if any."""
 
-    def act(process: PlayedProcess, connection: Connection) -> None:
-        connection.send(Report(error, problems))
+    def act(process: PlayedProcess, channel: Channel) -> None:
+        send_report(channel, Report(error, problems))
         if status is not None:
             process.end(status)
 
@@ -98,11 +93,11 @@ def end(status: int) -> Plan:
     return lambda process, _: process.end(status)
 
 
-def be_deaf(process: PlayedProcess, connection: Connection) -> None:
+def be_deaf(process: PlayedProcess, channel: Channel) -> None:
     """Play a process that serves, and ignores requests to end."""
     process.deaf = True
-    serve(process, connection)
+    serve(process, channel)
 
 
-def be_silent(_: PlayedProcess, __: Connection) -> None:
+def be_silent(_: PlayedProcess, __: Channel) -> None:
     """Play a process that neither serves nor ends."""

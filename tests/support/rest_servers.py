@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import http.client
 import json
-import multiprocessing
 import socket
 import threading
 import time
@@ -190,7 +189,7 @@ def serve(
     ready = threading.Event()
     running: list[RestServer] = []
     names = list(models.versions)
-    counters = Counters(make_memory(multiprocessing.get_context("spawn"), names, 1), names, 1)
+    counters = Counters(make_memory(names, 1), names, 1)
     stop: list[Any] = []
 
     async def run() -> None:

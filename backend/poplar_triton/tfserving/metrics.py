@@ -7,10 +7,12 @@ Triton's page.
 from __future__ import annotations
 
 import bisect
+import mmap
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.context import SpawnContext
-from typing import Any, TypeAlias
+from io import FileIO
+from typing import TypeAlias
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
@@ -41,13 +43,11 @@ _MICROSECONDS = 1e6
 _Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-Memory: TypeAlias = Any
-"""Shared memory: a RawArray of multiprocessing's, which has no type."""
-
-
-def make_memory(context: SpawnContext, models: Sequence[str], processes: int) -> Memory:
-    """Return memory for the counters of `processes` processes."""
-    return context.RawArray("d", processes * (1 + len(models)) * _SLOTS)
+def make_memory(models: Sequence[str], processes: int) -> FileIO:
+    """Return a file in memory for the counters of `processes` processes, which inherit it."""
+    memory = FileIO(os.memfd_create("tfserving counters"), "r+")
+    memory.truncate(processes * (1 + len(models)) * _SLOTS * np.dtype(np.float64).itemsize)
+    return memory
 
 
 class Counters:
@@ -55,10 +55,11 @@ class Counters:
     that are not among `models` count as one without a name, so that names from untrusted clients
     are not kept."""
 
-    def __init__(self, memory: Memory, models: Sequence[str], processes: int, index: int = 0) -> None:
+    def __init__(self, memory: FileIO, models: Sequence[str], processes: int, index: int = 0) -> None:
         self._models = ["", *models]
-        self._all = np.frombuffer(memory).reshape(processes, len(self._models), _SLOTS)
-        self._own = memoryview(memory).cast("B").cast("d")
+        mapped = mmap.mmap(memory.fileno(), 0)
+        self._all = np.frombuffer(mapped).reshape(processes, len(self._models), _SLOTS)
+        self._own = memoryview(mapped).cast("d")
         self._places = {
             name: (index * len(self._models) + place) * _SLOTS for place, name in enumerate(self._models)
         }

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import pickle
 import random
+import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 
+from popef._tools.channel import LOST, Channel, make_channel
+from popef._tools.child import ChildProcess, start_python
 from popef._tools.progress import ProgressWatch
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.settings import Settings
-from poplar_triton.tfserving.worker import STOP_SECONDS, Report, run_worker
+from poplar_triton.tfserving.worker import STOP_SECONDS, Report, receive_report
 
 LOOK_SECONDS = 0.1
 STOP_MARGIN_SECONDS = 15
 """Time for models to close, in addition to the time for requests."""
 MAX_RESTARTS, RESTART_WINDOW_SECONDS = 10, 600.0
 """Maximum number of restarts of a process that ends by itself, and the time in which they count."""
-
-
+_WORKER = "from poplar_triton.tfserving.worker import main; main({}, {})"
+"""Code of a process, with the descriptors of its end of the channel and of the counters' memory."""
 _EXPERIMENTS, _PLAIN_POLLING = "GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client"
 """Environment variable of gRPC and its value. gRPC's event engine passes each call from thread to
 thread; its older polling takes some 10 % less processor time (gRPC 1.85). A value that the user
@@ -43,8 +45,7 @@ class Processes:
         self._settings = settings
         self._start_seconds = start_seconds
         self._tell = tell
-        self._context = multiprocessing.get_context("spawn")
-        self._memory = make_memory(self._context, settings.names, settings.processes)
+        self._memory = make_memory(settings.names, settings.processes)
         self._counters = Counters(self._memory, settings.names, settings.processes)
         self._first_core = random.randrange(_MANY_CORES)  # noqa: S311  servers side by side take others
         self._workers: list[_Worker] = []
@@ -93,9 +94,10 @@ class Processes:
             report = worker.hear()
             if report is not None and report.error:
                 self._tell(f"process {index}: {report.error}")
-            elif report is None and not worker.process.is_alive():
+            elif report is None and worker.process.has_ended():
+                status = worker.bury()
                 if not worker.stalled:
-                    self._tell(f"process {index} ended by itself, status {worker.process.exitcode}")
+                    self._tell(f"process {index} ended by itself, status {status}")
                 if not self._may_begin():
                     self._phase = "ended"
                     return False
@@ -107,7 +109,7 @@ class Processes:
         meanwhile."""
         self._phase = "draining"
         for worker in self._workers:
-            worker.process.terminate()
+            worker.process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
         """Make the processes end; afterwards none is left."""
@@ -116,35 +118,31 @@ class Processes:
         for worker in self._workers:
             if not worker.serves:
                 worker.process.kill()  # it loads models, and no client waits for it
-            worker.process.join(max(0.0, end - time.monotonic()))
-            if worker.process.is_alive():
+            if not worker.process.wait(max(0.0, end - time.monotonic())):
                 self._tell(f"process {worker.process.pid} does not end; it is killed")
                 worker.process.kill()
-                worker.process.join()
-            worker.connection.close()
+            worker.bury()
         self._workers = []
 
     def _kill_stalled(self) -> None:
-        stalled = self._progress.find_stalled(worker.pid for worker in self._workers)
+        stalled = self._progress.find_stalled(worker.process.pid for worker in self._workers)
         for index, worker in enumerate(self._workers):
-            why = stalled.get(worker.pid, "")
+            why = stalled.get(worker.process.pid, "")
             if why and not worker.stalled:
                 self._tell(f"process {index} makes no progress: {why}; it is killed")
                 worker.process.kill()
                 worker.stalled = why
 
     def _begin(self, index: int) -> _Worker:
-        ours, theirs = self._context.Pipe(duplex=False)
+        channel, theirs = make_channel()
         # gRPC reads it when it is loaded in the new process.
         os.environ.setdefault(_EXPERIMENTS, _PLAIN_POLLING)
-        process = self._context.Process(
-            target=run_worker,
-            args=(self._settings, index, self._first_core + index, self._memory, theirs),
-            name=f"tfserving {index}",
-        )
-        process.start()
-        theirs.close()
-        return _Worker(process, ours)
+        with theirs:
+            descriptors = theirs.fileno(), self._memory.fileno()
+            process = start_python(_WORKER.format(*descriptors), descriptors=descriptors)
+        with suppress(ConnectionError):  # it has ended, which its status says
+            channel.send(pickle.dumps((self._settings, index, self._first_core + index)))
+        return _Worker(process, channel)
 
     def _wait_until_serving(self) -> None:
         end = time.monotonic() + self._start_seconds
@@ -154,9 +152,9 @@ class Processes:
                 report = worker.hear()
                 if report is not None and report.error:
                     raise ServerError(report.error)
-                if report is None and not worker.process.is_alive():
+                if report is None and worker.process.has_ended():
                     raise ServerError(
-                        f"a process of the server ended while it started, status {worker.process.exitcode}; "
+                        f"a process of the server ended while it started, status {worker.process.reap()}; "
                         "see its output"
                     )
                 for problem in [] if report is None else set(report.problems) - told:
@@ -183,26 +181,25 @@ class Processes:
 class _Worker:
     """Process, and its reports."""
 
-    process: SpawnProcess
-    connection: Connection
+    process: ChildProcess
+    channel: Channel
     serves: bool = False
     stalled: str = ""
     """Reason why it made no progress and was killed; "" if it was not."""
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        assert self.process.pid is not None
-        return self.process.pid
-
     def hear(self) -> Report | None:
         """Return the report that the process has sent, or None."""
-        with suppress(EOFError, OSError):
-            if not self.serves and self.connection.poll():
-                report: Report = self.connection.recv()
+        with suppress(*LOST):
+            if not self.serves and self.channel.is_ready(select.POLLIN, 0):
+                report = receive_report(self.channel)
                 self.serves = not report.error
                 return report
         return None
+
+    def bury(self) -> int:
+        """Wait for the end of the process, and return its exit status."""
+        self.channel.close()
+        return self.process.reap()
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from popef._tools.answering import LOST, AnsweringChild, StalledError, answer_requests
-from popef._tools.channel import MAX_FRAME_BYTES, Channel
+from popef._tools.answering import AnsweringChild, StalledError, answer_requests
+from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel
 from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
 from poplar_triton.tfserving.models import Call
 

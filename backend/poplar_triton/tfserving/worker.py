@@ -2,8 +2,8 @@
 
 gRPC has threads, because its server for threads takes less processor time than the one for asyncio.
 REST has the event loop. All processes listen on the same ports, and the system distributes the
-connections among them. Each reports to its parent process, through a pipe, what it serves. It ends
-when it is told to or when the parent is gone.
+connections among them. Each reports to its parent process, through a channel, what it serves. It
+ends when it is told to or when the parent is gone.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from io import FileIO
 
 import grpc
 from triton_poplar.log import log_to_stderr
 
+from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel, open_channel
 from poplar_triton.tfserving.connections import (
     ConnectionLimit,
     max_grpc_connections,
@@ -36,7 +37,7 @@ from poplar_triton.tfserving.forward import TritonModels
 from poplar_triton.tfserving.grpc_service import PROCESS_NAME, make_handlers
 from poplar_triton.tfserving.health import Health
 from poplar_triton.tfserving.local import LocalModels, Retries
-from poplar_triton.tfserving.metrics import Counters, Memory
+from poplar_triton.tfserving.metrics import Counters
 from poplar_triton.tfserving.models import Models
 from poplar_triton.tfserving.settings import GRPC_MESSAGE_BYTES, MAX_CALLS, MAX_STREAMS, Settings
 from poplar_triton.tfserving.threads import Threads
@@ -60,28 +61,44 @@ class Report:
     problems: Sequence[str] = field(default_factory=tuple)
 
 
-def run_worker(settings: Settings, index: int, core: int, memory: Memory, connection: Connection) -> None:
-    """Serve until SIGTERM, with the interpreter's work on one core. This is the process's main
-    function."""
+def main(channel_descriptor: int, memory_descriptor: int) -> None:
+    """Run the process: its parent sends the arguments of `run_worker`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    channel = open_channel(channel_descriptor)
+    with suppress(*LOST):
+        settings, index, core = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  the parent's own
+        run_worker(settings, index, core, FileIO(memory_descriptor, "r+"), channel)
+
+
+def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channel: Channel) -> None:
+    """Serve until SIGTERM, with the interpreter's work on one core."""
     log_to_stderr()
     # All processes load the same models, so only the first logs messages about them.
     logging.getLogger("poplar_triton.tfserving").setLevel(logging.INFO if index == 0 else logging.ERROR)
     try:
-        asyncio.run(_Worker(settings, index, core, memory, connection).serve())
+        asyncio.run(_Worker(settings, index, core, memory, channel).serve())
     except (OSError, ServingError, RuntimeError) as error:
         with suppress(OSError):
-            connection.send(Report(error=str(error)))
+            send_report(channel, Report(error=str(error)))
+
+
+def send_report(channel: Channel, report: Report) -> None:
+    """Send a report to the parent. Raises OSError if that is gone."""
+    channel.send(pickle.dumps(report))
+
+
+def receive_report(channel: Channel) -> Report:
+    """Return the report that a process has sent. Raises LOST for one that has ended."""
+    report: Report = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  of the project's own code
+    return report
 
 
 class _Worker:
-    def __init__(
-        self, settings: Settings, index: int, core: int, memory: Memory, connection: Connection
-    ) -> None:
+    def __init__(self, settings: Settings, index: int, core: int, memory: FileIO, channel: Channel) -> None:
         self._settings = settings
         self._core = Core(core)
         self._files = raise_file_limit()
-        self._connection = connection
+        self._channel = channel
         self._counters = Counters(memory, settings.names, settings.processes, index)
         self._stop = asyncio.Event()
         self._is_serving = False
@@ -101,7 +118,7 @@ class _Worker:
             self._start_housekeeping(models, stack)
             gc.freeze()  # objects so far live to the end; the collector can skip them
             self._set_serving(True)
-            self._connection.send(Report(problems=_find_problems(models)))
+            send_report(self._channel, Report(problems=_find_problems(models)))
             await self._stop.wait()
             self._set_serving(False)
             await asyncio.sleep(self._settings.drain_seconds)
@@ -114,16 +131,15 @@ class _Worker:
     def _listen_for_the_end(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
-        parent = multiprocessing.parent_process()
-        if parent is not None:
 
-            def orphaned() -> None:
-                if not (self._is_serving or self._stop.is_set()):
-                    os._exit(1)  # it may load models for long, without a client
-                loop.remove_reader(parent.sentinel)
-                self._stop.set()
+        def orphaned() -> None:
+            if not (self._is_serving or self._stop.is_set()):
+                os._exit(1)  # it may load models for long, without a client
+            loop.remove_reader(self._channel.fileno())
+            self._stop.set()
 
-            loop.add_reader(parent.sentinel, orphaned)
+        # The parent sends nothing more: the channel becomes readable when its other end closes.
+        loop.add_reader(self._channel.fileno(), orphaned)
 
     def _open_models(self) -> TritonModels | LocalModels:
         settings = self._settings

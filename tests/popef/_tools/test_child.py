@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from popef._tools import answering
-from popef._tools.answering import LOST, AnsweringChild, StalledError
-from popef._tools.channel import ChannelError, make_channel, open_channel
+from popef._tools.answering import AnsweringChild, StalledError
+from popef._tools.channel import LOST, ChannelError, make_channel, open_channel
 from popef._tools.child import ChildProcess, die_with, fork_child, run_python, start_python, wait_for
 
 SECONDS = 30.0

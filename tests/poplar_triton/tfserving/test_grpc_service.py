@@ -1,6 +1,5 @@
 """TensorFlow Serving's gRPC over a socket, in front of models that are computed here."""
 
-import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,7 +56,7 @@ def scale_model(factor, width=2):
 @contextmanager
 def serve(models, *, as_content=False):
     """Serve `models` and yield the server's URL, its counters and its health service."""
-    memory = make_memory(multiprocessing.get_context("spawn"), NAMES, 1)
+    memory = make_memory(NAMES, 1)
     threads = Threads("gRPC of a test")
     unfinished = UnfinishedCalls(threads)
     running = SimpleNamespace(counters=Counters(memory, NAMES, 1), health=Health(unfinished))

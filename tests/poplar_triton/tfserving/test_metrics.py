@@ -1,6 +1,5 @@
 """The counters of a server's processes, as Prometheus reads them."""
 
-import multiprocessing
 import threading
 from collections import Counter
 
@@ -15,7 +14,7 @@ COUNT, LATENCY = ":tensorflow:serving:request_count", ":tensorflow:serving:reque
 
 
 def open_counters(models=("m", "n"), processes=2):
-    memory = make_memory(multiprocessing.get_context("spawn"), models, processes)
+    memory = make_memory(models, processes)
     return [Counters(memory, models, processes, index) for index in range(processes)], memory
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from played_proc import PlayedProc
-from played_processes import FIRST_PID, PlayedContext, be_deaf, be_silent, end, say, serve
+from played_processes import FIRST_PID, PlayedStarts, be_deaf, be_silent, end, say, serve
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving import processes as module
 from poplar_triton.tfserving.processes import LOOK_SECONDS, MAX_RESTARTS, RESTART_WINDOW_SECONDS, Processes
@@ -40,11 +40,11 @@ def play(monkeypatch, lines, proc):
     monkeypatch.setattr(module, "ProgressWatch", lambda: ProgressWatch(proc.folder, lambda: clock.now))
 
     def make(*plans, start_seconds=5, **settings):
-        context = PlayedContext(*plans)
-        monkeypatch.setattr(module, "multiprocessing", SimpleNamespace(get_context=lambda kind: context))
+        starts = PlayedStarts(*plans)
+        monkeypatch.setattr(module, "start_python", starts.start_python)
         settings = Settings((), **{"grpc_port": 0, "rest_port": 0, **settings})
         made = Processes(settings, start_seconds, lines.append)
-        return SimpleNamespace(server=made, begun=context.begun, clock=clock)
+        return SimpleNamespace(server=made, begun=starts.begun, clock=clock)
 
     return make
 
@@ -55,7 +55,7 @@ def test_all_serve_on_entry_and_none_is_left_on_exit(play, lines):
     with played.server as server:
         assert server.look()
         assert (server.unready_reason, server.hopeless_reason) == ("", "")
-    assert [process.exitcode for process in played.begun] == [0, 0, 0]
+    assert [process.status for process in played.begun] == [0, 0, 0]
     assert not any(process.killed for process in played.begun)
     assert (played.server.unready_reason, lines) == ("draining", [])
 
@@ -79,7 +79,7 @@ def test_where_one_cannot_serve_none_is_left(play, plan, words):
     played = play(serve, plan, serve, processes=3)
     with pytest.raises(ServerError, match=words), played.server:
         pass
-    assert None not in [process.exitcode for process in played.begun]
+    assert None not in [process.status for process in played.begun]
     assert played.server.unready_reason != ""
 
 
@@ -92,7 +92,7 @@ def test_an_interruption_while_they_start_leaves_none(play, monkeypatch):
     monkeypatch.setattr(module.time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt), played.server:
         pass
-    assert None not in [process.exitcode for process in played.begun]
+    assert None not in [process.status for process in played.begun]
 
 
 def test_one_that_dies_is_begun_again_and_told(play, lines):
@@ -105,7 +105,7 @@ def test_one_that_dies_is_begun_again_and_told(play, lines):
         assert server.look()
         assert len(played.begun) == 3
         assert server.unready_reason == ""
-    assert None not in [process.exitcode for process in played.begun]
+    assert None not in [process.status for process in played.begun]
 
 
 def look_for(played, seconds):
@@ -256,14 +256,14 @@ def test_ports_are_held_until_the_processes_listen_and_no_longer(play):
         port = free.getsockname()[1]
     refusals = []
 
-    def listen_too(process, connection):
+    def listen_too(process, channel):
         with closing(socket.socket()) as another, pytest.raises(OSError, match="in use"):
             another.bind(("127.0.0.1", port))
         refusals.append(port)
         with closing(socket.socket()) as ours:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             ours.bind(("127.0.0.1", port))
-        serve(process, connection)
+        serve(process, channel)
 
     with play(listen_too, rest_port=port).server, closing(socket.socket()) as another:
         another.bind(("127.0.0.1", port))

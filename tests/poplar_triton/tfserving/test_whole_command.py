@@ -51,7 +51,9 @@ def begin(*words):
 
 def find_workers(pid):
     return [
-        each for each in children(pid) if each.state != "Z" and "--multiprocessing-fork" in each.command_line
+        each
+        for each in children(pid)
+        if each.state != "Z" and any("tfserving.worker" in word for word in each.command_line)
     ]
 
 
