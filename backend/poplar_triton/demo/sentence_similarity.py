@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .example import HALF_TOLERANCE, Array, Case, Tensors, read_lines
+from popef._tools.arrays import Array
+
+from .example import HALF_TOLERANCE, Case, Tensors, read_lines
 from .wordpiece import WordPiece
 
 # The sequence length the model is compiled for, see recipe.json.

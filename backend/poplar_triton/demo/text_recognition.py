@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .example import Array, Case, Tensors, read_lines
+from popef._tools.arrays import Array
+
+from .example import Case, Tensors, read_lines
 
 # Shape of the picture for which the model is compiled (recipe.json, and the package's config.yaml).
 HEIGHT = 48
