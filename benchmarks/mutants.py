@@ -53,6 +53,7 @@ MAX_TESTS = 400
 or by none."""
 PARAMETRISED = frozenset({"core/VariableInserter", "core/VariableReplacer"})
 """Operators that need names of variables as parameters."""
+EXCEPTIONS = "core/ExceptionReplacer"
 Position = tuple[int, int]
 
 
@@ -176,16 +177,19 @@ def _choose(folder: Path, count: int, seed: int) -> list[Mutant]:
 
 def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
     text = file.read_text()
-    idle = _idle_lines(text)
+    idle, lines = _idle_lines(text), text.splitlines()
     tree = get_ast(text)
     nodes = list(ast_nodes(tree))
     for name in sorted(set(operator_names()) - PARAMETRISED):
         operator = get_operator(name)()
         found = [(node, position) for node in nodes for position in operator.mutation_positions(node)]
-        for occurrence, (node, (start, _)) in enumerate(found):
+        for occurrence, (node, (start, end)) in enumerate(found):
             # Replacing a signature's lone * is no Python, or changes only how arguments are passed.
             is_mark = node.parent is not None and node.parent.type in ("parameters", "lambdef")
-            if not is_mark and not any(first <= start < last for first, last in idle):
+            # cosmic-ray replaces plain names only; with queue.Empty or *ERRORS it raises an error.
+            caught = lines[start[0] - 1][start[1] : end[1]]
+            is_unsupported = name == EXCEPTIONS and not caught.isidentifier()
+            if not (is_mark or is_unsupported or any(first <= start < last for first, last in idle)):
                 yield start, Mutant(file, start[0], name, occurrence)
 
 
