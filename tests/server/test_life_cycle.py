@@ -494,7 +494,7 @@ def stopped(server):
         answers,
         late[-1],
         server.poll(),
-        list(Path("/dev/shm").glob(f"{server._belongings.prefix}*-*")),  # segments; the lock stays to the end
+        list(Path("/dev/shm").glob(f"{server._resources.prefix}*-*")),  # segments; the lock stays to the end
         [p for p in iter_processes() if p.session == server.pid and not has_ended(p)],
         [json.loads(file.read_text()) for file in server.traces.iterdir()],
     )
