@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from simipu import CompileError, LoadError
 from simipu.numerics import Numerics
-from simipu.target import MAX_IPUS, find_target, known_chips
+from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
 from popef._tools.text import escape
 from poprt.passes.chip.overlap import IO_TILES
@@ -36,13 +36,13 @@ _MAX_INT32 = 2**31 - 1
 _BOUNDS = {
     "num_ipus": (1, MAX_IPUS),
     "batches_per_step": (1, _MAX_INT32),
-    "num_io_tiles": (0, 1472),
+    "num_io_tiles": (0, MAX_TILES_PER_IPU),
     "stream_buffering_depth": (1, _MAX_INT32),
     "subgraph_copying_strategy": (0, 1),
     "available_memory_proportion": (0, 1),
 }
-"""Smallest and largest value of each integer option. 1472: no chip has more tiles. 0 and 1:
-PopART's OnEnterAndExit and JustInTime."""
+"""Smallest and largest value of each integer option. 0 and 1: PopART's OnEnterAndExit and
+JustInTime."""
 _ENTRIES: Mapping[str, type | tuple[type, ...]] = {
     "engine_options": str,
     "opaque_blobs": bytes,

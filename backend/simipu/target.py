@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from simipu.errors import LoadError
 
-HALF_BYTES = 2
-"""Bytes of an element in half. Fp8 has 1; everything else has 4 or is computed as if it had: the
-chip has no 64-bit types."""
+HALF_BYTES, FLOAT_BYTES = 2, 4
+"""Bytes of an element in half and in float. Fp8 has 1; everything else has 4 or is computed as if
+it had: the chip has no 64-bit types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,8 @@ class Target:
         Half partials keep all of them busy. With float partials only half as many are busy, because
         a tile stores 64 bits in a cycle. A unit takes 8 quarters, 4 halves or a float in a cycle.
         """
+        # Units = multiply-adds of a cycle over those of a unit. All chips with 8-bit products have
+        # 16 units for them. A unit takes a float a cycle, so that units and products are the same.
         if element_bytes < HALF_BYTES:
             return 16
         if element_bytes > HALF_BYTES:
@@ -145,6 +147,8 @@ TARGETS: dict[str, Target] = {
     ),
 }
 _ALIASES = {alias: name for name, target in TARGETS.items() for alias in target.aliases}
+MAX_TILES_PER_IPU = max(target.tiles_per_ipu for target in TARGETS.values())
+"""Maximum number of tiles of an IPU: no chip has more."""
 DEFAULT_CHIP = "ipu21"
 """Chip used if none is named: the C600, PopRT's own card, for which most figures are published."""
 

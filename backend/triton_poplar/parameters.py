@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
+
 from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.statistics import DEFAULT_BUCKETS
@@ -124,7 +126,6 @@ def parse_ipu_version(text: str) -> int:
     """Parse 1, 2 or 21, or the name of a chip that has that version."""
     # Imported late: the process that completes configurations must not load ONNX Runtime.
     from simipu import LoadError
-    from simipu.target import find_target, known_chips
 
     name = text.strip()
     try:
@@ -313,12 +314,12 @@ class BackendOptions:
         "on a machine without IPUs",
     )
     sim_num_IPUs: int | None = _number(
-        "count", None, (1, 65_536), "number of IPUs of the simulated machine; default: as many as required"
+        "count", None, (1, MAX_IPUS), "number of IPUs of the simulated machine; default: as many as required"
     )
     sim_tiles_per_IPU: int | None = _number(
         "count",
         None,
-        (1, 1472),
+        (1, MAX_TILES_PER_IPU),
         "tiles of each IPU; default: the number that the executable was compiled for",
     )
     sim_ipu_version: int | None = _parameter(

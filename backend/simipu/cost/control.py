@@ -49,6 +49,9 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
+    # A Loop ends at its trip count or when its condition turns false, whichever comes first. The
+    # count holds if the body returns its condition unchanged (through Identity) or as a constant
+    # that is true. Otherwise values decide, which are not known: all trips are counted.
     trips = count_trips(known.get(node.input[0]))
     goes_on = body.output[0].name
     makers = {output: inner for inner in body.node for output in inner.output}

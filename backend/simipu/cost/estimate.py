@@ -119,6 +119,8 @@ class Estimate:
     def latency_seconds(self) -> float:
         """Modelled seconds of a call that waits for its one batch while no other batch is
         queued."""
+        # The fixed cost of a call and the host's work for the batch, then the batch's own pass.
+        # With I/O tiles its steps are each as long as the longer of computing and transferring.
         host = self.calibration.host_call_seconds + self.calibration.host_batch_seconds
         step = max(self.target.seconds(self.interval_cycles), self.host_seconds) if self.overlapped else 0.0
         return host + pass_seconds(self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped)
@@ -144,6 +146,10 @@ class Estimate:
 
         Transfers keep the I/O tiles busy or, if there are none, all tiles.
         """
+        # An operator's busiest tile takes compute + exchange + sync cycles. The tiles at work
+        # count as busy for its compute and exchange, the tiles of its IPU that compute for its
+        # sync; a copy between IPUs keeps two IPUs busy. Whatever remains of total cycles times
+        # tiles is idle, so that the causes sum to it.
         tiles = self.target.num_tiles
         compute = exchange = sync = 0
         for operator in self.operators:
@@ -216,7 +222,7 @@ def estimate(
             by_stage[stages[walk.position]] += operator.cycles
     streams = _find_streams(graph, ipus, values)
     costs = tuple(_ipu_cost(ipu, graph, ipus, operators, walk, streams) for ipu in range(options.num_ipus))
-    most = max(range(options.num_ipus), key=lambda ipu: costs[ipu].peak_tile_bytes)
+    fullest_ipu = max(range(options.num_ipus), key=lambda ipu: costs[ipu].peak_tile_bytes)
     return Estimate(
         target.with_ipus(options.num_ipus),
         options,
@@ -227,7 +233,7 @@ def estimate(
         assumptions=tuple(walk.assumptions),
         calibration=calibration,
         stage_cycles=tuple(by_stage.values()),
-        peak=_find_peak(*fullest[most], walk) if most in fullest else None,
+        peak=_find_peak(*fullest[fullest_ipu], walk) if fullest_ipu in fullest else None,
     )
 
 
@@ -296,6 +302,7 @@ def _io_tile_bytes(num_bytes: int, options: CostOptions) -> int:
     if not options.num_io_tiles:
         return 0
     held = math.ceil(num_bytes / options.num_io_tiles)
+    # Such a tile has no vertices: only messages for each piece, the host's exchange and a stack.
     return held + NO_CODE.rearranging(held).exchange + HOST_EXCHANGE_BYTES + STACK_BYTES
 
 

@@ -32,6 +32,12 @@ def batch_seconds(
     other; the host prepares the next batch meanwhile. `batches_per_step` batches share the round
     trip to the host, which computing also hides; 0 leaves it out.
     """
+    # transfer |in 1|       |out 1, in 2|       |     transfer |in 3, out 1|in 4, out 2|
+    # compute       |batch 1|           |batch 2|     compute  |  batch 2  |  batch 3  |
+    #          no I/O tiles: the sum of both          I/O tiles: the longer of the two
+    #
+    # The host prepares a batch while the chip computes another, but not while it transfers. So
+    # its work counts only where the chip is faster (section 1.2).
     device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
     if batches_per_step and not overlapped:
         device += calibration.host_step_seconds / batches_per_step

@@ -72,6 +72,10 @@ class Liveness:
 
     def _find_ends(self, graph: onnx.GraphProto) -> dict[str, int]:
         """Return for each tensor the last node that needs it, directly or through a view."""
+        # Backwards, so that a view's readers are known before the view itself: it keeps its source
+        # alive as long as it is read.
+        #     0: a = Relu(x)    1: b = Reshape(a)    2: c = Add(b, y)      a ends at 2, as b does
+        # Outputs of the graph end after its last node.
         ends = {info.name: len(graph.node) for info in graph.output}
         for i, node in reversed(list(enumerate(graph.node))):
             shown = max((ends.get(name, i) for name in node.output), default=i) if _is_view(node) else i
@@ -93,11 +97,15 @@ class Liveness:
             self._show(node)
         else:
             self._make(i, node)
+        # While the node runs, operands and results are alive together: the total is taken before
+        # what dies here is removed. Results that no node reads die with the node that makes them.
         total = self._totals[ipu]
         unread = [name for name in node.output if name not in self._ends]
         self.freed = 0
         for name in (*self._dying.pop(i, ()), *unread):
             if name in self._live:
+                # A copy can only take the place of an operand: not of the node's own result, nor
+                # of a tensor on another IPU.
                 self.freed += self._bytes(name) if self._live[name] < i and self._places[name] == ipu else 0
                 self._totals[self._places[name]] -= self._bytes(name)
                 self._spans[name] = (self._live.pop(name), i)
@@ -113,6 +121,7 @@ class Liveness:
         for name in node.output:
             taken = self._find_taken(i, node) if name == node.output[0] else None
             if taken is not None:
+                # The bytes pass from operand to result: the total stays the same.
                 self._spans[taken] = (self._live.pop(taken), i - 1)
                 self._live[name] = i
             elif name:
@@ -121,6 +130,7 @@ class Liveness:
     def _find_taken(self, i: int, node: onnx.NodeProto) -> str | None:
         """Return the operand whose memory the result reuses: one of the same size that is not
         needed later, or None."""
+        # An operand that is a view stands for the tensor that it shows: that one is overwritten.
         size = self._bytes(node.output[0])
         for index in _IN_PLACE.get(node.op_type, ()):
             if index < len(node.input):

@@ -32,6 +32,14 @@ def find_copied_weights(
     A subgraph is a sequence of nodes that is repeated immediately at least once. Among several ways
     to divide the nodes the one that covers most nodes is chosen, and among those the shortest.
     """
+    # Nodes of equal kind have equal ids. A stretch that repeats with a period is one subgraph:
+    #
+    #     node      0  1  2  3  4  5  6  7  8
+    #     id        E  A  B  C  A  B  C  A  H         period 3: ids[i] == ids[i + 3] for 1 to 4
+    #                  '--1--'  '--2--'               two whole calls, nodes 1 to 6
+    #
+    # The periods that cover most nodes take their nodes first (`free`). Each call copies the
+    # weights of its own nodes, which exist a second time while any of these nodes runs.
     known = set(constants)
     weights = [_take_weights(node, values, known) for node in nodes]
     kinds: dict[Any, int] = {}
@@ -74,6 +82,9 @@ def _describe(node: onnx.NodeProto, values: Mapping[str, Value]) -> Any:
 def _rank_periods(ids: Array, weights: Sequence[Collection[str]]) -> list[int]:
     """Return distances between equal nodes with weights, sorted by the number of nodes that they
     repeat."""
+    # Only nodes with weights vote for a period: copying weights is what a call costs, and small
+    # operators such as Add repeat at many distances within a layer. Of all distances the most
+    # frequent are tried, because each takes a pass over all nodes.
     last: dict[int, int] = {}
     distances = Counter[int]()
     for i, (kind, read) in enumerate(zip(ids.tolist(), weights, strict=True)):
@@ -89,6 +100,9 @@ def _rank_periods(ids: Array, weights: Sequence[Collection[str]]) -> list[int]:
 def _iter_runs(ids: Array, period: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges in which whole subgraphs of length `period` repeat: the first node, and the
     one after the last."""
+    # same[i + 1] says that node i equals the node a period later. A run of n such nodes holds
+    # n // period repetitions besides the first call; the False at both ends give every run a
+    # rising and a falling edge.
     same = np.concatenate([[False], ids[:-period] == ids[period:], [False]])
     edges = np.flatnonzero(np.diff(same.astype(np.int8)))
     for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

@@ -99,8 +99,10 @@ class Walk:
                 yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
             else:
                 work = self._work(node)
-                gone = min(self.per_tile(liveness.freed), work.replaced_bytes)
-                live = max(live, live + work.temporary_bytes - gone)
+                # The node's own copies come on top of what is alive. A copy takes the place of
+                # the operand that it copies if no later node reads that operand (section 8.1).
+                freed = min(self.per_tile(liveness.freed), work.replaced_bytes)
+                live = max(live, live + work.temporary_bytes - freed)
                 yield self._operator(node, work, ipus[i], inside, live)
 
         if not inside:
@@ -125,16 +127,24 @@ class Walk:
     def _grow(self, node: onnx.NodeProto) -> None:
         """Store how many elements the node adds to its constants. Elements count, not bytes: a
         weight that is widened at its use stays narrow on the chip."""
-        taken = [
+        # The compiler computes the result, and only the result is stored. The graph's weights are
+        # counted elsewhere, so that only what exceeds them is added here:
+        #     Expand [1, n] -> [m, n]       (m - 1) * n more
+        #     Concat [a, n], [b, n]         none: both parts are counted as weights
+        #     Add [m, n], [n]               none: the largest operand covers the result
+        stored = [
             self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values
         ]
-        covered = sum(taken) if node.op_type == "Concat" else max(taken, default=0)
+        covered = sum(stored) if node.op_type == "Concat" else max(stored, default=0)
         for name in node.output:
             if name in self.values:
                 self._grown[name] = max(0, self.values[name].size - covered)
 
     def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
         target, is_link = self.target, node.op_type == IPU_COPY
+        # A superstep ends in a sync of all its tiles: the external one between two IPUs, else the
+        # internal one and what an exchange takes beside its bytes (section 2). A local compute set
+        # has only its launch.
         sync = target.external_sync_cycles if is_link else self.calibration.step_cycles(target)
         control = work.steps * sync + work.local_steps * self.calibration.local_step_cycles
         return OperatorCost(inside + node.name, node.op_type, work, control, live, ipu)
@@ -161,6 +171,8 @@ class Walk:
                 continue
             value = self.values[name]
             if work.kind == VIEW:
+                # The largest input is the viewed tensor. A weight or an input of the graph has no
+                # layout yet, because its first reader chooses one; then the view has none either.
                 if not read or max(sizes, key=sizes.__getitem__) not in read:
                     continue
                 self._layouts[name] = follow(
@@ -218,12 +230,14 @@ class Walk:
             )
             places = [ipu] * len(graph.node)
             found.append(list(self.iter_operators(graph, places, f"{inside}{node.name}/", live)))
+        # One graph runs at a time: time is that of the most expensive branch. The code of all of
+        # them is on the tiles, and the peak is that of the branch that needs most memory.
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
         others = [operator for operators in found if operators is not dearest for operator in operators]
         work = control(self._context(node), bodies.runs)
         work = replace(work, code=work.code + code_of_all(others, outlined=self.options.enable_outlining))
-        most = max([live, *(operator.live_bytes for operator in others)])
-        yield self._operator(node, work, ipu, inside, most + work.temporary_bytes)
+        peak = max([live, *(operator.live_bytes for operator in others)])
+        yield self._operator(node, work, ipu, inside, peak + work.temporary_bytes)
         for operator in dearest:
             yield _repeat(operator, bodies.runs)
 
@@ -245,7 +259,8 @@ def operator_work(context: Context) -> Work:
     operator = operator_of(context.node)
     cost = operator.cost
     known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
-    # A copy between IPUs belongs to the placement: the compiler does not remove it.
+    # Two nodes with known operands remain. fp8 weights must stay small, so that their casts run on
+    # the chip. A copy between IPUs belongs to the placement: the compiler does not remove it.
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
     if cost is None or not context.outputs or folded:
         return Work(VIEW)
@@ -264,10 +279,12 @@ def code_of_all(operators: Iterable[OperatorCost], *, outlined: bool) -> Code:
     """Return the code of the operators on a tile. With outlining (PopART's SubgraphOutline) equal
     operators share their code."""
     found: Collection[Work] = [operator.work for operator in operators]
+    # Operators of equal work count as equal. Vertices are shared in any case: Code adds them once.
     return sum((work.code for work in (set(found) if outlined else found)), NO_CODE)
 
 
 def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
+    # Cycles and counts grow with the runs. Memory and code do not: runs follow one another.
     work = operator.work
     work = replace(
         work,

@@ -86,6 +86,9 @@ def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tupl
     """Yield sizes that can be a batch, each with its axis in every input. If an input has another
     size along `batch_axis`, its batch may be the only axis that is as large as another input's
     batch."""
+    # States of a recurrent network have [layers, batch, width] beside an input of [batch, length,
+    # width]: 8 rows are axis 0 of the input, and the only axis of 8 in a state. A size of one is
+    # not searched for, because too many axes have it. The largest size is tried first.
     sizes = {shape[batch_axis] if len(shape) > batch_axis else 0: None for shape in shapes.values()}
     if len(sizes) == 1 and 0 not in sizes:
         yield next(iter(sizes)), dict.fromkeys(shapes, batch_axis)
@@ -238,6 +241,7 @@ class _Tracer:
 
     def trace(self, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Follow the rows through a node, and return the nodes that replace it."""
+        # A node that reads no rows computes the same for every number of rows: it stays.
         carried = [name for name in iter_reads(proto) if name in self.rows]
         if not carried:
             self.constants.add(proto, self.opset)

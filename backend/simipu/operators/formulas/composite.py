@@ -80,6 +80,9 @@ def attention(context: Context) -> Work:
     heads, lengths, widths = _find_heads(context, query, key, value)
     past = context.inputs[_PAST_KEYS] if context.has(_PAST_KEYS) else None
     lengths = (lengths[0], lengths[1] + (past.shape[2] if past else 0))
+    # Each head of each sample is a group of two products:
+    #     [queries, width] x [width, keys] = scores        softmax(scores) x [keys, width] = mean
+    # Keys of the past are concatenated, which is a view: they only make the scores longer.
     batch = query.shape[0]
     element, partial = products.find_widths(context, query, key)
     scores = Value((batch, heads, *lengths), query.bytes_per_element)
@@ -132,6 +135,9 @@ class _Equation:
             terms.append(term)
             for letter, size in zip(term, shape, strict=True):
                 sizes[letter] = max(size, sizes.get(letter, 1))
+        # Without an arrow the result has the letters that occur once, in alphabetical order, after
+        # the ellipsis' dimensions. These are named 0, 1, ... from the last, because operands of
+        # different ranks align at the end.
         everything = "".join(terms)
         most = max((sum(letter < _FIRST_LETTER for letter in term) for term in terms), default=0)
         if not arrow:
@@ -147,6 +153,9 @@ class _Equation:
     def products(self, element_bytes: int, partial_bytes: int) -> Iterator[Product]:
         """Yield the product of the first two operands, then of their result and the third, and so
         on. A dimension that neither a later operand nor the result has is summed at once."""
+        # "bij,bjk,kl->bil": first [b] i x j x k, then of its result [bik] and [kl] (b i) x k x l.
+        #     letter in        left and right   left only    right only    summed
+        #     the product      groups           rows         columns       k
         left = set(self.terms[0])
         for i, term in enumerate(self.terms[1:], 2):
             right, later = set(term), set(self.result).union(*self.terms[i:])
@@ -193,6 +202,8 @@ def scaled(loop: Elementwise, *, finds_range: bool = False) -> products.Formula:
     channel. With `finds_range` two reductions are added."""
 
     def formula(context: Context) -> Work:
+        # Scale and zero point work on the wide side: the source of a quantization, the result of a
+        # dequantization. All passes have as many elements.
         wide = context.result if is_wide(context.result) else context.source
         value = replace(wide, bytes_per_element=max(HALF_BYTES, min(4, wide.bytes_per_element)))
         own = context.spread("cast", context.pass_over(value, loop.loop(value)), steps=0, local_steps=1)
@@ -223,6 +234,8 @@ def batch_norm(context: Context) -> Work:
 def local_response(context: Context) -> Work:
     """Return the cost of LRN: squares, their sums over `size` neighbouring channels, which are
     exchanged once, a power, and a product."""
+    # result = x * (bias + alpha * sum of the neighbours' squares) ** -beta: besides the power, a
+    # pass for each neighbour, one for the squares and one for the product.
     value, size = context.result, max(1, context.attribute("size", 1))
     power = context.spread(
         "norm", context.pass_over(value, InnerLoop(context.calibration.pow_cycles, 1)), steps=0, local_steps=1
@@ -286,7 +299,8 @@ def widened(product: products.Formula, left: int, right: int) -> products.Formul
         node.input.extend([given.input[left], given.input[right]])
         layouts = [context.layout(left), context.layout(right)]
         inner = replace(context, node=node, inputs=values, layouts=layouts, half_partials=False)
-        # Popops' casts: 9 cycles for four to halves, and floats to whole numbers no faster (section 4).
+        # Popops' casts: 9 cycles for four to halves, and floats to whole numbers no faster
+        # (section 4).
         casts = [*filter(None, values), context.result]
         cast = context.spread(
             "cast", sum(context.pass_over(value, InnerLoop(9, 4)) for value in casts), steps=3
@@ -373,6 +387,8 @@ def fourier(context: Context) -> Work:
     complex, because neither PopART nor poplibs has a faster way. An axis that is an input is
     assumed to be the last before the complex parts, because values are not read."""
     source, axis = context.source, context.attribute("axis", -2)
+    # The source has [..., 1] real or [..., 2] complex parts, the result always 2: the matrix takes
+    # the source's parts to the result's, [k parts, n parts].
     k, n = source.shape[axis] * source.shape[-1], context.result.shape[axis] * _PARTS
     return _transform(context, max(1, source.size // max(1, k)), k, n)
 
@@ -380,6 +396,7 @@ def fourier(context: Context) -> Work:
 def short_fourier(context: Context) -> Work:
     """Return the cost of STFT: a DFT of each frame."""
     batch, frames, bins, _ = context.result.shape
+    # A one-sided result has half of a frame's frequencies and the constant: bins = frame / 2 + 1.
     length = (context.inputs[0] or context.source).shape[1]
     frame = min(length, _PARTS * (bins - 1) if context.attribute("onesided", 1) else bins)
     return _transform(context, batch * frames, frame, bins * _PARTS)
@@ -395,6 +412,8 @@ def top_k(context: Context) -> Work:
     of it would suffice."""
     source = context.source
     length = source.shape[context.attribute("axis", -1)] if source.shape else 1
+    # Sorting 2^r values takes r rounds; round i merges sorted runs of 2^i values in i stages, each
+    # of which compares all pairs: 1 + 2 + ... + r stages. Between stages values and indices move.
     rounds = max(1, math.ceil(math.log2(max(2, length))))
     stages = rounds * (rounds + 1) // 2
     pairs = Value((source.size // 2,), source.bytes_per_element)

@@ -37,12 +37,15 @@ class Elementwise:
         layout = result_layout(context)
         if layout is not None and _is_fragmented(layout, context.result):
             return self._gathered(context, layout)
+        # The result lies as its best spread operand does, the base. Each other operand is brought
+        # to the base and combined with it in a compute set of its own: n operands, n - 1 passes.
         elements = context.fullest(context.result.size, layout)
         others = [i for i in range(len(context.inputs)) if context.inputs[i] is not None]
         if len(others) <= 1:
             cycles = context.loop_cycles(elements, self.loop(context.source), UNARY_START)
             return context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)
         others.remove(_base(context, layout))
+        # One operand that comes from other tiles makes supersteps of all these passes.
         compute = exchange = 0.0
         for i in others:
             cycles, received = self._second(context, i, elements, layout)
@@ -79,6 +82,8 @@ class Elementwise:
         receives."""
         value, result = context.inputs[i], context.result
         assert value is not None
+        # A scalar is on every tile, as a constant of the vertex. An operand of the result's size is
+        # read element by element. All others are repeated (section 4.1).
         loop = self.loop(context.source)
         if value.size == 1:
             fast = BROADCAST.loop(context.source) if self.broadcasts else loop
@@ -95,6 +100,8 @@ class Elementwise:
         """Return `cycles` plus those of moving an operand as large as the result to it, if another
         operator placed it elsewhere, and the bytes moved. Weights lie as their first reader needs
         them."""
+        # Same origin: equal elements are on the same tiles already. Pieces along the same axis, of
+        # whole vectors, arrive as the vertex reads them; others are also copied on the tile.
         value, own = context.inputs[i], context.layout(i)
         if value is None or own is None or (layout is not None and own.origin == layout.origin):
             return cycles, 0.0
@@ -158,6 +165,12 @@ def broadcast_cycles(
     vector's. Floats have no inner vector's vertex, and division has no outer vector's: then the
     operand is copied to the size of the result.
     """
+    #         axis of the pieces ->
+    #        +----+----+----+----+
+    #     m  | run| run| run| run|  a value for each row: a column, as the mean of a norm. A tile
+    #        +----+----+----+----+  needs one value for each of its runs.
+    #          v    v    v    v     a row for all rows: bias, gamma. A tile needs the part of the
+    #                               vector that its row parts hold, and repeats it for its rows.
     run, grain, row_parts = _run(context.result, layout)
     width = value.bytes_per_element
     per_row = (
@@ -175,6 +188,8 @@ def broadcast_cycles(
     held = min(elements, math.ceil(value.size / row_parts))
     repeats = elements / max(1, held)
     received = held * width
+    # The general way copies the operand to the size of the result, then reads both. The inner
+    # vector's vertex needs halves in whole pieces of 4; short repeats may make it the slower.
     general = context.loop_cycles(elements, loop or ADDED.loop(context.result), BINARY_START)
     general += _copied(context, elements, width) if repeats > 1 else 0
     if loop is not None or is_wide(context.result) or grain % INNER_VECTOR.grain:
@@ -273,6 +288,8 @@ def quarter_cast_cycles(value: Value, context: Context, layout: Layout | None = 
 def guess(context: Context) -> Work:
     """Return a guess for an operator without a formula, marked as such: expensive passes over the
     largest operand and the result, both of which are moved."""
+    # A pass over what is read and one over what is written, in four supersteps: an unknown operator
+    # is rather estimated too expensive than too cheap.
     loop = InnerLoop(context.calibration.guess_cycles_per_element, 1)
     compute = context.pass_over(context.source, loop) + context.pass_over(context.result, loop)
     moved = context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)

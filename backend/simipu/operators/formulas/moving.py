@@ -92,6 +92,16 @@ class _Lookup:
     def _way(self, columns: int, shares: int, parts: int) -> tuple[float, float, int]:
         """Return the cost if a tile has `columns` columns of a part of the table. Each of several
         parts gives a candidate for each index, and a second stage selects the right one."""
+        #         columns
+        #        +---+---+      A tile holds one such field, for one share of the indices. It
+        #  parts |   |   |      compares each index with its part of the rows (GATHER_INDEX), and
+        #        +---+---+      copies a row that it has, 4 bytes in 2 cycles (`hit`).
+        #        |   |   |
+        #        +---+---+      The indices are assumed to hit all parts evenly.
+        #
+        # Every part answers every index, right or not: a tile of the second stage receives one
+        # candidate from each part and looks up the right one in the same way. Several shares each
+        # need the table, which is sent to them (`own`).
         workers = self.context.target.workers_per_tile
         hit = GATHER_HIT + 2 * math.ceil(columns * self.width / 4)
         scanned = math.ceil(self.count / shares / workers)
@@ -113,6 +123,7 @@ def _powers_of_two(most: int) -> list[int]:
 def control(context: Context, runs: int) -> Work:
     """Return the cost of an If, Loop or Scan itself: a decision for each run, and copies of inputs
     and outputs."""
+    # A body has tensors of its own: each run copies what goes in and what comes out, on the tiles.
     copied = sum(map(context.bytes_per_tile, (*filter(None, context.inputs), *context.outputs)))
     compute = runs * math.ceil(copied / context.target.copy_bytes_per_cycle)
     work = context.spread("control flow", compute, steps=runs, temporary=copied)
@@ -122,6 +133,7 @@ def control(context: Context, runs: int) -> Work:
 def copy_between_ipus(context: Context) -> Work:
     """Return the cost of moving one tensor over the links between two IPUs (section 1.3)."""
     target = context.target
+    # The links belong to the IPU, not to a tile: all bytes of the tensor pass through them.
     cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
     return Work(
         "link", exchange=cycles, steps=1, tiles=target.num_tiles, code=code_of("link", "link", steps=1)

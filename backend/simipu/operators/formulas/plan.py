@@ -29,14 +29,13 @@ import numpy as np
 from popef._tools.arrays import Array
 from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.calibration import Calibration
+from simipu.operators.formulas.layout import BLOCK
 from simipu.operators.formulas.splits import find_rounds, find_splits
 from simipu.target import HALF_BYTES, Target
 
 FEWER_UNITS = 8
 """Smaller number of AMP units that poplin also tries if a chip has more (ConvVertexType.cpp): fewer
 output channels are padded, and fewer weights loaded at a time."""
-_MADE_CHANNELS = 16
-"""Output channels that the AMP units compute together, which stay together in the result."""
 PIECES_OF_A_ROW = 1.5
 """Pieces in which a row of a field's part arrives, because its maker split the field elsewhere.
 Chosen for the sum of EfficientNet's exchange code (section 8); the two extremes are 1, the same
@@ -168,6 +167,7 @@ def plan_product(product: Product, target: Target, options: PlanOptions, calibra
         charge = math.ceil(_transform_cycles(product, second.tiles))
         second = replace(second, compute=second.compute + charge)
 
+    # Plans that fit come first, by cycles; plans that do not, by memory.
     def objective(plan: Plan) -> tuple[bool, float, float]:
         cycles = plan.cycles + plan.steps * calibration.step_cycles(target)
         return not plan.fits, 0 if plan.fits else plan.temporary_bytes, cycles
@@ -233,6 +233,8 @@ class _Ways:
                 for width in ((units, FEWER_UNITS) if fewer else (units,))
             ]
         )
+        # Sizes of a part are rounded up to whole blocks of channels, because the AMP units take no
+        # fewer. `k` and `n` are what is stored of them: no more than the product has.
         row_split = np.ceil(product.rows / rows)
         in_blocks = np.ceil(k_blocks / (k_split * k_serial))
         out_blocks = np.ceil(n_blocks / (n_split * n_serial))
@@ -285,6 +287,9 @@ class _Ways:
         first exchange of partial sums. Without a split of k there is none, and omitting it is
         closer to the simulator.
         """
+        # A serial part of n needs all inputs of the tile, which come once for all parts: a part
+        # pays its share (/ n_serial). Weights and sums are those of one part. All of it is repeated
+        # for each serial part and each group.
         rate = self.target.exchange_bytes_per_cycle
         shared = np.where(
             self.n_split % self.target.tiles_per_exchange_bus == 0, self.target.tiles_per_exchange_bus, 1
@@ -302,7 +307,9 @@ class _Ways:
         product = self.product
         rows: Any = np.ceil(np.sqrt(self.positions) * PIECES_OF_A_ROW) if product.field else 1
         # The maker of the rows made 16 channels at a time: a block of quarters has two such pieces.
-        pieces = max(1, self.channels // _MADE_CHANNELS)
+        pieces = max(1, self.channels // BLOCK)
+        # Weights come in blocks of input by output channels, one for each kernel position; of the
+        # partial sums a tile adds up, each of the k_split tiles sends its own.
         blocks = self.groups * self.in_blocks * (pieces * rows + product.taps * self.out_blocks)
         found: Array = blocks + np.where(self.k_split > 1, self.k_split, 0)
         return found
@@ -311,6 +318,8 @@ class _Ways:
         """Return the bytes of input, weights and sums, a row each. Sums that need no further
         processing are the result, and not a copy. For quarters the results are halves, like the
         sums."""
+        # Sums are a copy if another pass reads them: the addition of several tiles' sums, the cast
+        # to a narrower result, or the next serial part.
         is_cast = self.is_cast & (not self.product.is_quarter)
         kept = (self.k_split > 1) | is_cast | (self.serial > 1)
         packed = self.product.packed_bytes / self.target.num_tiles
@@ -367,6 +376,11 @@ class _Counted:
 
     def plan(self, way: int, calibration: Calibration, *, swapped: bool) -> Plan:
         """Return the plan of one of the ways."""
+        # Tiles at work = the product of all splits in space; serial splits are in time. After the
+        # addition a tile has 1 / k_split of the results that it helped to compute, of all serial
+        # parts of n. An input goes to the n_split tiles beside each other in a row of the picture
+        # above, weights to the row_split tiles of a column. A swapped product is planned with the
+        # operands' roles exchanged: they are exchanged back here.
         ways = self.ways
         splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
         busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
@@ -396,6 +410,12 @@ class _Counted:
 def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tuple[Array, Array, str]:
     """Return the compute cycles of a tile, whether another vertex than the AMP units' is faster,
     and the name of that vertex."""
+    # For one serial part of one group:
+    #     AMP vertex, or dot or outer product       the sums of the tile
+    #     + zeroing                                 only of the nx1 vertex
+    #     + addition of k_split tiles' sums         each tile adds 1 / k_split of the outputs
+    #     + cast                                    if sums are wider than the result
+    # Each serial part first slices its weights out of all the tile's weights.
     product, workers = ways.product, ways.target.workers_per_tile
     load = ways.channels * ways.units * product.element_bytes / ways.target.coefficient_bytes_per_cycle
     if options.use_128bit_conv_unit_load:
@@ -412,7 +432,7 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
     if product.taps > 1:
         # The 1x1 vertex sets its sums to zero in its first pass; for the nx1 vertex that is a
         # separate pass of 64 bits a cycle.
-        compute += ways.groups * sums / (8 // product.partial_bytes)
+        compute += ways.groups * sums / (v.VECTOR_BYTES // product.partial_bytes)
     compute += v.PARTIALS_REDUCTION.cycles(
         np.ceil(ways.groups * sums / ways.k_split), ways.k_split, product.partial_bytes, workers
     )
@@ -452,6 +472,7 @@ def amp_cycles(
     loop = v.AMP_1X1_FLOAT_ROWS if product.is_float else v.AMP_1X1_ROWS
     found = v.AMP_1X1.cycles(groups, in_blocks, out_blocks, load + workers * loop.cycles(worker_rows))
     if product.is_float:
+        # Only the first pass over the input channels sets sums to zero: once for each output block.
         found += groups * out_blocks * workers * v.AMP_1X1_FLOAT_ZERO.cycles(worker_rows)
     return found
 
@@ -470,6 +491,7 @@ def _other_vertex(ways: _Ways) -> tuple[Array, str]:
     sums = ways.rows * ways.n
     found = v.DOT_PRODUCT.cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
     if product.is_quarter:
+        # Both operands are widened before the dot product, by all workers together.
         loops = np.ceil(ways.groups * (ways.input_bytes + ways.weight_bytes) / workers / v.WIDENED.vector)
         found += workers * (v.CAST_WORKER + loops * v.WIDENED.cycles)
     return found, "dot product"

@@ -22,7 +22,7 @@ from simipu.operators.formulas.vertices import (
     InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work
-from simipu.target import HALF_BYTES
+from simipu.target import FLOAT_BYTES, HALF_BYTES
 
 MAX_RECEIVERS = 7
 """Maximum number of tiles that receive an operand without a copy; for more tiles it is first copied
@@ -70,6 +70,8 @@ def matmul(context: Context) -> Work:
 def _matrices(left: Sequence[int], right: Sequence[int]) -> tuple[int, int, int]:
     """Return groups, rows and columns of a matmul of operands of those shapes; a vector is one row
     or column."""
+    # [8, 12, 64, 32] x [12, 32, 16]: 12 is in both, so 12 groups; 8 only in the left operand, so
+    # 8 * 64 rows for each group. A dimension of one counts as missing: the smaller size of a pair.
     heads = zip(reversed(left[:-2]), reversed(right[:-2]), strict=False)
     groups = max(1, math.prod(min(pair) for pair in heads))
     columns = math.prod(right[:-2]) * (right[-1] if len(right) > 1 else 1)
@@ -96,6 +98,8 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
         for i, value in enumerate(context.operands)
         if context.layout(i) is not None and not context.is_constant(i)
     ]
+    # Two activations, or one for more than MAX_RECEIVERS tiles, are always brought into the plan's
+    # layout; else only what lies in pieces shorter than a whole atom (section 3.6).
     is_dynamic = not any(context.is_constant(i) for i in range(len(context.operands)))
     if not is_dynamic and work.broadcasts <= MAX_RECEIVERS:
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
@@ -116,6 +120,7 @@ def gemm(context: Context) -> Work:
     lay them out that way."""
     left, right = context.operands
     rows, n = (max(1, size) for size in context.result.shape)
+    # The left operand is [rows, k] or [k, rows]: in either case k is its size over the rows.
     product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
     work = _cast_and_planned(context, with_stored(context, product))
     axes = (-2 if context.attribute("transA", 0) else -1, -1 if context.attribute("transB", 0) else -2)
@@ -152,6 +157,8 @@ def _patched(context: Context, source: Value, weights: Value) -> Work:
     patch's row that are as long as possible."""
     element, partial = find_widths(context, source, weights)
     k, n = math.prod(weights.shape[1:]), weights.shape[0]
+    # A patch of channels x kernel is a row of the product, a filter one of its columns. Of a
+    # patch, the elements of a kernel's row are neighbours in the source: that is the atom.
     rows = max(1, context.result.size // max(1, n))
     work = _cast_and_planned(context, Product(1, rows, k, n, element, partial, stored=context.is_constant(1)))
     if context.layout(0) is None:
@@ -191,6 +198,10 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
     )
     if groups > 1 or k >= FEW_CHANNELS or kernel[0] == 1:
         return product
+    # poplin packs kernel rows into the channels: 3 channels and a kernel of 7 x 7 become 4 * 3 = 12
+    # channels and a kernel of ceil(7 / 4) x 7. Rows of the input are in several packed rows, so
+    # that it is copied: a block of channels for each position (section 3.2). There are as many
+    # packed rows as output rows, each as wide as the input.
     packed = min(next(rows for rows in PACKED_ROWS if rows <= FEW_CHANNELS // k), kernel[0])
     block = context.target.channel_block_bytes
     positions = product.rows * source.shape[-1] // field.shape[-1]
@@ -205,6 +216,8 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
 def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
     """Return the input positions for each output position: strides, and the kernel rows beyond a
     tile's part."""
+    # A field of height H in FIELD_PARTS parts: each part reads kernel - 1 rows that belong to its
+    # neighbours, together FIELD_PARTS * (kernel - 1) / H of the field.
     positions = math.prod(source.shape[2:]) / max(1, math.prod(field.shape[2:]))
     return positions * (1 + FIELD_PARTS * (kernel[0] - 1) / max(1, source.shape[2]))
 
@@ -226,6 +239,9 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
         context.target.num_tiles,
         context.calibration,
     )
+    # A block has `tiles` tiles, each of which takes `rows` positions of it. If there are more
+    # blocks than tiles, a tile takes several, one after the other: `rounds`. A worker takes whole
+    # rows of the field, `runs` of them.
     blocks = math.ceil(product.groups * max(product.k, product.n) / NARROW_BLOCK)
     tiles = max(1, num_tiles // blocks)
     rows = math.ceil(product.rows / min(tiles, product.rows))
@@ -303,6 +319,8 @@ def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
     """Return the bytes of copies. Weights are already where they are read, and so are rows that a
     product left whole where the next one reads them, such as the scores of attention (section
     8.1)."""
+    # Whole: pieces lie along the summed dimension, are multiples of a block of channels, and are
+    # on as many tiles as the plan splits the sums over.
     left, value = context.layout(0), context.inputs[0]
     stored = product.stored or (product.field and context.is_constant(1))
     whole = (
@@ -324,6 +342,8 @@ def _result_layout(plan: Plan, context: Context) -> Layout:
 
 def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> Layout:
     """Return a layout of blocks of output channels, which are spread over `row_parts` tiles."""
+    # [channels / 16][rows][16]: pieces of 16 along the channels, axis 1 of a convolution and the
+    # last of a matmul. A shorter last piece limits what can be moved together (section 3.6).
     value = context.result
     axis = 1 if "Conv" in context.node.op_type and len(value.shape) > 1 else max(0, len(value.shape) - 1)
     length = max(1, value.shape[axis]) if value.shape else 1
@@ -375,6 +395,9 @@ def recurrent(context: Context) -> Work:
     length, batch, width = source.shape
     directions, gate_rows, _ = weights.shape
     hidden = context.attribute("hidden_size", gate_rows // 4)
+    # gate_rows = gates * hidden: LSTM 4, GRU 3, RNN 1. Input and state lie side by side, so that
+    # one product of width + hidden channels replaces two. Of a GRU the update and reset gates are
+    # the first product, the candidate the second.
     columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
     element, partial = find_widths(context, source, weights)
     products = [Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns]
@@ -404,6 +427,6 @@ def recurrent(context: Context) -> Work:
 def find_widths(context: Context, left: Value, right: Value) -> tuple[int, int]:
     """Return the bytes of an element, the narrower operand's, and of a partial sum: quarters have
     half partials only."""
-    element = min(4, left.bytes_per_element, right.bytes_per_element)
+    element = min(FLOAT_BYTES, left.bytes_per_element, right.bytes_per_element)
     halves = element < HALF_BYTES or (element == HALF_BYTES and context.half_partials)
-    return element, HALF_BYTES if halves else 4
+    return element, HALF_BYTES if halves else FLOAT_BYTES

@@ -19,15 +19,16 @@ from simipu.operators.formulas.vertices import (
     POOL_POSITION,
     POOL_TAP,
     REARRANGE_CYCLES_PER_BYTE,
+    VECTOR_BYTES,
     InnerLoop,
     RowVertex,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
-from simipu.target import HALF_BYTES
+from simipu.target import FLOAT_BYTES, HALF_BYTES
 
-_LOAD_BYTES = 8
-"""Bytes that a tile reads in a cycle: a reduction does nothing else with its elements (section
-5.1)."""
+_GATHER_START = 60
+"""Start cycles, roughly, of the copy that brings the pieces of rows together
+(CycleEstimationFunctions.cpp of popops; section 5.1)."""
 _POOL_VECTOR = 4
 """Channels that a pool processes together (section 5.4)."""
 _PASSES = 2
@@ -60,6 +61,9 @@ class _Rows:
     def of(context: Context, value: Value, layout: Layout | None, axis: int) -> _Rows:
         """Return the rows along `axis` of a tensor with that layout. The caller first brings
         together the rows of another axis."""
+        # A row of 768 channels in pieces of 16 over 12 tiles: a tile has 64 of it (`own`), in runs
+        # of 16, as many such parts as its elements make (`count`). Along another axis than the
+        # pieces', rows are first brought together, so that they lie whole.
         length = max(1, value.shape[axis] if value.shape else 1)
         lay = layout or linear("", value)
         elements = context.fullest(value.size, lay)
@@ -94,7 +98,10 @@ class _Rows:
     def reduce_cycles(self, workers: int) -> float:
         """Return the cycles of adding up each row, or finding its largest element: pieces are
         copied together first."""
-        together = self.elements * self.element_bytes / _LOAD_BYTES + 60 if self.pieces > 1 else 0.0
+        # Results of products lie as [channels / 16][rows][16]: a tile with several blocks of
+        # channels has several pieces of a row, but the vertex needs it whole (section 5.1).
+        copied = self.elements * self.element_bytes
+        together = copied / VECTOR_BYTES + _GATHER_START if self.pieces > 1 else 0.0
         own = self.run * self.pieces
         return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers, self.grain)
 
@@ -102,7 +109,11 @@ class _Rows:
         """Return the cycles of adding up the parts of rows that several tiles have."""
         if self.parts == 1:
             return 0.0
-        return CONTINUOUS_REDUCE.cycles(math.ceil(self.count / self.parts), self.parts, 4, workers, 2)
+        # The `parts` tiles that have the same rows share them: each adds up its part of them. Sums
+        # travel as floats, also those of halves, and rows of them count as aligned to vectors.
+        return CONTINUOUS_REDUCE.cycles(
+            math.ceil(self.count / self.parts), self.parts, FLOAT_BYTES, workers, VECTOR_BYTES // FLOAT_BYTES
+        )
 
     def broadcast_cycles(self, workers: int) -> float:
         """Return the cycles of a pass with a value for each row."""
@@ -120,6 +131,12 @@ def softmax(context: Context) -> Work:
 def softmax_of(context: Context, value: Value, layout: Layout | None = None, axis: int = -1) -> Work:
     """Return the cost of a softmax of any tensor: two reductions, three passes, and the inverses of
     the sums, which are floats (popnn's NonLinearity.cpp; section 5.2)."""
+    # largest of each row    reduction      exchanged if several tiles have parts of a row
+    # x - largest            pass with a value for each row
+    # exp                    pass over the elements
+    # sum                    reduction      exchanged as above
+    # 1 / sum, and its cast  two passes over one value for each row
+    # x * (1 / sum)          pass with a value for each row
     rows = _Rows.of(context, value, layout, axis)
     workers = context.target.workers_per_tile
     exp = _EXP_FLOAT if is_wide(value) else _EXP
@@ -128,7 +145,7 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
     compute += 2 * context.loop_cycles(rows.count, InnerLoop(6, 2))
     split = rows.parts > 1
     compute += 2 * rows.across_cycles(workers)
-    exchange = 2 * context.exchange_cycles(rows.count * rows.parts * 4) if split else 0.0
+    exchange = 2 * context.exchange_cycles(rows.count * rows.parts * FLOAT_BYTES) if split else 0.0
     return context.spread(
         "softmax",
         compute,
@@ -159,6 +176,8 @@ def fast_softmax(context: Context) -> Work:
 
 
 def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[Value]) -> Work:
+    # More rows than tiles: a tile takes `rows` whole rows. Fewer: a row is cut into `parts`, each
+    # at least a vector for each worker. Then the parts' sums are added up, in a step of its own.
     value, num_tiles = context.source, context.target.num_tiles
     width, length = value.bytes_per_element, max(1, value.shape[-1] if value.shape else 1)
     count = max(1, value.size // length)
@@ -201,13 +220,18 @@ def norm(context: Context) -> Work:
     else:
         vector = Value((value.shape[-1] if value.shape else 1,), width)
         rows = _Rows.of(context, value, layout, len(value.shape) - 1)
+    # sum and sum of squares            two reductions
+    # - mean, * inverse deviation       two passes with a value for each row
+    # * gamma, + beta                   two passes with a vector for all rows (`scaled`)
+    # inverse deviation                 a pass over one value for each row
+    # to groups of four, and back       the tensor is moved twice, element by element
     scaled = _PASSES * broadcast_cycles(context, vector, rows.elements, layout)[0]
     compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers) + scaled
     compute += context.loop_cycles(rows.count, InnerLoop(18, 2)) + rows.across_cycles(workers)
     moved = 2 * rows.elements * width
-    compute += moved * REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, min(4, width))]
+    compute += moved * REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, min(FLOAT_BYTES, width))]
     split = rows.parts > 1
-    received = moved + (2 * rows.count * rows.parts * 4 if split else 0)
+    received = moved + (2 * rows.count * rows.parts * FLOAT_BYTES if split else 0)
     return context.spread(
         "norm",
         compute,
@@ -224,7 +248,8 @@ def reduction(context: Context) -> Work:
     up, else a second that adds up the tiles' partial results."""
     stages = 1 if context.result.size >= context.target.num_tiles else 2
     elements = context.per_tile(context.source.size)
-    read = elements * context.source.bytes_per_element / _LOAD_BYTES
+    # A tile reads a vector a cycle and does nothing else with its elements (section 5.1).
+    read = elements * context.source.bytes_per_element / VECTOR_BYTES
     return context.spread("reduction", stages * context.calibration.reduction_cycles + read, steps=stages)
 
 
@@ -234,6 +259,7 @@ def pool(context: Context) -> Work:
     taps = math.prod(context.attribute("kernel_shape", [1]))
     workers = context.target.workers_per_tile
     vectors = math.ceil(context.per_tile(context.result.size) / _POOL_VECTOR / workers)
+    # The vertex is one of halves; floats take twice as long.
     width = context.source.bytes_per_element / HALF_BYTES
     compute = (
         context.calibration.pool_start_cycles + workers * vectors * (POOL_POSITION + POOL_TAP * taps) * width

@@ -21,6 +21,9 @@ plan's cycles; all of them would take minutes for a large model."""
 def find_rounds(groups: int, tiles: int) -> list[int]:
     """Return the numbers of groups that a tile may take one after the other: the minimum, or more
     if that leaves more tiles for each of them."""
+    # 2,048 groups on a C600 need two rounds, which leaves one tile for each group of a round: a
+    # group has 1 / 2 of a tile. In three rounds 683 groups have two tiles each, 2 / 3 of a tile,
+    # which is tried as well. In four rounds it would be 2 / 4 again.
     fewest = math.ceil(groups / tiles)
     found, most = [], 0.0
     for rounds in range(fewest, min(groups, _MAX_ROUNDS * fewest) + 1):
@@ -37,6 +40,8 @@ def find_splits(
     """Return the ways to try with `rounds` groups one after the other and `units` AMP units. The
     rows of the result are the rounds, shares of the groups, units, blocks of n, the splits of k and
     n over tiles, those of n and k in time, and the rows of a tile."""
+    # A share of the groups has tiles of its own. Their number is divided by the splits of k and n,
+    # and what is left is the limit for the split of the rows.
     shares, n_blocks = math.ceil(groups / rounds), math.ceil(n / units)
     tiles = max(1, target.num_tiles // shares)
     splits = _split_channels(k_blocks, n_blocks, tiles, serial)
@@ -63,6 +68,7 @@ def _split_channels(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> A
     possible = (
         (k_split * n_split <= tiles) & (n_split * n_serial <= n_blocks) & (k_split * k_serial <= k_blocks)
     )
+    # Serial parts are of n or of k, never of both.
     possible &= (n_serial == 1) | (k_serial == 1)
     tried: Array = found[:, possible]
     return tried
@@ -71,6 +77,9 @@ def _split_channels(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> A
 def _splits(blocks: int, limit: int) -> Array:
     """Return, for every number of blocks that a part may have, the fewest parts that suffice. Other
     splits take more tiles and are no faster."""
+    # 10 blocks in 1, 2, 3, 4, 5 or 10 parts: a part has at most 10, 5, 4, 3, 2 or 1 of them. With
+    # 6 to 9 parts one still has 2. There are at most about 2 * sqrt(blocks) such numbers: the small
+    # numbers of parts, and those that small parts lead to.
     root = np.arange(1, math.isqrt(blocks) + 2)
     parts: Array = np.unique(np.concatenate([root, (blocks - 1) // root + 1]))
     found: Array = parts[parts <= min(limit, blocks)]

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from popef._tools.arrays import Array
-from simipu.target import HALF_BYTES
+from simipu.target import FLOAT_BYTES, HALF_BYTES
 
+VECTOR_BYTES = 8
+"""Bytes that a worker loads or stores in a cycle: 64 bits, 4 halves or 2 floats (poplibs,
+Target::getVectorWidth)."""
 PIPELINE_DEPTH = 3
 """Number of rows that the AMP units process at a time: fewer rows are not streamed but pushed
 through, one by one."""
@@ -45,7 +48,13 @@ class RowLoop:
 
 @dataclass(frozen=True, slots=True)
 class AmpVertex:
-    """Loops around the blocks of weights: groups, blocks of input channels, of output channels."""
+    """Loops around the blocks of weights: groups, blocks of input channels, of output channels.
+
+    start
+    for each group                      + group
+        for each input block            + in_block
+            for each output block      + out_block + the block itself: load, then stream rows
+    """
 
     start: float
     group: float = 0
@@ -59,8 +68,8 @@ class AmpVertex:
         return found
 
 
-# PerformanceEstimation.hpp of poplin, getConvPartial1x1... and getConvPartialnx1... (section 3.2). The 1x1
-# vertex's loop over output channels takes 19, and 6 or 7 for each pass of the units.
+# PerformanceEstimation.hpp of poplin, getConvPartial1x1... and getConvPartialnx1... (section 3.2).
+# The 1x1 vertex's loop over output channels takes 19, and 6 or 7 for each pass of the units.
 AMP_1X1 = AmpVertex(start=92, group=13, in_block=15, out_block=25.5)
 AMP_1X1_ROWS = RowLoop(short=17, short_row=9, full=31, row=4)
 AMP_1X1_FLOAT_ROWS = RowLoop(short=47, short_row=0, full=46, row=8)
@@ -102,7 +111,9 @@ class OuterProduct:
         self, groups: Array | int, rows: Array, columns: Array, element_bytes: int, workers: int
     ) -> Array:
         """Return the cycles of a tile."""
-        row = self.row + np.maximum(0, columns - self.prologue) / (8 // element_bytes)
+        # The workers share the rows. A row's first columns fill the pipeline; the others follow a
+        # vector a cycle.
+        row = self.row + np.maximum(0, columns - self.prologue) / (VECTOR_BYTES // element_bytes)
         found: Array = workers * (self.worker + groups * (self.group + np.ceil(rows / workers) * row))
         return found
 
@@ -123,10 +134,11 @@ class DotProduct:
         """Return the cycles of a tile for `k` channels of elements and partial sums of those
         `widths` in bytes."""
         element_bytes, partial_bytes = widths
-        vector = 8 // element_bytes
+        vector = VECTOR_BYTES // element_bytes
         # Rows that do not begin at 64 bits are read twice.
         loads = 1 if k % vector == 0 else 2
         more = self.half_output if element_bytes == partial_bytes == HALF_BYTES else 0
+        # The workers share the outputs, rows times columns; each row starts anew.
         each = self.output + more + math.ceil(k / vector) * loads
         worker = groups * (np.ceil(outputs / workers) * each + self.row * np.ceil(rows / workers))
         found: Array = SUPERVISOR_START + workers * worker
@@ -147,10 +159,16 @@ class PartialsReduction:
 
     def cycles(self, outputs: Array, depth: Array, partial_bytes: int, workers: int) -> Array:
         """Return the cycles of a tile with `outputs` outputs; 0 for one sum of each."""
+        # `depth` sums of each output lie on as many tiles. In a stage a tile adds up the root of
+        # them, so that all stages are equally deep:
+        #     12 sums    one stage     12 -> 1
+        #     64 sums    two stages    64 -> 8 -> 1
+        #    216 sums    three         216 -> 36 -> 6 -> 1
+        # The loop adds two vectors at a time, 4 floats or 8 halves.
         shallow, deep = self.stage_depths
         stages = np.where(depth < shallow, 1, np.where(depth < deep, 2, 3))
         stage_depth = np.ceil(depth ** (1 / stages))
-        loops = np.ceil(np.ceil(outputs / (16 // partial_bytes)) / workers)
+        loops = np.ceil(np.ceil(outputs / (2 * VECTOR_BYTES // partial_bytes)) / workers)
         each = self.worker + loops * (self.partial * stage_depth + self.loop)
         return np.where(depth > 1, stages * workers * each, 0)
 
@@ -161,12 +179,13 @@ class SerialSlice:
 
     worker: int = 63
     vector: int = 2
-    """Cycles for each 8 bytes."""
+    """Cycles for each vector."""
     supervisor: int = 25
 
     def cycles(self, num_bytes: Array, workers: int) -> Array:
         """Return the cycles of a tile for `num_bytes` bytes."""
-        found: Array = workers * (self.worker + self.vector * num_bytes / (8 * workers)) + self.supervisor
+        vectors = num_bytes / (VECTOR_BYTES * workers)
+        found: Array = workers * (self.worker + self.vector * vectors) + self.supervisor
         return found
 
 
@@ -181,6 +200,7 @@ class Vmac:
     def cycles(self, positions: int, taps: int, workers: int) -> int:
         """Return the cycles of a tile with `positions` output positions of 16 channels, which take
         two rounds."""
+        # The first kernel position is part of a position's own cycles.
         return 2 * math.ceil(positions / workers) * workers * (self.position + self.tap * (taps - 1))
 
 
@@ -205,6 +225,8 @@ class Slic:
     ) -> float:
         """Return the cycles of a tile with `positions` output positions. A worker has `runs` rows,
         which take `row` cycles a pass."""
+        # A kernel of 3 x 5 has 3 rows of ceil(5 / 4) sub-kernels. For each of them the weights are
+        # loaded and the whole field passes by, twice with float partials.
         sub_kernels = math.ceil(kernel[-1] / self.taps) * math.prod(kernel[:-1])
         worker = runs * (self.run + row)
         return self.start + sub_kernels * passes * (self.load + workers * worker) + self.zeroed * positions
@@ -225,6 +247,7 @@ class Transform:
         """Return the cycles of a tile with `elements` elements. The planner counts quarters as the
         halves that they become."""
         width = max(HALF_BYTES, element_bytes)
+        # An element is a copy of its own, however narrow: 2 bytes take as long as 8 would.
         return elements * width * (self.copy / min(self.copy_bytes, width) + self.exchange)
 
 
@@ -262,14 +285,21 @@ class InnerVector:
     vector: int = 15
     """Cycles for each 8 halves of a piece, before and after the loop over rows."""
     row: int = 2
+    width: int = 8
     grain: int = 4
     """Number of halves of which a piece must be a multiple; else the operand is copied out."""
 
     def cycles(self, pieces: float, run: int, repeats: float, workers: int) -> float:
         """Return the cycles of a tile with `pieces` of `run` halves, each of which is repeated for
         `repeats` rows."""
+        # The workers share the rows. 8 halves of the vector stay in registers while a worker goes
+        # down its rows; `vector` includes the first of them:
+        #
+        #     gamma   |8 halves|8 halves|      for each 8 halves: vector + row * (rows - 1)
+        #     rows    |   |    |   |    |
+        #             |   v    |   v    |
         rows = math.ceil(math.ceil(repeats) / workers)
-        each = self.piece + math.ceil(run / 8) * (self.vector + self.row * (rows - 1))
+        each = self.piece + math.ceil(run / self.width) * (self.vector + self.row * (rows - 1))
         return SPREAD_START + workers * (self.worker + math.ceil(pieces) * each)
 
 
@@ -287,8 +317,10 @@ class OuterVector:
     def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
         """Return the cycles of a tile with `rows` rows of `columns` contiguous elements, in
         multiples of `grain`."""
-        width = 8 // min(8, max(2, element_bytes))
+        width = VECTOR_BYTES // min(VECTOR_BYTES, max(HALF_BYTES, element_bytes))
         row = self.row if grain % width == 0 else self.broken_row
+        # Short rows would leave workers without a vector: each worker takes whole rows. Of long
+        # rows all workers take a part, one row after the other.
         if columns < workers * width:
             loops = math.ceil(rows / workers) * (row + self.vector * math.ceil(columns / width))
         else:
@@ -310,8 +342,11 @@ class ContinuousReduce:
     def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
         """Return the cycles of a tile with `rows` rows of `columns` elements, in multiples of
         `grain`."""
-        vectors = math.ceil(columns * min(4, element_bytes) / 8)
-        is_broken = grain * min(4, element_bytes) % 8
+        # A worker loads a row's elements a vector a cycle, and adds them meanwhile. Rows that end
+        # within a vector go to the general vertex.
+        width = min(FLOAT_BYTES, element_bytes)
+        vectors = math.ceil(columns * width / VECTOR_BYTES)
+        is_broken = grain * width % VECTOR_BYTES
         each = self.broken_row + self.broken_vector * vectors if is_broken else self.row + vectors
         return SPREAD_START + workers * (self.worker + math.ceil(rows / workers) * each)
 
@@ -329,7 +364,7 @@ class RowVertex:
 
     def cycles(self, rows: int, length: int, element_bytes: int, workers: int) -> float:
         """Return the cycles of a tile with `rows` rows of `length` elements."""
-        vectors = math.ceil(math.ceil(length / workers) * element_bytes / 8)
+        vectors = math.ceil(math.ceil(length / workers) * element_bytes / VECTOR_BYTES)
         return SPREAD_START + workers * rows * (self.row + vectors * self.vector)
 
 

@@ -145,6 +145,9 @@ class Context:
 
     def loop_cycles(self, elements: int, loop: InnerLoop, start: int = UNARY_START) -> float:
         """Return the cycles of a vertex over `elements` elements of a tile."""
+        # The supervisor starts the workers; each takes a sixth of the elements, a vector at a time.
+        # Workers take turns, so that a worker's cycle takes as many of the tile as there are
+        # workers (section 4).
         loops = math.ceil(elements / self.target.workers_per_tile / loop.vector)
         return SPREAD_START + self.target.workers_per_tile * (start + loops * loop.cycles)
 

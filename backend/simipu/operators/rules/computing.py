@@ -40,6 +40,12 @@ def dropout(node: Node) -> list[Rows]:
 def matmul(node: Node) -> list[Rows]:
     """Row rule of MatMul: rows lie along the left operand's rows, the right one's columns, or
     before both matrices."""
+    # R is the axis of the rows:
+    #     [.., R, k] x [k, n]          axis -2 of the result
+    #     [m, k]     x [k, R]          axis -1
+    #     [R, m, k]  x [R, k, n]       before the matrices; one operand may lack R
+    #     [m, R]     x [R, n]          summed: dependent
+    #     [R, k]     x [k, R]          every row with every row: dependent
     left, right = node.rows[:2]
     rank = len(node.results[0])
     left_rank, right_rank = len(node.shape(0)), len(node.shape(1))
@@ -114,6 +120,9 @@ def einsum(node: Node) -> list[Rows]:
     operands = terms.split(",")
     if not arrow or "." in equation:
         raise NotIndependent("its equation leaves the result, or axes, to be understood")
+    # "bij,bjk->bik" with rows along b in both operands: each row is a product of its own. In
+    # "ij,jk->ik" rows along j would be summed. A letter that an operand without rows has, too,
+    # would align the rows with something else.
     letters = {operands[index][rows.axis] for index, rows in enumerate(node.rows) if rows is not None}
     places = {rows.moved(0) for rows in node.rows if rows is not None}
     letter = letters.pop()
@@ -165,6 +174,8 @@ def grouped(attribute: str) -> Rule:
         if rows.axis != 1 or rows.before != 1 or groups % node.batch or len(node.results) > 1:
             return leading_axis(node)
         shape, result = node.shape(0), node.results[0]
+        # [a, batch * c, h, w] with g groups  ->  [a * batch, c, h, w] with g / batch groups, and
+        # back after the node. The parameters keep the part of one row.
         own = Rows(0, result[1] // node.batch)
         for index in filter(node.has, (1, 2)):
             node.take_own(index, own)
@@ -361,6 +372,7 @@ def cumulative(node: Node) -> list[Rows]:
 def quantize(node: Node) -> list[Rows]:
     """Row rule of QuantizeLinear and DequantizeLinear: scales belong to the whole tensor, or to
     another axis than the rows'."""
+    # Scales of blocks (more than one axis) follow the tensor's shape, and so its rows.
     rows = node.only_rows()
     scale = node.shape(1)
     if len(scale) > 1 or (scale not in _SCALARS and node.axis(1, len(node.shape(0))) == rows.axis):

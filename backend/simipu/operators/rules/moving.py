@@ -25,6 +25,13 @@ def transpose(node: Node) -> list[Rows]:
 def _reshaped(node: Node) -> Rows:
     """Return the place of the rows after a reshape. Row-major order is kept, so the number of
     elements before and after the rows stays the same."""
+    # Element (i * batch + row) * after + j of the whole tensor belongs to that row, i < before and
+    # j < after. An axis of the result can hold the rows if what lies outside of it divides `before`
+    # and what lies inside divides `after`; the quotients become its own before and block:
+    #     [batch, 49, 16] -> [batch * 49, 16]      axis 0, block 49
+    #     [49, batch, 16] -> [49 * batch, 16]      axis 0, before 49
+    # For a batch of one row several axes may match. The one with the least `before` has the row
+    # alone: [49, 1, 16] -> [49, 1, 16] is axis 1, not axis 0 with before 49.
     rows = node.only_rows()
     shape, result = node.shape(0), node.results[0]
     before = math.prod(shape[: rows.axis]) * rows.before
@@ -123,6 +130,8 @@ def slice_(node: Node) -> list[Rows]:
     places = [int(axis) % rank for axis in (axes if axes is not None else range(len(starts)))]
     if rows.axis not in places:
         return [rows]
+    # All rows are kept if the slice starts at the first (0, or as far from the end as there are
+    # rows, or further), has step 1, and ends at the last or beyond.
     index = places.index(rows.axis)
     step, size = 1 if steps is None else int(steps[index]), node.shape(0)[rows.axis]
     from_first = int(starts[index]) == 0 or int(starts[index]) <= -size
@@ -139,6 +148,7 @@ def slice_(node: Node) -> list[Rows]:
 
 def gather(node: Node) -> list[Rows]:
     """Row rule of Gather: either the table or the indices have rows, not both."""
+    # data [a, AXIS, b], indices [i, j]  ->  [a, i, j, b]: the indices' axes take the place of AXIS.
     data, indices = node.rows
     axis = node.axis(0, len(node.shape(0)))
     if data is None and indices is not None:
@@ -165,6 +175,8 @@ def gather_elements(node: Node) -> list[Rows]:
 def gather_nd(node: Node) -> list[Rows]:
     """Row rule of GatherND. Rows are in the indices alone, in both inputs along a batch dimension,
     or in data whose every index names its own row."""
+    # data     [batch dims, `depth` axes that an index names, rest]
+    # indices  [batch dims, i, j, depth]          result  [batch dims, i, j, rest]
     data, indices = node.rows
     depth, batched = node.shape(1)[-1], int(node.attribute("batch_dims", 0))
     if (
@@ -197,6 +209,8 @@ def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
     assert indices is not None
     if node.opset < SLICE_TAKES_TENSORS:
         raise NotIndependent("it picks among the rows")
+    # If numbers[i] == i along one axis (`counted`) and the other parts of an index are the same for
+    # every row (`others`), row i of the result depends on row i of the data alone.
     numbers = indices[..., component]
     for axis in range(numbers.ndim):
         shape = [1] * numbers.ndim
@@ -258,6 +272,8 @@ def expand(node: Node) -> list[Rows]:
     shape = node.constant(1)
     if shape is None:
         raise NotIndependent("its shape is not known")
+    # Shapes align at the end: new axes come first. A target shorter than the result does not reach
+    # the rows, whose size then stays the input's.
     place = rows.moved(rows.axis + len(node.results[0]) - len(node.shape(0)))
     target = np.asarray(shape, np.int64).copy()
     from_end = place.axis - len(node.results[0])
@@ -285,6 +301,7 @@ def pad(node: Node) -> list[Rows]:
         pads = node.constant(1)
     if pads is None:
         raise NotIndependent("its pads are not known")
+    # `pads` holds the begins of all padded axes, then their ends.
     padded = [int(axis) % rank for axis in axes] if axes is not None else list(range(rank))
     if any(axis == rows.axis and (pads[i] or pads[i + len(padded)]) for i, axis in enumerate(padded)):
         raise NotIndependent("it pads the rows")
@@ -306,6 +323,8 @@ def resize(node: Node) -> list[Rows]:
         return [rows]
     if rows.axis not in axes:
         return [rows]
+    # Another policy than stretch changes all sizes together. The compiled number of rows among the
+    # sizes is replaced by that of the run.
     at = axes.index(rows.axis)
     policy = node.attribute("keep_aspect_ratio_policy", b"stretch")
     if sizes[at] != node.shape(0)[rows.axis] or rows.size(1) != 1 or policy != b"stretch":
@@ -334,6 +353,8 @@ def trilu(node: Node) -> list[Rows]:
     if along >= 0:
         given = node.constant(1)
         diagonal = 0 if given is None else int(given.item())
+        # np.tri has ones up to the diagonal: the kept elements of a lower matrix, the dropped ones
+        # of an upper matrix if it ends one diagonal before. Either must be equal along the rows.
         kept = np.tri(shape[-2], shape[-1], diagonal - int(bool(node.attribute("upper", 1))))
         first = kept.take([0], along)
         if rows.before != 1 or (kept != first).any():
@@ -347,6 +368,7 @@ def space_to_depth(node: Node) -> list[Rows]:
     rows = node.only_rows()
     if rows.axis != 1:
         return leading_axis(node)
+    # Channel c of place p becomes channel p * channels + c.
     return [Rows(1, rows.block, rows.before * _count_places(node))]
 
 
@@ -356,6 +378,8 @@ def depth_to_space(node: Node) -> list[Rows]:
     rows, places = node.only_rows(), _count_places(node)
     if rows.axis != 1:
         return leading_axis(node)
+    # Channel c at place p comes from channel p * channels + c (DCR: the places are part of
+    # `before`) or c * places + p (CRD: part of `block`).
     block, before = rows.block, rows.before
     if node.attribute("mode", b"DCR") == b"CRD":
         if block % places == 0:

@@ -164,6 +164,7 @@ class Node:
         Raises NotIndependent unless it is the same for all rows. A constant that `broadcasts` keeps
         only its first row; another is repeated as often as there are rows.
         """
+        # One element along the axis is broadcast to any number of rows; a block of several is not.
         first = self._find_shared(index, axis, place)
         if broadcasts and place.block == 1:
             self.rewrites[index] = first
@@ -179,6 +180,7 @@ class Node:
         name = self.proto.input[index]
         if place.before != 1:
             raise NotIndependent(f"constant {name!r} meets rows that lie within others")
+        # With block 2 and a batch of 3, "a b a b a b" is the same for each row, and "a b" its part.
         first = value.take(range(place.block), axis)
         repeats = [1] * value.ndim
         repeats[axis] = value.shape[axis] // place.block
@@ -199,6 +201,7 @@ class Node:
         return size if rows.size(1) == 1 else self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
 
     def _repeat(self, first: Array, axis: int) -> str:
+        # Tile's repeats are 1 for every axis but `axis`, which repeats as often as there are rows.
         ones = [1] * first.ndim
         parts = [self.chain.shape(ones[:axis])] * bool(axis) + [self.count_rows()]
         parts += [self.chain.shape(ones[axis + 1 :])] * (axis + 1 < first.ndim)
