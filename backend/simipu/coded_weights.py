@@ -39,6 +39,10 @@ _CODES = 256
 def _pairs(quarter: QuarterFormat) -> npt.NDArray[np.float16]:
     """Return the values of two adjacent codes, indexed by the little-endian number that they
     form."""
+    #  15      8 7       0
+    # +---------+---------+
+    # |  second |  first  |    row of the table: [value of the first code, value of the second]
+    # +---------+---------+
     values = decode(np.arange(_CODES, dtype=np.uint8), quarter).astype(np.float16)
     low, high = np.meshgrid(values, values)
     return np.stack([low.ravel(), high.ravel()], axis=1)
@@ -128,6 +132,7 @@ def _widen(name: str, shape: Sequence[int], table: str, activation: str | None) 
     chain = Chain(f"{name}/widened")
     zero = chain.shape([0])
     if activation is not None:
+        # 0 times an element of the activation, as an integer: 0, but known only when it is run.
         first = chain.add("Slice", activation, zero, chain.shape([1]), zero)
         first = chain.add("Slice", chain.add("Reshape", first, chain.shape([-1])), zero, chain.shape([1]))
         zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)

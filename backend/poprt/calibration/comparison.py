@@ -127,6 +127,8 @@ def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool)
     both = known & ~lost
     run.error = float(np.abs(ours[both] - theirs[both]).max(initial=0))
     if is_label and theirs.size:
+        # margin: by how much float prefers its own class to that of half. A small one means that
+        # float is undecided between the two.
         rows, others = theirs.reshape(-1, theirs.shape[-1]), ours.reshape(-1, ours.shape[-1])
         chosen, found = rows.argmax(-1), np.nan_to_num(others, nan=-np.inf).argmax(-1)
         margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(rows, found[:, None], -1)

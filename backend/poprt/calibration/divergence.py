@@ -160,6 +160,9 @@ def _explain_node(
     makers: Mapping[str, onnx.NodeProto],
     users: Mapping[str, Sequence[onnx.NodeProto]],
 ) -> Divergence:
+    # The causes, most certain first: overflow, a 0 where the operator is steep, a value that is no
+    # number, a small sum of large values, results that vanish. What remains is rounding. Blamed are
+    # the operator and what makes or reads the tensor that half cannot hold.
     made_by = [makers[name].op_type for name in sources if name in makers]
     # A result stays in float only if the nodes that read it are in float, too.
     used_by = [user.op_type for user in users.get(result, ())]

@@ -128,6 +128,7 @@ def _pass_offset(node: onnx.NodeProto, index: int, known: _Users, found: Range, 
 
 
 def _narrow(found: Range, least: float, greatest: float, added: float) -> None:
+    # least <= input + added <= greatest; several users of an input must all be satisfied.
     found.least, found.greatest = max(found.least, least - added), min(found.greatest, greatest - added)
 
 

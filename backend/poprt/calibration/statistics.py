@@ -47,6 +47,8 @@ class Moments:
         flat = np.asarray(values, np.float64).ravel()
         if not flat.size:
             return Moments(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (0,) * BINS)
+        # Central moments m_k = mean of (x - mean)**k: std = sqrt(m_2), skewness = m_3 / m_2**1.5,
+        # and kurtosis = m_4 / m_2**2, less the 3 of a normal distribution.
         weights = np.ones(flat.size) if counts is None else np.asarray(counts, np.float64)
         total = weights.sum()
         mean = float(flat @ weights / total)

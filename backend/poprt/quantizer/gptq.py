@@ -78,6 +78,9 @@ def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layo
     A right operand has its channels along the first axis, a left one along the last; Gemm may
     transpose both.
     """
+    # weight at place 0 (A)   [outputs, channels]; with transA [channels, outputs]: swaps
+    # weight at place 1 (B)   [channels, outputs]: swaps; with transB [outputs, channels]
+    # The activation has its channels last as A, and first as B, unless it is transposed.
     turned = ("transA", "transB")
     own, others = turned[place], turned[1 - place]
     swaps = bool(attribute(node, own, 0)) != (place == 1)
@@ -107,6 +110,8 @@ def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
     matrix = (groups, shape[0] // groups, math.prod(shape[1:]))
 
     def to_rows(values: Array) -> Array:
+        # Windows as large as a dilated kernel, at every position: strides thin out the positions,
+        # dilations the inside of the windows. A row is what one result position sees of a group.
         begins, ends = geometry.padding(node, values.shape[2:])
         padded = np.pad(values, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
         kernel = zip(geometry.kernel, geometry.dilations, strict=True)
@@ -188,6 +193,8 @@ def adjust(weight: Array, layout: Layout, candidate: Candidate, hessian: Hessian
 
 def _losses(matrix: Array, rounded: Array, sums: Array) -> Array:
     """Return the error of each output."""
+    # With e = rounded - matrix and H = X'X, e H e' is the sum of (X e')**2: the squared error of an
+    # output over all rows X that were added.
     apart = (rounded - matrix).astype(np.float64)
     return np.asarray(((apart @ sums) * apart).sum(-1))
 
@@ -203,6 +210,9 @@ def _factor(sums: Array) -> Array:
 
     It has the share of each earlier channel's error that each channel compensates.
     """
+    # H = U U' with U upper triangular, and U = (A + 1) sqrt(D): dividing each column by its
+    # diagonal element leaves A + 1. The damping makes H invertible if channels depend on each
+    # other; a Hessian of zeros becomes the unit matrix.
     damped = sums.astype(np.float64)
     diagonal = np.einsum("gii->gi", damped)
     mean = diagonal.mean(-1, keepdims=True)
@@ -213,6 +223,8 @@ def _factor(sums: Array) -> Array:
 
 
 def _feed_back(matrix: Array, candidate: Candidate, factor: Array) -> Array:
+    # wanted_i = w_i + sum over all earlier j of (w - q)_j A_ji. The part of earlier blocks is one
+    # product for a whole block; only the part within the block is computed channel by channel.
     channels = matrix.shape[-1]
     made, apart = np.empty_like(matrix), np.zeros_like(matrix)
     for start in range(0, channels, _BLOCK):

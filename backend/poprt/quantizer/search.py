@@ -28,6 +28,10 @@ KLD_BINS = 2048
 public."""
 
 
+_INFINITY_CODE = 0x7C00
+"""Code of infinity in half; the codes below it are the finite values that are not negative."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A format and a scale."""
@@ -83,7 +87,7 @@ class Values:
 @cache
 def _table(candidate: Candidate) -> npt.NDArray[np.float64]:
     """Return the 8-bit approximation of each finite half that is not negative, by its code."""
-    return candidate.quantise(np.arange(0x7C00, dtype=np.uint16).view(np.float16))
+    return candidate.quantise(np.arange(_INFINITY_CODE, dtype=np.uint16).view(np.float16))
 
 
 def kld(values: Values, candidate: Candidate) -> float:
@@ -94,6 +98,7 @@ def kld(values: Values, candidate: Candidate) -> float:
     more. Each of them that holds any value therefore gets an even share of their sum. Such losses
     are usually computed like this for integers; the real tool's method is not public.
     """
+    # p = share of a bin, q = mean share of the bins with the same 8-bit value: sum of p log(p / q).
     middles, shares = values.histogram()
     _, group = np.unique(candidate.quantise(middles), return_inverse=True)
     group = group.ravel()

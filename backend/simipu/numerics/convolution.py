@@ -160,6 +160,9 @@ class Packing:
     def windows(self, channels: int) -> Windows:
         """Return the windows as parts of the packed field. They are in row-major order, in which
         the vertex goes through the kernel; `channels` are a block's at one position."""
+        # `at` has the kernel position of each window, a row for each. Its part of the field begins
+        # there and has as many positions as the result, a stride apart. Only the last window along
+        # the packed axis may have fewer channels.
         at = np.indices(self.kernel).reshape(len(self.kernel), -1).T
         starts = at * self.steps
         ends = starts + (np.array(self.whole.result) - 1) * self.whole.strides + 1
@@ -278,6 +281,9 @@ def turn(
     if max(strides) > 1:
         field = _spread(chain, field, inputs, source, strides)
         field = chain.add("Reshape", field, chain.shape([0, inputs, *spread]))
+    # The first result position sees the last kernel position only, so that `reach` zeros stand
+    # before the field, less the positions of the result that are cut there. A convolution of
+    # result + reach positions gives the result; what field and `before` lack of them comes after.
     reaches = [(taps - 1) * step for taps, step in zip(kernel, dilations, strict=True)]
     cut = _cut_before(node, source, reaches)
     before = [reach - less for reach, less in zip(reaches, cut, strict=True)]
@@ -288,6 +294,8 @@ def turn(
     filters = chain.add("Reshape", node.input[1], chain.shape([groups, inputs // groups, outputs, *kernel]))
     filters = chain.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
     filters = chain.add("Reshape", filters, chain.shape([groups * outputs, inputs // groups, *kernel]))
+    # The kernel is reversed: from the last position (-1) to the first, which only the least integer
+    # includes, in steps of -1.
     last, first = chain.shape([-1] * rank), chain.shape([np.iinfo(np.int64).min] * rank)
     back = chain.shape([-1] * rank)
     filters = chain.add("Slice", filters, last, first, chain.shape(range(2, 2 + rank)), back)
@@ -394,6 +402,10 @@ def _sum_blocks(
 def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int, int]) -> str:
     """Add nodes that arrange the filters as matrices of outputs and channels, one for each window
     and group, and for each block if there are several."""
+    # [groups * outputs, channels, kernel]
+    #   -> [groups, outputs, blocks, block, kernel with its axis `at` cut into windows and packing]
+    #   -> [blocks, windows, groups, outputs, packing * block]
+    # The order of the last axis is that of `_pack`: one position's channels after the other's.
     conv, (blocks, block, outputs) = packing.whole, sizes
     rank, each = len(conv.kernel), conv.outputs // conv.groups
     at = packing.axis

@@ -46,9 +46,13 @@ def _narrow_block(block: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
         return _narrow_plainly(block).view(np.uint16)
     np.minimum(rest, _LARGEST, out=rest)
     small = np.flatnonzero(rest < _MIN_NORMAL)
-    # A carry from the mantissa's bits increments the exponent, as rounding up must.
+    # 13 bits are dropped. Adding 0xFFF, half of the last kept bit less one, and that bit itself
+    # carries into it if the dropped bits are more than a half, or a half and the bit is odd: to
+    # nearest, ties to even. A carry out of the mantissa increments the exponent, as it must.
     made = ((rest + ((rest >> 13) & 1) + _REBIASED) >> 13).astype(np.uint16)
     if small.size:
+        # The float addition rounds to the last bit of 0.5, and the difference of the bits counts
+        # these units: the code of a subnormal half.
         aligned = rest[small].view(np.float32) + _ALIGNED
         made[small] = aligned.view(np.uint32) - _ALIGNED.view(np.uint32)
     made |= ((bits & _SIGN) >> 16).astype(np.uint16)

@@ -227,15 +227,16 @@ class _Lowering:
             return False
         operands = self._operands_of(node)
         if node.op_type in CONVOLUTIONS:
-            # ONNX Runtime's own Conv, which rearranges filters, is faster than a kernel that sums in float;
-            # multiplying zeros between positions is worthwhile for the order of sums only.
+            # ONNX Runtime's own Conv, which rearranges filters, is faster than a kernel that sums
+            # in float; multiplying zeros between positions is worthwhile only for the order of sums.
             return operands.block > 0 and len(operands.right) in _FIELD_AXES
         return min(len(operands.left), len(operands.right)) >= _MATRIX_AXES
 
     def _operands_of(self, node: onnx.NodeProto) -> Operands:
         """Return the operands of a product; its block is 0 if sums stay float."""
         left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
-        # Operands of 8 bits have no float partials, whatever partials_type says (ConvVertexType.cpp).
+        # Operands of 8 bits have no float partials, whatever partials_type says
+        # (ConvVertexType.cpp).
         in_quarters = self.from_quarters.issuperset(node.input[:2])
         block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
         operands = Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
@@ -487,7 +488,8 @@ class _Lowering:
             else:
                 self._round(chain, source, Rounding.ROUNDED, result)
             return chain.nodes
-        # Halves are already floats; to other types ONNX Runtime casts from float as the chip does from half.
+        # Halves are already floats; to other types ONNX Runtime casts from float as the chip does
+        # from half.
         to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.halves
         return [_identity(node)] if to_float else [node]
 

@@ -95,6 +95,7 @@ def finish_product(chain: Chain, total: str, node: onnx.NodeProto, result: Shape
         return apply(chain, "Add", total, bias, (result[1], *ones))
     if node.op_type != "Gemm":
         return total
+    # alpha * (A x B) + beta * C, in float: the caller rounds once, at the end.
     alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
     if alpha != 1:
         total = apply(chain, "Mul", total, chain.constant(alpha), ())

@@ -61,7 +61,9 @@ QUARTERS = {quarter.data_type: quarter for quarter in (F143, F152)}
 @cache
 def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
     """Return the values of codes 0 to 127, in ascending order."""
-    codes = np.arange(128)
+    # Normal values have a hidden bit above the mantissa; exponent 0 has none, and the same unit as
+    # exponent 1:  value = (hidden + mantissa) * 2**(max(exponent, 1) - bias - mantissa_bits)
+    codes = np.arange(NAN_CODE)
     exponents, mantissas = codes >> quarter.mantissa_bits, codes & ((1 << quarter.mantissa_bits) - 1)
     subnormal = exponents == 0
     significands = mantissas + np.where(subnormal, 0, 1 << quarter.mantissa_bits)
@@ -89,6 +91,12 @@ def encode(
     """
     with np.errstate(invalid="ignore"):
         scaled = np.ldexp(values.astype(np.float64), -scale)
+    # code        0    1    2   ...   127   overflow
+    # value       +    +    +          +    +              the last is one step beyond the largest
+    # midpoint      m0   m1   ...        m127
+    #
+    # searchsorted returns code i for m(i-1) < size <= m(i): of a tie, the lower code. If that is
+    # odd the tie belongs to the next one.
     magnitudes = _magnitudes(quarter)
     beyond = 2 * magnitudes[-1] - magnitudes[-2]
     midpoints = (magnitudes + np.append(magnitudes[1:], beyond)) / 2

@@ -39,6 +39,9 @@ def round_to_half(
     stays one, as on the chip, unless the operator is `growing`, whose infinity is an overflow of
     float. `bounded`: no result can be too large.
     """
+    # A clipped infinity is put back at the end (Where), except if it counts as an overflow. With
+    # `nan_on_overflow` a result is lost if it is infinite and, unless the operator is growing, its
+    # source is not (Xor).
     clips = not (bounded or nan_on_overflow)
     clipped = chain.add("Clip", source, *HALF_BOUNDS) if clips else source
     half = chain.add("Cast", clipped, to=TensorProto.FLOAT16)
@@ -64,6 +67,10 @@ def round_to_quarter(
     multiple of the value itself for normal values (Veltkamp's splitting, exact for the 11 bits of a
     half), a fixed one for subnormals.
     """
+    # normal     grown = source * (2**(23 - m) + 1); grown - (grown - source) keeps the m + 1
+    #            leading bits, because the subtraction in float drops the others
+    # subnormal  anchor = 1.5 * 2**23 steps: next to it floats are one step apart, so that adding
+    #            it rounds to whole steps, and subtracting it is exact; 1.5 serves both signs
     unit = 2.0**scale
     most = chain.constant(quarter.largest * unit)
     if not nan_on_overflow:

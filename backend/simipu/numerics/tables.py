@@ -69,6 +69,9 @@ def find_tables(
 ) -> dict[str, Table]:
     """Return the tensors of a graph of the chip's types that lookups can compute, and that a node
     other than such a lookup reads. `lower` lowers the operators to compute the tables."""
+    # Every tensor of a region is a function of its root. Only those that something outside the
+    # region reads need a table: the outputs of the graph, and what nodes of other regions, or of
+    # none, read. Equal functions share a table.
     constants = _find_constants(graph)
     regions = _find_regions(graph.node, shapes, halves, constants)
     worth = {name: region for name, region in regions.items() if region.is_worth(graph.node)}
