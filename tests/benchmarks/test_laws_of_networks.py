@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from poplar_triton.profile.estimator import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.source import open_source
 from simipu.cost import Estimate
 
@@ -65,7 +65,7 @@ class Network:
     ) -> Estimate:
         key = (batch, precision, newer, *sorted(options.items()))
         if key not in self._found:
-            profiler = self._profilers.get((batch, newer)) or Profiler(
+            profiler = self._profilers.get((batch, newer)) or Estimator(
                 open_source(self.path(batch, newer=newer))
             )
             self._profilers[batch, newer] = profiler

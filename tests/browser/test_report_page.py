@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
-from poplar_triton.profile.estimator import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import Content, make_report
 from poplar_triton.profile.source import open_source
 from sample_models import make_model
@@ -292,7 +292,7 @@ def test_a_graph_of_many_nodes_is_a_page_of_bounded_size(browser, tmp_path):
     long = "long_" * 50
     nodes = [helper.make_node("Tanh", [f"t{i}"], [f"t{i + 1}"], name=f"{long}{i}") for i in range(20_000)]
     onnx.save(make_model(nodes, {"t0": kind}, {"t20000": kind}, {}), tmp_path / "model.onnx")
-    profiler = Profiler(open_source(tmp_path / "model.onnx"))
+    profiler = Estimator(open_source(tmp_path / "model.onnx"))
     page = tmp_path / "report.html"
     page.write_text(make_report(Content(profiler.profile(Settings(batch_size=4)))), encoding="utf-8")
     assert page.stat().st_size < 10_000_000

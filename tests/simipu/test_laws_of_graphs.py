@@ -13,7 +13,7 @@ from cost_models import C600
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from poplar_triton.profile.estimator import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from simipu.cost import CostOptions, Estimate
@@ -163,7 +163,7 @@ def test_a_model_is_profiled_as_what_is_compiled_of_it(tmp_path: Path) -> None:
         converted, [info.name for info in converted.graph.output], str(tmp_path / "model.popef"), options
     )
     source, compiled = (
-        Profiler(open_source(tmp_path / name)).profile(Settings(precision="fp16")).estimate
+        Estimator(open_source(tmp_path / name)).profile(Settings(precision="fp16")).estimate
         for name in ("model.onnx", "model.popef")
     )
     assert source.cycles == compiled.cycles

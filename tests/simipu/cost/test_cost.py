@@ -15,7 +15,7 @@ from cost_models import C600, cycles, one_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from poplar_triton.profile.estimator import Profiler, Settings
+from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.source import open_source
 from poprt.pipeline import estimate
 from simipu import cost
@@ -313,7 +313,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> onnx.ModelProto:
     graph = published.Graph()
     published.bert(graph, 4, S=128)
     graph.save(str(folder / "model.onnx"))
-    return Profiler(open_source(folder / "model.onnx")).convert(Settings(precision="fp16"))
+    return Estimator(open_source(folder / "model.onnx")).convert(Settings(precision="fp16"))
 
 
 def test_several_ipus_share_the_weights_and_pay_for_their_links(bert: onnx.ModelProto) -> None:
