@@ -24,6 +24,9 @@ def place_rows(node: Node) -> dict[str, Rows]:
     proto, operator = node.proto, operator_of(node.proto)
     if operator.rows is None or any(True for _ in iter_bodies(proto)):
         raise NotIndependent(operator.whole_batch)
+    # The proof by induction: if each input's element belongs to the row that its place says, the
+    # operator's rule says to which row each element of the results belongs. A place that the
+    # compiled shape contradicts proves nothing.
     names = [name for name in proto.output if name]
     places = operator.rows(node)
     _check_others(node, operator)
@@ -43,5 +46,6 @@ def _check_others(node: Node, operator: Operator) -> None:
     for index in range(len(node.rows)):
         if index in apart or node.carries(index) or not node.has(index):
             continue
+        # One element is the same for all rows. Anything larger may be the compiled batch.
         if math.prod(node.shape(index)) != 1:
             raise NotIndependent(f"its rule does not say how rows meet input {index}")
