@@ -46,7 +46,7 @@ class Network:
     def __init__(self, name: str, folder: Path) -> None:
         self._build, self._sizes = NETWORKS[name]
         self._folder = folder
-        self._profilers: dict[tuple[int, bool], Profiler] = {}
+        self._profilers: dict[tuple[int, bool], Estimator] = {}
         self._found: dict[tuple[Any, ...], Estimate] = {}
 
     def path(self, batch: int, *, newer: bool = False) -> Path:
