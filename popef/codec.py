@@ -83,6 +83,8 @@ def _reader(field: AnyField) -> Read:
 
 
 def _data_reader(field: AnyField) -> Read:
+    # A data field is `bits` wide and never crosses a word. A structure that an older writer made
+    # may be too short for it: then the value is 0, as Cap'n Proto defines it.
     word, shift = field.place
     mask = (1 << field.kind.bits) - 1
     convert: Callable[[int], Any] = field.enum or _CONVERTERS[field.kind]

@@ -47,9 +47,9 @@ def detect(head: bytes, payload_bytes: int, uncompressed_bytes: int) -> Codec | 
     """
     if uncompressed_bytes == 0:
         return Codec.RAW
-    if head[:2] == b"\x1f\x8b":
+    if head[:2] == b"\x1f\x8b":  # RFC 1952
         return Codec.GZIP
-    if head[:4] == b"\x28\xb5\x2f\xfd":
+    if head[:4] == b"\x28\xb5\x2f\xfd":  # RFC 8878: 0xFD2FB528, little-endian
         return Codec.ZSTD
     if _is_zlib(head):
         return Codec.ZLIB

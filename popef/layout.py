@@ -29,6 +29,7 @@ class MessageBuilder:
         words = count * (data_words + num_pointers)
         start = self._append(1 + words)
         self._point(pointer, start, LIST, COMPOSITE_LIST | _checked_count(words) << 3)
+        # The tag: a struct pointer with the number of elements in place of the offset.
         self.put(start, STRUCT | count << 2 | data_words << 32 | num_pointers << 48)
         return start + 1
 
@@ -67,6 +68,13 @@ class MessageBuilder:
         self._segment += bytes(words * WORD_BYTES)
         return start
 
+    #  63              32 31                     2 1    0
+    # +------------------+------------------------+------+
+    # |       high       |  start - pointer - 1   | kind |
+    # +------------------+------------------------+------+
+    #
+    # high is data words | pointers << 16 of a structure, size code | elements << 3 of a list.
+    # Targets are appended behind their pointers, so that offsets are never negative.
     def _point(self, pointer: int, start: int, kind: int, high: int) -> None:
         self.put(pointer, kind | (start - pointer - 1) << 2 | high << 32)
 

@@ -88,7 +88,7 @@ class TensorTemplates:
         if first != before_size or second != after_name or third != after_type or ordinal >= len(_DATA_TYPES):
             return None
         data_type, item_bytes = _DATA_TYPES[ordinal]
-        # Sizes are read as unsigned: a negative one makes the product too large, unless another is 0.
+        # Sizes are read as unsigned: a negative one makes the product too large, unless one is 0.
         payload_bytes = math.prod(shape) * item_bytes
         if size > available or size != layout.size + payload_bytes or payload_bytes == 0:
             return None
@@ -104,6 +104,8 @@ class TensorTemplates:
             or len(self._templates) == _MAX_TEMPLATES
         ):
             return None
+        # Rest of the header and segment count (20 bytes), words of the segment, root, name pointer,
+        # tensorInfo pointer. The upper 29 bits of a text's pointer are its bytes with the NUL.
         words, pointer = struct.unpack("<20x I 8x Q 8x", key)
         name_bytes = (pointer >> 35) - 1
         rank = words - _FIXED_WORDS - (name_bytes >> 3)
@@ -118,6 +120,15 @@ class TensorTemplates:
 def tensor_head(name_bytes: int, rank: int) -> bytes:
     """Return the head of a tensor blob as `encode` makes it, with zeros for its size, name, type
     and sizes."""
+    # Words after the header's message and the frame, as `encode` lays them out in preorder. Offsets
+    # count from the word after the pointer (the pointers' bits are drawn in `wire.py`):
+    #
+    #     0  root         -> 1: TensorDataInfo of 0 data words and 2 pointers
+    #     1  name         -> 3: text of name_bytes + 1 bytes, its NUL included
+    #     2  tensorInfo   -> behind the text: TensorInfo of 1 data word and 1 pointer
+    #     3  the text, name_words words
+    #        the data word: the type in its low 16 bits
+    #        shape        -> the next word: rank sizes of a word each
     name_words = (name_bytes >> 3) + 1
     pointers = (
         2 << 48,
@@ -131,6 +142,10 @@ def tensor_head(name_bytes: int, rank: int) -> bytes:
 
 
 def _template(head: bytes, name_bytes: int, rank: int) -> _Template:
+    # 0           _SIZE                    _NAME  name_end    data_type             shape
+    # +-----------+------+-----------------+------+-----------+------+--------------+-------+
+    # | constant  | size | key (not read)  | name | NUL, pad  | type | pad, pointer | sizes |
+    # +-----------+------+-----------------+------+-----------+------+--------------+-------+
     name_end = _NAME + name_bytes
     data_type = name_end + 1 + -(name_end + 1) % WORD_BYTES
     shape = len(head) - rank * WORD_BYTES

@@ -138,6 +138,8 @@ class Backlog:
         drain."""
         if not self._is_draining:
             return True
+        # Triton hands over the next call only after the last call's refusals were sent, one by one.
+        # What passes beyond that, and beyond a queue's pause between calls, the instance waited.
         now = self._clock()
         idle = MIN_IDLE_SECONDS if len(requests) == 1 else MIN_EMPTY_SECONDS
         handing_over = (self._num_refused + len(requests)) * MAX_HANDING_OVER_SECONDS
@@ -175,6 +177,8 @@ class Backlog:
         if self._is_draining or not watched:
             # A client may wait for one of the others: check every request before it is dropped.
             watched, gone = _partition(requests, is_cancelled)
+        # With most requests cancelled before the run it shows nothing about the run: look at the
+        # next call at once.
         if 2 * len(watched) >= len(sample):
             return watched[:SAMPLE_SIZE], gone
         self._sampled_at = float("-inf")
@@ -233,6 +237,7 @@ class Backlog:
 def _is_wasted(lost: int, total: int) -> bool:
     """Return whether more than `MIN_WASTED` of a run's requests were lost, by a standard error more
     than that: of four, all; of eight, six; of sixteen, eleven."""
+    # The standard error of a share p of n is sqrt(p (1 - p) / n): for one half 0.5 / sqrt(n).
     return lost / total > MIN_WASTED + 0.5 / math.sqrt(total)
 
 

@@ -274,6 +274,7 @@ class _Walk:
 
 
 def _elements(word: int, code: int, index: int, count: int) -> str:
+    # Elements lie in a word from its lowest bits on; the last word of a list may not be full.
     bits = ELEMENT_BITS[code]
     each = WORD_BITS // bits
     first = index * each

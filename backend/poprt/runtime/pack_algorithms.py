@@ -144,6 +144,8 @@ class Places(Protocol):
 class EndToEnd:
     """Concatenates samples, with `delimiter` zeros between them."""
 
+    # Samples of 3, 2 and 5 places in 2 rows of 6, delimiter 1: starts 0, 4, 7.
+    #     | a a a . b b | . c c c c c |
     def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
         self._room, self._delimiter = rows * places, delimiter
         self._end = self._samples = 0
@@ -161,6 +163,8 @@ class EndToEnd:
 
     def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
         """See Places."""
+        # The model sums these up to find where a sample begins: 4, 3, 5 for the picture above. A
+        # delimiter therefore belongs to the sample before it.
         return [*_distances(starts), *lengths[-1:]]
 
 
@@ -181,6 +185,7 @@ class FirstFit:
 
     def find(self, length: int) -> int:
         """See Places."""
+        # Only a row that already holds a sample needs the delimiter before the next.
         delimiter, room = self._delimiter, self._places - length
         for row in range(self._first, len(self._ends)):
             end = self._ends[row]
@@ -199,6 +204,8 @@ class FirstFit:
 
     def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
         """See Places; the last sample gets all remaining places of its row."""
+        # | a a a . b b | c c . . . . |  gives 4, 2, 6: a sample ends where the next begins, and the
+        # last one at the end of its row.
         last = starts[-1] // self._places * self._places + self._places - starts[-1] if starts else 0
         return [*_distances(starts), *([last] if lengths else [])]
 

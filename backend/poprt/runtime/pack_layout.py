@@ -157,6 +157,8 @@ class PackLayout:
 
     def seal(self, group: Group) -> None:
         """Number the samples by position, and fill in the inputs that describe each sample."""
+        # First-fit may put a later sample before an earlier one. The model sees positions only: row
+        # i of unpack_info, and of tensors with a row for each sample, is the i-th sample by place.
         ordered = sorted(group.samples, key=lambda sample: sample.starts)
         for number, sample in enumerate(ordered):
             sample.number = number
@@ -171,6 +173,8 @@ class PackLayout:
 
     def give(self, sample: Sample, results: Arrays) -> None:
         """Copy a sample's results to the arrays of its request."""
+        # An output with a row for each sample gives row `number`. Another has the inputs' places,
+        # with all rows concatenated, and gives those of the sample.
         start, length = sample.starts[0], sample.lengths[0]
         for name, place in sample.outputs.items():
             if self._is_whole[name]:
@@ -254,6 +258,8 @@ class PackLayout:
 
     def _make_segment(self, names: Sequence[str], batch_size: int) -> Segment:
         shape = self._known(names[0])
+        # [8, 128] has rows and places. [1024] or [1024, 16] with a batch of 8 is 8 rows of 128
+        # places whose rows were concatenated when it was compiled.
         if batch_size > 0 and shape[0] != batch_size and not shape[0] % batch_size:
             rows, places = batch_size, shape[0] // batch_size
         else:
@@ -314,6 +320,7 @@ class PackLayout:
         """Return the length of a padded sample, and which of its places hold data."""
         if self._mask not in inputs:
             raise ModelRuntimeError(f"input {self._mask!r} is not given, by which padding is removed")
+        # Data at the beginning only are a slice, which copies nothing; else the places are listed.
         mask = np.asarray(inputs[self._mask]).reshape(-1)
         valid = np.flatnonzero(mask)
         count = len(valid)

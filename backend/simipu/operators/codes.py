@@ -132,6 +132,10 @@ def _product(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
     """Add nodes that widen signed 4-bit numbers. The high and low 4 bits of a byte follow one
     another along `axis`."""
+    #  7        4 3        0
+    # +----------+----------+      both signed, -8 to 7. The byte is read as int8, so that floor of
+    # |   high   |   low    |      byte / 16 has the high number's sign; of the low one, 8 to 15
+    # +----------+----------+      stand for -8 to -1.
     source, scale = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.FLOAT)
     whole = chain.add("Cast", source, to=TensorProto.FLOAT)
     high = chain.add("Floor", chain.add("Div", whole, chain.constant(_NIBBLE)))
