@@ -102,6 +102,8 @@ struct ort_status *place_operands(struct call *call, const int64_t *sizes, size_
         if (operand->rank > rank || batch < 0 || row < 0 || column < 0)
             return refuse_operand(node, number, "batches, rows and columns each as the result's or 1",
                                   operand);
+        /* The operand is packed, without the axes that are broadcast: a batch has `row_elements` for each
+           row, or for all rows. */
         int64_t row_elements = column ? columns : 1;
         struct values *values = &call->values[number];
         values->column = column;
@@ -112,6 +114,7 @@ struct ort_status *place_operands(struct call *call, const int64_t *sizes, size_
 }
 
 int64_t count_elements(const int64_t *sizes, size_t rank) {
+    /* Zeros first: the sizes before a zero may overflow although there are no elements. */
     int64_t count = 1;
     for (size_t i = 0; i < rank; i++)
         if (sizes[i] == 0) return 0;
@@ -145,6 +148,11 @@ static void work_on_all_threads(void *owner, void (*work)(void *data, size_t i),
     }
 }
 
+/* ONNX Runtime's memory is not aligned to registers. What it returned is stored just before what is returned
+   here, for `release`:
+
+       | up to 2 * ALIGNMENT - 1 bytes | memory | bytes ...
+       ^ memory                                 ^ aligned */
 void *allocate(void *owner, size_t bytes) {
     const struct node *node = ((struct call *)owner)->node;
     void *memory = NULL;

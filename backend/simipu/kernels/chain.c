@@ -32,6 +32,8 @@ static void run_run(const struct chain *chain, int64_t row, int64_t column, int6
         int64_t start = place_row(chain, strides, row) + column * strides[last];
         find_operand(step, &value, start, operands + step->operand);
     }
+    /* Steps read floats that follow one another: halves are widened, and a value that is broadcast along
+       the last axis is repeated. */
     int64_t start = place_row(chain, chain->source_strides, row) + column * chain->source_strides[last];
     const float *from = (const float *)chain->source + start;
     if (chain->source_is_half || !chain->source_strides[last]) {

@@ -23,6 +23,7 @@ struct field_supply {
 static int cut_terms(struct supply *supply, int64_t first, struct part *part) {
     struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
+    /* As many whole blocks as fit; where a unit of blocks begins, only if all of it fits. */
     part->channels = part->blocks = 0;
     for (; from->block < g->num_blocks; from->block++) {
         int size = g->blocks[from->block];
@@ -33,6 +34,8 @@ static int cut_terms(struct supply *supply, int64_t first, struct part *part) {
     }
     if (!part->channels) return 0;
     if (!g->of->block) part->ends[0] = part->channels, part->blocks = 1;
+    /* Where the part's weights lie within HELD_CHANNELS of a filter, that span is widened as a whole, and
+       the offsets point into it; else each weight is fetched alone, in the order of the sum. */
     int64_t low = INT64_MAX, high = 0;
     for (int i = 0; i < part->channels; i++) {
         int64_t weight = g->terms[first + i].weight;
@@ -48,6 +51,8 @@ static int cut_terms(struct supply *supply, int64_t first, struct part *part) {
 
 static int find_stretches(const struct geometry *g, int64_t column, int columns, struct stretch *stretches) {
     const int64_t *result = g->of->result_sizes, *sizes = g->sizes;
+    /* Column (z * height + y) * width + x of the result is at (z, y, x) of a plane, whose rows and layers may
+       be longer: a stretch ends with a row, unless the next one follows it at once. */
     int found = 0;
     for (int done = 0, length; done < columns; done += length) {
         int64_t at = column + done, x = at % result[2], row = at / result[2];

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Attribute `steps`, three integers a step: | kind | rounding | operand | kind | ...; `numbers` has a float
+   for each. */
 enum { NUMBERS_OF_STEP = 3 };
 
 struct ort_status *refuse(const struct node *node, const char *format, ...) {

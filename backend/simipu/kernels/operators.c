@@ -55,6 +55,7 @@ static struct ort_status *find_batches(const struct call *call, struct batches *
 
 /* Where each batch of an operand begins. Counts through the result's leading axes as an odometer does. */
 static void find_starts(const struct tensor *operand, const struct batches *batches, int64_t *starts) {
+    /* A stride of 0 repeats an axis of one element, or one that the operand lacks. */
     int64_t strides[MAX_AXES] = {0}, at[MAX_AXES] = {0};
     size_t leading = batches->rank - 2, missing = batches->rank - operand->rank;
     int64_t elements = operand->sizes[operand->rank - 2] * operand->sizes[operand->rank - 1], start = 0;
@@ -223,6 +224,7 @@ static struct ort_status *place_axes(const struct call *call, struct convolution
         size_t axis = MAX_SPATIAL - node->axes + i;
         int64_t field = given[2 + i], kernel = call->inputs[1].sizes[2 + i];
         int64_t padded = field + node->pads[i] + node->pads[node->axes + i];
+        /* a dilated kernel of 3: k . k . k, of reach 5 */
         int64_t reach = (kernel - 1) * node->dilations[i] + 1;
         if (padded < reach)
             return refuse(node, "axis %zu: expected a field of at least %lld, with its padding, found %lld",

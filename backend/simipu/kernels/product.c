@@ -12,6 +12,7 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
     const struct product *product = ((struct product_supply *)supply)->product;
     int64_t left = product->depth - first;
     if (left <= 0) return 0;
+    /* A part ends where a block ends: the sums of a block stay in registers. */
     int most = product->block ? MAX_CHANNELS / product->block * product->block : MAX_CHANNELS;
     int block = product->block ? product->block : MAX_CHANNELS;
     part->channels = left < most ? (int)left : most;
@@ -33,6 +34,7 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
     int64_t start = from->right_start + first * product->right_channel + column * product->right_column;
     struct panel packed = {held, PANEL, PACKED, 1};
     const struct operand *right = &product->right;
+    /* Channels lie together, as in a transposed matrix: turned while it is packed. */
     if (product->right_column != 1) {
         pack_turned(right, start, product->right_column, part->channels, part->offsets, columns, held);
         return packed;
@@ -47,7 +49,7 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
     float *panel = held;
     for (int k = 0; k < part->channels; k++, panel += PANEL, start += product->right_channel) {
         widen(right, start, columns, panel);
-        for (int j = columns; j % LANES; j++) panel[j] = 0;
+        for (int j = columns; j % LANES; j++) panel[j] = 0; /* a register more is read, and is dropped */
     }
     return packed;
 }

@@ -53,6 +53,8 @@ INLINE V v_minimum(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_min(x, y)); 
    normal values a multiple of themselves (Veltkamp's splitting, exact for the 11 bits of a half), of others a
    fixed one. */
 INLINE V v_quarter(V x, float unit, int is_f152, int nan_on_overflow) {
+    /* With m mantissa bits, 2 of F152 and 3 of F143: splits 2**(23 - m) + 1; the largest value; the least
+       normal value and the least above zero, the step of subnormals; anchor 1.5 * 2**23 of these steps. */
     const float splits = is_f152 ? 0x1p21f + 1 : 0x1p20f + 1, most = is_f152 ? 57344.0f : 240.0f;
     const float least_normal = is_f152 ? 0x1p-15f : 0x1p-7f, least = is_f152 ? 0x1p-17f : 0x1p-10f;
     V limit = v_all(most * unit), anchor = v_all(0x1.8p23f * least * unit);
@@ -118,6 +120,10 @@ static void run_step(const struct step *step, int nan_on_overflow, const struct 
 static void look_up(const uint16_t *table, const float *from, float *to, int64_t count) {
     uint16_t halves[RUN + LANES];
     for (int64_t at = 0; at < count; at += LANES) v_narrow(halves + at, load_some(from + at, count - at));
+    /*  63       48 47       32 31       16 15        0
+       +-----------+-----------+-----------+-----------+
+       |  half 3   |  half 2   |  half 1   |  half 0   |    each replaced by its table's element
+       +-----------+-----------+-----------+-----------+ */
     for (int64_t at = 0; at < count; at += 4) {
         uint64_t four;
         memcpy(&four, halves + at, sizeof four);

@@ -64,7 +64,13 @@ INLINE void v_narrow(uint16_t *to, V x) {
 INLINE V v_half(V x) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* 8-bit codes: their bits, moved to where a float has them; NaN for 0x80. */
+/* 8-bit codes: their bits, moved to where a float has them; NaN for 0x80. The exponent then has the bias of
+   a float, which `v_decode` corrects by a product.
+
+       code, F143   s eeee mmm     shift 20      code, F152   s eeeee mm     shift 21
+       float        s 0000eeee mmm00000000000000000000 (F143)
+
+   The sign moves to bit 31, by 24. */
 INLINE V v_code_bits(const uint8_t *from, int shift) {
     __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)from));
     __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
@@ -163,7 +169,10 @@ INLINE int v_are_zero(V x) {
     I other = x != v_all(0);
     return (other[0] | other[1] | other[2] | other[3]) == 0;
 }
-/* As whole numbers: normal halves have 13 bits less; below 2^-14 the last bit is that of 0.5 as a float. */
+/* As whole numbers: normal halves have 13 bits less; below 2^-14 the last bit is that of 0.5 as a float.
+
+        float   s eeeeeeee mmmmmmmmmm|mmmmmmmmmmmmm    0xFFF and the last kept bit are added to the 13 bits
+                                      dropped          that are dropped: to nearest, ties to even */
 INLINE V v_half(V x) {
     I bits = (I)x, sign = bits & i_all((int32_t)0x80000000u), rest = bits ^ sign;
     I normal = (rest + i_all(0xFFF) + ((rest >> 13) & 1)) & ~i_all(0x1FFF);
