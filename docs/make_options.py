@@ -93,7 +93,6 @@ def _compiler_rows() -> Iterable[str]:
         default = entry.default if factory is dataclasses.MISSING else factory()
         effect = WITHOUT_EFFECT.get(entry.name)
         told = f"none: {effect}" if effect else "ours" if entry.name in OURS else "yes"
-        told = "refused: models are not fused here" if entry.name == "enable_model_fusion" else told
         yield _row(f"`{entry.name}`", f"`{default!r}`", told)
 
 
