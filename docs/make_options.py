@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from poprt import CompilerOptions, Converter
-from poprt.cli.parser import REFUSED, make_parser
-from poprt.options import WITHOUT_EFFECT
+from poprt.cli.entry import Option
+from poprt.cli.option_table import OPTIONS
+from poprt.cli.parser import make_parser
+from poprt.options import RULES, Rule
 
 FILE = Path(__file__).with_name("poprt-options.md")
 HEAD = """\
@@ -26,17 +28,6 @@ Written by `make docs` from the parser (`backend/poprt/cli/parser.py`) and the o
 lacks. One default differs: `--convert_version` and `convert_version` keep the model's own opset, where
 PopRT's is 11. What is refused is an error that names the option.
 """
-OURS = frozenset(
-    "--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run "
-    "--custom_ort_library "
-    "--triton_model_dir --new_version --overwrite_config --queue_timeout_ms --show_profile --time_limit "
-    "--memory_limit "
-    "fix_inputs fp16_skip_op_names allow_out_of_memory only_ipu_operators skip_dry_run".split()
-)
-_REFUSED_ARGUMENTS = {
-    "enable_compress_pattern": REFUSED["enable_compress_pattern"],
-}
-"""Arguments of Converter that are rejected when something is given."""
 
 
 def make_text() -> str:
@@ -53,12 +44,13 @@ def make_text() -> str:
 
 
 def _command_rows() -> Iterable[str]:
+    entries = {each.attribute: each for each in OPTIONS.values()}
     for action in sorted(make_parser()._actions, key=lambda each: _long_name(each)):  # noqa: SLF001
         names = ", ".join(f"`{name}`" for name in action.option_strings)
-        ours = "ours" if _long_name(action) in OURS else ""
-        refusal = REFUSED.get(action.dest)
+        entry = entries.get(action.dest, Option(action.dest))
+        note, refusal = "ours" if entry.ours else "", entry.refused
         meaning = f"refused: {refusal}" if refusal else (action.help or "") % vars(action)
-        yield _row(names, _describe_form(action), _describe_default(action), ours, meaning)
+        yield _row(names, _describe_form(action), _describe_default(action), note, meaning)
 
 
 def _long_name(action: argparse.Action) -> str:
@@ -80,20 +72,25 @@ def _describe_default(action: argparse.Action) -> str:
 
 
 def _converter_rows() -> Iterable[str]:
+    entries = {each.argument: each for each in OPTIONS.values()}
     for name, parameter in inspect.signature(Converter.__init__).parameters.items():
         if name != "self":
-            refusal = _REFUSED_ARGUMENTS.get(name)
-            note = f"refused: {refusal}" if refusal else ""
-            yield _row(f"`{name}`", f"`{parameter.default!r}`", "ours" if name in OURS else "", note)
+            entry = entries.get(name, Option(name))
+            note = f"refused: {entry.refused}" if entry.refused else ""
+            yield _row(f"`{name}`", f"`{parameter.default!r}`", "ours" if entry.ours else "", note)
 
 
 def _compiler_rows() -> Iterable[str]:
-    for entry in dataclasses.fields(CompilerOptions):
-        factory = entry.default_factory
-        default = entry.default if factory is dataclasses.MISSING else factory()
-        effect = WITHOUT_EFFECT.get(entry.name)
-        told = f"none: {effect}" if effect else "ours" if entry.name in OURS else "yes"
-        yield _row(f"`{entry.name}`", f"`{default!r}`", told)
+    for field in dataclasses.fields(CompilerOptions):
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
+        yield _row(f"`{field.name}`", f"`{default!r}`", _describe_effect(RULES[field.name]))
+
+
+def _describe_effect(rule: Rule) -> str:
+    if rule.no_effect:
+        return f"none: {rule.no_effect}{': a warning' if rule.warned else ''}"
+    return "ours" if rule.ours else "yes"
 
 
 def _row(*cells: str) -> str:

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from poprt.cli.option_table import OPTIONS
 from poprt.terminal import cell
 from poprt.triton.locks import make_scratch_folder
 from rich.console import Console
@@ -34,30 +35,7 @@ TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license"
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-POPRT_OPTIONS = (
-    "--input_shape",
-    "--batch_size",
-    "--batch_axis",
-    "--precision",
-    "--fp16_skip_op_types",
-    "--fp16_skip_op_names",
-    "--fp8_params",
-    "--fp8_skip_op_names",
-    "--remove_outputs",
-    "--fix_input",
-    "--convert_version",
-    "--ipu_version",
-    "--available_memory_proportion",
-    "--batches_per_step",
-    "--num_io_tiles",
-    "--allow_out_of_memory",
-    "--only_ipu_operators",
-    "--compiler_options",
-    "--passes",
-    "--skip_passes",
-    "--enable_erf_gelu",
-    "--disable_fast_norm",
-)
+POPRT_OPTIONS = tuple(each.long_name for each in OPTIONS.values() if each.in_recipe)
 """Options of poprt that a recipe may set: how to compile. The builder sets the files to read and
 write."""
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")

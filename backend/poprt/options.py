@@ -1,4 +1,8 @@
-"""ConverterOptions and CompilerOptions: the real tool's names, defaults and spellings."""
+"""ConverterOptions and CompilerOptions: the real tool's names, defaults and spellings.
+
+All facts about an option stand at its field: name, type, default, and how a value is read and
+checked. `poprt.cli.option_table` has the options of the command that set these fields.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ import ast
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import onnx
@@ -20,12 +24,6 @@ from poprt.passes.chip.overlap import IO_TILES
 from poprt.passes.packing.packed_transformer import PackArgs
 from poprt.passes.precision.eight_bits import Fp8Params
 
-_SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
-    "virtual_graph_mode": ("off", "auto", "manual"),
-    "partials_type": ("half", "float"),
-}
-"""Supported values of options whose other values would change what the program does. Other values
-are rejected rather than ignored."""
 _NUMERIC_SWITCHES = (
     "debug.nanOverflowException",
     "debug.floatPointOpException",
@@ -33,81 +31,85 @@ _NUMERIC_SWITCHES = (
 )
 """Engine options that change numeric results, or end a run because of them."""
 _MAX_INT32 = 2**31 - 1
-_BOUNDS = {
-    "num_ipus": (1, MAX_IPUS),
-    "batches_per_step": (1, _MAX_INT32),
-    "num_io_tiles": (0, MAX_TILES_PER_IPU),
-    "stream_buffering_depth": (1, _MAX_INT32),
-    "subgraph_copying_strategy": (0, 1),
-    "available_memory_proportion": (0, 1),
-}
-"""Smallest and largest value of each integer option. 0 and 1: PopART's OnEnterAndExit and
-JustInTime."""
-_ENTRIES: Mapping[str, type | tuple[type, ...]] = {
-    "engine_options": str,
-    "opaque_blobs": bytes,
-    "custom_transform_applier_settings": (list, tuple),
-}
-"""Types of the values in options that are dicts, by option."""
-_UNRECORDED = frozenset(
-    "opaque_blobs compilation_progress_logger show_compilation_progress_bar enable_engine_caching cache_path "
-    "serialize_ir serialized_ir_dest skip_dry_run".split()
-)
-"""Options that do not affect the program: an executable does not record them."""
 _ROUNDING = 1e-3
 """Tolerance for the sum of shares that are written in decimal."""
-_WARNED = ": a warning"
-"""Suffix of the reason of an option that requests something unsupported, so that a warning is
-logged."""
-WITHOUT_EFFECT: Mapping[str, str] = {
-    **dict.fromkeys(
-        "enable_prefetch_datastreams enable_pad_conv_channel enable_gather_simplifier "
-        "enable_multi_stage_reduce enable_fast_reduce outline_threshold group_host_sync "
-        "rearrange_streams_on_host rearrange_anchors_on_host enable_non_stable_softmax "
-        "subgraph_copying_strategy create_host_transferable_tensor_with_offset "
-        "enable_efficient_overlap_io_topo_cons".split(),
-        "steers the real compiler's code; recorded in the executable, not modelled",
-    ),
-    **dict.fromkeys(
-        "time_limit_scheduler swap_limit_scheduler transitive_closure_optimization_threshold".split(),
-        "steers the real compiler's scheduler; recorded in the executable, not modelled",
-    ),
-    **dict.fromkeys(
-        "serialize_ir serialized_ir_dest".split(), "the IR that PopART writes is not public: a warning"
-    ),
-    **dict.fromkeys(
-        "custom_patterns custom_transform_applier_settings".split(),
-        "PopART's patterns and transforms are libraries of its own, which cannot be loaded here: a warning",
-    ),
-}
-"""Options that are accepted and change nothing here, with the reason; all other options have an
-effect."""
-
-
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
+
+Names = Collection[str] | str | None
+"""Names as a text separated by commas, or as a collection."""
+
+
+def _find_note(hint: Any, default: Any) -> Any:
+    """Return what an annotation says of a field beside its type."""
+    return next(iter(getattr(hint, "__metadata__", ())), default)
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _split(names: Names) -> list[str]:
+    """Return the user's names without blanks around them."""
+    listed = names.split(",") if isinstance(names, str) else names or ()
+    return [stripped for name in listed if (stripped := name.strip())]
+
+
+def _split_set(names: Names) -> frozenset[str]:
+    return frozenset(_split(names))
+
+
+def _list_groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Sequence[Sequence[Any]]:
+    """Return groups of inputs as a list.
+
+    A dict has the groups by name, or as the pass's `merged_inputs`.
+    """
+    if isinstance(groups, Mapping):
+        listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
+        return listed
+    return groups or ()
+
+
+def _copy(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return dict(values or {})
+
+
+def _read_precision(given: str | None) -> str:
+    return given or "fp32"
+
+
+def _read_packing(given: Any) -> PackArgs | None:
+    return PackArgs.read(given) if given else None
+
+
+_NameList = Annotated[Sequence[str], _split]
+_NameSet = Annotated[Collection[str], _split_set]
 
 
 @dataclass(frozen=True, slots=True)
 class ConverterOptions:
-    """Options of a conversion; `Converter` describes each. Lists of names are always lists here."""
+    """Options of a conversion; `Converter` describes each.
 
-    input_shape: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    An argument of Converter may have more forms than the field. The function in the annotation turns
+    each of them into the field's.
+    """
+
+    input_shape: Annotated[Mapping[str, Sequence[int]], _copy] = field(default_factory=dict)
     convert_version: int | None = None
-    precision: str = "fp32"
-    checkpoints: Sequence[str] = ()
+    precision: Annotated[str, _read_precision] = "fp32"
+    checkpoints: _NameList = ()
     eightbitsio: bool = False
-    fp16_skip_op_types: Collection[str] = ()
-    fp16_skip_op_names: Collection[str] = ()
-    skip_passes: Collection[str] = ()
-    used_passes: Sequence[str] = ()
+    fp16_skip_op_types: _NameSet = ()
+    fp16_skip_op_names: _NameSet = ()
+    skip_passes: _NameSet = ()
+    used_passes: _NameList = ()
     check: bool = False
     disable_fast_norm: bool = False
-    pack_args: PackArgs | None = None
-    fp8_params: Fp8Params = field(default_factory=Fp8Params)
-    fp8_skip_op_names: Collection[str] = ()
+    pack_args: Annotated[PackArgs | None, _read_packing] = None
+    fp8_params: Annotated[Fp8Params, Fp8Params.parse] = field(default_factory=Fp8Params)
+    fp8_skip_op_names: _NameSet = ()
     quantize: bool = False
     enable_insert_remap: bool = False
-    remap_mode: Sequence[str] = ("after_matmul",)
+    remap_mode: _NameList = ("after_matmul",)
     enable_erf_gelu: bool = False
     serialize_matmul: Mapping[str, str] | None = None
     serialize_matmul_add: Mapping[str, str] | None = None
@@ -119,13 +121,13 @@ class ConverterOptions:
     enable_avoid_overflow_patterns: bool = False
     batch_size: int | None = None
     batch_axis: int | None = None
-    remove_outputs: Collection[str] = ()
+    remove_outputs: _NameSet = ()
     fold_periodic_initializer: bool = False
     enable_compress_pattern: bool = False
     merge_if_with_same_cond: bool = False
-    apply_hcsr: Sequence[Sequence[Any]] = ()
+    apply_hcsr: Annotated[Sequence[Sequence[Any]], _list_groups] = ()
     """Groups of inputs: type, shape, and the number of inputs if given."""
-    fix_inputs: Mapping[str, Any] = field(default_factory=dict)
+    fix_inputs: Annotated[Mapping[str, Any], _copy] = field(default_factory=dict)
     origin_model: onnx.ModelProto | None = None
     """Source model, for passes that compare with it; the pipeline sets it."""
 
@@ -140,6 +142,18 @@ class ConverterOptions:
                 f"{self.precision!r}"
             )
 
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any]) -> ConverterOptions:
+        """Return the options that arguments of Converter set, in any form that it accepts. Other
+        names are ignored."""
+        return cls(
+            **{
+                name: _find_note(hint, _keep)(arguments[name])
+                for name, hint in get_type_hints(cls, include_extras=True).items()
+                if name in arguments
+            }
+        )
+
     @property
     def widens(self) -> bool:
         """Return whether the pass widen_batch runs; it can widen a batch that is fixed at 1."""
@@ -151,12 +165,72 @@ class ConverterOptions:
         return {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Facts about a field of CompilerOptions beside its name, type and default."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+    """Smallest and largest value of a number."""
+    choices: tuple[Any, ...] = ()
+    """Supported values, if other values would change what the program does. Other values are
+    rejected rather than ignored."""
+    entries: tuple[type, ...] = ()
+    """Types of the values in a dict, the one that errors name first."""
+    convert: Callable[[Any], Any] | None = None
+    """Conversion of a value from other types, before it is checked."""
+    check: Callable[[Any], Any] | None = None
+    """Further check, which returns the value; it raises CompileError."""
+    recorded: bool = True
+    """Whether an executable records the option: whether it affects the program."""
+    no_effect: str = ""
+    """Reason why the option is accepted and changes nothing here."""
+    warned: bool = False
+    """Whether an option without effect is warned of when it is set, because it requests something
+    unsupported."""
+    ours: bool = False
+    """Whether the real tool lacks the option."""
+
+
+def _find_chip(name: str) -> str:
+    try:
+        return find_target(name).name if name else name
+    except LoadError as error:
+        text = f"compiler option ipu_version={_quote(name)} is not supported; supported: {known_chips()}"
+        raise CompileError(text) from error
+
+
+def _check_shares(shares: list[Any]) -> list[Any]:
+    if not all(isinstance(each, (int, float)) and 0 < each < 1 for each in shares):
+        raise CompileError(
+            f"compiler option virtual_graph_split_ratios: expected numbers in (0, 1), found {_quote(shares)}"
+        )
+    return shares
+
+
+def _encode(blobs: Any) -> Any:
+    if not isinstance(blobs, dict):
+        return blobs
+    return {key: each.encode() if isinstance(each, str) else each for key, each in blobs.items()}
+
+
+_CODE = Rule(no_effect="steers the real compiler's code; recorded in the executable, not modelled")
+_SCHEDULER = Rule(no_effect="steers the real compiler's scheduler; recorded in the executable, not modelled")
+_IR = Rule(no_effect="the IR that PopART writes is not public", warned=True, recorded=False)
+_LIBRARIES = Rule(
+    no_effect="PopART's patterns and transforms are libraries of its own, which cannot be loaded here",
+    warned=True,
+)
+_UNRECORDED = Rule(recorded=False)
+_OURS = Rule(ours=True)
+
+
 @dataclass(slots=True)
 class CompilerOptions:
     """Options of a compilation: the real tool's options with its defaults, checked when they are
     assigned.
 
-    Options that only affect the real compiler (`WITHOUT_EFFECT`) are recorded in the executable and
+    Options that only affect the real compiler (`Rule.no_effect`) are recorded in the executable and
     change nothing else here. Several IPUs, pipelining and I/O tiles change the modelled time and
     memory, never the results.
 
@@ -165,56 +239,63 @@ class CompilerOptions:
     that an option cannot have raises CompileError.
     """
 
-    num_ipus: int = 1
-    ipu_version: str = ""
-    batches_per_step: int = 1
-    partials_type: str = "half"
-    available_memory_proportion: float = 0.6
-    num_io_tiles: int = 0
+    num_ipus: Annotated[int, Rule(minimum=1, maximum=MAX_IPUS)] = 1
+    ipu_version: Annotated[str, Rule(check=_find_chip)] = ""
+    batches_per_step: Annotated[int, Rule(minimum=1, maximum=_MAX_INT32)] = 1
+    partials_type: Annotated[str, Rule(choices=("half", "float"))] = "half"
+    available_memory_proportion: Annotated[float, Rule(minimum=0, maximum=1)] = 0.6
+    num_io_tiles: Annotated[int, Rule(minimum=0, maximum=MAX_TILES_PER_IPU)] = 0
     enable_model_fusion: bool = False
-    enable_prefetch_datastreams: bool = True
-    stream_buffering_depth: int = 1
-    enable_pad_conv_channel: bool = False
-    serialize_ir: bool = False
-    serialized_ir_dest: str = ""
-    enable_gather_simplifier: bool = True
-    engine_options: dict[str, str] = field(default_factory=dict)
-    show_compilation_progress_bar: bool = True
-    compilation_progress_logger: Callable[[int, int], Any] | None = None
+    enable_prefetch_datastreams: Annotated[bool, _CODE] = True
+    stream_buffering_depth: Annotated[int, Rule(minimum=1, maximum=_MAX_INT32)] = 1
+    enable_pad_conv_channel: Annotated[bool, _CODE] = False
+    serialize_ir: Annotated[bool, _IR] = False
+    serialized_ir_dest: Annotated[str, _IR] = ""
+    enable_gather_simplifier: Annotated[bool, _CODE] = True
+    engine_options: Annotated[dict[str, str], Rule(entries=(str,))] = field(default_factory=dict)
+    show_compilation_progress_bar: Annotated[bool, _UNRECORDED] = True
+    compilation_progress_logger: Annotated[Callable[[int, int], Any] | None, _UNRECORDED] = None
     """Callback that receives the progress of the compiler and its total, which is 100."""
-    custom_patterns: list[str] = field(default_factory=list)
-    custom_transform_applier_settings: dict[str, list[str]] = field(default_factory=dict)
-    opaque_blobs: dict[str, bytes] = field(default_factory=dict)
+    custom_patterns: Annotated[list[str], _LIBRARIES] = field(default_factory=list)
+    custom_transform_applier_settings: Annotated[
+        dict[str, list[str]], replace(_LIBRARIES, entries=(list, tuple))
+    ] = field(default_factory=dict)
+    opaque_blobs: Annotated[dict[str, bytes], Rule(entries=(bytes,), convert=_encode, recorded=False)] = (
+        field(default_factory=dict)
+    )
     """Blobs that are written next to the executable. Texts are encoded as UTF-8."""
     use_128bit_conv_unit_load: bool = False
-    enable_multi_stage_reduce: bool = True
-    enable_fast_reduce: bool = False
+    enable_multi_stage_reduce: Annotated[bool, _CODE] = True
+    enable_fast_reduce: Annotated[bool, _CODE] = False
     enable_outlining: bool = True
-    group_host_sync: bool = False
-    rearrange_streams_on_host: bool = False
-    rearrange_anchors_on_host: bool = True
-    outline_threshold: float = 1.0
-    enable_non_stable_softmax: bool = False
+    group_host_sync: Annotated[bool, _CODE] = False
+    rearrange_streams_on_host: Annotated[bool, _CODE] = False
+    rearrange_anchors_on_host: Annotated[bool, _CODE] = True
+    outline_threshold: Annotated[float, _CODE] = 1.0
+    enable_non_stable_softmax: Annotated[bool, _CODE] = False
     enable_pipelining: bool = False
-    enable_engine_caching: bool = False
+    enable_engine_caching: Annotated[bool, _UNRECORDED] = False
     """Keep compiled executables as `cache_path`/HASH.popef and reuse them."""
-    cache_path: str = ""
+    cache_path: Annotated[str, _UNRECORDED] = ""
     constant_weights: bool = True
-    subgraph_copying_strategy: int = 0
-    virtual_graph_mode: str = "off"
-    virtual_graph_split_ratios: list[float] = field(default_factory=list)
-    time_limit_scheduler: float = 1e9
-    swap_limit_scheduler: float = 1e9
-    transitive_closure_optimization_threshold: int = 100_000
-    create_host_transferable_tensor_with_offset: bool = False
-    enable_efficient_overlap_io_topo_cons: bool = False
-    allow_out_of_memory: bool = False
+    subgraph_copying_strategy: Annotated[int, replace(_CODE, minimum=0, maximum=1)] = 0
+    """0 and 1 are PopART's OnEnterAndExit and JustInTime."""
+    virtual_graph_mode: Annotated[str, Rule(choices=("off", "auto", "manual"))] = "off"
+    virtual_graph_split_ratios: Annotated[list[float], Rule(check=_check_shares)] = field(
+        default_factory=list
+    )
+    time_limit_scheduler: Annotated[float, _SCHEDULER] = 1e9
+    swap_limit_scheduler: Annotated[float, _SCHEDULER] = 1e9
+    transitive_closure_optimization_threshold: Annotated[int, _SCHEDULER] = 100_000
+    create_host_transferable_tensor_with_offset: Annotated[bool, _CODE] = False
+    enable_efficient_overlap_io_topo_cons: Annotated[bool, _CODE] = False
+    allow_out_of_memory: Annotated[bool, _OURS] = False
     """Compile models that are estimated not to fit into a tile's memory (Poplar's
     debug.allowOutOfMemory; the name is ours)."""
-    only_ipu_operators: bool = False
+    only_ipu_operators: Annotated[bool, _OURS] = False
     """Reject operators that the IPU's compiler lacks; by default they only cause a warning (the
     option is ours)."""
-    skip_dry_run: bool = False
+    skip_dry_run: Annotated[bool, Rule(recorded=False, ours=True)] = False
     """Compile without the dry run, which loads the executable and runs it once (ours)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -238,10 +319,10 @@ class CompilerOptions:
             )
         if self.enable_engine_caching and not self.cache_path:
             raise CompileError("compiler option enable_engine_caching needs cache_path, a folder")
-        for name, why in WITHOUT_EFFECT.items():
-            if why.endswith(_WARNED) and getattr(self, name):
+        for name, rule in RULES.items():
+            if rule.warned and getattr(self, name):
                 logging.getLogger("poprt").warning(
-                    "compiler option %s changes nothing: %s", name, why.removesuffix(_WARNED)
+                    "compiler option %s changes nothing: %s", name, rule.no_effect
                 )
 
     @classmethod
@@ -288,8 +369,8 @@ class CompilerOptions:
         defaults = CompilerOptions()
         return tuple(
             (name, str(getattr(self, name)))
-            for name in sorted(_KINDS.keys() - _UNRECORDED)
-            if getattr(self, name) != getattr(defaults, name)
+            for name in sorted(_KINDS)
+            if RULES[name].recorded and getattr(self, name) != getattr(defaults, name)
         )
 
 
@@ -302,13 +383,12 @@ def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerO
     written = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
     if written is None or options.num_io_tiles:
         return options
-    least, most = _BOUNDS["num_io_tiles"]
-    if not written.isascii() or not written.isdecimal() or len(written) > len(str(most)):
+    if not written.isascii() or not written.isdecimal() or len(written) > len(str(MAX_TILES_PER_IPU)):
         raise CompileError(
-            f"the model's metadata {IO_TILES}: expected a number of I/O tiles, {least} to {most}, found "
-            f"{_quote(written)}"
+            f"the model's metadata {IO_TILES}: expected a number of I/O tiles, 0 to "
+            f"{MAX_TILES_PER_IPU}, found {_quote(written)}"
         )
-    return dataclasses.replace(options, num_io_tiles=int(written))
+    return replace(options, num_io_tiles=int(written))
 
 
 def _find_kind(entry: dataclasses.Field[Any]) -> type:
@@ -318,6 +398,11 @@ def _find_kind(entry: dataclasses.Field[Any]) -> type:
 
 _KINDS: dict[str, type] = {entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)}
 """Type of each option, which is the type of its default; the type of None stands for functions."""
+RULES: Mapping[str, Rule] = {
+    name: _find_note(hint, Rule())
+    for name, hint in get_type_hints(CompilerOptions, include_extras=True).items()
+}
+"""Rule of each option."""
 
 
 def _read(name: str, value: Any) -> Any:
@@ -339,37 +424,22 @@ def _check(name: str, value: Any) -> Any:
 
     Raises CompileError for a value that the option cannot have.
     """
+    rule = RULES[name]
     value = _convert(name, value)
     _check_kind(name, value)
-    if name in _SUPPORTED_VALUES and value not in _SUPPORTED_VALUES[name]:
-        supported = ", ".join(map(repr, _SUPPORTED_VALUES[name]))
+    if rule.choices and value not in rule.choices:
+        supported = ", ".join(map(repr, rule.choices))
         raise CompileError(f"compiler option {name}={_quote(value)} is not supported; supported: {supported}")
-    if name == "ipu_version" and value:
-        return _find_chip(value)
-    if name in _BOUNDS:
-        least, most = _BOUNDS[name]
-        if not least <= value <= most:
-            raise CompileError(f"compiler option {name} must be {least} to {most}, found {_quote(value)}")
-    if name in _ENTRIES and not all(
-        isinstance(k, str) and isinstance(v, _ENTRIES[name]) for k, v in value.items()
-    ):
-        wanted = {"engine_options": "str", "opaque_blobs": "bytes"}.get(name, "list")
+    if rule.minimum is not None and rule.maximum is not None and not rule.minimum <= value <= rule.maximum:
         raise CompileError(
-            f"compiler option {name}: expected a {wanted} for each name, found {_quote(value)}"
+            f"compiler option {name} must be {rule.minimum} to {rule.maximum}, found {_quote(value)}"
         )
-    if name == "virtual_graph_split_ratios" and not all(
-        isinstance(each, (int, float)) and 0 < each < 1 for each in value
-    ):
-        raise CompileError(f"compiler option {name}: expected numbers in (0, 1), found {_quote(value)}")
-    return value
-
-
-def _find_chip(name: str) -> str:
-    try:
-        return find_target(name).name
-    except LoadError as error:
-        text = f"compiler option ipu_version={_quote(name)} is not supported; supported: {known_chips()}"
-        raise CompileError(text) from error
+    if rule.entries and not all(isinstance(k, str) and isinstance(v, rule.entries) for k, v in value.items()):
+        raise CompileError(
+            f"compiler option {name}: expected a {rule.entries[0].__name__} for each name, found "
+            f"{_quote(value)}"
+        )
+    return value if rule.check is None else rule.check(value)
 
 
 def _convert(name: str, value: Any) -> Any:
@@ -383,9 +453,8 @@ def _convert(name: str, value: Any) -> Any:
         return float(value)
     if kind is list and isinstance(value, tuple):
         return list(value)
-    if name == "opaque_blobs" and isinstance(value, dict):
-        return {key: each.encode() if isinstance(each, str) else each for key, each in value.items()}
-    return value
+    convert = RULES[name].convert
+    return value if convert is None else convert(value)
 
 
 def _check_kind(name: str, value: Any) -> None:

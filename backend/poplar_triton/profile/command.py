@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poprt.cli.arguments import add_pass_options, add_precision, read_chip, read_pass_options, read_shape
-from poprt.cli.supervision import add_limits, supervised
+from poprt.cli.arguments import read_chip, read_shape
+from poprt.cli.entry import Form, Option, read_compiler_fields, read_converter_arguments
+from poprt.cli.option_table import OPTIONS, iter_profile_options
+from poprt.cli.supervision import LIMITS, supervised
 from poprt.options import PRECISIONS
 from poprt.pipeline import STEPS
 from poprt.profiling.model_profile import Profile
@@ -24,7 +26,7 @@ from poprt.terminal import make_console, show_progress
 from simipu import CompileError
 from simipu.target import known_chips
 
-from popef._tools.arguments import Parser, count, positive, proportion
+from popef._tools.arguments import Parser, count, positive
 from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
@@ -36,20 +38,6 @@ from poplar_triton.profile.suggest import BUDGET_SECONDS, MAX_TRIED, Advice, pri
 from poplar_triton.profile.sweep import print_sweep
 from poplar_triton.profile.trace import make_trace
 
-_OPTIONS = (
-    "partials_type",
-    "available_memory_proportion",
-    "num_io_tiles",
-    "batches_per_step",
-    "stream_buffering_depth",
-    "use_128bit_conv_unit_load",
-    "num_ipus",
-    "enable_pipelining",
-    "replication_factor",
-)
-"""Options of the compiler, by their names in CostOptions."""
-_FLAGS = frozenset({"use_128bit_conv_unit_load", "enable_pipelining"})
-"""Options without a value, which are set or not."""
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
@@ -60,8 +48,36 @@ EXAMPLES = (
 _CONVERTER_STEPS = len(STEPS) + 1
 """Maximum number of steps that the converter and the estimator report for a point."""
 
-_FUSED = "fused_attention"
-"""Pass that has an option of its own."""
+_FUSED = Option("fused_attention", "the same as --passes fused_attention", Form.FLAG)
+"""Option of its own for a pass; its name is that of the pass."""
+_SHARED = ("available_memory_proportion", "num_io_tiles", "batches_per_step")
+_CHIP = (
+    Option("partials_type", "type of partial sums (default: half)", choices=("half", "float"), compiler=True),
+    *(OPTIONS[name] for name in _SHARED),
+    Option(
+        "stream_buffering_depth",
+        "batches that wait on the host's side (default: 1)",
+        type=positive,
+        metavar="N",
+        compiler=True,
+    ),
+    Option("use_128bit_conv_unit_load", "load weights twice as fast", Form.FLAG, compiler=True),
+    _FUSED,
+    Option(
+        "num_ipus", "IPUs to spread the layers over (default: 1)", type=positive, metavar="N", compiler=True
+    ),
+    Option("enable_pipelining", "IPUs work on batches that follow one another", Form.FLAG, compiler=True),
+    Option(
+        "replication_factor",
+        "copies of the model, which share the host (default: 1)",
+        type=positive,
+        metavar="N",
+        compiler=True,
+    ),
+)
+"""Options of the chip and its compiler, in the order of the help."""
+_COST = {each.name: each for each in _CHIP if each.compiler}
+"""Those that are fields of CostOptions, by name."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 
@@ -75,10 +91,14 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
-    add("--target", "--ipu_version", type=read_chip, metavar="NAME", help=chip_help)
-    add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
-    add_precision(parser, None, "fp16; PopEF: its own")
-    add_pass_options(parser)
+    precision_help = "type of weights and arithmetic (default: fp16; PopEF: its own)"
+    for option in (
+        replace(OPTIONS["ipu_version"], name="target", aliases=("--ipu_version",), help=chip_help),
+        OPTIONS["batch_size"],
+        replace(OPTIONS["precision"], default=None, help=precision_help),
+        *iter_profile_options(),
+    ):
+        option.add_to(parser)
     add(
         "--input_shape",
         type=read_shape,
@@ -87,46 +107,8 @@ def add_arguments(parser: Parser) -> None:
         metavar="NAME=d0,d1",
         help="sizes of an input, the first -1 for the batch size; repeatable",
     )
-    add("--partials_type", choices=("half", "float"), help="type of partial sums (default: half)")
-    add(
-        "--available_memory_proportion",
-        type=proportion,
-        metavar="F",
-        help="tile memory for products (default: 0.6)",
-    )
-    add(
-        "--num_io_tiles",
-        type=count,
-        metavar="N",
-        help="tiles that only do I/O, so that it overlaps (default: 0)",
-    )
-    add(
-        "--batches_per_step",
-        type=positive,
-        metavar="N",
-        help="batches run per return to the host (default: 1)",
-    )
-    add(
-        "--stream_buffering_depth",
-        type=positive,
-        metavar="N",
-        help="batches that wait on the host's side (default: 1)",
-    )
-    add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
-    add("--fused_attention", action="store_true", help="the same as --passes fused_attention")
-    add("--num_ipus", type=positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
-    add(
-        "--enable_pipelining",
-        action="store_true",
-        default=None,
-        help="IPUs work on batches that follow one another",
-    )
-    add(
-        "--replication_factor",
-        type=positive,
-        metavar="N",
-        help="copies of the model, which share the host (default: 1)",
-    )
+    for option in _CHIP:
+        option.add_to(parser)
     sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
     _add_bulk_arguments(parser)
@@ -154,7 +136,8 @@ def add_arguments(parser: Parser) -> None:
         metavar="FILE",
         help="write a trace of the supersteps for Perfetto; of the first point of a sweep",
     )
-    add_limits(parser)
+    for option in LIMITS:
+        option.add_to(parser)
 
 
 def _add_bulk_arguments(parser: Parser) -> None:
@@ -274,19 +257,20 @@ def _change(point: Settings, options: argparse.Namespace) -> Settings:
     """
     pairs = [pair.partition("=") for pair in options.compare.split(",")]
     names = [name for name, _, _ in pairs]
-    if not set(names) <= {*_AXES, *_OPTIONS}:
+    if not set(names) <= {*_AXES, *_COST}:
         raise UsageError(
             f"--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of "
-            f"{', '.join((*_AXES, *_OPTIONS))}; found {options.compare!r}"
+            f"{', '.join((*_AXES, *_COST))}; found {options.compare!r}"
         )
     words = []
     for name, _, value in pairs:
-        if name in _FLAGS and value != "true":
+        is_flag = name in _COST and _COST[name].form is Form.FLAG
+        if is_flag and value != "true":
             raise UsageError(f"--compare: expected {name}=true, found {value!r}; leave it out for false")
-        words.append(f"--{name}" if name in _FLAGS else f"--{name}={value}")
+        words.append(f"--{name}" if is_flag else f"--{name}={value}")
     parser: Parser = options.parser
     read = vars(parser.parse_args([*map(str, options.model), *words]))
-    changed = {name: read[name] for name in names if name in _OPTIONS}
+    changed = {name: read[name] for name in names if name in _COST}
     axes = {name: read[name] for name in names if name in _AXES}
     return replace(point, options={**point.options, **changed}, **axes)
 
@@ -322,9 +306,9 @@ def _write(file: Path, text: str) -> None:
 
 def _points(options: argparse.Namespace) -> list[Settings]:
     """Return the requested settings and their combinations with those of --sweep."""
-    changed = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
+    changed = read_compiler_fields(_COST.values(), options)
     base = Settings(
-        options.target, options.batch_size, options.precision, changed, _converter_options(options)
+        options.target, options.batch_size, options.precision, changed, _converter_arguments(options)
     )
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
@@ -339,12 +323,12 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     )
 
 
-def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
+def _converter_arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the further arguments of the Converter that are requested."""
-    found = read_pass_options(options)
-    if options.fused_attention:
+    found = read_converter_arguments(iter_profile_options(), options)
+    if _FUSED.read(options):
         passes = found.get("used_passes", [])
-        found["used_passes"] = passes if _FUSED in passes else [*passes, _FUSED]
+        found["used_passes"] = passes if _FUSED.name in passes else [*passes, _FUSED.name]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Argument types and options about a model that the commands share."""
+"""Argument types of the options about a model."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import argparse
 import ast
 from typing import Any
 
-from simipu import LoadError
+from simipu import LoadError, OperatorLibrary
 from simipu.target import find_target
-
-from popef._tools.arguments import Parser, split_names
-from poprt.options import PRECISIONS
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -89,59 +86,9 @@ def read_group(text: str) -> tuple[Any, ...]:
     return (dtype.strip(), list(shape), *number)
 
 
-def add_names(parser: Parser, option: str, help_text: str, metavar: str = "NAME") -> None:
-    """Add an option to `parser` that takes names, separated by commas."""
-    parser.add_argument(option, nargs="+", default=[], metavar=metavar, help=f"{help_text} (comma separated)")
-
-
-def add_precision(parser: Parser, default: str | None, default_text: str) -> None:
-    """Add the option for the type of weights and arithmetic to `parser`."""
-    parser.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        default=default,
-        help=f"type of weights and arithmetic (default: {default_text})",
-    )
-
-
-def add_pass_options(parser: Parser) -> None:
-    """Add to `parser` the converter's options that `profile` has too."""
-    add = parser.add_argument
-    add_names(parser, "--passes", "further passes, run in that order after the others", "PASS")
-    add_names(parser, "--skip_passes", "passes to leave out", "PASS")
-    add_names(parser, "--fp16_skip_op_types", "operators that stay fp32 in an fp16 model", "OP")
-    add("--enable_erf_gelu", action="store_true", help="put the chip's Gelu for the formula with Erf, too")
-    add("--disable_fast_norm", action="store_true", help="leave layer norms GroupNormalization")
-    add("--enable_insert_remap", action="store_true", help="lay tensors out anew, see --remap_mode")
-    add_names(parser, "--remap_mode", "before_ or after_ and an operator; default: after_matmul", "MODE")
-    serialise_help = "cut products into FACTOR pieces, computed one after the other"
-    form = "OP=FACTOR[/MODE[/KEEP]]"
-    add("--serialize_matmul", type=read_serialised, nargs="+", default=[], metavar=form, help=serialise_help)
-    add(
-        "--serialize_matmul_add",
-        type=read_named,
-        nargs="+",
-        default=[],
-        metavar="MATMUL/ADD=FACTOR",
-        help="the same of a product and the addition behind it",
-    )
-    add("--merge_matmul", metavar="A,B", help="join two products of one input")
-    add("--merge_matmul_add", metavar="M1,A1,M2,A2", help="the same with the additions behind them")
-
-
-def read_pass_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the set options of `add_pass_options` as arguments of Converter."""
-    asked = {
-        "used_passes": split_names(options.passes),
-        "skip_passes": split_names(options.skip_passes),
-        "fp16_skip_op_types": split_names(options.fp16_skip_op_types),
-        "enable_erf_gelu": options.enable_erf_gelu,
-        "disable_fast_norm": options.disable_fast_norm,
-        "enable_insert_remap": options.enable_insert_remap,
-        "remap_mode": split_names(options.remap_mode),
-        "serialize_matmul": dict(options.serialize_matmul),
-        "serialize_matmul_add": dict(options.serialize_matmul_add),
-        "merge_matmul": options.merge_matmul,
-        "merge_matmul_add": options.merge_matmul_add,
-    }
-    return {name: value for name, value in asked.items() if value}
+def read_library(text: str) -> OperatorLibrary:
+    """Return the library of DOMAIN=FILE[,CYCLES]. This is an argparse type."""
+    try:
+        return OperatorLibrary.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {error}") from error

@@ -22,8 +22,9 @@ from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line, run
 from popef._tools.staging import Staging
 from poprt.calibration import read_calibration_data
-from poprt.cli.arguments import read_pass_options
-from poprt.cli.parser import REFUSED, make_parser, make_tf2onnx_parser
+from poprt.cli.entry import read_compiler_fields, read_converter_arguments
+from poprt.cli.option_table import OPTIONS
+from poprt.cli.parser import make_parser, make_tf2onnx_parser
 from poprt.cli.running import time_runs
 from poprt.cli.supervision import supervised
 from poprt.cli.yaml_file import read_arguments, read_sharding
@@ -117,9 +118,9 @@ def _check_fused(options: argparse.Namespace) -> None:
 
 def _refuse(options: argparse.Namespace) -> None:
     """Raise UsageError, naming the option, for options that are not supported here."""
-    for name, reason in REFUSED.items():
-        if getattr(options, name):
-            raise UsageError(f"--{name} is refused: {reason}")
+    for each in OPTIONS.values():
+        if each.refused and getattr(options, each.attribute):
+            raise UsageError(f"{each.long_name} is refused: {each.refused}")
 
 
 def _source(options: argparse.Namespace) -> Frontend:
@@ -341,49 +342,13 @@ def _show(model: onnx.ModelProto) -> None:
 
 
 def _converter(options: argparse.Namespace) -> Converter:
-    return Converter(
-        input_shape=dict(options.input_shape),
-        convert_version=options.convert_version,
-        precision=options.precision,
-        checkpoints=split_names(options.checkpoints),
-        eightbitsio=options.eightbitsio,
-        fp16_skip_op_names=split_names(options.fp16_skip_op_names),
-        check=options.check,
-        pack_args=dict(options.pack_args) or None,
-        fp8_skip_op_names=split_names(options.fp8_skip_op_names),
-        fp8_params=options.fp8_params,
-        quantize=options.calibration_with_data,
-        merge_moe=options.merge_moe,
-        max_tensor_size=options.max_tensor_size,
-        infer_shape_ahead=options.infer_shape_ahead,
-        enable_avoid_overflow_patterns=options.enable_avoid_overflow_patterns,
-        disable_progress_bar=options.disable_compilation_progress_bar,
-        batch_size=options.batch_size,
-        batch_axis=options.batch_axis,
-        remove_outputs=split_names(options.remove_outputs),
-        fold_periodic_initializer=options.fold_periodic_initializer,
-        merge_if_with_same_cond=options.merge_if_with_same_cond,
-        apply_hcsr=options.apply_hcsr or None,
-        fix_inputs=dict(options.fix_input),
-        **read_pass_options(options),
-    )
+    return Converter(**read_converter_arguments(OPTIONS.values(), options))
 
 
 def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
     values: dict[str, Any] = {**_popart_options(options), **dict(options.compiler_options)}
-    named = {
-        "ipu_version": options.ipu_version,
-        "available_memory_proportion": options.available_memory_proportion,
-        "batches_per_step": options.batches_per_step,
-        "num_io_tiles": options.num_io_tiles,
-        "allow_out_of_memory": options.allow_out_of_memory or None,
-        "only_ipu_operators": options.only_ipu_operators or None,
-        "skip_dry_run": options.skip_dry_run or None,
-        "show_compilation_progress_bar": False if options.disable_compilation_progress_bar else None,
-    }
-    for name, value in named.items():
-        if value is not None:
-            values.setdefault(name, value)
+    for name, value in read_compiler_fields(OPTIONS.values(), options).items():
+        values.setdefault(name, value)
     try:
         return CompilerOptions.from_dict(values)
     except CompileError as error:

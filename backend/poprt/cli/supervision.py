@@ -14,32 +14,41 @@ from contextlib import contextmanager
 
 from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 
-from popef._tools.arguments import Parser, positive
+from popef._tools.arguments import positive
 from popef._tools.child import ChildProcess, fork_child
 from popef._tools.memory import usable_memory_bytes
+from poprt.cli.entry import Option
 
 Command = Callable[[argparse.Namespace], int]
 
-_LIMIT_SECONDS = 3_600
 _END_SECONDS = 5.0
 """Maximum time in seconds for a child to end after an interrupt."""
 _NEARLY = 0.5
 """Share of the memory limit: a process that fails after using more is assumed to have run out of
 memory."""
-
-
-def add_limits(parser: Parser) -> None:
-    """Give `parser` the arguments that `supervised` reads."""
-    time_help = "end the work when it takes longer (ours; default: %(default)s)"
-    parser.add_argument(
-        "--time_limit", type=positive, default=_LIMIT_SECONDS, metavar="SECONDS", help=time_help
-    )
-    memory_help = "memory that the work may take (ours; default: what the machine has)"
-    parser.add_argument("--memory_limit", type=positive, metavar="MIB", help=memory_help)
+LIMITS = (
+    Option(
+        "time_limit",
+        "end the work when it takes longer (ours; default: %(default)s)",
+        type=positive,
+        metavar="SECONDS",
+        default=3_600,
+        ours=True,
+    ),
+    Option(
+        "memory_limit",
+        "memory that the work may take (ours; default: what the machine has)",
+        type=positive,
+        metavar="MIB",
+        ours=True,
+    ),
+)
+"""Options of every command whose work runs `supervised`."""
 
 
 def supervised(command: Command) -> Command:
-    """Return `command` as a command that runs in a child process, within the limits of its options.
+    """Return `command` as a command that runs in a child process, within the limits of its options
+    `time_limit` and `memory_limit`.
 
     It runs in this process if its options do not set `own_process`. Raises CompileTimeoutError,
     CompileMemoryError, and CompileError for a child that crashed.

@@ -15,6 +15,7 @@ import yaml
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape
+from poprt.cli.option_table import OPTIONS
 from poprt.compile.model_fusion import MAX_MODELS
 
 _MAX_BYTES = 1 << 20
@@ -22,16 +23,6 @@ _MAX_BYTES = 1 << 20
 _MAX_WORDS = 10_000
 _Scalar = (str, int, float, bool)
 _FUSION = "model_fusion"
-_OF_ONE_MODEL = frozenset(
-    "input_model framework input_shape batch_size batch_axis fix_input convert_version infer_shape_ahead "
-    "max_tensor_size checkpoints remove_outputs check precision fp16_skip_op_types fp16_skip_op_names "
-    "enable_avoid_overflow_patterns fp8_params fp8_skip_op_names enable_compress_pattern "
-    "merge_if_with_same_cond fold_periodic_initializer enable_insert_remap remap_mode eightbitsio "
-    "serialize_matmul serialize_matmul_add merge_matmul merge_matmul_add merge_moe apply_hcsr pack_args "
-    "passes skip_passes enable_erf_gelu disable_fast_norm show_io_stat".split()
-)
-"""Options that each of the models to fuse may set separately; all others belong to the one
-executable."""
 
 
 def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str]]]:
@@ -51,18 +42,19 @@ def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str
 def _read_models(file: Path, models: Any) -> list[list[str]]:
     if not isinstance(models, list) or not 1 <= len(models) <= MAX_MODELS:
         raise UsageError(f"{file}: {_FUSION}: expected a list of 1 to {MAX_MODELS} models")
+    known = {each.long_name for each in OPTIONS.values() if each.belongs_to_a_model}
     found = []
     for number, model in enumerate(models):
         where = f"{file}: {_FUSION}: model {number}"
         if not isinstance(model, dict) or not isinstance(model.get("input_model"), str):
             raise UsageError(f"{where}: expected options by their names, input_model among them")
-        odd = next((key for key in model if key not in _OF_ONE_MODEL), None)
+        odd = next((key for key in model if f"--{key}" not in known), None)
         if odd is not None:
             raise UsageError(
                 f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for itself; give "
                 "what is of all models beside model_fusion"
             )
-        found.append(_list_words(file, model, {f"--{name}" for name in _OF_ONE_MODEL}))
+        found.append(_list_words(file, model, known))
     return found
 
 

@@ -6,7 +6,7 @@ The result is static, folded, and in the chip's types.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +17,14 @@ from onnxgraph.weights import inline, is_lent, lend_weights
 
 from poprt import pipeline
 from poprt.compile.model_fusion import MFConverter
-from poprt.options import ConverterOptions
+from poprt.options import ConverterOptions, Names
 from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.lowering.sharding import Sharder
-from poprt.passes.packing.packed_transformer import PackArgs
-from poprt.passes.precision.eight_bits import Fp8Params
 from poprt.quantizer.notes import Notes
 from poprt.terminal import show_progress
 
 __all__ = ["Converter", "MFConverter", "Sharder"]
 
-Names = Collection[str] | str | None
-"""Names as a text separated by commas, or as a collection."""
 OnStep = Callable[[str], None]
 """Callback that receives the name of each step before it runs."""
 
@@ -111,44 +107,9 @@ class Converter:
         fix_inputs: Mapping[str, Any] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
+        self.options = ConverterOptions.from_arguments(locals())
         self.logger = logger or logging.getLogger("poprt")
         self.disable_progress_bar = disable_progress_bar
-        self.options = ConverterOptions(
-            input_shape=dict(input_shape or {}),
-            convert_version=convert_version,
-            precision=precision or "fp32",
-            checkpoints=_names(checkpoints),
-            eightbitsio=eightbitsio,
-            fp16_skip_op_types=frozenset(_names(fp16_skip_op_types)),
-            fp16_skip_op_names=frozenset(_names(fp16_skip_op_names)),
-            skip_passes=frozenset(_names(skip_passes)),
-            used_passes=_names(used_passes),
-            check=check,
-            disable_fast_norm=disable_fast_norm,
-            pack_args=PackArgs.read(pack_args) if pack_args else None,
-            fp8_params=Fp8Params() if not fp8_params else Fp8Params.parse(fp8_params),
-            fp8_skip_op_names=frozenset(_names(fp8_skip_op_names)),
-            quantize=quantize,
-            enable_insert_remap=enable_insert_remap,
-            remap_mode=_names(remap_mode),
-            enable_erf_gelu=enable_erf_gelu,
-            serialize_matmul=serialize_matmul,
-            serialize_matmul_add=serialize_matmul_add,
-            merge_matmul=merge_matmul,
-            merge_matmul_add=merge_matmul_add,
-            merge_moe=merge_moe,
-            max_tensor_size=max_tensor_size,
-            infer_shape_ahead=infer_shape_ahead,
-            enable_avoid_overflow_patterns=enable_avoid_overflow_patterns,
-            batch_size=batch_size,
-            batch_axis=batch_axis,
-            remove_outputs=frozenset(_names(remove_outputs)),
-            fold_periodic_initializer=fold_periodic_initializer,
-            enable_compress_pattern=enable_compress_pattern,
-            merge_if_with_same_cond=merge_if_with_same_cond,
-            apply_hcsr=_groups(apply_hcsr),
-            fix_inputs=dict(fix_inputs or {}),
-        )
 
     def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
         """Convert a model.
@@ -254,23 +215,3 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
-
-
-def _groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Sequence[Sequence[Any]]:
-    """Return groups of inputs as a list.
-
-    A dict has the groups by name, or as the pass's `merged_inputs`.
-    """
-    if isinstance(groups, Mapping):
-        listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
-        return listed
-    return groups or ()
-
-
-def _names(names: Names) -> list[str]:
-    """Return the user's names, without blanks around them.
-
-    They are a text separated by commas, or a collection.
-    """
-    listed = names.split(",") if isinstance(names, str) else names or ()
-    return [stripped for name in listed if (stripped := name.strip())]

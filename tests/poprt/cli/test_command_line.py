@@ -7,7 +7,8 @@ import onnx
 import pytest
 from poprt import cli
 from poprt.cli.arguments import read_group, read_serialised
-from poprt.cli.parser import REFUSED, make_parser
+from poprt.cli.option_table import OPTIONS
+from poprt.cli.parser import make_parser
 from poprt.passes import base_pass
 from sample_models import linear_model
 
@@ -26,6 +27,7 @@ REAL = """--help --version --input_model --framework --input_shape --batch_size 
 --available_memory_proportion --compiler_options --popart_options --optimize_internal_exchange_code
 --manual_sharding_config --only_manual_sharding --config_yaml --perf_tuner --print_completion --logging_level
 --disable_compilation_progress_bar""".split()
+REFUSED = {name: each.refused for name, each in OPTIONS.items() if each.refused}
 OURS = """--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run
 --custom_ort_library
 --triton_model_dir --new_version --overwrite_config --queue_timeout_ms --show_profile --time_limit

@@ -1,0 +1,110 @@
+"""Tests of the table of options: what follows from an entry, and which facts must agree."""
+
+import dataclasses
+import inspect
+
+import make_options
+import onnx
+import pytest
+import shtab
+from poplar_triton import recipes
+from poprt import CompilerOptions, Converter, cli
+from poprt.cli import command
+from poprt.cli.entry import Form, Option, read_converter_arguments
+from poprt.cli.option_table import OPTIONS
+from poprt.cli.parser import make_parser
+from poprt.cli.yaml_file import read_arguments
+from poprt.options import ConverterOptions
+from sample_models import linear_model
+
+ENTRY = Option(
+    "keep_nodes", "nodes to keep as they are", Form.NAMES, metavar="NODE", converter=True, ours=True
+)
+
+
+@pytest.fixture
+def added(monkeypatch, tmp_path):
+    """Add an option in one place, and record what Converter gets instead of converting."""
+    monkeypatch.setitem(OPTIONS, ENTRY.name, ENTRY)
+    monkeypatch.chdir(tmp_path)
+    onnx.save(linear_model(), tmp_path / "model.onnx")
+    calls = []
+
+    def convert(**arguments):
+        calls.append(arguments.pop(ENTRY.name, None))
+        return Converter(**arguments)
+
+    monkeypatch.setattr(command, "Converter", convert)
+    return calls
+
+
+def test_an_entry_makes_parser_help_completion_and_document(added):
+    parser = make_parser()
+    assert parser.parse_args(["--keep_nodes", "a,b", "c"]).keep_nodes == ["a,b", "c"]
+    assert parser.parse_args([]).keep_nodes == []
+    assert "--keep_nodes NODE [NODE ...]" in parser.format_help()
+    assert "nodes to keep as they are (comma separated)" in parser.format_help()
+    assert "--keep_nodes" in shtab.complete(parser, shell="bash")
+    row = "| `--keep_nodes` | `NODE ...` |  | ours | nodes to keep as they are (comma separated) |"
+    assert row in make_options.make_text().splitlines()
+
+
+@pytest.mark.parametrize("text", ["keep_nodes: [a, b]", "keep_nodes: 'a,b'"])
+def test_an_entry_is_a_key_of_yaml_and_an_argument_of_the_converter(text, added, tmp_path):
+    (tmp_path / "o.yaml").write_text(f"input_model: model.onnx\nbatch_size: 2\n{text}\n")
+    assert cli.main(["--config_yaml", "o.yaml"]) == 0
+    assert cli.main(["-i", "model.onnx", "--batch_size", "2", "--keep_nodes", "a,", "b"]) == 0
+    assert cli.main(["-i", "model.onnx", "--batch_size", "2"]) == 0
+    assert added == [["a", "b"], ["a", "b"], None]
+
+
+def test_an_option_of_the_converter_is_one_of_each_model_to_fuse(added, tmp_path):
+    (tmp_path / "o.yaml").write_text("model_fusion: [{input_model: m, keep_nodes: [a]}]")
+    assert read_arguments(tmp_path / "o.yaml", make_parser())[1] == [
+        ["--input_model", "m", "--keep_nodes", "a"]
+    ]
+
+
+def test_a_refused_entry_is_an_error_that_says_why(monkeypatch, capsys):
+    refused = Option("melt", form=Form.FLAG, refused="chips stay solid")
+    monkeypatch.setitem(OPTIONS, "melt", refused)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["-i", "model.onnx", "--melt"])
+    assert ended.value.code == 2
+    assert "--melt is refused: chips stay solid" in capsys.readouterr().err
+
+
+def test_entries_name_arguments_and_fields_that_exist():
+    arguments = inspect.signature(Converter.__init__).parameters
+    fields = {each.name for each in dataclasses.fields(CompilerOptions)}
+    for name, entry in OPTIONS.items():
+        assert entry.name == name
+        assert not entry.argument or entry.argument in arguments, name
+        assert not entry.compiler or name in fields, name
+        assert not entry.turns_off or entry.turns_off in fields, name
+        assert not entry.in_profile or entry.converter, name
+
+
+def test_every_argument_of_the_converter_is_an_option_and_a_field():
+    arguments = inspect.signature(Converter.__init__).parameters.keys() - {"self", "logger"}
+    assert arguments == {each.argument for each in OPTIONS.values()} - {""}
+    fields = {each.name for each in dataclasses.fields(ConverterOptions)}
+    assert fields == arguments - {"disable_progress_bar"} | {"origin_model"}
+
+
+def test_defaults_of_command_converter_and_options_agree():
+    """One differs, as in the real tool: the command's scales of 8 bits."""
+    given = read_converter_arguments(OPTIONS.values(), make_parser().parse_args([]))
+    assert given.pop("fp8_params") == "F143,F143,-1,-1"
+    of_command, of_script = Converter(**given).options, Converter().options
+    for field in dataclasses.fields(ConverterOptions):
+        found = getattr(of_script, field.name)
+        assert getattr(of_command, field.name) == found
+        declared = getattr(ConverterOptions(), field.name)
+        assert type(found)(declared) == found if isinstance(declared, tuple) else declared == found
+
+
+def test_recipes_set_nothing_that_reads_or_writes_a_file():
+    risky = {name for name, each in OPTIONS.items() if each.form in (Form.PATH, Form.FOLDER)}
+    risky |= {name for name, each in OPTIONS.items() if "FILE" in (each.metavar or "")} | {"output_model"}
+    assert not {f"--{name}" for name in risky} & set(recipes.POPRT_OPTIONS)
