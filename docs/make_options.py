@@ -23,10 +23,11 @@ FILE = Path(__file__).with_name("poprt-options.md")
 HEAD = """\
 # Options of poprt
 
-Written by `make docs` from the parser (`backend/poprt/cli/parser.py`) and the options
-(`backend/poprt/options.py`); do not edit. Names and meanings are PopRT 1.5.0's; *ours* are those that it
-lacks. One default differs: `--convert_version` and `convert_version` keep the model's own opset, where
-PopRT's is 11. What is refused is an error that names the option.
+Written by `make docs` from the table of the command's options (`backend/poprt/cli/option_table.py`) and
+the fields of ConverterOptions and CompilerOptions (`backend/poprt/options.py`); do not edit. Names and
+meanings are PopRT 1.5.0's; *ours* are those that it lacks. One default differs: `--convert_version` and
+`convert_version` keep the model's own opset, where PopRT's is 11. What is refused is an error that names
+the option.
 """
 
 

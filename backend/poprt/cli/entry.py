@@ -113,7 +113,12 @@ class Option:
     def _help(self) -> str:
         if self.refused:
             return "refused"
-        return f"{self.help} (comma separated)" if self.form is Form.NAMES else self.help
+        notes = "; ".join(
+            note
+            for note, holds in (("comma separated", self.form is Form.NAMES), ("ours", self.ours))
+            if holds
+        )
+        return f"{self.help} ({notes})" if notes else self.help
 
     def read(self, options: argparse.Namespace) -> Any:
         """Return the value in parsed options, or None if it is empty: a flag or a list that is not

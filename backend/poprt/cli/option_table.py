@@ -56,12 +56,21 @@ _MODEL = (
         converter=True,
         in_recipe=True,
     ),
-    Option("batch_size", "batch size of all inputs", type=positive, converter=True, in_recipe=True),
-    Option("batch_axis", "axis that holds the batch (default: 0)", type=int, converter=True, in_recipe=True),
+    Option(
+        "batch_size", "batch size of all inputs", type=positive, metavar="N", converter=True, in_recipe=True
+    ),
+    Option(
+        "batch_axis",
+        "axis that holds the batch (default: 0)",
+        type=int,
+        metavar="N",
+        converter=True,
+        in_recipe=True,
+    ),
     Option(
         "fix_input",
         "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they "
-        "choose is compiled (ours)",
+        "choose is compiled",
         Form.PAIRS,
         type=read_named,
         metavar="NAME=VALUE",
@@ -113,7 +122,7 @@ _PRECISION = (
     ),
     Option(
         "fp16_skip_op_names",
-        "nodes that stay fp32 in an fp16 model; ours",
+        "nodes that stay fp32 in an fp16 model",
         Form.NAMES,
         metavar="NODE",
         converter=True,
@@ -298,7 +307,7 @@ _PASSES = (
     Option(
         "custom_ort_library",
         "custom-operator libraries of ONNX Runtime with the domain of their operators, and the cycles "
-        "that these take of a tile for each element of a result (ours)",
+        "that these take of a tile for each element of a result",
         Form.VALUES,
         type=read_library,
         metavar="DOMAIN=FILE[,CYCLES]",
@@ -328,6 +337,7 @@ _CHIP = (
         "available_memory_proportion",
         "share of tile memory for products (default: 0.6)",
         type=proportion,
+        metavar="F",
         compiler=True,
         in_recipe=True,
     ),
@@ -335,13 +345,21 @@ _CHIP = (
         "batches_per_step",
         "batches run per return to the host (default: 1)",
         type=positive,
+        metavar="N",
         compiler=True,
         in_recipe=True,
     ),
-    Option("num_io_tiles", "tiles that only do I/O (default: 0)", type=count, compiler=True, in_recipe=True),
+    Option(
+        "num_io_tiles",
+        "tiles that only do I/O, so that it overlaps (default: 0)",
+        type=count,
+        metavar="N",
+        compiler=True,
+        in_recipe=True,
+    ),
     Option(
         "allow_out_of_memory",
-        "compile what, as modelled, does not fit into the chip's memory (ours)",
+        "compile what, as modelled, does not fit into the chip's memory",
         Form.FLAG,
         compiler=True,
         in_recipe=True,
@@ -349,7 +367,7 @@ _CHIP = (
     ),
     Option(
         "only_ipu_operators",
-        "refuse operators that the IPU's own compiler lacks, instead of a warning (ours)",
+        "refuse operators that the IPU's own compiler lacks, instead of a warning",
         Form.FLAG,
         compiler=True,
         in_recipe=True,
@@ -357,7 +375,7 @@ _CHIP = (
     ),
     Option(
         "skip_dry_run",
-        "compile without loading and running the result once (ours)",
+        "compile without loading and running the result once",
         Form.FLAG,
         compiler=True,
         ours=True,
@@ -396,28 +414,27 @@ _OUTPUT = (
     Option(
         "triton_model_dir",
         "write a whole Triton model folder; its config.pbtxt and name_map.json are kept, and must fit the "
-        "executable (ours)",
+        "executable",
         Form.FOLDER,
         metavar="DIR",
         ours=True,
     ),
     Option(
         "new_version",
-        "put the model into that folder as a new version, of the next number, beside those that are served "
-        "(ours)",
+        "put the model into that folder as a new version, of the next number, beside those that are served",
         Form.FLAG,
         ours=True,
     ),
     Option(
         "overwrite_config",
-        "write config.pbtxt and name_map.json of that folder anew (ours)",
+        "write config.pbtxt and name_map.json of that folder anew",
         Form.FLAG,
         ours=True,
     ),
     Option(
         "queue_timeout_ms",
         "how long a request may wait in Triton's queue before it is rejected, in ms, written into "
-        "config.pbtxt; a request's own timeout counts where it is shorter (ours; default: no bound)",
+        "config.pbtxt; a request's own timeout counts where it is shorter (default: no bound)",
         type=positive,
         metavar="N",
         ours=True,
@@ -440,7 +457,7 @@ _REPORTS = (
     ),
     Option(
         "show_profile",
-        "print what a batch would take on the chip, and where (modelled; ours)",
+        "print what a batch would take on the chip, and where (modelled)",
         Form.FLAG,
         ours=True,
     ),

@@ -29,7 +29,7 @@ memory."""
 LIMITS = (
     Option(
         "time_limit",
-        "end the work when it takes longer (ours; default: %(default)s)",
+        "end the work when it takes longer (default: %(default)s)",
         type=positive,
         metavar="SECONDS",
         default=3_600,
@@ -37,7 +37,7 @@ LIMITS = (
     ),
     Option(
         "memory_limit",
-        "memory that the work may take (ours; default: what the machine has)",
+        "memory that the work may take (default: what the machine has)",
         type=positive,
         metavar="MIB",
         ours=True,
