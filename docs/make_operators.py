@@ -99,11 +99,7 @@ def _chip_cells(name: str, operator: Operator) -> tuple[str, ...]:
 def _cells(schema: onnx.defs.OpSchema) -> tuple[str, str, str, str, str]:
     name, operator = schema.name, OPERATORS[schema.name]
     here = _describe_here(schema, operator)
-    ipu = (
-        "yes"
-        if name in ipu_operators.REGISTERED
-        else ipu_operators.REWRITTEN.get(name, ipu_operators.PARTLY.get(name, "no"))
-    )
+    ipu = operator.sdk or ipu_operators.PARTLY.get(name, "no")
     if operator.refusal:
         return here, "", "", "", ipu
     if operator.taken_apart:

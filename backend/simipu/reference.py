@@ -24,6 +24,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from popef._tools.arrays import Array
 from simipu.computed import ORT_ERRORS, Lowered, inline_weights
 from simipu.errors import LoadError, RunError
+from simipu.operators import operator_of
 
 IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "BatchNormalization": frozenset(("spatial",)),
@@ -43,9 +44,6 @@ WRONG_OPERATORS = frozenset(
 )
 """Operators that the reference computes differently from the standard, for some attributes, opsets
 or shapes. Comparing random graphs with ONNX Runtime has shown it."""
-_KERNELS_UP_TO = {"GlobalLpPool": 21, "MaxRoiPool": 21, "RoiAlign": 21}
-"""Operators for which ONNX Runtime has no kernel in newer opsets, where they only take more
-types."""
 _TYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SPELLED = _TYPES - {"float32", "float64"} | {"float", "double"}
 """Types that numpy has, as numpy and as ONNX Runtime call them."""
@@ -149,7 +147,7 @@ class _Operator(OpRun):
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "operator", inputs, outputs)
-        opset = min(self._opset, _KERNELS_UP_TO.get(node.op_type, self._opset))
+        opset = min(self._opset, operator_of(node).last_opset or self._opset)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -14,13 +14,14 @@ from importlib import resources
 from typing import Any
 
 from simipu.cost import Estimate
+from simipu.operators import Family, find_operator
 
 FILE = "errors.json"
 _MIN_FIGURES, _MIN_FAMILIES = 5, 2
 """Minimum numbers of figures and families of a group. Fewer figures, or those of one network, say
 nothing of the next."""
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "DeformConv", "ConvInteger", "QLinearConv"})
-_RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
+_KINDS = {"vision": Family.CONVOLUTION, "recurrent": Family.RECURRENT}
+"""Kinds of networks that do most of their arithmetic in one family of operators."""
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 _HALF = 0.5
 
@@ -72,8 +73,9 @@ def kind_of(estimate: Estimate) -> str:
         attends = attends or operator.op_type in _ATTENTION or (softmax and operator.op_type == "MatMul")
         macs[operator.op_type] = macs.get(operator.op_type, 0) + operator.work.macs
     total = sum(macs.values())
-    for kind, op_types in (("vision", _CONVOLUTIONS), ("recurrent", _RECURRENT)):
-        if total and sum(macs.get(op_type, 0) for op_type in op_types) >= _HALF * total:
+    for kind, family in _KINDS.items():
+        in_family = sum(macs[op_type] for op_type in macs if find_operator(op_type).family is family)
+        if total and in_family >= _HALF * total:
             return kind
     return "transformer" if attends else "other"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx
 from onnxgraph import attribute, graph_values, infer_shapes, iter_bodies
 from simipu import CompileError
-from simipu.operators import find_operator
+from simipu.operators import CHIP_DOMAIN, OPERATORS, Family, find_operator
 from simipu.operators.formulas import moving
 
 Shapes = Sequence[Sequence[int]]
@@ -22,17 +22,7 @@ _SOFTMAX_FLOPS = 5
 _NORM_FLOPS = 8
 """FLOPs of a norm for each element: mean, difference, square, mean, quotient, scale and bias, as in
 the formula of layer norm."""
-_COUNTED = frozenset(
-    "Conv ConvInteger ConvTranspose DeformConv Einsum GRU LSTM MatMul MatMulInteger QLinearConv "
-    "QLinearMatMul RNN".split()
-)
-"""Operators that are products; the table of operators counts their multiply-adds."""
-_POOLS = frozenset("AveragePool LpPool MaxPool".split())
-_REDUCTIONS = frozenset("CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool".split())
-_NORMS = frozenset(
-    "BatchNormalization FastNorm GroupNormalization InstanceNormalization LRN LayerNormalization NormCE "
-    "RMSNormalization".split()
-)
+_PRODUCTS = (Family.PRODUCT, Family.CONVOLUTION, Family.RECURRENT)
 
 
 class Profiler:
@@ -48,16 +38,17 @@ class Profiler:
         """
         if op_type == "Gemm":
             return _count_gemm
-        if op_type in _COUNTED:
+        operator = OPERATORS.get(op_type) or find_operator(op_type, CHIP_DOMAIN)
+        if operator.family in _PRODUCTS:
             return lambda node, taken, made: (
-                _FLOPS_PER_MAC * find_operator(op_type).count(node, _tuples(taken), _tuples(made))
+                _FLOPS_PER_MAC * operator.count(node, _tuples(taken), _tuples(made))
             )
-        if op_type in _POOLS:
-            return lambda node, taken, made: find_operator(op_type).count(node, _tuples(taken), _tuples(made))
-        if op_type in _REDUCTIONS or op_type.startswith("Reduce"):
+        if operator.family is Family.POOL:
+            return lambda node, taken, made: operator.count(node, _tuples(taken), _tuples(made))
+        if operator.family is Family.REDUCTION:
             return lambda _node, taken, _made: _size(taken[0]) if taken else 0
-        if op_type.endswith("Softmax") or op_type in _NORMS:
-            each = _NORM_FLOPS if op_type in _NORMS else _SOFTMAX_FLOPS
+        if operator.family in (Family.SOFTMAX, Family.NORM):
+            each = _NORM_FLOPS if operator.family is Family.NORM else _SOFTMAX_FLOPS
             return lambda _node, _taken, made: each * _size(made[0]) if made else 0
         if _moves(op_type):
             return lambda _node, _taken, _made: 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx
 from onnxgraph import find_inputs, find_makers_anywhere, iter_bodies, used_names
+from simipu.operators import names_where
 
-OF_SHAPES = frozenset({"Shape", "Size"})
+OF_SHAPES = names_where(lambda entry: entry.reads_shape)
 """Operators that read only shapes, not values; all shapes are known."""
 
 

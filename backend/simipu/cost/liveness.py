@@ -16,22 +16,6 @@ from onnxgraph import Value, find_inputs, iter_reads
 from simipu.cost.placed import place_inputs
 from simipu.operators import operator_of
 
-_VIEWS = frozenset("Transpose Split Slice Concat Expand Identity".split())
-"""Views besides those in the table of operators. The parts of a Concat stay where they are."""
-_LEFT, _EITHER = (0,), (0, 1)
-_IN_PLACE: Mapping[str, Sequence[int]] = {
-    **dict.fromkeys(
-        "Asin Atan Ceil Clip Elu Exp Floor Gelu HardSigmoid LeakyRelu LogSoftmax Relu Round Selu Shrink "
-        "Sigmoid Sign Sinh Softmax Softplus Softsign Swish Tanh ThresholdedRelu Pow".split(),
-        _LEFT,
-    ),
-    **dict.fromkeys(("Add", "Mul"), _EITHER),
-    "Where": (1, 2),
-}
-"""Operands that may be overwritten: the in-place variants of PopART (willow/src/popx/op), and Tanh,
-which popnn computes in place. Subtractions, divisions, comparisons, casts and products have
-none."""
-
 
 class Liveness:
     """Lifetimes of tensors, each from the node that makes it to the last node that needs it, on the
@@ -132,7 +116,7 @@ class Liveness:
         needed later, or None."""
         # An operand that is a view stands for the tensor that it shows: that one is overwritten.
         size = self._bytes(node.output[0])
-        for index in _IN_PLACE.get(node.op_type, ()):
+        for index in operator_of(node).in_place:
             if index < len(node.input):
                 name = self._holders.get(node.input[index], node.input[index])
                 dies = name in self._live and self._ends[name] <= i and self._places[name] == self._ipus[i]
@@ -158,4 +142,4 @@ class Liveness:
 
 
 def _is_view(node: onnx.NodeProto) -> bool:
-    return operator_of(node).is_view or node.op_type in _VIEWS
+    return operator_of(node).is_view

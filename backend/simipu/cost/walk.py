@@ -28,9 +28,6 @@ from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.work import VIEW, Context, Work
 from simipu.target import Target
 
-_READ_FOR_THEIR_SCALARS = ("Pow", "CumSum", "CumProd")
-"""Operators whose formulas depend on the value of a constant: an exponent, an axis."""
-
 
 @dataclass(frozen=True, slots=True)
 class OperatorCost:
@@ -203,7 +200,7 @@ class Walk:
             self.calibration,
             self.options.partials_type == "half",
             frozenset(self._constants.intersection(node.input)),
-            self._scalars(node) if node.op_type in _READ_FOR_THEIR_SCALARS else {},
+            self._scalars(node) if operator_of(node).reads_scalars else {},
             [self._layouts.get(name) for name in node.input],
         )
 

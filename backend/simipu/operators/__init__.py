@@ -9,7 +9,7 @@ other.
 
 from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Operator, Rounding
+from simipu.operators.entry import Family, Operator, Rounding
 from simipu.operators.table import IPU_COPY, OPERATORS, find_operator, names_where, operator_of
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "CHIP_OPERATORS",
     "IPU_COPY",
     "OPERATORS",
+    "Family",
     "Operator",
     "Rounding",
     "find_operator",

@@ -21,7 +21,7 @@ from simipu.operators.attributes import read_size, refuse
 from simipu.operators.cache import CACHE
 from simipu.operators.codes import CODES
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Body, Operator, Rounding, Shapes, Surroundings
+from simipu.operators.entry import Body, Family, Operator, Rounding, Shapes, Surroundings
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
 from simipu.operators.formulas.elementwise import Elementwise
@@ -198,6 +198,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         "GroupNormalization": Operator(
             rows=rows.grouped("num_groups"),
+            family=Family.NORM,
             apart=(1, 2),
             cost=reducing.norm,
             body=_group_norm,
@@ -206,10 +207,15 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         ),
         # Accepting any rank saves only views; what else makes them fast is not public.
         "FastNorm": Operator(
-            rows=rows.inner_axes, cost=reducing.fast_norm, body=_fast_norm, meaning=_OF_FAST_NORM
+            rows=rows.inner_axes,
+            family=Family.NORM,
+            cost=reducing.fast_norm,
+            body=_fast_norm,
+            meaning=_OF_FAST_NORM,
         ),
         "NormCE": Operator(
             rows=rows.inner_axes,
+            family=Family.NORM,
             cost=reducing.fast_norm,
             body=_fast_norm,
             fault=_find_norm_fault,
@@ -220,6 +226,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "SoftmaxV3": Operator(**_SOFTMAX),
         **_like(
             "Gelu",
+            in_place=(0,),
             cost=_GELU,
             body=_gelu,
             meaning="the tanh form, as PopART computes it; with `approximate` none, which is ours, the exact "
@@ -248,7 +255,13 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             rounding=Rounding.EXACT,
             meaning="1 where there is something, else 0, in the type of its input",
         ),
-        **_like("LeakyRelu", cost=_COMPARED, body=_standard("LeakyRelu"), meaning="LeakyRelu"),
+        **_like(
+            "LeakyRelu",
+            in_place=(0,),
+            cost=_COMPARED,
+            body=_standard("LeakyRelu"),
+            meaning="LeakyRelu",
+        ),
         **_like(
             "PrintTileMapping",
             cost=None,

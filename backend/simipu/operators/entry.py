@@ -68,6 +68,22 @@ class Rounding(Enum):
     have 8 bits."""
 
 
+class Family(Enum):
+    """What an operator does, for those that count its arithmetic."""
+
+    PRODUCT = auto()
+    CONVOLUTION = auto()
+    RECURRENT = auto()
+    POOL = auto()
+    """Each result is computed of a window."""
+    REDUCTION = auto()
+    """Each element of the input is read once, for a sum, an extreme or a product."""
+    SOFTMAX = auto()
+    NORM = auto()
+    """Each element is centred or scaled by its neighbours, then scaled by a weight."""
+    OTHER = auto()
+
+
 class Indexing(Enum):
     """How the values of an operator's second input select elements of its first one."""
 
@@ -88,6 +104,7 @@ class Operator:
     cost: Formula | None = guess
     """Formula of its cost on the chip. None: no cost, because it is a view, or known at compile
     time."""
+    family: Family = Family.OTHER
     rounding: Rounding = Rounding.ROUNDED
     count: Count = count_elements
     """Count of its work on the machine that computes it."""
@@ -95,6 +112,22 @@ class Operator:
     """Inputs on whose values, not only shapes, the shape of its result depends."""
     sizes: int | None = None
     """Input whose values are the sizes of its result."""
+    in_place: Sequence[int] = ()
+    """Operands that the real SDK may overwrite with the result."""
+    commutes: bool = False
+    """True if its two operands may be exchanged, for those that are exchanged with constants."""
+    neutral: int | None = None
+    """Value of its second operand that leaves the first unchanged."""
+    floats_only: bool = False
+    """True if the standard has integers for it, but the chip's libraries have floats only."""
+    reads_scalars: bool = False
+    """True if its cost depends on the value of a constant: an exponent, an axis."""
+    reads_shape: bool = False
+    """True if it reads only the shape of its input, not its values."""
+    tensors_only: bool = True
+    """True if its inputs and results are tensors, not sequences of them or optional ones."""
+    sdk: str = ""
+    """How the compiler of the real SDK has it: "yes" for an implementation, or in words; "": not."""
     apart: Sequence[int] = ()
     """Inputs that are not combined with rows, or with all rows alike, whatever their shape:
     weights, tables, axes. Those of `shaped_by` belong to them, too."""

@@ -19,6 +19,7 @@ from simipu.operators import counts, guards
 from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Indexing, Operator, Rounding, Surroundings
+from simipu.operators.facts import add_facts
 from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
@@ -373,17 +374,19 @@ _REFUSED: Mapping[str, Operator] = {
 }
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {
-        **_ELEMENTWISE,
-        **_PRODUCTS,
-        **_REDUCING,
-        **_MOVING,
-        **_MAKING,
-        **_GUESSED,
-        **_BODIES,
-        **_TAKEN_APART,
-        **_REFUSED,
-    }
+    add_facts(
+        {
+            **_ELEMENTWISE,
+            **_PRODUCTS,
+            **_REDUCING,
+            **_MOVING,
+            **_MAKING,
+            **_GUESSED,
+            **_BODIES,
+            **_TAKEN_APART,
+            **_REFUSED,
+        }
+    )
 )
 """Entries of the standard's operators, by name."""
 _UNKNOWN = Operator()

@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import onnx
 from onnx import TensorProto
@@ -27,7 +27,7 @@ from simipu.errors import CompileMemoryError
 from simipu.libraries import is_library_domain
 from simipu.numerics.lowering import OLDEST_OPSET
 from simipu.numerics.quarter import QUARTERS
-from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where, operator_of
+from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, operator_of
 
 from poprt.passes.admission.forms import Forms
 from poprt.passes.admission.ipu_operators import describe_missing, find_refused_attributes
@@ -47,14 +47,6 @@ _TYPES = frozenset(
 )
 """Element types that the IPU has. INT64 stays inside graphs only, for shapes and indices. Inputs
 and outputs become INT32, because the chip has no 64-bit integers."""
-
-SHAPED_BY: Mapping[str, Sequence[int]] = {
-    name: entry.shaped_by for name, entry in OPERATORS.items() if entry.shaped_by
-}
-"""Inputs on whose values, not only shapes, the shape of an operator's result depends."""
-SELECTING = names_where(lambda entry: entry.counts_data)
-"""Operators for which the size of the result depends on the data, not on a setting of the model's
-user."""
 
 
 _MAX_TOLD = 10
@@ -281,7 +273,7 @@ def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
     """Return the computed tensors on whose values the shape of a node's result depends."""
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {name for each in graph.node if each.op_type == "Constant" for name in each.output}
-    places = [place for place in SHAPED_BY.get(node.op_type, ()) if place < len(node.input)]
+    places = [place for place in operator_of(node).shaped_by if place < len(node.input)]
     return [node.input[place] for place in places if node.input[place] and node.input[place] not in constants]
 
 
@@ -314,7 +306,7 @@ def _border_names(graph: onnx.GraphProto) -> set[str]:
 
 def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
     inputs = _find_causing_inputs(graph, node)
-    if node.op_type in SELECTING:
+    if operator_of(node).counts_data:
         return ". Export the model with a result of fixed size, as a mask or the first k"
     return (
         f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed shape there"

@@ -1,14 +1,12 @@
-"""ONNX operators that the IPU's own compiler supports: facts about PopART and PopRT, by name.
+"""Attributes that the IPU's own compiler refuses, and operators that it lacks. The table of operators
+says which ones it has.
 
 What compiles here is another question (whatever ONNX Runtime computes); `docs/operators.md` shows
-both side by side. These are names only. An operator that PopART has in its opsets 6 to 11 counts as
-supported in newer opsets. Newer opsets mostly change where axes and limits are given, which PopRT's
-conversion to opset 11 corrects.
+both side by side. An operator that PopART has in its opsets 6 to 11 counts as supported in newer
+opsets. Newer opsets mostly change where axes and limits are given, which PopRT's conversion to
+opset 11 corrects.
 
-Sources: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023):
-the OpCreators of willow/src/op/*.cpp for `Onnx::Operators`, and the rewriting of ONNX graphs in
-willow/src/onnxpasses. [R] PopRT 1.5.0's list of passes
-(graphcore.github.io/PopRT/1.5.0-en/python_api.html, gh-pages at d43620a5).
+Source: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023).
 """
 
 from __future__ import annotations
@@ -20,45 +18,7 @@ from typing import Any
 import onnx
 from onnxgraph import iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
-
-REGISTERED = frozenset(
-    "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant "
-    "ConstantOfShape Conv ConvTranspose Cos Cosh CumSum Div Dropout Elu Equal Erf Exp Expand Flatten Floor "
-    "GRU Gather GlobalAveragePool GlobalMaxPool Greater HardSigmoid Identity If InstanceNormalization "
-    "IsInf IsNaN LRN LSTM LeakyRelu Less Log LogSoftmax Loop MatMul Max MaxPool Mean Min Mul Neg Not "
-    "OneHot Or PRelu Pad Pow RNN RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal "
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-    "ReduceSumSquare Relu Reshape Resize RoiAlign Round Scan Scatter ScatterElements Selu Shape Shrink "
-    "Sigmoid Sign Sin Sinh Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu "
-    "Tile TopK Transpose Unsqueeze "
-    "Upsample Where".split()
-)
-"""[P] Operators with their own implementation."""
-
-REWRITTEN: Mapping[str, str] = {
-    **dict.fromkeys(
-        "Acos Acosh Asinh Atanh DepthToSpace Gemm Mod SpaceToDepth Tan".split(), "PopART makes it of others"
-    ),
-    "CastLike": "PopRT's replace_castlike",
-    "Einsum": "PopRT's replace_einsum_with_matmul, as far as it is a product",
-    "GatherElements": "PopRT's indices_workaround prepares its indices",
-    "GreaterOrEqual": "PopRT's replace_greater_or_equal",
-    "HardSwish": "PopRT's replace_hardswish",
-    "LessOrEqual": "PopRT's replace_less_or_equal",
-    **{name: f"PopART's own {name}" for name in "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Swish".split()},
-    "Gelu": "PopART's own Gelu; PopRT finds it in the formula that older opsets spell out "
-    "(gelu_pattern, erf_gelu_pattern)",
-    "GroupNormalization": "PopART's own GroupNormalization",
-    "LayerNormalization": "PopART's own GroupNormalization; PopRT finds it in the formula that older "
-    "opsets spell out "
-    "(layer_norm_pattern)",
-}
-"""Explanation of how each operator that is not registered is supported.
-
-PopART's own operators are those of the domain ai.graphcore [P]: the chip has the arithmetic.
-Whether PopRT translates the standard operator, or only the formula of older opsets [R], is not
-public.
-"""
+from simipu.operators import find_operator
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",
@@ -116,7 +76,7 @@ def find_refused_attributes(node: onnx.NodeProto) -> list[str]:
 
 def is_implemented(op_type: str) -> bool:
     """Return whether the IPU's compiler supports that standard operator, directly or rewritten."""
-    return op_type in REGISTERED or op_type in REWRITTEN
+    return bool(find_operator(op_type).sdk)
 
 
 def describe_missing(graph: onnx.GraphProto) -> str:

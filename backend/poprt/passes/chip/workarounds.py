@@ -9,18 +9,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute
+from simipu.operators import names_where
 
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.node_rules import WHOLE, NodeRule, View
 
-_FLOAT_ONLY = frozenset(
-    (
-        "Einsum Gemm MatMul PRelu Pow ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean "
-        "ReduceSumSquare Relu Resize"
-    ).split()
-)
-"""Operators of the standard that support integers, but only floats in poplibs: products (poplin),
-powers, means, norms and resampling."""
 _SETTINGS = {"ReduceL1": 1, "ReduceL2": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1, "ReduceMean": 1}
 _SETTINGS |= {"ReduceSumSquare": 1, "Resize": 1}
 """Number of data inputs of operators whose other inputs are axes, scales and sizes."""
@@ -93,7 +86,7 @@ class FloatOpsWorkaround(NodeRule):
     """Operators that the chip computes in floats take whole numbers as floats, and give them back whole: the
     same as long as nothing has more than the 24 bits of a float."""
 
-    op_types = _FLOAT_ONLY
+    op_types = names_where(lambda entry: entry.floats_only)
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if it reads integers."""

@@ -48,23 +48,11 @@ model needs 3."""
 _MAX_STEPS = 8
 """Maximum number of steps back from a result that is too large to results that are not; a known
 model needs 2."""
-_NOT_FOLDED = names_where(lambda entry: entry.is_random or entry.taken_apart) | {
-    # 8-bit weights stay 8-bit, as ONNX Runtime's optimiser leaves them.
-    "DequantizeLinear",
-    # Values that are no tensors cannot become initializers.
-    "ConcatFromSequence",
-    "Optional",
-    "OptionalGetElement",
-    "OptionalHasElement",
-    "SequenceAt",
-    "SequenceConstruct",
-    "SequenceEmpty",
-    "SequenceErase",
-    "SequenceInsert",
-    "SequenceLength",
-    "SequenceMap",
-    "SplitToSequence",
+_NOT_FOLDED = names_where(lambda entry: entry.is_random or entry.taken_apart or not entry.tensors_only) | {
+    "DequantizeLinear"
 }
+"""Operators whose results cannot become initializers, and one whose result does not: 8-bit weights
+stay 8-bit, as ONNX Runtime's optimiser leaves them."""
 
 
 @register("constant_folding", stage=Stage.FOLDING, default=True, takes={"max_tensor_size": "max_tensor_size"})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnxgraph import attribute
+from simipu.operators import names_where, operator_of
 
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.scopes import NodeBypass, Scope
@@ -17,9 +18,6 @@ _RATIO_IS_INPUT = 12
 never trains."""
 _NEVER_TRAINS = 7
 _PADS_ARE_INPUT = 11
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
-"""Value of the second operand that leaves the first unchanged."""
-_COMMUTING = ("Add", "Mul")
 
 
 @register("eliminate_identity", stage=Stage.FOLDING, default=True)
@@ -64,14 +62,15 @@ class EliminateNopArithmetic(NodeBypass):
     """Drop x + 0, x - 0, x * 1 and x / 1, where the shape stays. (Of -0 + 0 the sign is lost.) A bias or a
     scale that is not trained yet stays."""
 
-    op_types = frozenset(_NEUTRAL)
+    op_types = names_where(lambda entry: entry.neutral is not None)
 
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
         """Return the other operand, if one is neutral and the shape stays."""
-        places = (1, 0) if node.op_type in _COMMUTING else (1,)
+        operator = operator_of(node)
+        places = (1, 0) if operator.commutes else (1,)
         for place in places:
             other = node.input[1 - place]
-            if _is_full(scope, node.input[place], _NEUTRAL[node.op_type]) and keeps_shape(node, other, scope):
+            if _is_full(scope, node.input[place], operator.neutral) and keeps_shape(node, other, scope):
                 return other
         return None
 

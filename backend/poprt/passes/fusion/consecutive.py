@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute, find_inputs
 from onnxgraph.edit import set_attribute
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.nops import keeps_shape, permutation
@@ -21,7 +22,6 @@ from poprt.rewrite.scopes import Scope, ScopedPass
 from poprt.rewrite.views import AXES_ARE_INPUTS
 
 _ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")
-_COMMUTING = ("Add", "Mul")
 
 
 class _Pairs(ScopedPass):
@@ -335,7 +335,7 @@ class FuseConsecutiveArithmetic(_Pairs):
 def _constant_side(node: onnx.NodeProto, scope: Scope) -> int | None:
     if node.attribute:  # old operators broadcast by attributes
         return None
-    places = (1, 0) if node.op_type in _COMMUTING else (1,)
+    places = (1, 0) if operator_of(node).commutes else (1,)
     found = [place for place in places if scope.value(node.input[place]) is not None]
     return found[0] if len(found) == 1 else None
 

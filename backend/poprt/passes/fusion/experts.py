@@ -11,7 +11,6 @@ import onnx
 from onnxgraph.weights import has_data, read_array
 from simipu import CompileError
 from simipu.operators import operator_of
-from simipu.operators.rules import computing
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
@@ -131,7 +130,7 @@ def _can_join(node: onnx.NodeProto, scope: Scope) -> bool:
         return _dynamic(node, scope) == [node.input[0]] and len(shape) == len(
             scope.shape(node.input[0]) or ()
         )
-    if operator_of(node).rows is not computing.elementwise:
+    if not operator_of(node).is_elementwise:
         return False
     return all(len(scope.shape(name) or ()) == len(shape) for name in _dynamic(node, scope))
 

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper
 from onnxgraph import attribute
 from onnxgraph.weights import has_data, read_array
 from simipu.operators import names_where
-from simipu.operators.rules import computing as rows
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
@@ -242,7 +241,7 @@ class FuseCastIntoOnehot(ScopedPass):
 _ONE_HOT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """Result types of OneHot for which ONNX Runtime has kernels, whatever the index type is."""
 
-_ELEMENTWISE = names_where(lambda entry: entry.rows is rows.elementwise) - frozenset(
+_ELEMENTWISE = names_where(lambda entry: entry.is_elementwise) - frozenset(
     "Bernoulli CastLike Dropout Identity IpuCopy OptionalGetElement PRelu".split()
 )
 """Operators that compute each element from the elements in its place, and broadcast."""

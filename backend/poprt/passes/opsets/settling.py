@@ -13,12 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, infer_shapes, iter_graphs
 from onnxgraph.edit import drop_attribute, set_attribute
 from simipu import CompileError
+from simipu.operators import Family, names_where
 
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node
 from poprt.rewrite.node_rules import FLOATS, NodeRule, Replacement, View
 
-_POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+_POOLS = names_where(lambda entry: entry.family is Family.POOL)
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 _PADS_AS_INPUT = 11
 """Opset from which the sizes of a Pad are an input."""
