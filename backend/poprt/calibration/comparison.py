@@ -18,8 +18,11 @@ LIMIT = 0.01
 """Share of an output's largest value by which half may differ without a warning; the user's own
 inputs may show more."""
 _PASSING = frozenset("Cast Flatten Identity Remap Reshape Squeeze Unsqueeze".split())
+"""Operators that exporters put between a classifier's last product and its output."""
 _LOGITS = frozenset("Add Gemm MatMul".split())
+"""Operators that end a classifier whose output has no softmax."""
 _CLASSES = frozenset("LogSoftmax Softmax SoftmaxV2 SoftmaxV3".split())
+"""Operators whose results are scores of classes."""
 _COUNTS = ("labels", "agreeing", "misled", "lost")
 
 

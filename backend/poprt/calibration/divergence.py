@@ -32,6 +32,7 @@ _HALF_MAX, _MIN_HALF = 65_504.0, 2.0**-25
 _STEEP = frozenset("Div Log LogSoftmax Pow Reciprocal ReduceLogSum Sqrt".split())
 """Operators that treat a value near 0 very differently from 0 itself."""
 _SUMS = frozenset("Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split())
+"""Operators whose large operands may cancel; the report names that as the cause."""
 
 
 @dataclass(frozen=True, slots=True)

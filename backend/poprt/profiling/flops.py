@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import onnx
 from onnxgraph import attribute, graph_values, infer_shapes, iter_bodies
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN, OPERATORS, Family, find_operator
+from simipu.operators import CHIP_DOMAIN, Family, find_operator
 from simipu.operators.formulas import moving
 
 Shapes = Sequence[Sequence[int]]
@@ -38,7 +38,9 @@ class Profiler:
         """
         if op_type == "Gemm":
             return _count_gemm
-        operator = OPERATORS.get(op_type) or find_operator(op_type, CHIP_DOMAIN)
+        operator = find_operator(op_type)
+        if operator.family is Family.OTHER:
+            operator = find_operator(op_type, CHIP_DOMAIN)
         if operator.family in _PRODUCTS:
             return lambda node, taken, made: (
                 _FLOPS_PER_MAC * operator.count(node, _tuples(taken), _tuples(made))

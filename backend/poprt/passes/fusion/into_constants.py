@@ -244,7 +244,8 @@ _ONE_HOT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _ELEMENTWISE = names_where(lambda entry: entry.is_elementwise) - frozenset(
     "Bernoulli CastLike Dropout Identity IpuCopy OptionalGetElement PRelu".split()
 )
-"""Operators that compute each element from the elements in its place, and broadcast."""
+"""Operators that compute each element from the elements in its place, and broadcast. Those left out
+are drawn, gone by then or no computation; PRelu broadcasts its slope only."""
 
 
 @register("post_expand")

@@ -20,6 +20,7 @@ _MAX_STEPS = 8
 _AXIS_IS_LAST = 13
 """Opset from which Softmax is along the last axis by default."""
 _STEPS = ("Add", "Div", "Mul", "Reshape")
+"""Operators that exporters put between the product of queries and keys and the softmax."""
 
 
 @dataclass(frozen=True, slots=True)

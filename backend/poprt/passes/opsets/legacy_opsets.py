@@ -27,6 +27,7 @@ from poprt.rewrite.small_values import find_value
 OLDEST_KEPT = 7
 """Oldest opset that is not upgraded; models of older opsets are upgraded to this one."""
 _BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
+"""Operators that broadcast by an attribute before opset 7."""
 _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
 _MIDDLES_CAME = 11
 """Opset from which Resize scales from the middles of elements by default."""

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from onnxgraph import find_inputs, find_opset, infer_shapes, iter_bodies, iter_defined, iter_reads, rename
 from onnxgraph.edit import forget_values, replace_nodes, set_shape
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN
+from simipu.operators import CHIP_DOMAIN, operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.fusion.masks import find_mask_inputs
@@ -25,6 +25,7 @@ from poprt.passes.packing.token_flow import (
     BOTH,
     LEADING,
     PLAIN,
+    SOFTMAXES,
     TOKENS,
     Labels,
     MixedSamples,
@@ -191,6 +192,12 @@ class PackedTransformer(Pass):
         packing.rewrite(model.graph, head)
         declare_chip(model)
         packing.check_sizes(model)
+        for name in packing.unmasked:
+            self.logger.warning(
+                "packed_transformer: node %r takes tokens together without a mask: positions behind a "
+                "sample that is shorter than segment_max_size count, too",
+                name,
+            )
         return model
 
 
@@ -210,6 +217,10 @@ class _Packing:
     others: dict[str, str] = field(default_factory=dict)
     """Name of the unpacked twin of a packed tensor, and of the packed twin of an unpacked one."""
     nodes: list[onnx.NodeProto] = field(default_factory=list)
+    masked: set[str] = field(default_factory=set)
+    """Tensors that have been combined with another number for each token, as with a mask."""
+    unmasked: list[str] = field(default_factory=list)
+    """Nodes that take tokens together which nothing has masked."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto, args: PackArgs) -> _Packing:
@@ -303,8 +314,22 @@ class _Packing:
         self._change(own, flow.shrunk if is_packed else {**flow.shrunk, **flow.changed})
         if not is_packed:
             self.unpacked.update(filter(None, node.output))
+        if node.op_type in SOFTMAXES and flow.mixes and node.input[0] not in self.masked:
+            self.unmasked.append(node.name)
+        if self._may_mask(node, flow):
+            self.masked.update(node.output)
         self.labels |= flow.results
         self.nodes.append(own)
+
+    def _may_mask(self, node: onnx.NodeProto, flow: NodeFlow) -> bool:
+        """Return whether a node combines numbers of tokens, or constants of positions, or passes on
+        such a combination."""
+        operator = operator_of(node)
+        if not (operator.is_elementwise or operator.is_view):
+            return False
+        of_tokens = {name for name in node.input if {TOKENS, BOTH}.intersection(self.labels.get(name, ()))}
+        combines = operator.is_elementwise and (len(of_tokens) > 1 or flow.mixes)
+        return combines or not self.masked.isdisjoint(node.input)
 
     def _change(self, node: onnx.NodeProto, changed: Mapping[int, Array]) -> None:
         for place, value in changed.items():

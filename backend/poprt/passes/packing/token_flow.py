@@ -37,6 +37,7 @@ Labels = tuple[str, ...]
 LEADING: Labels = (SAMPLES, TOKENS)
 Axis = tuple[int, int]
 """An input of a node, by place, and an axis of it."""
+SOFTMAXES = ("LogSoftmax", "Softmax", "SoftmaxV2", "SoftmaxV3")
 _MATRIX = 2
 _MASK_RANK = 4
 _MAX_ALIGNMENTS = 64
@@ -486,13 +487,10 @@ _MIXING: Mapping[str, Mixing] = MappingProxyType(
         "CumSum": _cumulative,
         "Einsum": _einsum,
         "Gather": _gather,
-        "LogSoftmax": _softmax,
         "MatMul": _matmul,
         "ReduceSum": _sum,
         "Slice": _slice,
-        "Softmax": _softmax,
-        "SoftmaxV2": _softmax,
-        "SoftmaxV3": _softmax,
+        **dict.fromkeys(SOFTMAXES, _softmax),
     }
 )
 """Operators that may mix tokens once samples are unpacked, although no row rule can say so: what is

@@ -355,3 +355,18 @@ def test_a_model_without_a_known_mask_is_warned_of(caplog):
     model = net.model({net.add("Mul", net.input("x", [2, 8]), net.constant(2.0)): [2, 8]})
     convert(model, used_passes="insert_attention_mask")
     assert "insert_attention_mask found no mask" in caplog.text
+
+
+def test_attention_without_a_mask_is_warned_of(caplog):
+    net = Exporter()
+    x = net.input("x", [2, 8, 4])
+    scores = net.add("MatMul", x, net.add("Transpose", x, perm=[0, 2, 1]))
+    y = net.add("MatMul", net.add("Softmax", net.add("Mul", scores, net.constant(0.5)), axis=-1), x)
+    get_pass("packed_transformer", pack_args=ARGS)(net.model({y: [2, 8, 4]}))
+    assert "node 'Softmax_3' takes tokens together without a mask" in caplog.text
+
+
+def test_attention_with_a_mask_is_not_warned_of(caplog):
+    for model in (bert(3), newest(3)):
+        get_pass("packed_transformer", pack_args=ARGS)(model)
+    assert "without a mask" not in caplog.text
