@@ -67,8 +67,9 @@ class EliminateNopArithmetic(NodeBypass):
     def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
         """Return the other operand, if one is neutral and the shape stays."""
         operator = operator_of(node)
-        places = (1, 0) if operator.commutes else (1,)
-        for place in places:
+        if operator.neutral is None:
+            return None
+        for place in (1, 0) if operator.commutes else (1,):
             other = node.input[1 - place]
             if _is_full(scope, node.input[place], operator.neutral) and keeps_shape(node, other, scope):
                 return other
