@@ -22,7 +22,12 @@ _WHOLE = (DataType.S32, DataType.S64)
 
 @dataclass(frozen=True, slots=True)
 class FusedModel:
-    """One of the models of a fused model: the anchor names of its inputs and outputs."""
+    """One of the models of a fused model.
+
+    Args:
+        inputs: the anchor names of its inputs.
+        outputs: the anchor names of its outputs.
+    """
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

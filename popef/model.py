@@ -28,7 +28,15 @@ _log = logging.getLogger("popef")
 @dataclass(frozen=True, slots=True)
 class Model:
     """Everything that one model needs to run. Keep its reader open while payloads are still to be
-    read."""
+    read.
+
+    Args:
+        executable: the executable.
+        metadata: its metadata: anchors, programs and options.
+        tensors: the data of its weights and frozen inputs.
+        feeds: the data of its feeds.
+        opaqueBlobs: further data that belong to it.
+    """
 
     executable: ExecutableReader
     metadata: Metadata

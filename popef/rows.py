@@ -26,9 +26,10 @@ _UNKNOWN = "the file does not say that they are independent"
 class RowFacts:
     """Facts about the rows of one model.
 
-    `dependence` says why the rows of a batch are not proven to be independent, and names the node;
-    it is None if they are. `batch_axes` holds the batch axis by anchor, for anchors whose batch
-    axis is not the first.
+    Args:
+        dependence: why the rows of a batch are not proven to be independent, with the node's name;
+            None if they are.
+        batch_axes: the batch axis by anchor, for anchors whose batch axis is not the first.
     """
 
     dependence: str | None = _UNKNOWN

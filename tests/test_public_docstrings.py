@@ -25,6 +25,27 @@ EXAMPLES = """
     poprt.rewrite.manager.PassManager poprt.runtime.lazy_backends.Backend
     poprt.runtime.runners.Runner
 """.split()
+CLASSES = [
+    popef.FusedModel,
+    popef.Model,
+    popef.ModelBuilder,
+    popef.Reader,
+    popef.RowFacts,
+    popef.Writer,
+    model_runtime.DataDesc,
+    model_runtime.DeviceManager,
+    model_runtime.DeviceWaitConfig,
+    model_runtime.ModelRunner,
+    model_runtime.ModelRunnerConfig,
+    model_runtime.Session,
+    model_runtime.SessionConfig,
+    poprt.Backend,
+    poprt.Converter,
+    poprt.PassManager,
+    poprt.quantizer.FP8Quantizer,
+    poprt.runtime.Runner,
+]
+"""Classes that users create."""
 FUNCTIONS = [
     pytest.param(getattr(package, name), id=f"{package.__name__}.{name}")
     for package in PACKAGES
@@ -62,10 +83,18 @@ def test_the_examples_print_what_they_say(name, folder, monkeypatch):
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_public_function_documents_each_parameter_and_its_result(function):
-    documented = inspect.getdoc(function)
-    signature = inspect.signature(function)
-    section = re.search(r"^Args:\n((?: .*\n?|\n(?= ))*)", documented, re.MULTILINE)
-    names = re.findall(r"^    (\w+):", section[1], re.MULTILINE) if section else []
-    assert names == list(signature.parameters)
+    documented, signature = inspect.getdoc(function), inspect.signature(function)
+    assert find_arguments(documented) == set(signature.parameters)
     if signature.return_annotation not in (None, "None"):
         assert "\nReturns:\n" in documented or documented.startswith("Return ")
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_a_public_class_documents_each_argument(kind):
+    assert find_arguments(inspect.getdoc(kind)) == set(inspect.signature(kind).parameters)
+
+
+def find_arguments(documented):
+    """Return the names in the section Args of a docstring."""
+    section = re.search(r"^Args:\n((?: .*\n?|\n(?= ))*)", documented, re.MULTILINE)
+    return set(re.findall(r"^    (\w+):", section[1], re.MULTILINE)) if section else set()

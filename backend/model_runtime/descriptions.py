@@ -13,7 +13,14 @@ import popef
 
 @dataclass(frozen=True, slots=True)
 class DataDesc:
-    """A tensor of one compiled batch; its shape includes the batch if the model has one."""
+    """Description of a tensor of one compiled batch.
+
+    Args:
+        name: the anchor's name.
+        size_in_bytes: size in bytes.
+        shape: the shape, which includes the batch if the model has one.
+        data_type: the PopEF element type.
+    """
 
     name: str
     size_in_bytes: int

@@ -43,11 +43,13 @@ class DeviceWaitStrategy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaitConfig:
-    """Maximum wait for a free device and interval between two attempts, in seconds or as timedelta.
-    Default: no wait.
+    """Maximum wait for a free device and interval between two attempts.
 
-    The newer form without a strategy, DeviceWaitConfig(timeout=…, sleepTime=…), waits up to its
-    timeout.
+    Args:
+        strategy: no wait, forever, or up to the timeout; None, of the newer form without a
+            strategy, waits up to the timeout.
+        timeout: maximum wait in seconds, or a timedelta.
+        sleepTime: interval between two attempts in seconds, or a timedelta.
     """
 
     strategy: DeviceWaitStrategy | None = None

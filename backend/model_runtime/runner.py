@@ -37,19 +37,34 @@ NEVER_NS = 2**63 - 1
 class ModelRunnerConfig:
     """Configuration of a ModelRunner; names and defaults are the real library's.
 
-    device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are
-    safe either way). timeout_ns: how long an incomplete batch waits for more rows; 0 means forever.
-    validate_io_params: check names, shapes and types. check_package_hash: reject an executable of
-    another generation. batching_dim: the dimension along which a request may have any size; that of
-    the compiled batch, or any other that all tensors share. By default a request holds whole
-    compiled batches. ring_buffer_size_multiplier: accepted without effect; rows are read from the
-    caller's arrays. flush_on_waiting_outputs: record requests (getRequestTracepoints), the last
-    request_tracepoints_buffer_size of them, 0 for all; dummy data are never run without a request.
-    auto_reset: after a lost device, go on with a new one. batch_size_timeout_ns and
-    data_parallel_timeout_ns: like timeout_ns, for an incomplete batch and for replicas without a
-    batch; the shortest counts, if is_batch_size_timeout_enabled. replica_to_device: replica 0's
-    device. flush_by_name: (inputs, outputs) for dummy data, without effect because the rows of
-    dummy data are never computed.
+    Args:
+        device_wait_config: how long to wait for a device.
+        thread_safe: whether to lock each call; Python calls are safe either way.
+        timeout_ns: how long an incomplete batch waits for more rows; 0 means forever.
+        validate_io_params: whether to check names, shapes and types.
+        check_package_hash: whether to reject an executable of another generation.
+        batching_dim: the dimension along which a request may have any size: that of the compiled
+            batch, or any other that all tensors share. By default a request holds whole compiled
+            batches.
+        ring_buffer_size_multiplier: accepted without effect; rows are read from the caller's
+            arrays.
+        auto_reset: whether to go on with a new device after one was lost.
+        flush_on_waiting_outputs: whether to record requests (getRequestTracepoints). Dummy data are
+            never run without a request.
+        batch_size_timeout_ns: like timeout_ns, for an incomplete batch.
+        data_parallel_timeout_ns: like timeout_ns, for replicas without a batch.
+        is_batch_size_timeout_enabled: whether the two timeouts count; the shortest of all applies.
+        request_tracepoints_buffer_size: number of requests that are kept; 0 means all.
+        replica_to_device: replica 0's device.
+        flush_by_name: (inputs, outputs) for dummy data, without effect because the rows of dummy
+            data are never computed.
+        num_threads: number of CPU threads that one operator may use; 0 means all cores (ours).
+        load_seconds: maximum time in seconds until the model is ready (ours).
+        memory_bytes: memory limit for the values of a load or a run, without weights; 0 means the
+            machine's memory (ours).
+        join_dependent_rows: see SessionConfig (ours).
+        index_check: effect of an index outside of its table, "error" or "clamp"; see
+            simipu.GraphOptions (ours).
     """
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
@@ -68,17 +83,10 @@ class ModelRunnerConfig:
     replica_to_device: Mapping[int, Device] = field(default_factory=dict)
     flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
     num_threads: int = 0
-    """Number of CPU threads that one operator may use, 0 for all cores (our addition)."""
     load_seconds: float = 300.0
-    """Maximum time in seconds until the model is ready (our addition)."""
     memory_bytes: int = 0
-    """Memory limit for the values of a load or a run, without weights; 0 means the machine's memory
-    (our addition)."""
     join_dependent_rows: bool = False
-    """Option described in SessionConfig (our addition)."""
     index_check: str = "error"
-    """Effect of an index outside of its table, "error" or "clamp"; see simipu.GraphOptions (our
-    addition)."""
     OURS: ClassVar = ("num_threads", "load_seconds", "memory_bytes", "join_dependent_rows", "index_check")
     """Names of the fields that the real class lacks."""
 

@@ -46,17 +46,22 @@ class LaunchPolicy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """Configuration of a session.
+    """Configuration of a session. All but the first three fields are our additions.
 
-    check_package_hash: reject an executable of another generation of the simulator. policy,
-    wait_config: when to take a device, and how long to wait for one. The other fields are our
-    additions. `device_manager` is the machine that has the devices. `graph_options` configure ONNX
-    Runtime. `isolated` runs it in a child process. `paced` delays every row until its modelled time
-    has passed. `executable` replaces one in the PopEF file that cannot be simulated.
-    `join_dependent_rows` lets several requests share a batch, and a request span several batches,
-    even if a row's result may depend on its neighbours, as in the real library. `auto_reset` lets a
-    session go on after its device was lost; without it no further run starts. `batch_axis` places
-    the rows along that axis of every tensor (None: along those it was compiled for).
+    Args:
+        check_package_hash: whether to reject an executable of another generation of the simulator.
+        policy: when to take a device.
+        wait_config: how long to wait for a device.
+        device_manager: the machine that has the devices.
+        graph_options: configuration of ONNX Runtime.
+        isolated: whether to run it in a child process.
+        paced: whether to delay every row until its modelled time has passed.
+        executable: replaces one in the PopEF file that cannot be simulated.
+        join_dependent_rows: whether several requests may share a batch, and a request span several
+            batches, even if a row's result may depend on its neighbours, as in the real library.
+        auto_reset: whether a session goes on after its device was lost; if not, no further run
+            starts.
+        batch_axis: axis of the rows in every tensor; None means those it was compiled for.
     """
 
     check_package_hash: bool = True

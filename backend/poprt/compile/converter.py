@@ -37,34 +37,51 @@ class Converter:
     """Turns an ONNX model into one that `Compiler` accepts.
 
     Names, defaults and meanings of the arguments are the real tool's unless stated otherwise. Lists
-    of names may be lists or texts separated by commas; an empty list has no effect.
+    of names may be lists or texts separated by commas; an empty list has no effect. docs/passes.md
+    describes the passes.
 
-    input_shape: variable dimensions to fix, by input name; unknown names cause a warning.
-    batch_size, batch_axis: the size and the axis (default 0) of the batch in all inputs.
-    convert_version: target opset; None (the default; the real tool's is 11) keeps the model's
-    opset: ONNX Runtime takes any, but a model in half needs 11. infer_shape_ahead: fold constants
-    and infer shapes before anything else. max_tensor_size: maximum size in bytes of a tensor that
-    folding may make; -1: no limit.
-
-    precision: fp32 (the model's types, which may be half), fp16, fp8 (fp16 with 8-bit operands of
-    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types,
-    fp16_skip_op_names (ours): operators, by their names after conversion, and nodes that stay in
-    fp32 in an fp16 model. enable_avoid_overflow_patterns: float_to_half keeps patterns known to
-    overflow in fp32. fp8_params: formats and scales, see Fp8Params (None: its defaults).
-    fp8_skip_op_names: products that stay in fp16. quantize: leave the model in the form that
-    poprt.quantizer.quantize expects. eightbitsio: 8-bit images.
-
-    checkpoints: inner tensors that become outputs too. remove_outputs: outputs to drop, with
-    everything that only they need. fix_inputs (ours): values by name of inputs that become
-    constants; if they decide an If, only the taken branch is left. check: run the converted model
-    on random data.
-
-    used_passes: additional passes, run in that order after the others; they override disable_*.
-    skip_passes: passes to leave out. disable_fast_norm, enable_erf_gelu, enable_insert_remap
-    (where: remap_mode), enable_compress_pattern, merge_if_with_same_cond,
-    fold_periodic_initializer, serialize_matmul, serialize_matmul_add, merge_matmul,
-    merge_matmul_add, merge_moe, apply_hcsr, pack_args: the passes of docs/passes.md.
-    disable_progress_bar: show no bar on a terminal. logger: logger of the passes.
+    Args:
+        input_shape: variable dimensions to fix, by input name; unknown names cause a warning.
+        convert_version: target opset; None (the default; the real tool's is 11) keeps the model's
+            opset. ONNX Runtime takes any, but a model in half needs 11.
+        precision: fp32 (the model's types, which may be half), fp16, fp8 (fp16 with 8-bit operands
+            of products) or fp8_weight (8-bit weights, computed with in half).
+        checkpoints: inner tensors that become outputs too.
+        eightbitsio: whether images come as bytes and are scaled on the chip.
+        fp16_skip_op_types: operators, by their names after conversion, that stay in fp32 in an fp16
+            model.
+        fp16_skip_op_names: nodes that stay in fp32 in an fp16 model (ours).
+        skip_passes: passes to leave out.
+        used_passes: additional passes, run in that order after the others; they override disable_*.
+        check: whether to run the converted model on random data.
+        disable_fast_norm: whether layer norms stay GroupNormalization.
+        pack_args: arguments of the packing of samples, see PackArgs.
+        fp8_skip_op_names: products that stay in fp16.
+        fp8_params: formats and scales, see Fp8Params; None means its defaults.
+        quantize: whether to leave the model in the form that poprt.quantizer.quantize expects.
+        enable_insert_remap: whether to lay tensors out anew where `remap_mode` says.
+        enable_erf_gelu: whether to use the chip's Gelu for the formula with Erf, too.
+        serialize_matmul: number of pieces to cut a product into, by node name.
+        serialize_matmul_add: the same for a product and the addition behind it.
+        merge_matmul: two products of one input to join.
+        merge_matmul_add: the same with the additions behind them.
+        merge_moe: two experts, from node to node, to compute at once.
+        remap_mode: before_ or after_ and an operator.
+        max_tensor_size: maximum size in bytes of a tensor that folding may make; -1 means no limit.
+        infer_shape_ahead: whether to fold constants and infer shapes before anything else.
+        enable_avoid_overflow_patterns: whether float_to_half keeps patterns known to overflow in
+            fp32.
+        disable_progress_bar: whether to show no bar on a terminal.
+        batch_size: size of the batch in all inputs.
+        batch_axis: axis of the batch in all inputs; None means 0.
+        remove_outputs: outputs to drop, with everything that only they need.
+        fold_periodic_initializer: whether to keep one period of weights that repeat.
+        enable_compress_pattern: unsupported, because its patterns are not public.
+        merge_if_with_same_cond: whether to join Ifs of one condition.
+        apply_hcsr: type, shape and number of inputs to join, which the host concatenates.
+        fix_inputs: values by name of inputs that become constants; if they decide an If, only the
+            taken branch is left (ours).
+        logger: logger of the passes; None means poprt's.
     """
 
     def __init__(

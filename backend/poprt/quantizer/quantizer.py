@@ -100,14 +100,20 @@ class _Layer:
 class FP8Quantizer:
     """Finds formats and scales, converts a model with them, and writes output_dir/quantize.log.
 
-    loss_type: mse, mae, snr (noise over signal), kld or cos_dist, the measure between an operand's
-    values and their 8-bit approximation. Or gptq, for fp8_weight: formats and scales are those of
-    `fp8_params`, and weights are adjusted so that the products' answers change least.
-    num_of_layers_keep_fp16: number of products of largest loss that stay in half; our loss is the
-    sum over the operands. options: `fp8_params` and `fp8_skip_op_names` as `Converter` takes them;
-    they override those that the converter was given.
-
     Activations inside the bodies of If, Loop and Scan are not examined: they use `fp8_params`.
+
+    Args:
+        output_dir: folder of the log.
+        loss_type: mse, mae, snr (noise over signal), kld or cos_dist, the measure between an
+            operand's values and their 8-bit approximation. Or gptq, for fp8_weight: formats and
+            scales are those of `fp8_params`, and weights are adjusted so that the products' answers
+            change least.
+        data_preprocess: samples by input name, see `quantize`.
+        precision: fp8 or fp8_weight.
+        num_of_layers_keep_fp16: number of products of largest loss that stay in half; our loss is
+            the sum over the operands.
+        options: `fp8_params` and `fp8_skip_op_names` as `Converter` takes them; they override those
+            that the converter was given.
     """
 
     def __init__(

@@ -24,11 +24,15 @@ Info = dict[str, tuple[list[int], np.dtype[Any]]]
 
 
 class Backend:
-    """Compiles and runs a converted ONNX model: a ModelProto, its bytes, or a file.
+    """Compiles and runs a converted ONNX model, when it is first needed.
 
-    `export_popef` is an optional PopEF file to write. `align_output_dtype` gives outputs the types
-    that the ONNX model declares. Raises CompileError when the model is first needed, if it cannot
-    be compiled.
+    Args:
+        path_or_bytes: the model: a ModelProto, its bytes, or a file.
+        export_popef: PopEF file to write; None means no file.
+        compiler_options: options of the compiler; None means the defaults.
+        runtime_options: configuration of the runner; None means the defaults.
+        align_output_dtype: whether outputs get the types that the ONNX model declares.
+        logger: the logger; None means poprt's.
     """
 
     def __init__(
