@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 from .errors import PopefError
 from .model import Model
+from .wire import WORD_BYTES
 
 ROWS_BLOB = "simipu.rows"
 """Name of the opaque blob."""
 _MAX_BYTES = 1 << 20
-_WORD_BYTES = 8
 _FROZEN = "the files hold the data of inputs, which may differ from row to row"
 _UNKNOWN = "the file does not say that they are independent"
 
@@ -43,7 +43,7 @@ class RowFacts:
         payload = json.dumps(
             {"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True
         ).encode()
-        return payload + b" " * (-len(payload) % _WORD_BYTES)
+        return payload + b" " * (-len(payload) % WORD_BYTES)
 
     def with_frozen(self, shapes: Iterable[tuple[int, ...]]) -> RowFacts:
         """Return the facts of a model whose files hold the data of some inputs.

@@ -54,6 +54,9 @@ class DeviceClock:
         The lateness is how long the modelled end is past at the time of the call, else 0. If it is
         past, the method returns at once.
         """
+        #      free_at (before)          free_at (after)       done
+        #         |------- until_free ------|                   |
+        #         |------------------ seconds ------------------|
         done_ns = self.free_at_ns + round(seconds * 1e9)
         self.skip(until_free)
         self._sharpen()

@@ -202,6 +202,8 @@ class Backlog:
         if lost <= MAX_USEFUL_WASTE * len(watched):
             self._count_good_sample()
             return
+        # Requests that were cancelled before a suspicious run count as wasted with those that were
+        # cancelled during it. Small runs are added up until there is enough evidence.
         self._good_samples = 0
         self._num_judged += self._num_gone + len(watched)
         self._num_wasted += self._num_gone + lost

@@ -214,7 +214,7 @@ class _Walk:
         fields = schema.fields if schema else ()
         for word in range(data_words):
             raw = self._message.words[segment][data + word]
-            in_word = [field for field in fields if field.kind.bits and field.slot // 64 == word]
+            in_word = [field for field in fields if field.kind.bits and field.slot // WORD_BITS == word]
             self._note(segment, data + word, f"{name}: {_data_note(raw, in_word)}")
         pointers = {field.slot: field for field in fields if not field.kind.bits}
         for slot in range(num_pointers):
@@ -292,7 +292,7 @@ def _elements(word: int, code: int, index: int, count: int) -> str:
 def _data_note(raw: int, fields: list[Field[Any, Any]]) -> str:
     notes, rest = [], raw
     for field in sorted(fields, key=lambda field: field.slot):
-        width, shift = field.kind.bits, field.slot % 64
+        width, shift = field.kind.bits, field.slot % WORD_BITS
         mask = (1 << width) - 1
         value = raw >> shift & mask
         rest &= ~(mask << shift)

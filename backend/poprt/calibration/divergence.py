@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import Value, find_makers, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
+from simipu.numerics.rounding import HALF_MAX
 
 from popef._tools.arrays import Array
 from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
@@ -27,8 +28,8 @@ MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 15.0, 8.0
 _CHUNK_BYTES = 128 << 20
 _MAX_CHUNKS = 6
 """Maximum number of chunks of tensors; each takes two runs of the whole graph."""
-_HALF_MAX, _MIN_HALF = 65_504.0, 2.0**-25
-"""Largest half, and largest value that rounds to 0."""
+_VANISHING = 2.0**-25
+"""Largest value that rounds to 0 in half: half of the smallest half, a tie that goes to even."""
 _STEEP = frozenset("Div Log LogSoftmax Pow Reciprocal ReduceLogSum Sqrt".split())
 """Operators that treat a value near 0 very differently from 0 itself."""
 _SUMS = frozenset("Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split())
@@ -168,14 +169,14 @@ def _explain_node(
     # A result stays in float only if the nodes that read it are in float, too.
     used_by = [user.op_type for user in users.get(result, ())]
     tensor = seen[result]
-    if tensor.largest > _HALF_MAX:
+    if tensor.largest > HALF_MAX:
         return Divergence(
-            node, f"overflow, {tensor.largest:.3g} is beyond {_HALF_MAX:.0f}", (node.op_type, *used_by)
+            node, f"overflow, {tensor.largest:.3g} is beyond {HALF_MAX:.0f}", (node.op_type, *used_by)
         )
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
         made_by = [makers[name].op_type for name in vanished if name in makers]
-        cause = f"underflow, values of {vanished[0]!r} are below {_MIN_HALF:.2g} and 0 in half"
+        cause = f"underflow, values of {vanished[0]!r} are below {_VANISHING:.2g} and 0 in half"
         return Divergence(node, cause, (node.op_type, *made_by))
     if not np.isfinite(tensor.largest_half):
         return Divergence(node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by))
@@ -185,7 +186,7 @@ def _explain_node(
         return Divergence(node, cause, (node.op_type, *made_by))
     if tensor.vanished > LIMIT:
         return Divergence(
-            node, f"underflow, results below {_MIN_HALF:.2g} are 0 in half", (node.op_type, *used_by)
+            node, f"underflow, results below {_VANISHING:.2g} are 0 in half", (node.op_type, *used_by)
         )
     return Divergence(
         node,

@@ -146,6 +146,7 @@ def _make_mask(shape: tuple[int, ...], row: int) -> Array:
 
     It is all true in every other row, and otherwise true for beginnings of several lengths.
     """
+    # Rows 1, 3 and 5 keep one, two and three quarters of the length, and so on again.
     length = shape[-1] if shape else 1
     kept = length if row % 2 == 0 else max(1, length * (1 + row // 2 % 3) // 4)
     return np.broadcast_to(np.arange(length) < kept, shape) if shape else np.ones(())
@@ -176,6 +177,7 @@ def _make_waves(random: np.random.Generator, noise: Array) -> Array:
 
 def _make_blocks(random: np.random.Generator, noise: Array) -> Array:
     """Return light and dark blocks along the last two axes, as in pictures of writing."""
+    # A coarse picture of -1 and 1, each of whose points becomes a block; the last one may be cut.
     axes = range(max(0, noise.ndim - 2), noise.ndim)
     coarse = [-(-size // _BLOCK) if axis in axes else 1 for axis, size in enumerate(noise.shape)]
     blocks: Array = np.asarray(random.integers(0, 1, coarse, endpoint=True) * 2.0 - 1)

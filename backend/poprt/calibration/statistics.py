@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from simipu.numerics.half import narrow_to_half
+from simipu.numerics.half import HALVES, narrow_to_half
 
 from popef._tools.arrays import Array
 from poprt.calibration.errors import ERRORS
 
 BINS = 32
 """Number of bins of a histogram in precision_compare.log, as in the real tool's."""
-_HALVES = 1 << 16
-"""Number of codes of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +82,12 @@ class HalfCounts:
     It takes 512 KiB, however many arrays are added.
     """
 
-    _counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_HALVES, np.int64))
+    _counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(HALVES, np.int64))
 
     def add(self, values: Array) -> None:
         """Count halves, or floats rounded to half; too large values count as the largest half."""
         halves = values if values.dtype == np.float16 else narrow_to_half(values)
-        self._counts += np.bincount(np.ascontiguousarray(halves).view(np.uint16).ravel(), minlength=_HALVES)
+        self._counts += np.bincount(np.ascontiguousarray(halves).view(np.uint16).ravel(), minlength=HALVES)
 
     @property
     def lost(self) -> int:
@@ -105,7 +103,7 @@ class HalfCounts:
 
 
 def _all_halves() -> npt.NDArray[np.float16]:
-    return np.arange(_HALVES, dtype=np.uint16).view(np.float16)
+    return np.arange(HALVES, dtype=np.uint16).view(np.float16)
 
 
 def iter_comparison(original: Array, other: Array) -> Iterator[str]:

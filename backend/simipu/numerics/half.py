@@ -12,6 +12,8 @@ import numpy.typing as npt
 from popef._tools.arrays import Array
 from simipu.numerics.rounding import HALF_MAX
 
+HALVES = 1 << 16
+"""Number of codes of a half."""
 _BLOCK = 1 << 15
 """Number of elements processed at a time: five arrays of them fit into a core's second cache."""
 _SIGN, _REST = np.uint32(0x8000_0000), np.uint32(0x7FFF_FFFF)

@@ -91,6 +91,8 @@ def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]
 def _fits_groups(operand: Dims | None, result: Dims, columns: int) -> bool:
     if operand is None or len(operand) > len(result) or len(result) < _MATRIX:
         return False
+    # A kernel addresses an operand by batch, row and column only. So the batches' axes are together
+    # all broadcast or none, and likewise the columns' axes.
     operand = (1,) * (len(result) - len(operand)) + operand
     row = len(result) - columns - 1
     for group in (slice(0, row), slice(row, row + 1), slice(row + 1, None)):

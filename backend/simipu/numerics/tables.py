@@ -22,6 +22,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 from onnxgraph.building import make_identity
 
+from simipu.numerics.half import HALVES
 from simipu.numerics.operator_fusion import list_taken
 
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
@@ -35,7 +36,6 @@ _CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
 """Operators that are steps, or as fast as a lookup."""
 _OPERATORS = _FUNCTIONS | frozenset("Add Div Max Min Mul Pow Sub".split())
 _MAX_NODES, _WORTH_NODES = 32, 3
-_HALVES = 1 << 16
 MAX_TABLES = 64
 """Maximum number of tables of a graph, 128 KiB and some milliseconds each: further functions are
 computed by their operators."""
@@ -165,7 +165,7 @@ def _make_function(
         copy.ClearField("name")
         copies.append(copy)
     copies.append(make_identity(names[result], "y", ""))
-    half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [_HALVES]) for name in "xy"]
+    half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [HALVES]) for name in "xy"]
     graph = helper.make_graph(copies, "function", half[:1], half[1:], values)
     return helper.make_model(graph, opset_imports=list(opsets), ir_version=_IR_VERSION)
 
@@ -179,7 +179,7 @@ def _tabulate(model: bytes) -> npt.NDArray[np.float16] | None:
     """Return a function's values of all halves, or None if ONNX Runtime cannot compute it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
-    halves = np.arange(_HALVES, dtype=np.uint16).view(np.float16)
+    halves = np.arange(HALVES, dtype=np.uint16).view(np.float16)
     try:
         session = onnxruntime.InferenceSession(
             model, options, providers=["CPUExecutionProvider"], enable_fallback=0

@@ -51,6 +51,8 @@ class Codes:
 
     def values(self) -> npt.NDArray[np.float32]:
         """Return the values of all codes."""
+        # (hidden bit + mantissa) * 2**(max(exponent, 1) - bias - mantissa_bits); no hidden bit at
+        # exponent 0. The second half of the codes has the sign bit.
         codes = np.arange(_CODES // 2)
         exponents, mantissas = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
         whole = mantissas + np.where(exponents > 0, 1 << self.mantissa_bits, 0)

@@ -24,7 +24,6 @@ from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.work import Context, Work
 
-_INDEX_BYTES = 4
 _TOKENS, _TOGETHER = 2, "its tokens come from all rows"
 """Number of axes that samples lie along (batch and tokens), and the reason for computing the whole
 batch."""
@@ -38,6 +37,9 @@ def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
     tokens are ignored. A negative length counts as 0. So no length that a caller gives leads to an
     index outside the tensor.
     """
+    # Two samples of one segment of at most 4 tokens, lengths 3 and 2, 6 packed tokens:
+    #     packed      0 1 2 | 3 4 | 5        starts 0, 3: the lengths before, added up
+    #     unpacked    0 1 2 -   3 4 - -      start + place within the segment; -: 6, `tokens`
     sizes = read_sizes(node, "segment_max_size")
     zero, one = chain.constant(0, np.int64), chain.constant(1, np.int64)
     lengths = chain.add("Cast", node.input[1], to=TensorProto.INT64)
@@ -86,6 +88,8 @@ def _unpack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 def _repack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
     """Add nodes that move each token back to its place; tokens of no sample are zero."""
+    # Places without a token have the index batch * tokens: they are written to one more token at
+    # the end, which is cut off.
     batch, tokens = read_size(node, "batch_size"), read_size(node, "sequence_length")
     rest, count = _rest(chain, node.input[0]), chain.constant(batch * tokens, np.int64)
     flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
@@ -166,7 +170,7 @@ def _look_up(context: Context) -> Work:
     if data is None or lengths is None:
         return moves.move(context)
     tokens = max(1, int(np.prod(context.result.shape[:_TOKENS])))
-    indices = Value((tokens,), _INDEX_BYTES)
+    indices = Value((tokens,), moves.INDEX_BYTES)
     node = helper.make_node("Gather", ["tokens", "places"], [context.node.output[0]], name=context.node.name)
     table = replace(context, node=node, inputs=[data, indices], constants=frozenset())
     return replace(moves.gather(table), kind="data movement")

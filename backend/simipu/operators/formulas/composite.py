@@ -15,7 +15,7 @@ from simipu.operators.formulas import products
 from simipu.operators.formulas.code import Code
 from simipu.operators.formulas.elementwise import BROADCAST, Elementwise, broadcast_cycles, guess
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES
-from simipu.operators.formulas.moving import move
+from simipu.operators.formulas.moving import INDEX_BYTES, move
 from simipu.operators.formulas.plan import Product
 from simipu.operators.formulas.reducing import reduction, softmax_of
 from simipu.operators.formulas.vertices import (
@@ -36,7 +36,6 @@ _SAMPLING_PASSES = 8
 products."""
 _COMPARE_AND_SWAP = InnerLoop(25, 1)
 """Loop of comparing and swapping two values with their indices (section 6.3)."""
-_INDEX_BYTES = 4
 _PARTS = 2
 """Parts of a complex number."""
 _ELLIPSIS, _FIRST_LETTER, _FIRST_DIGIT = "...", "A", ord("0")
@@ -417,7 +416,7 @@ def top_k(context: Context) -> Work:
     rounds = max(1, math.ceil(math.log2(max(2, length))))
     stages = rounds * (rounds + 1) // 2
     pairs = Value((source.size // 2,), source.bytes_per_element)
-    moved = context.bytes_per_tile(source) + context.per_tile(source.size) * _INDEX_BYTES
+    moved = context.bytes_per_tile(source) + context.per_tile(source.size) * INDEX_BYTES
     return context.spread(
         "sort",
         stages * context.pass_over(pairs, _COMPARE_AND_SWAP),

@@ -19,7 +19,8 @@ from simipu.operators.formulas.vertices import (
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
 
-_INDEX_BYTES = 4
+INDEX_BYTES = 4
+"""Bytes of an index: the chip has no 64-bit types."""
 
 
 def move(context: Context) -> Work:
@@ -56,6 +57,7 @@ def gather(context: Context) -> Work:
     table, indices = context.inputs[0], context.inputs[1]
     if table is None or indices is None or context.is_constant(1):
         return move(context)
+    # Whatever the axis, a row is what an index selects: the result's elements over the indices.
     lookup = _Lookup(
         context,
         count=max(1, indices.size),
@@ -83,6 +85,8 @@ class _Lookup:
         """Yield compute, exchange and copied bytes of a tile for each way: rows in parts of whole
         vectors, and indices in shares, each of which needs its own copy of the table (section
         6.2)."""
+        # columns * shares * parts tiles. Powers of two are tried for the first two, and the table
+        # takes as many parts as there are tiles left: more parts mean fewer indices that hit.
         tiles = self.context.target.num_tiles
         for columns in _powers_of_two(max(1, self.row * self.width // WHOLE_ATOM_BYTES)):
             for shares in _powers_of_two(max(1, min(self.count, tiles // columns))):
@@ -112,7 +116,7 @@ class _Lookup:
         if parts > 1:
             taken = math.ceil(self.count / shares / parts / workers)
             compute += workers * (GATHER_WORKER + taken * hit)
-        received = own + candidates + self.count / shares * _INDEX_BYTES
+        received = own + candidates + self.count / shares * INDEX_BYTES
         return compute, self.context.exchange_cycles(received), math.ceil(own + candidates)
 
 

@@ -280,6 +280,8 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
     ]
     if not product.is_quarter or not wide:
         return work
+    # Each cast is a superstep of its own. Its result, of a byte an element, exists beside the
+    # operand, unless that dies here: then the copy takes its place (section 8.1).
     return replace(
         work,
         compute=work.compute + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
@@ -369,6 +371,7 @@ def _with_bias(context: Context, work: Work) -> Work:
     bias = context.inputs[bias_input] if context.has(bias_input) else None
     if bias is None:
         return work
+    # A convolution's bias [channels] has a value for each channel, axis 1 of the result.
     if "Conv" in context.node.op_type:
         bias = replace(bias, shape=(bias.size, *[1] * (len(context.result.shape) - 2)))
     node = helper.make_node("Add", [context.node.output[0], context.node.input[bias_input]], ["biased"])
