@@ -3,7 +3,8 @@ values it reads only constants of one element: trip counts, exponents, steps of 
 
 `estimate` has the result. `walk` computes the cost of each node and follows layouts. `liveness` and
 `memory` say what a tile holds, `outlining` which layers repeat, `placed` which IPU runs each node.
-The cost of an operator is in `simipu.operators`.
+The cost of an operator is in `simipu.operators`. Sections that comments name are those of
+docs/ipu-performance.md.
 """
 
 from simipu.cost.estimate import Estimate, estimate, node_cycles

@@ -165,12 +165,12 @@ def broadcast_cycles(
     vector's. Floats have no inner vector's vertex, and division has no outer vector's: then the
     operand is copied to the size of the result.
     """
-    #         axis of the pieces ->
-    #        +----+----+----+----+
-    #     m  | run| run| run| run|  a value for each row: a column, as the mean of a norm. A tile
-    #        +----+----+----+----+  needs one value for each of its runs.
-    #          v    v    v    v     a row for all rows: bias, gamma. A tile needs the part of the
-    #                               vector that its row parts hold, and repeats it for its rows.
+    #          axis of the pieces
+    #         +-----+-----+-----+
+    #  value  | run | run | run |  a value for each row, as a norm's mean: a tile receives one for
+    #         +-----+-----+-----+  each of its runs
+    #          a row of values     a row for all rows, as a bias: a tile receives the part that its
+    #                              row parts need, once, and repeats it for each of its rows
     run, grain, row_parts = _run(context.result, layout)
     width = value.bytes_per_element
     per_row = (
