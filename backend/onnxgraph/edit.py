@@ -88,17 +88,20 @@ def rename(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
     Inputs, outputs and initializers of `graph` itself keep their names; the caller renames those. A
     body's own inputs and initializers hide outer tensors of the same names.
     """
-    if not renames:
-        return
-    for node in graph.node:
-        node.input[:] = [renames.get(name, name) for name in node.input]
-        node.output[:] = [renames.get(name, name) for name in node.output]
-        for body in iter_bodies(node):
-            hidden = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-            seen = {old: new for old, new in renames.items() if old not in hidden}
-            rename(body, seen)
-            for value in body.output:
-                value.name = seen.get(value.name, value.name)
+    for node in graph.node if renames else ():
+        rename_in_node(node, renames)
+
+
+def rename_in_node(node: onnx.NodeProto, renames: Mapping[str, str]) -> None:
+    """Rename tensors in the inputs and outputs of a node and in its bodies."""
+    node.input[:] = [renames.get(name, name) for name in node.input]
+    node.output[:] = [renames.get(name, name) for name in node.output]
+    for body in iter_bodies(node):
+        hidden = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        seen = {old: new for old, new in renames.items() if old not in hidden}
+        rename(body, seen)
+        for value in body.output:
+            value.name = seen.get(value.name, value.name)
 
 
 def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:

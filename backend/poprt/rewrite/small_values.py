@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxgraph import attribute, iter_bodies
 
 from popef._tools.arrays import Array
-from poprt.rewrite.node_rules import View
+from poprt.rewrite.views import GraphView
 
 _MAX_ELEMENTS = 1 << 12
 """Maximum number of elements of each intermediate tensor; shapes and pads have dozens."""
@@ -34,7 +34,7 @@ _KEEPING = frozenset(
 """Operators whose results have no more elements than all their inputs, broadcast."""
 
 
-def find_value(view: View, name: str) -> Array | None:
+def find_value(view: GraphView, name: str) -> Array | None:
     """Return the values of a small tensor; None if they are not known without the model's
     inputs."""
     known: dict[str, Array] = {}
@@ -49,7 +49,7 @@ def find_value(view: View, name: str) -> Array | None:
     return known.get(name)
 
 
-def _find_nodes(view: View, name: str, known: dict[str, Array]) -> list[onnx.NodeProto] | None:
+def _find_nodes(view: GraphView, name: str, known: dict[str, Array]) -> list[onnx.NodeProto] | None:
     """Return the nodes that make a tensor, in order; constants are added to `known`. Return None if
     they include nodes that are not simple, or are too many."""
     nodes: dict[str, onnx.NodeProto] = {}
@@ -79,13 +79,13 @@ def _is_simple(node: onnx.NodeProto) -> bool:
     return node.op_type in _KEEPING and len(node.output) == 1 and not any(True for _ in iter_bodies(node))
 
 
-def _iter_read(node: onnx.NodeProto, view: View) -> Iterator[str]:
+def _iter_read(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
     """Yield the tensors that must be computed first; none for a Shape or Size of a known shape."""
     if node.op_type not in ("Shape", "Size") or view.shape(node.input[0]) is None:
         yield from filter(None, node.input)
 
 
-def _compute(node: onnx.NodeProto, known: dict[str, Array], view: View) -> Array | None:
+def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> Array | None:
     shape = view.shape(node.input[0]) if node.op_type in ("Shape", "Size") else None
     if shape is not None:
         if node.op_type == "Size":

@@ -1,51 +1,53 @@
-"""Views of graphs for passes: the known facts about tensors, and unused names.
-
-`scopes`, `patterns` and `node_rules` change graphs.
-"""
+"""Views of graphs for passes: the known facts about tensors. `editor` changes graphs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from onnxgraph import fresh_name
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import attribute
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.opsets import AXES_ARE_INPUTS
 from onnxgraph.weights import LARGE, has_data, read_array
 
 from popef._tools.arrays import Array
+from poprt.rewrite.names import NameScope, NodeBuilder
 
 Shape = tuple[int, ...]
-AXES_ARE_INPUTS = 13
-"""Opset from which ReduceSum, Squeeze and Unsqueeze take their axes as an input."""
+FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
+"""Types of floats that numpy has, too."""
+WHOLE = frozenset(
+    getattr(TensorProto, name) for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
+)
+_LISTS = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+"""Attributes in which a Constant may hold numbers other than a tensor, with the dtype of each."""
 
 
-@dataclass(slots=True)
-class FreshNames:
-    """Names taken, added and no longer read in a whole model while its nodes are replaced."""
-
-    opset: int
-    """Opset of new nodes."""
-    taken: set[str]
-    added: list[TensorProto] = field(default_factory=list)
-    """New weights of the main graph."""
-    left: set[str] = field(default_factory=set)
-    """Tensors that removed nodes have read."""
-
-    def take(self, wanted: str) -> str:
-        """Return an unused name, and mark it as used."""
-        found = fresh_name(wanted, self.taken)
-        self.taken.add(found)
-        return found
+def constant_of(node: onnx.NodeProto) -> TensorProto | None:
+    """Return the tensor of a Constant of numbers; None for other nodes."""
+    if node.op_type != "Constant" or len(node.attribute) != 1 or node.domain not in STANDARD_DOMAINS:
+        return None
+    held = node.attribute[0]
+    if held.name == "value":
+        return held.t
+    if held.name not in _LISTS:
+        return None
+    return numpy_helper.from_array(np.asarray(helper.get_attribute_value(held), _LISTS[held.name]))
 
 
-def tensor_of(node: onnx.NodeProto) -> TensorProto | None:
-    """Return the tensor in the `value` of a Constant; None for other nodes."""
-    is_held = node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
-    return node.attribute[0].t if is_held else None
+def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
+    """Return whether a node is one of these operators of a domain."""
+    if node.op_type not in op_types:
+        return False
+    return node.domain == domain if domain else node.domain in STANDARD_DOMAINS
 
 
 def is_untrained(value: Array) -> bool:
@@ -63,26 +65,47 @@ def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
     return {each.name: each.type.tensor_type for each in (*graph.value_info, *graph.output, *graph.input)}
 
 
-def constants_of(
-    graph: onnx.GraphProto, read: Callable[[onnx.NodeProto], TensorProto | None] = tensor_of
-) -> dict[str, TensorProto]:
-    """Return the weights that are no inputs, which old formats allow, and the tensors that `read`
-    finds in nodes."""
+def _constants_of(graph: onnx.GraphProto) -> dict[str, TensorProto]:
+    """Return the weights that are no inputs, which old formats allow, and the tensors of
+    Constants."""
     given = {each.name for each in graph.input}
     found = {each.name: each for each in graph.initializer if each.name not in given}
-    held = ((node, read(node)) for node in graph.node)
-    return found | {node.output[0]: tensor for node, tensor in held if tensor is not None}
+    for node in graph.node:
+        tensor = constant_of(node)
+        if tensor is not None:
+            found[node.output[0]] = tensor
+    return found
 
 
-@dataclass(slots=True)
 class GraphView:
     """Known facts about the tensors in scope of a graph, including those of the graphs around
     it."""
 
-    outer: GraphView | None
-    types: dict[str, onnx.TypeProto.Tensor] = field(default_factory=dict)
-    constants: dict[str, TensorProto] = field(default_factory=dict)
-    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    __slots__ = ("constants", "graph", "makers", "names", "outer", "types")
+
+    def __init__(
+        self,
+        names: NameScope,
+        graph: onnx.GraphProto,
+        known: onnx.GraphProto | None = None,
+        outer: GraphView | None = None,
+    ) -> None:
+        """Args:
+        names: Names of the model.
+        graph: The graph to look at.
+        known: The same graph with inferred types, if any.
+        outer: View of the graph around it.
+        """
+        self.names, self.graph, self.outer = names, graph, outer
+        self.types = types_of(graph if known is None else known)
+        self.constants = _constants_of(graph)
+        self.makers = {name: node for node in graph.node for name in node.output if name}
+
+    @property
+    def opset(self) -> int:
+        """Opset of new nodes. It differs from the model's only during a conversion to another
+        opset."""
+        return self.names.opset
 
     def home(self, name: str) -> GraphView | None:
         """Return the view that defines a name: this one, or one around it."""
@@ -92,6 +115,11 @@ class GraphView:
                 return view
             view = view.outer
         return None
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """Return the node that makes a tensor, in this graph or in one around it."""
+        home = self.home(name)
+        return home.makers.get(name) if home is not None else None
 
     def find(self, name: str) -> onnx.TypeProto.Tensor | None:
         """Return the inferred type of a tensor; None if it is not known."""
@@ -125,6 +153,10 @@ class GraphView:
         tensor, found = self.tensor(name), self.find(name)
         return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
 
+    def is_float(self, name: str) -> bool:
+        """Return whether a tensor is known to be of floats that numpy has, too."""
+        return self.type(name) in FLOATS
+
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the numpy type of a tensor whose element type is known."""
         return helper.tensor_dtype_to_np_dtype(self.type(name))
@@ -147,3 +179,19 @@ class GraphView:
         if tensor is not None:
             return len(tensor.dims)
         return len(found.shape.dim) if found is not None and found.HasField("shape") else None
+
+    def axes(self, node: onnx.NodeProto, rank: int | None) -> list[int] | None:
+        """Return the axes of a Squeeze or Unsqueeze, counted from the front of `rank`. Return None
+        if they are not known or not given."""
+        if self.opset >= AXES_ARE_INPUTS:
+            found = self.numbers(node.input[1]) if len(node.input) > 1 else None
+        else:
+            found = attribute(node, "axes")
+        if found is None or (rank is None and min(found, default=0) < 0):
+            return None
+        return [axis + (rank or 0) if axis < 0 else axis for axis in found]
+
+    def start(self, node: onnx.NodeProto, what: str) -> NodeBuilder:
+        """Return a builder of nodes that replace `node`; `what` makes their names distinct."""
+        wanted = next(filter(None, node.output), node.op_type)
+        return NodeBuilder(self.names.take_prefix(f"{wanted}/{what}"), names=self.names, is_alone=True)

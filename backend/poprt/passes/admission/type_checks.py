@@ -18,7 +18,8 @@ from simipu.numerics.quarter import QUARTERS
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.branches import raise_for_branch
 from poprt.rewrite.descriptions import describe_node
-from poprt.rewrite.scopes import Model, Scope
+from poprt.rewrite.names import NameScope
+from poprt.rewrite.views import GraphView
 
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
@@ -39,17 +40,14 @@ class CheckTypes(Pass):
 
 
 def _find_fault(model: onnx.ModelProto) -> str | None:
-    return next(_iter_faults(Model(model), model.graph, infer_shapes(model).graph, None, []), None)
+    known = infer_shapes(model).graph
+    return next(_iter_faults(GraphView(NameScope.of(model), model.graph, known), known, []), None)
 
 
 def _iter_faults(
-    shared: Model,
-    graph: onnx.GraphProto,
-    known: onnx.GraphProto,
-    outer: Scope | None,
-    outside: Sequence[Collection[str]],
+    view: GraphView, known: onnx.GraphProto, outside: Sequence[Collection[str]]
 ) -> Iterator[str]:
-    scope = Scope.of(shared, graph, known, outer)
+    graph = view.graph
     given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     given |= {sparse.values.name for sparse in graph.sparse_initializer}
     yield from _iter_doubles(graph, given)
@@ -63,9 +61,10 @@ def _iter_faults(
                     "nothing makes it; export the model again"
                 )
         if node.domain in STANDARD_DOMAINS and onnx.defs.has(node.op_type):
-            yield from _iter_mismatches(node, scope)
+            yield from _iter_mismatches(node, view)
         for body, known_body in zip(iter_bodies(node), iter_bodies(known.node[place]), strict=True):
-            yield from _iter_faults(shared, body, known_body, scope, seen)
+            inner = GraphView(view.names, body, known_body, view)
+            yield from _iter_faults(inner, known_body, seen)
 
 
 def _iter_doubles(graph: onnx.GraphProto, given: Collection[str]) -> Iterator[str]:
@@ -81,16 +80,16 @@ def _iter_doubles(graph: onnx.GraphProto, given: Collection[str]) -> Iterator[st
             makers[name] = node
 
 
-def _iter_mismatches(node: onnx.NodeProto, scope: Scope) -> Iterator[str]:
+def _iter_mismatches(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
     """Yield the type errors of a node's inputs with known types."""
     try:
-        schema = onnx.defs.get_schema(node.op_type, scope.model.opset)
+        schema = onnx.defs.get_schema(node.op_type, view.opset)
     except onnx.defs.SchemaError:
         return  # of a newer opset: the conversion reports it
     bound: dict[str, tuple[str, int]] = {}
     for place, name in enumerate(node.input):
         parameter = _find_parameter(schema.inputs, place)
-        found = scope.type(name) if name else 0
+        found = view.type(name) if name else 0
         # A model that was converted before has 8-bit floats, between our Casts, in an opset without
         # them.
         if parameter is None or not found or (node.op_type == "Cast" and found in QUARTERS):

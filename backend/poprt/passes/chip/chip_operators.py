@@ -13,26 +13,29 @@ from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, OPERATORS
 
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.patterns import Making, Names, PatternPass, Scope, declare_chip, is_operator
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.names import NameScope, NodeBuilder
+from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import is_operator
 
 
-class _Renaming(PatternPass):
+class _Renaming(GraphRule):
     """Base class of passes that rename an operator: the chip has the same one under another
     name."""
 
     renames: ClassVar[str]
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rename the node if the chip's operator takes its type."""
-        if self.takes(node, scope):
+        if self.takes(node, view):
             made = onnx.NodeProto()
             made.CopyFrom(node)
             made.op_type, made.domain = self.renames, CHIP_DOMAIN
-            scope.replace(node, [made])
+            view.replace(node, [made])
 
-    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+    def takes(self, node: onnx.NodeProto, view: GraphEditor) -> bool:
         """Return whether the chip's operator computes the same as the node."""
-        return scope.type(node.input[0]) in FLOAT_TYPES
+        return view.type(node.input[0]) in FLOAT_TYPES
 
 
 @register("replace_erf_with_erfv2")
@@ -66,21 +69,21 @@ class ReplaceSoftmax(_Renaming):
     op_types = frozenset(("Softmax",))
     renames = "SoftmaxV2"
 
-    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+    def takes(self, node: onnx.NodeProto, view: GraphEditor) -> bool:
         """Return whether the node is along a last axis of odd length, and of a supported type."""
-        shape = scope.shape(node.input[0])
-        default = -1 if scope.names.opset >= _SOFTMAX_ALONG_AXIS else 1
-        if not shape or shape[-1] % 2 == 0 or not super().takes(node, scope):
+        shape = view.shape(node.input[0])
+        default = -1 if view.opset >= _SOFTMAX_ALONG_AXIS else 1
+        if not shape or shape[-1] % 2 == 0 or not super().takes(node, view):
             return False
         return int(attribute(node, "axis", default)) % len(shape) == len(shape) - 1
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the node, with the last axis written out. It is the default of the chip's
         operator, but was not always the standard's."""
-        if self.takes(node, scope):
-            made = scope.start(node, "softmax")
+        if self.takes(node, view):
+            made = view.start(node, "softmax")
             made.chip(node.output[0], self.renames, node.input[0], axis=-1)
-            scope.replace(node, made.nodes)
+            view.replace(node, made.nodes)
 
 
 _SOFTMAX_ALONG_AXIS = 13
@@ -93,27 +96,27 @@ class ReplaceWhere(_Renaming):
     op_types = frozenset(("Where",))
     renames = "WhereV2"
 
-    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+    def takes(self, node: onnx.NodeProto, view: GraphEditor) -> bool:
         """Return whether the node selects floats. A Where of integers computes shapes, and every
         pass can follow it."""
-        return scope.type(node.output[0]) in FLOAT_TYPES
+        return view.type(node.output[0]) in FLOAT_TYPES
 
 
 @register("replace_consecutive_cast_with_notzero")
-class ReplaceCastsWithNotZero(PatternPass):
+class ReplaceCastsWithNotZero(GraphRule):
     """A Cast to bool and one back become NotZero: 1 where there is something, 0 where not."""
 
     op_types = frozenset(("Cast",))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the pair at the Cast back. The Cast to bool stays if other nodes read it."""
-        truth = scope.maker(node.input[0], "Cast")
+        truth = view.maker(node.input[0], "Cast")
         if truth is None or attribute(truth, "to") != TensorProto.BOOL:
             return
-        if scope.type(truth.input[0]) == attribute(node, "to") and scope.is_read_once(node.input[0]):
-            made = scope.start(node, "notzero")
+        if view.type(truth.input[0]) == attribute(node, "to") and view.is_read_once(node.input[0]):
+            made = view.start(node, "notzero")
             made.chip(node.output[0], "NotZero", truth.input[0])
-            scope.replace(node, made.nodes)
+            view.replace(node, made.nodes)
 
 
 _BEFORE, _AFTER = "before_", "after_"
@@ -152,13 +155,10 @@ class AutoInsertRemap(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Insert one Remap at each place."""
-        placing = _Placing.of(self._before, self._after)
-        placing.run(model)
-        declare_chip(model)
-        return model
+        return _Placing.of(self._before, self._after).run(model)
 
 
-class _Placing(PatternPass):
+class _Placing(GraphRule):
     """Rule that inserts Remaps before and behind operators of these names, in lower case."""
 
     before: Collection[str]
@@ -171,48 +171,48 @@ class _Placing(PatternPass):
         made.before, made.after = before, after
         return made
 
-    def _is_start(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
         return node.op_type.lower() in {*self.before, *self.after}
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Insert Remaps around a node, on a copy of it."""
         if any(iter_bodies(node)):
             return
         name = node.op_type.lower()
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
-        before = self._put_before(changed, scope) if name in self.before else []
-        after = self._put_after(changed, scope) if name in self.after else []
+        before = self._put_before(changed, view) if name in self.before else []
+        after = self._put_after(changed, view) if name in self.after else []
         if before or after:
-            scope.rewrite(node, [*before, changed, *after], [node])
+            view.rewrite(node, [*before, changed, *after], [node])
 
-    def _put_before(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+    def _put_before(self, node: onnx.NodeProto, view: GraphEditor) -> list[onnx.NodeProto]:
         """Insert a Remap before the first float input that is no weight. Other inputs stay:
         published passes for DeBERTa, converted with before_add, look for an Add whose second input
         is the residual itself."""
-        made = scope.start(node, "remap")
-        floats = (place for place, name in enumerate(node.input) if name and scope.type(name) in FLOAT_TYPES)
-        index = next((place for place in floats if scope.tensor(node.input[place]) is None), None)
-        maker = scope.makers.get(node.input[index]) if index is not None else None
+        made = view.start(node, "remap")
+        floats = (place for place, name in enumerate(node.input) if name and view.type(name) in FLOAT_TYPES)
+        index = next((place for place in floats if view.tensor(node.input[place]) is None), None)
+        maker = view.makers.get(node.input[index]) if index is not None else None
         is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
         if index is not None and not is_done:
             laid_out = made.new_name()
-            add_remap(made.nodes, node.input[index], laid_out, scope.names, after_matmul=False)
+            add_remap(made.nodes, node.input[index], laid_out, view.names, after_matmul=False)
             node.input[index] = laid_out
         return made.nodes
 
-    def _put_after(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+    def _put_after(self, node: onnx.NodeProto, view: GraphEditor) -> list[onnx.NodeProto]:
         made: list[onnx.NodeProto] = []
         for index, name in enumerate(node.output):
-            is_done = scope.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
-            if name and scope.type(name) in FLOAT_TYPES and not is_done:
-                node.output[index] = scope.names.take(f"{name}/before_remap")
-                add_remap(made, node.output[index], name, scope.names, after_matmul=node.op_type == "MatMul")
+            is_done = view.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
+            if name and view.type(name) in FLOAT_TYPES and not is_done:
+                node.output[index] = view.names.take(f"{name}/before_remap")
+                add_remap(made, node.output[index], name, view.names, after_matmul=node.op_type == "MatMul")
         return made
 
 
 def add_remap(
-    nodes: list[onnx.NodeProto], source: str, result: str, names: Names, *, after_matmul: bool
+    nodes: list[onnx.NodeProto], source: str, result: str, names: NameScope, *, after_matmul: bool
 ) -> None:
     """Add a Remap with the attributes of the real tool's library, including those for training."""
     attributes = {
@@ -224,7 +224,7 @@ def add_remap(
             ("after_matmul", int(after_matmul and way == "fwd")),
         )
     }
-    made = Making(f"{result}/remap", names=names)
+    made = NodeBuilder(f"{result}/remap", names=names)
     made.chip(result, "Remap", source, **attributes, debug_str=result)
     nodes += made.nodes
 

@@ -12,8 +12,9 @@ from onnx import TensorProto
 from onnxgraph import attribute
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.node_rules import NodeRule, Replacement, View
-from poprt.rewrite.views import Shape
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import NodeRule
+from poprt.rewrite.views import GraphView, Shape
 
 _ELLIPSIS = "..."
 
@@ -43,7 +44,7 @@ class ReplaceEinsumWithMatmul(NodeRule):
 
     op_types = frozenset(("Einsum",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace an Einsum of floats whose shapes are known."""
         shapes = [view.shape(name) for name in node.input]
         if not all(view.is_float(name) for name in node.input):
@@ -112,7 +113,7 @@ def _fits(labels: Sequence[list[str]], result: list[str], shapes: Sequence[Shape
 
 
 def _multiply(
-    chain: Replacement, left: Operand, right: Operand, kept: set[str], result: list[str]
+    chain: NodeBuilder, left: Operand, right: Operand, kept: set[str], result: list[str]
 ) -> Operand:
     """Return the product of two operands, summed over the shared axes that are no longer needed."""
     left, right = _sum(chain, left, kept | set(right.labels)), _sum(chain, right, kept | set(left.labels))
@@ -146,17 +147,17 @@ def _sort(labels: Iterable[str], result: Sequence[str]) -> list[str]:
     return sorted(labels, key=lambda label: result.index(label) if label in result else len(result))
 
 
-def _sum(chain: Replacement, operand: Operand, kept: Iterable[str]) -> Operand:
+def _sum(chain: NodeBuilder, operand: Operand, kept: Iterable[str]) -> Operand:
     """Return the operand summed over the axes that are not kept."""
     wanted = set(kept)
     axes = [axis for axis, label in enumerate(operand.labels) if label not in wanted]
     if not axes:
         return operand
     labels = [label for label in operand.labels if label in wanted]
-    return Operand(chain.reduce_sum(operand.name, axes), labels, operand.sizes)
+    return Operand(chain.reduce_sum_as(chain.new_name(), operand.name, axes), labels, operand.sizes)
 
 
-def _transpose(chain: Replacement, operand: Operand, labels: list[str]) -> Operand:
+def _transpose(chain: NodeBuilder, operand: Operand, labels: list[str]) -> Operand:
     """Return the operand with its axes in that order."""
     if operand.labels == labels:
         return operand
@@ -164,7 +165,7 @@ def _transpose(chain: Replacement, operand: Operand, labels: list[str]) -> Opera
     return Operand(chain.add("Transpose", operand.name, perm=order), labels, operand.sizes)
 
 
-def _shaped(chain: Replacement, operand: Operand, labels: list[str]) -> str:
+def _shaped(chain: NodeBuilder, operand: Operand, labels: list[str]) -> str:
     """Return the operand with axes of one element for the labels that it lacks."""
     wanted = [operand.sizes[label] if label in operand.labels else 1 for label in labels]
     first = next((place for place, label in enumerate(labels) if label in operand.labels), len(labels))
@@ -173,7 +174,7 @@ def _shaped(chain: Replacement, operand: Operand, labels: list[str]) -> str:
     return chain.add("Reshape", operand.name, chain.shape(wanted))
 
 
-def _as_matrices(chain: Replacement, operand: Operand, batch: int, rows: int) -> str:
+def _as_matrices(chain: NodeBuilder, operand: Operand, batch: int, rows: int) -> str:
     """Return the operand as a stack of matrices: `batch` axes, one axis for `rows` axes, one for
     the rest."""
     shape = operand.shape
@@ -189,7 +190,7 @@ class ReplaceNonzero(NodeRule):
 
     op_types = frozenset(("NonZero",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace a NonZero. ArgMax finds the place in the flattened tensor; divisions by the sizes
         give the index of each axis."""
         shape, source = view.shape(node.input[0]), node.input[0]

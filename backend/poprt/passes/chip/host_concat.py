@@ -9,14 +9,15 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import find_inputs, iter_defined, replace_inputs, replace_nodes
+from onnxgraph import find_inputs, replace_inputs, replace_nodes
 from onnxgraph.tensors import element_bytes
 from simipu import CompileError
 
 from poprt._names import sHostConcatRunnerConfig
 from poprt.passes.chip.chip_operators import add_remap
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.patterns import Making, Names, declare_chip
+from poprt.rewrite.names import NameScope, NodeBuilder
+from poprt.rewrite.rules import declare_chip
 
 Group = Sequence[Any]
 """Element type, shape and, optionally, maximum number of inputs of a group."""
@@ -57,7 +58,7 @@ class ApplyHostConcatSplit(Pass):
         """Merge the inputs of each group. Warn of groups for which the model has fewer than two
         inputs."""
         graph = model.graph
-        names = Names(0, {*iter_defined(graph), *(value.name for value in graph.input)})
+        names = NameScope.of(model)
         merged: dict[str, dict[str, Any]] = {}
         for group in self._groups:
             found = _find_inputs(graph, *group)
@@ -109,7 +110,7 @@ def _find_inputs(
 
 
 def _merge(
-    graph: onnx.GraphProto, name: str, found: Sequence[onnx.ValueInfoProto], names: Names, *, remap: bool
+    graph: onnx.GraphProto, name: str, found: Sequence[onnx.ValueInfoProto], names: NameScope, *, remap: bool
 ) -> dict[str, Any]:
     """Replace those inputs by one, and insert the node that splits it before all nodes. Return the
     entry that the host needs for it."""
@@ -118,7 +119,7 @@ def _merge(
     whole = [len(found), math.prod(shape)]
     old = [value.name for value in found]
     data_type = tensor.elem_type
-    made = Making(f"{name}/split", names=names)
+    made = NodeBuilder(f"{name}/split", names=names)
     given = [names.take(f"{each}/before_remap") for each in old] if remap else old
     made.nodes.append(
         helper.make_node("HCSR", [name], given, name=f"{name}/HCSR", domain="ai.graphcore", shape=shape)

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnxgraph import attribute, iter_nodes
+from onnxgraph.opsets import AXES_ARE_INPUTS
 from onnxgraph.weights import change_values, register_change
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.node_rules import NodeRule, Replacement, View
-from poprt.rewrite.views import AXES_ARE_INPUTS
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import NodeRule
+from poprt.rewrite.views import GraphView
 
 _HALF = np.finfo(np.float16)
 _SIX = 6
@@ -34,7 +36,7 @@ class ReplaceBnWithMulAdd(NodeRule):
 
     op_types = frozenset(("BatchNormalization",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace a BatchNormalization. The constants are computed in double and rounded once."""
         rank = view.rank(node.input[0])
         values = [view.value(name) for name in node.input[1:5]]
@@ -59,7 +61,7 @@ class ReplaceCastlike(NodeRule):
 
     op_types = frozenset(("CastLike",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the CastLike. The Cast keeps its attributes, above all `saturate`."""
         to = view.type(node.input[1])
         if not to:
@@ -77,7 +79,7 @@ class ReplaceGatherWithReshape(NodeRule):
 
     op_types = frozenset(("Gather",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the Gather if its indices are 0, 1, 2, ... to the size of the axis. Empty tensors
         stay, because a 0 in a Reshape means another size."""
         data, indices = node.input
@@ -102,7 +104,7 @@ class ReplaceClipEmptyInputs(NodeRule):
 
     op_types = frozenset(("Clip",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the Clip. An integer without bounds becomes an Identity. For floats, infinities
         become the largest values, as the standard requires."""
         given = [*node.input, "", ""][:3]
@@ -130,7 +132,7 @@ class ReplaceDivWithMul(NodeRule):
 
     op_types = frozenset(("Div",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the division if the reciprocal is exact enough in half, since the graph may be
         converted to half."""
         divisor = view.value(node.input[1])
@@ -180,7 +182,7 @@ class ReplaceGemmWithMatmul(NodeRule):
         }
         return super().run(model)
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace a Gemm of floats; the IPU has no other."""
         if not view.is_float(node.output[0]) and not view.is_float(node.input[0]):
             return None
@@ -199,7 +201,7 @@ class ReplaceGemmWithMatmul(NodeRule):
             steps.append(("Add", ["", bias]))
         return _add_steps(chain, steps, node)
 
-    def _turn(self, chain: Replacement, name: str, is_turned: bool) -> str:
+    def _turn(self, chain: NodeBuilder, name: str, is_turned: bool) -> str:
         if not is_turned:
             return name
         tensor = self._own.get(name)
@@ -210,7 +212,7 @@ class ReplaceGemmWithMatmul(NodeRule):
 
 
 def _add_steps(
-    chain: Replacement, steps: Sequence[tuple[str, list[str]]], node: onnx.NodeProto
+    chain: NodeBuilder, steps: Sequence[tuple[str, list[str]]], node: onnx.NodeProto
 ) -> list[onnx.NodeProto]:
     """Add steps to the chain and return its nodes. An empty input name stands for the result of the
     step before. The last step makes the result of `node`."""
@@ -229,7 +231,7 @@ class ReplaceGreaterOrEqual(NodeRule):
     needs_shapes = False
     opposite = "Less"
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the comparison, for any types."""
         chain = view.start(node, "opposite")
         chain.add_as(node.output[0], "Not", chain.add(self.opposite, *node.input))
@@ -250,7 +252,7 @@ class ReplaceHalfReducemean(NodeRule):
 
     op_types = frozenset(("ReduceMean",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the mean if half represents the reciprocal of the number of elements with full
         precision."""
         shape, axes = view.shape(node.input[0]), self._find_axes(node, view)
@@ -271,7 +273,7 @@ class ReplaceHalfReducemean(NodeRule):
             chain.add_as(node.output[0], "ReduceSum", made, axes=axes, keepdims=keepdims)
         return chain.end(node)
 
-    def _find_axes(self, node: onnx.NodeProto, view: View) -> list[int] | None:
+    def _find_axes(self, node: onnx.NodeProto, view: GraphView) -> list[int] | None:
         rank = view.rank(node.input[0])
         given = attribute(node, "axes")
         if len(node.input) > 1 and node.input[1]:
@@ -294,7 +296,7 @@ class ReplaceHardswish(NodeRule):
     op_types = frozenset(("HardSwish",))
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace HardSwish by its standard definition."""
         chain = view.start(node, "hard_swish")
         gate = chain.add("HardSigmoid", node.input[0], alpha=1 / _SIX, beta=0.5)
@@ -312,7 +314,7 @@ class ReplacePow(NodeRule):
 
     op_types = frozenset(("Pow",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the power if all elements have one exponent."""
         exponent, base = view.value(node.input[1]), node.input[0]
         rank = view.rank(base)
@@ -347,7 +349,7 @@ class ReplaceWhereWithMulAdd(NodeRule):
 
     op_types = frozenset(("Where",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Replace the Where, unless a constant is not finite. Computed values are assumed to be
         finite."""
         condition, *chosen = node.input

@@ -17,7 +17,9 @@ from simipu import CompileError
 from simipu.numerics.quarter import QUARTERS
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.patterns import Making, PatternPass, Scope
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.views import Shape
 
 INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE = (
@@ -65,7 +67,7 @@ class _Order:
         return self.factor == 1 or self.mode == NONE
 
 
-class _Serialising(PatternPass):
+class _Serialising(GraphRule):
     """Base class of passes that split products named by the user."""
 
     op_types = frozenset(("MatMul",))
@@ -102,14 +104,14 @@ class _Serialising(PatternPass):
 
 
 def _slice(
-    made: Making, scope: Scope, node: onnx.NodeProto, operand: int, start: int, end: int, axis: int
+    made: NodeBuilder, view: GraphEditor, node: onnx.NodeProto, operand: int, start: int, end: int, axis: int
 ) -> str:
     """Add a slice of a product's operand and return its name. If both operands are widened from 8
     bits, the slice is taken before that, so that the product of the parts has 8-bit operands,
     too."""
-    casts = [scope.maker(name, "Cast") for name in node.input]
+    casts = [view.maker(name, "Cast") for name in node.input]
     cast = casts[operand]
-    if cast is None or any(each is None or scope.type(each.input[0]) not in QUARTERS for each in casts):
+    if cast is None or any(each is None or view.type(each.input[0]) not in QUARTERS for each in casts):
         return made.slice(node.input[operand], start, end, axis)
     attributes = {each.name: helper.get_attribute_value(each) for each in cast.attribute}
     return made.add("Cast", made.slice(cast.input[0], start, end, axis), **attributes)
@@ -132,25 +134,30 @@ class SerializeMatMul(_Serialising):
     def __init__(self, serialize_matmul: Mapping[str, Any] | None = None) -> None:
         super().__init__("serialize_matmul", serialize_matmul)
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Split the product. Raise CompileError for a factor that does not divide the dimension."""
         order = self._find_order(node.name)
-        shapes = [scope.shape(name) for name in node.input]
+        shapes = [view.shape(name) for name in node.input]
         if order is None or any(shape is None or len(shape) < _MIN_RANK for shape in shapes):
             return
         left, right = (shape or () for shape in shapes)
-        made = scope.start(node, "serial")
-        parts = self._cut(node, order, (left, right), made, scope)
+        made = view.start(node, "serial")
+        parts = self._cut(node, order, (left, right), made, view)
         result = node.output[0]
         if order.mode == REDUCING_DIM:
             made.add_as(result, "Sum", *parts)
         else:
             along = max(len(left), len(right)) - (1 if order.mode == OUTPUT_CHANNELS else 2)
             made.add_as(result, "Concat", *parts, axis=along)
-        scope.rewrite(node, made.nodes, [node])
+        view.rewrite(node, made.nodes, [node])
 
     def _cut(
-        self, node: onnx.NodeProto, order: _Order, shapes: tuple[Shape, Shape], made: Making, scope: Scope
+        self,
+        node: onnx.NodeProto,
+        order: _Order,
+        shapes: tuple[Shape, Shape],
+        made: NodeBuilder,
+        view: GraphEditor,
     ) -> list[str]:
         """Return the products of the parts."""
         first, second = node.input
@@ -165,12 +172,12 @@ class SerializeMatMul(_Serialising):
         for start in range(0, step * order.factor, step):
             taken, other = first, second
             if order.mode == INPUT_CHANNELS:
-                taken = _slice(made, scope, node, 0, start, start + step, len(left) - 2)
+                taken = _slice(made, view, node, 0, start, start + step, len(left) - 2)
             if order.mode == REDUCING_DIM:
-                taken = _slice(made, scope, node, 0, start, start + step, len(left) - 1)
-                other = _slice(made, scope, node, 1, start, start + step, len(right) - 2)
+                taken = _slice(made, view, node, 0, start, start + step, len(left) - 1)
+                other = _slice(made, view, node, 1, start, start + step, len(right) - 2)
             if order.mode == OUTPUT_CHANNELS:
-                other = _slice(made, scope, node, 1, start, start + step, len(right) - 1)
+                other = _slice(made, view, node, 1, start, start + step, len(right) - 1)
             parts.append(made.add("MatMul", taken, other))
         return parts
 
@@ -191,24 +198,24 @@ class SerializeMatMulAdd(_Serialising):
     def __init__(self, serialize_matmul_add: Mapping[str, Any] | None = None) -> None:
         super().__init__("serialize_matmul_add", serialize_matmul_add)
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Split the product and the sum. Raise CompileError for a factor that does not divide the
         dimension."""
-        add = scope.reader(node.output[0], "Add")
+        add = view.reader(node.output[0], "Add")
         order = self._find_order(f"{node.name}/{add.name}") if add is not None else None
-        right = scope.shape(node.input[1])
+        right = view.shape(node.input[1])
         if add is None or order is None or right is None or len(right) < _MIN_RANK:
             return
         bias = next((name for name in add.input if name != node.output[0]), "")
-        shape = scope.shape(node.output[0])
-        if shape is None or scope.shape(bias) != right[-1:] or scope.shape(add.output[0]) != shape:
+        shape = view.shape(node.output[0])
+        if shape is None or view.shape(bias) != right[-1:] or view.shape(add.output[0]) != shape:
             return
         step = self._measure(node, right[-1], order, "columns in its right operand")
-        made = scope.start(add, "serial")
+        made = view.start(add, "serial")
         parts = []
         for start in range(0, right[-1], step):
-            weight = _slice(made, scope, node, 1, start, start + step, len(right) - 1)
+            weight = _slice(made, view, node, 1, start, start + step, len(right) - 1)
             product = made.add("MatMul", node.input[0], weight)
             parts.append(made.add("Add", product, made.slice(bias, start, start + step, 0)))
         made.add_as(add.output[0], "Concat", *parts, axis=len(shape) - 1)
-        scope.rewrite(add, made.nodes, [add])
+        view.rewrite(add, made.nodes, [add])

@@ -12,7 +12,8 @@ from onnxgraph import attribute
 from simipu.operators import names_where
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.node_rules import WHOLE, NodeRule, View
+from poprt.rewrite.rules import NodeRule
+from poprt.rewrite.views import WHOLE, GraphView
 
 _SETTINGS = {"ReduceL1": 1, "ReduceL2": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1, "ReduceMean": 1}
 _SETTINGS |= {"ReduceSumSquare": 1, "Resize": 1}
@@ -39,7 +40,7 @@ class WidenIntegers(NodeRule):
 
     op_types = _WIDENED
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if it needs a wider type."""
         given = view.type(node.input[0])
         wide = _find_wide(node.op_type, given, view.opset) if given in WHOLE else given
@@ -51,7 +52,7 @@ class WidenIntegers(NodeRule):
 
 
 def _compute_in(
-    wide: int, node: onnx.NodeProto, places: Iterable[int], back: int | None, view: View
+    wide: int, node: onnx.NodeProto, places: Iterable[int], back: int | None, view: GraphView
 ) -> list[onnx.NodeProto]:
     """Return the node with those inputs cast to another type, and its result cast to `back`; None
     keeps the result."""
@@ -88,7 +89,7 @@ class FloatOpsWorkaround(NodeRule):
 
     op_types = names_where(lambda entry: entry.floats_only)
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if it reads integers."""
         result = view.type(node.output[0])
         count = _SETTINGS.get(node.op_type, len(node.input))
@@ -104,7 +105,7 @@ class IndicesWorkaround(NodeRule):
 
     op_types = frozenset(("Gather", "GatherElements"))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with its indices changed. Constants are changed at once; for computed
         indices, nodes move the negative ones at run time."""
         data, indices = node.input
@@ -132,7 +133,7 @@ class IndicesWorkaround(NodeRule):
         chain.add_as(node.output[0], node.op_type, data, found, axis=axis)
         return chain.end(node)
 
-    def _is_moved(self, indices: str, view: View) -> bool:
+    def _is_moved(self, indices: str, view: GraphView) -> bool:
         """Return whether the indices have been moved already."""
         chosen = view.maker(indices)
         if chosen is None or chosen.op_type != "Where" or view.type(indices) != TensorProto.INT32:
@@ -152,7 +153,7 @@ class OnehotWorkaround(NodeRule):
 
     op_types = frozenset(("OneHot",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with its axis and depth changed. A depth of more than 31 bits stays: no
         chip has enough memory for the result."""
         rank, depth = view.rank(node.input[0]), view.value(node.input[1])
@@ -176,7 +177,7 @@ class TopkWorkaround(NodeRule):
 
     op_types = frozenset(("TopK",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with its axis counted from the front; the default is the last axis,
         -1."""
         rank, axis = view.rank(node.input[0]), attribute(node, "axis", -1)

@@ -39,8 +39,9 @@ from poprt.passes.folding.computing import PLAIN_TYPES, compute, is_refusal, rea
 from poprt.passes.folding.elimination import EliminateNopIf
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.branches import raise_for_branch
+from poprt.rewrite.names import NameScope
 from poprt.rewrite.origins import OF_SHAPES
-from poprt.rewrite.scopes import Model, Scope, constant_of
+from poprt.rewrite.views import GraphView, constant_of
 
 _MAX_ROUNDS = 64
 """Maximum number of rounds. Computed values may give shapes that make more nodes constant; a known
@@ -92,7 +93,7 @@ class ConstantFolding(Pass):
         for _ in range(_MAX_ROUNDS):
             if not any(_may_fold(node) for node in iter_nodes(model.graph)):
                 break
-            plan = _Plan(Model(model), self._bound)
+            plan = _Plan(NameScope.of(model), self._bound)
             plan.look(model.graph, infer_shapes(model).graph, None)
             if not plan.fold(model):
                 break
@@ -205,7 +206,7 @@ def _may_fold(node: onnx.NodeProto) -> bool:
 class _Place:
     """Graph with the names of its known tensors."""
 
-    scope: Scope
+    view: GraphView
     outer: _Place | None
     local: set[str]
     """All names defined in the graph; they hide names of the graphs around it."""
@@ -244,7 +245,7 @@ class _Plan:
     """Plan of the values to compute, for a graph and its bodies. Its keys are unique names over all
     graphs."""
 
-    model: Model
+    names: NameScope
     bound: int
     """Maximum size of a result in bytes; negative: no maximum."""
     places: list[_Place] = field(default_factory=list)
@@ -259,9 +260,9 @@ class _Plan:
 
     def look(self, graph: onnx.GraphProto, known: onnx.GraphProto, outer: _Place | None) -> None:
         """Add all nodes that can be computed to the plan. The nodes are sorted."""
-        scope = Scope.of(self.model, graph, known, outer.scope if outer else None)
+        view = GraphView(self.names, graph, known, outer.view if outer else None)
         given = {value.name for value in graph.input}
-        place = _Place(scope, outer, given | {tensor.name for tensor in graph.initializer})
+        place = _Place(view, outer, given | {tensor.name for tensor in graph.initializer})
         self.places.append(place)
         for tensor in graph.initializer:
             # 8-bit weights stay 8-bit: the nodes that widen them would make them large again.
@@ -299,9 +300,9 @@ class _Plan:
 
     def _take(self, node: onnx.NodeProto, place: _Place) -> bool:
         """Add a node to the plan if it can be computed. Return whether it was added."""
-        held = _find_known(node, place.scope)
+        held = _find_known(node, place.view)
         sources = [place.key(name) if name else "" for name in node.input]
-        if held is None and (None in sources or not self._is_small(node, place.scope)):
+        if held is None and (None in sources or not self._is_small(node, place.view)):
             return self._take_unread(node, place)
         if node.op_type == "Identity":  # rename only: a copy may be gigabytes
             place.keys[node.output[0]] = sources[0] or ""
@@ -323,28 +324,28 @@ class _Plan:
     def _take_unread(self, node: onnx.NodeProto, place: _Place) -> bool:
         """Add a node that reads weights without data and otherwise known tensors. Its result is a
         weight without data, as it would be a weight with them. Return whether it was added."""
-        name, scope = node.output[0], place.scope
+        name, view = node.output[0], place.view
         others = [each for each in filter(None, node.input) if place.key(each) is None]
-        shape, is_made = scope.shape(name), all(_is_unread(each, place) for each in others)
+        shape, is_made = view.shape(name), all(_is_unread(each, place) for each in others)
         if (
             not others
             or not is_made
             or shape is None
             or len(node.output) > 1
-            or scope.type(name) not in OUTLINED_TYPES
+            or view.type(name) not in OUTLINED_TYPES
         ):
             return False
-        if not self._is_small(node, scope):
+        if not self._is_small(node, view):
             return False
-        place.unread[name] = TensorProto(name=name, data_type=scope.type(name), dims=shape)
+        place.unread[name] = TensorProto(name=name, data_type=view.type(name), dims=shape)
         place.folded.append(node)
         return True
 
-    def _is_small(self, node: onnx.NodeProto, scope: Scope) -> bool:
+    def _is_small(self, node: onnx.NodeProto, view: GraphView) -> bool:
         """Return whether results are within the size limit; results of unknown size are computed
         first. Raise CompileMemoryError if no model could hold them."""
         for name in filter(None, node.output):
-            shape, element = scope.shape(name), scope.type(name)
+            shape, element = view.shape(name), view.type(name)
             if shape is not None and element in PLAIN_TYPES:
                 size_bytes = math.prod(shape) * element_bytes(element)
                 if 0 <= self.bound < size_bytes:
@@ -430,7 +431,7 @@ class _Plan:
             for key in (place.key(name) for name in node.input if id(node) in gone):
                 owner, name = self.homes.get(key or "", (place, ""))
                 owner.released.add(name)
-        graph = place.scope.graph
+        graph = place.view.graph
         if gone:
             replace_nodes(graph, [node for node in graph.node if id(node) not in gone])
         found = {name: tensor for name, tensor in place.found.items() if name not in kept}
@@ -444,7 +445,7 @@ class _Plan:
 
 def _is_unread(name: str, place: _Place) -> bool:
     """Return whether a tensor is a weight without data, or made from such weights."""
-    tensor = place.scope.tensor(name)
+    tensor = place.view.tensor(name)
     return place.unread_home(name) is not None or (tensor is not None and not has_data(tensor))
 
 
@@ -455,12 +456,12 @@ def _named(tensor: TensorProto, name: str) -> TensorProto:
     return copy
 
 
-def _find_known(node: onnx.NodeProto, scope: Scope) -> TensorProto | None:
+def _find_known(node: onnx.NodeProto, view: GraphView) -> TensorProto | None:
     """Return a node's result that is known without computing: a constant, or the value of a Shape
     or Size."""
     if node.op_type not in OF_SHAPES:
         return constant_of(node)
-    shape = scope.shape(node.input[0])
+    shape = view.shape(node.input[0])
     if shape is None:
         return None
     if node.op_type == "Size":

@@ -35,8 +35,9 @@ from simipu.operators import find_operator
 from popef._tools.arrays import Array
 from poprt.passes.folding.duplicates import RemoveDuplicatedInitializer
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.origins import OF_SHAPES
-from poprt.rewrite.scopes import Model, Scope, ScopedPass
+from poprt.rewrite.rules import GraphRule
 
 _MAX_COMPARED_BYTES = 1 << 16
 """Maximum size of a node's attributes. Constants in them have become initializers before."""
@@ -176,20 +177,19 @@ class _Known:
 
 
 @register("eliminate_deadend", stage=Stage.FOLDING, default=True)
-class EliminateDeadend(Pass):
+class EliminateDeadend(GraphRule):
     """Drop nodes of which nothing is read, those that only such nodes read, and so on."""
 
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Remove dead nodes, starting with the bodies, which read tensors of the graphs around
-        them."""
-        shared = Model(model)
-        for graph in reversed(list(iter_graphs(model.graph))):
-            scope = Scope(None, model=shared, graph=graph)
-            scope.look()
-            for node in reversed(list(scope.nodes())):
-                scope.drop_if_unread(node)
-            scope.finish()
-        return model
+    needs_shapes = False
+
+    def matches(self, _node: onnx.NodeProto) -> bool:
+        """Return that any node may be dead."""
+        return True
+
+    def change(self, view: GraphEditor) -> None:
+        """Remove dead nodes from the last to the first."""
+        for node in reversed(list(view.nodes())):
+            view.drop_if_unread(node)
 
 
 @register("eliminate_unused_initializer", stage=Stage.FOLDING, default=True)
@@ -211,13 +211,13 @@ class EliminateDuplicateInitializer(RemoveDuplicatedInitializer):
 
 
 @register("eliminate_duplicate_nodes", stage=Stage.FOLDING, default=True)
-class EliminateDuplicateNodes(ScopedPass):
+class EliminateDuplicateNodes(GraphRule):
     """Keep one of several nodes of a graph that compute the same: operator, inputs and attributes are
     equal, and nothing is drawn."""
 
     needs_shapes = False
 
-    def is_ours(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether a node may be merged. Excluded are nodes with bodies or large constants
         and users' operators, which may have side effects. Casts are excluded, too: published passes
         for DeBERTa remove the Casts of each layer and expect each layer to have its own."""
@@ -229,17 +229,16 @@ class EliminateDuplicateNodes(ScopedPass):
             or sum(each.ByteSize() for each in node.attribute) > _MAX_COMPARED_BYTES
         )
 
-    def change(self, scope: Scope) -> None:
+    def change(self, view: GraphEditor) -> None:
         """Merge equal nodes in order, so that the nodes that read them become equal, too."""
         seen: dict[tuple[Any, ...], onnx.NodeProto] = {}
-        for node in scope.nodes():
-            if self.is_ours(node):
-                first = seen.setdefault(_describe(node, scope), node)
+        for node in view.nodes():
+            if self.matches(node):
+                first = seen.setdefault(_describe(node), node)
                 if first is not node:
-                    scope.merge(node, first)
+                    view.merge(node, first)
 
 
-def _describe(node: onnx.NodeProto, scope: Scope) -> tuple[Any, ...]:
+def _describe(node: onnx.NodeProto) -> tuple[Any, ...]:
     attributes = sorted((each.name, each.SerializeToString()) for each in node.attribute)
-    inputs = tuple(scope.resolve(name) for name in node.input)
-    return node.domain, node.op_type, inputs, tuple(map(bool, node.output)), *attributes
+    return node.domain, node.op_type, tuple(node.input), tuple(map(bool, node.output)), *attributes

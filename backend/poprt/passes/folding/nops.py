@@ -10,7 +10,8 @@ from onnxgraph import attribute
 from simipu.operators import names_where, operator_of
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.scopes import NodeBypass, Scope
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.views import is_untrained
 
 _RATIO_IS_INPUT = 12
@@ -20,8 +21,23 @@ _NEVER_TRAINS = 7
 _PADS_ARE_INPUT = 11
 
 
+class _Bypass(GraphRule):
+    """Base class of passes that remove nodes whose result equals one of their inputs."""
+
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
+        """Return the input that a node returns unchanged, or None if it computes something."""
+        raise NotImplementedError
+
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Bypass the node, unless its other results are read."""
+        if node.input and not any(view.is_read(name) for name in node.output[1:] if name):
+            source = self.passes_on(node, view)
+            if source:
+                view.bypass(node, source)
+
+
 @register("eliminate_identity", stage=Stage.FOLDING, default=True)
-class EliminateIdentity(NodeBypass):
+class EliminateIdentity(_Bypass):
     """Drop Identity, and Dropout where it does not train.
 
     One stays that gives an input or a constant the name of an output.
@@ -30,136 +46,136 @@ class EliminateIdentity(NodeBypass):
     op_types = frozenset({"Identity", "Dropout"})
     needs_shapes = False
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the data input, if the node passes it on."""
-        if node.op_type == "Dropout" and not _is_idle(node, scope):
+        if node.op_type == "Dropout" and not _is_idle(node, view):
             return None
         return node.input[0]
 
 
-def _is_idle(node: onnx.NodeProto, scope: Scope) -> bool:
-    if scope.model.opset < _RATIO_IS_INPUT:
-        return scope.model.opset >= _NEVER_TRAINS or bool(attribute(node, "is_test", 0))
+def _is_idle(node: onnx.NodeProto, view: GraphEditor) -> bool:
+    if view.opset < _RATIO_IS_INPUT:
+        return view.opset >= _NEVER_TRAINS or bool(attribute(node, "is_test", 0))
     if len(node.input) < 3 or not node.input[2]:  # noqa: PLR2004  data, ratio, training_mode
         return True
-    trains = scope.value(node.input[2])
+    trains = view.value(node.input[2])
     return trains is not None and not trains.any()
 
 
 @register("eliminate_nop_cast", stage=Stage.FOLDING, default=True)
-class EliminateNopCast(NodeBypass):
+class EliminateNopCast(_Bypass):
     """Drop a Cast to the type that there is."""
 
     op_types = frozenset({"Cast"})
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the input of a Cast to its own type."""
-        return node.input[0] if scope.type(node.input[0]) == attribute(node, "to", 0) != 0 else None
+        return node.input[0] if view.type(node.input[0]) == attribute(node, "to", 0) != 0 else None
 
 
 @register("eliminate_nop_arithmetic", stage=Stage.FOLDING, default=True)
-class EliminateNopArithmetic(NodeBypass):
+class EliminateNopArithmetic(_Bypass):
     """Drop x + 0, x - 0, x * 1 and x / 1, where the shape stays. (Of -0 + 0 the sign is lost.) A bias or a
     scale that is not trained yet stays."""
 
     op_types = names_where(lambda entry: entry.neutral is not None)
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the other operand, if one is neutral and the shape stays."""
         operator = operator_of(node)
         if operator.neutral is None:
             return None
         for place in (1, 0) if operator.commutes else (1,):
             other = node.input[1 - place]
-            if _is_full(scope, node.input[place], operator.neutral) and keeps_shape(node, other, scope):
+            if _is_full(view, node.input[place], operator.neutral) and keeps_shape(node, other, view):
                 return other
         return None
 
 
-def _is_full(scope: Scope, name: str, number: int) -> bool:
-    found = scope.value(name)
+def _is_full(view: GraphEditor, name: str, number: int) -> bool:
+    found = view.value(name)
     if found is None or found.dtype.kind not in "fiu" or is_untrained(found):
         return False
     return bool(np.all(found == number))
 
 
-def keeps_shape(node: onnx.NodeProto, source: str, scope: Scope) -> bool:
+def keeps_shape(node: onnx.NodeProto, source: str, view: GraphEditor) -> bool:
     """Return whether the first result of a node is known to have the shape of `source`."""
-    shape = scope.shape(node.output[0])
-    return shape is not None and shape == scope.shape(source)
+    shape = view.shape(node.output[0])
+    return shape is not None and shape == view.shape(source)
 
 
 @register("eliminate_nop_expand", stage=Stage.FOLDING, default=True)
-class EliminateNopExpand(NodeBypass):
+class EliminateNopExpand(_Bypass):
     """Drop an Expand to the shape that there is."""
 
     op_types = frozenset({"Expand"})
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the input of an Expand to its own shape."""
-        return node.input[0] if keeps_shape(node, node.input[0], scope) else None
+        return node.input[0] if keeps_shape(node, node.input[0], view) else None
 
 
 @register("eliminate_nop_flatten", stage=Stage.FOLDING, default=True)
-class EliminateNopFlatten(NodeBypass):
+class EliminateNopFlatten(_Bypass):
     """Drop a Flatten of what is flat."""
 
     op_types = frozenset({"Flatten"})
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the input of a Flatten that keeps the shape."""
-        return node.input[0] if keeps_shape(node, node.input[0], scope) else None
+        return node.input[0] if keeps_shape(node, node.input[0], view) else None
 
 
 @register("eliminate_nop_reshape", stage=Stage.FOLDING, default=True)
-class EliminateNopReshape(NodeBypass):
+class EliminateNopReshape(_Bypass):
     """Drop a Reshape to the shape that there is."""
 
     op_types = frozenset({"Reshape"})
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the input of a Reshape to its own shape."""
-        return node.input[0] if keeps_shape(node, node.input[0], scope) else None
+        return node.input[0] if keeps_shape(node, node.input[0], view) else None
 
 
 @register("eliminate_nop_pad", stage=Stage.FOLDING, default=True)
-class EliminateNopPad(NodeBypass):
+class EliminateNopPad(_Bypass):
     """Drop a Pad of zero elements at each end."""
 
     op_types = frozenset({"Pad"})
     needs_shapes = False
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the input of a Pad of zero elements."""
-        return node.input[0] if _pads(node, scope) == {0} else None
+        return node.input[0] if _pads(node, view) == {0} else None
 
 
-def _pads(node: onnx.NodeProto, scope: Scope) -> set[int]:
+def _pads(node: onnx.NodeProto, view: GraphEditor) -> set[int]:
     found: Sequence[int] | None
-    if scope.model.opset >= _PADS_ARE_INPUT:
-        found = scope.numbers(node.input[1])
+    if view.opset >= _PADS_ARE_INPUT:
+        found = view.numbers(node.input[1])
     else:
         found = attribute(node, "pads", attribute(node, "paddings"))
     return set(found or ())
 
 
 @register("eliminate_nop_transpose", stage=Stage.FOLDING, default=True)
-class EliminateNopTranspose(NodeBypass):
+class EliminateNopTranspose(_Bypass):
     """Drop a Transpose that leaves the axes in their order."""
 
     op_types = frozenset({"Transpose"})
 
-    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
         """Return the input of a Transpose that keeps the order of axes."""
-        order = permutation(node, scope)
+        order = permutation(node, view)
         return node.input[0] if order is not None and order == sorted(order) else None
 
 
-def permutation(node: onnx.NodeProto, scope: Scope) -> list[int] | None:
+def permutation(node: onnx.NodeProto, view: GraphEditor) -> list[int] | None:
     """Return the order of axes that a Transpose makes. Without one in the node it is the reverse,
     if the rank is known, else None."""
     found = attribute(node, "perm")
     if found is not None:
         return list(found)
-    rank = scope.rank(node.input[0])
+    rank = view.rank(node.input[0])
     return None if rank is None else list(reversed(range(rank)))

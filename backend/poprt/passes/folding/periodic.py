@@ -14,7 +14,7 @@ from onnxgraph.weights import has_data, read_array
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.scopes import Model
+from poprt.rewrite.names import NameScope
 
 _MIN_BYTES = 1024
 """Minimum size of an initializer for which a node pays off. Float tensors for axes, shapes or
@@ -30,16 +30,16 @@ class FoldPeriodicInitializer(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Replace initializers by nodes whose results have the initializers' names."""
-        shared = Model(model)
+        names = NameScope.of(model)
         for graph in reversed(list(iter_graphs(model.graph))):
             fixed = {value.name for value in graph.input}
             nodes, tensors = [], []
             for tensor in graph.initializer:
                 period = None if tensor.name in fixed else _find_period(tensor)
                 if period is not None:
-                    held = shared.take(f"{tensor.name}/period")
+                    held = names.take(f"{tensor.name}/period", is_numbered=True)
                     tensors.append(numpy_helper.from_array(period, held))
-                    node, how = _repeat(tensor, tensors[-1], shared)
+                    node, how = _repeat(tensor, tensors[-1], names)
                     nodes.append(node)
                     tensors.append(how)
             if nodes:
@@ -49,7 +49,7 @@ class FoldPeriodicInitializer(Pass):
         return model
 
 
-def _repeat(tensor: TensorProto, period: TensorProto, shared: Model) -> tuple[onnx.NodeProto, TensorProto]:
+def _repeat(tensor: TensorProto, period: TensorProto, names: NameScope) -> tuple[onnx.NodeProto, TensorProto]:
     """Return the node that makes a tensor from its period, and the constant with its repeats or
     shape."""
     pairs = list(zip(tensor.dims, period.dims, strict=True))
@@ -57,7 +57,9 @@ def _repeat(tensor: TensorProto, period: TensorProto, shared: Model) -> tuple[on
         op_type, numbers = "Expand", [whole for whole, _ in pairs]
     else:
         op_type, numbers = "Tile", [whole // part for whole, part in pairs]
-    how = numpy_helper.from_array(np.array(numbers, np.int64), shared.take(f"{tensor.name}/repeats"))
+    how = numpy_helper.from_array(
+        np.array(numbers, np.int64), names.take(f"{tensor.name}/repeats", is_numbered=True)
+    )
     node = helper.make_node(op_type, [period.name, how.name], [tensor.name], name=f"{tensor.name}/repeat")
     return node, how
 

@@ -17,8 +17,9 @@ from simipu.computed import ORT_ERRORS
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import register
-from poprt.rewrite.patterns import PatternPass, Scope, is_movable, is_operator, join_weights
-from poprt.rewrite.views import Shape
+from poprt.rewrite.editor import GraphEditor, is_movable, join_weights
+from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import Shape, is_operator
 
 _VIEWS = ("Identity", "Reshape", "Transpose")
 """Operators that may stand between a projection and the product of queries and keys."""
@@ -26,81 +27,77 @@ _MAX_VIEWS = 4
 
 
 @register("pre_scale")
-class PreScale(PatternPass):
+class PreScale(GraphRule):
     """Scale queries, not scores: a factor behind the product of queries and keys goes into the weights that
     the queries are projected with, or else onto the queries, if they are no more than the scores."""
 
     op_types = frozenset(("Div", "Mul"))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rewrite the scale of a product of two activations that no other node reads."""
-        found = _read_scale(node, scope)
+        found = _read_scale(node, view)
         if found is None:
             return
         product, factor = found
         queries, keys = product.input
-        made = scope.start(node, "scaled")
-        scaled = _scale_projection(queries, factor, scope)
+        made = view.start(node, "scaled")
+        scaled = _scale_projection(queries, factor, view)
         if not scaled:
-            sizes = [math.prod(scope.shape(name) or ()) for name in (queries, node.output[0])]
+            sizes = [math.prod(view.shape(name) or ()) for name in (queries, node.output[0])]
             if sizes[0] > sizes[1]:
                 return
-            queries = made.add("Mul", queries, made.constant(factor, scope.dtype(queries)))
+            queries = made.add("Mul", queries, made.constant(factor, view.dtype(queries)))
         made.add_as(node.output[0], "MatMul", queries, keys)
         made.nodes[-1].name = product.name
-        scope.rewrite(node, made.nodes, [node])
+        view.rewrite(node, made.nodes, [node])
 
 
-def _read_scale(node: onnx.NodeProto, scope: Scope) -> tuple[onnx.NodeProto, float] | None:
+def _read_scale(node: onnx.NodeProto, view: GraphEditor) -> tuple[onnx.NodeProto, float] | None:
     """Return the product that a node scales, and the factor."""
     sides = [(0, 1), (1, 0)] if node.op_type == "Mul" else [(0, 1)]
     for at, other in sides:
-        number, product = scope.number(node.input[other]), scope.maker(node.input[at], "MatMul")
+        number, product = view.number(node.input[other]), view.maker(node.input[at], "MatMul")
         if product is None or not number or not math.isfinite(number):
             continue
-        shapes = [scope.shape(name) for name in (*product.input, product.output[0], node.output[0])]
-        is_alone = scope.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
-        if is_alone and not any(scope.tensor(name) for name in product.input):
+        shapes = [view.shape(name) for name in (*product.input, product.output[0], node.output[0])]
+        is_alone = view.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
+        if is_alone and not any(view.tensor(name) for name in product.input):
             factor = number if node.op_type == "Mul" else 1 / number
-            return (product, factor) if scope.type(product.input[0]) in FLOAT_TYPES else None
+            return (product, factor) if view.type(product.input[0]) in FLOAT_TYPES else None
     return None
 
 
-def _scale_projection(name: str, factor: float, scope: Scope) -> bool:
+def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
     """Scale the weight and bias of the projection that makes a tensor, through views if there are
     any. Return whether there is such a projection."""
     for _ in range(_MAX_VIEWS):
-        view = scope.maker(name, *_VIEWS)
-        if view is None or not scope.is_read_once(name):
+        moved = view.maker(name, *_VIEWS)
+        if moved is None or not view.is_read_once(name):
             break
-        name = view.input[0]
-    added, bias = scope.maker(name, "Add"), ""
-    if added is not None and scope.is_read_once(name):
-        bias = next((each for each in added.input if is_movable(scope.constants.get(each))), "")
+        name = moved.input[0]
+    added, bias = view.maker(name, "Add"), ""
+    if added is not None and view.is_read_once(name):
+        bias = next((each for each in added.input if is_movable(view.constants.get(each))), "")
         name = next((each for each in added.input if each != bias), "") if bias else name
-    product = scope.maker(name, "MatMul")
-    if (
-        product is None
-        or not scope.is_read_once(name)
-        or not is_movable(scope.constants.get(product.input[1]))
-    ):
+    product = view.maker(name, "MatMul")
+    if product is None or not view.is_read_once(name) or not is_movable(view.constants.get(product.input[1])):
         return False
     readers = [(product, product.input[1])] + ([(added, bias)] if added is not None and bias else [])
     for node, read in readers:
-        scaled = scope.derive(("scaled", factor), [read], partial(_scale_weight, read, factor, scope))
+        scaled = view.derive(("scaled", factor), [read], partial(_scale_weight, read, factor, view))
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
         changed.input[:] = [scaled if each == read else each for each in node.input]
-        scope.rewrite(node, [changed], [node])
+        view.rewrite(node, [changed], [node])
     return True
 
 
-def _scale_weight(name: str, factor: float, scope: Scope) -> str:
-    tensor, wanted = scope.constants[name], f"{name}/scaled"
+def _scale_weight(name: str, factor: float, view: GraphEditor) -> str:
+    tensor, wanted = view.constants[name], f"{name}/scaled"
     if not has_data(tensor):
-        return scope.names.hold_unread(wanted, tensor.data_type, tensor.dims)
+        return view.names.hold_unread(wanted, tensor.data_type, tensor.dims)
     value = read_array(tensor)
-    return scope.names.hold(wanted, (value * np.float64(factor)).astype(value.dtype))
+    return view.names.hold(wanted, (value * np.float64(factor)).astype(value.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,40 +120,40 @@ _PROJECTIONS = 3
 
 
 @register("fused_attention")
-class FusedAttention(PatternPass):
+class FusedAttention(GraphRule):
     """Make one product of the three that project the same tensor to queries, keys and values: weights and
     biases are put together, and the heads are split behind Reshape and Transpose."""
 
     op_types = frozenset(("MatMul",))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Fuse the three products at the first of them. More products of the same tensor are keys
         and values of several layers."""
-        if not scope.is_first(node.input[0], node):
+        if not view.is_first(node.input[0], node):
             return
-        readers = scope.readers.get(node.input[0], {}).values()
-        found = [read for each in readers if (read := _read_projection(each, node.input[0], scope))]
-        widths = {(each.shape, scope.shape(each.product.input[1])) for each in found}
+        readers = view.readers.get(node.input[0], {}).values()
+        found = [read for each in readers if (read := _read_projection(each, node.input[0], view))]
+        widths = {(each.shape, view.shape(each.product.input[1])) for each in found}
         if len(found) == _PROJECTIONS and len(widths) == 1:
-            _fuse(found, scope)
+            _fuse(found, view)
 
 
-def _read_projection(node: onnx.NodeProto, source: str, scope: Scope) -> _Projection | None:
+def _read_projection(node: onnx.NodeProto, source: str, view: GraphEditor) -> _Projection | None:
     if not is_operator(node, "MatMul") or node.input[0] != source:
         return None
-    tensor = scope.tensor(node.input[1])
-    if tensor is None or len(tensor.dims) != 2 or scope.type(source) not in FLOAT_TYPES:  # noqa: PLR2004
+    tensor = view.tensor(node.input[1])
+    if tensor is None or len(tensor.dims) != 2 or view.type(source) not in FLOAT_TYPES:  # noqa: PLR2004
         return None
     end, bias = node, ""
-    added = scope.reader(node.output[0], "Add")
+    added = view.reader(node.output[0], "Add")
     if added is not None:
         bias = next((each for each in added.input if each != node.output[0]), "")
-        if scope.tensor(bias) is None or scope.shape(bias) != tuple(tensor.dims[1:]):
+        if view.tensor(bias) is None or view.shape(bias) != tuple(tensor.dims[1:]):
             return None
         end = added
-    split = scope.reader(end.output[0], "Reshape")
-    turned = scope.reader(split.output[0], "Transpose") if split is not None else None
-    shape = scope.shape(split.output[0]) if split is not None else None
+    split = view.reader(end.output[0], "Reshape")
+    turned = view.reader(split.output[0], "Transpose") if split is not None else None
+    shape = view.shape(split.output[0]) if split is not None else None
     if turned is None or shape is None or len(shape) != _HEADS_RANK or 0 in shape:
         return None
     order = list(helper.get_attribute_value(turned.attribute[0])) if turned.attribute else []
@@ -165,16 +162,16 @@ def _read_projection(node: onnx.NodeProto, source: str, scope: Scope) -> _Projec
     return _Projection(node, bias, shape, turned, order == _TURNED)
 
 
-def _fuse(found: list[_Projection], scope: Scope) -> None:
+def _fuse(found: list[_Projection], view: GraphEditor) -> None:
     first, results = found[0], [each.end.output[0] for each in found]
-    source, dtype = first.product.input[0], scope.dtype(first.product.input[0])
+    source, dtype = first.product.input[0], view.dtype(first.product.input[0])
     batch_free, (tokens, heads, size) = -1, first.shape[1:]
-    made = scope.start(first.product, "fused")
-    weight = join_weights([each.product.input[1] for each in found], 1, made, scope)
+    made = view.start(first.product, "fused")
+    weight = join_weights([each.product.input[1] for each in found], 1, made, view)
     joint = made.add("MatMul", source, weight)
     if any(each.bias for each in found):
         none = made.constant(np.zeros(heads * size), dtype) if not all(each.bias for each in found) else ""
-        joint = made.add("Add", joint, join_weights([each.bias or none for each in found], 0, made, scope))
+        joint = made.add("Add", joint, join_weights([each.bias or none for each in found], 0, made, view))
     target = made.shape([batch_free, tokens, len(found) * heads, size])
     turned = made.add("Transpose", made.add("Reshape", joint, target), perm=_PLAIN)
     parts = [made.new_name() if each.is_turned else each.end.output[0] for each in found]
@@ -182,12 +179,12 @@ def _fuse(found: list[_Projection], scope: Scope) -> None:
     for each, part, result in zip(found, parts, results, strict=True):
         if each.is_turned:
             made.add_as(result, "Transpose", part, perm=[0, 1, 3, 2])
-    at = min((each.product for each in found), key=scope.place)
-    scope.rewrite(at, made.nodes, [each.end for each in found])
+    at = min((each.product for each in found), key=view.place)
+    view.rewrite(at, made.nodes, [each.end for each in found])
 
 
 @register("matmul_rotary_embedding")
-class MatMulRotaryEmbedding(PatternPass):
+class MatMulRotaryEmbedding(GraphRule):
     """Make a product with a constant matrix of what turns pairs of elements in a rotary embedding, x cos + t
     sin, where t is x with elements exchanged and some of them negated.
 
@@ -196,35 +193,33 @@ class MatMulRotaryEmbedding(PatternPass):
 
     op_types = frozenset(("Add",))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rewrite the rotation at the sum of both products."""
-        products = [scope.maker(name, "Mul") for name in node.input]
+        products = [view.maker(name, "Mul") for name in node.input]
         first, second = products[0], products[-1]
         if first is None or second is None or first is second:
             return
         for plain, turning in ((first, second), (second, first)):
             for source in plain.input:
                 for turned in turning.input:
-                    if self._turn(source, turned, scope):
+                    if self._turn(source, turned, view):
                         return
 
-    def _turn(self, source: str, turned: str, scope: Scope) -> bool:
+    def _turn(self, source: str, turned: str, view: GraphEditor) -> bool:
         """Replace the nodes that turn `source`. Return whether there was anything to replace."""
-        shape = scope.shape(source)
-        if not shape or scope.shape(turned) != shape or scope.type(source) not in FLOAT_TYPES:
+        shape = view.shape(source)
+        if not shape or view.shape(turned) != shape or view.type(source) not in FLOAT_TYPES:
             return False
-        nodes = _find_moves(source, turned, scope)
+        nodes = _find_moves(source, turned, view)
         if not nodes or shape[-1] > _MAX_TURNED or 0 in shape:
             return False
-        matrix = _find_matrix(nodes, source, turned, shape, scope)
+        matrix = _find_matrix(nodes, source, turned, shape, view)
         if matrix is None:
             return False
-        end = scope.makers[turned]
-        made = scope.start(end, "turned")
-        made.add_as(
-            turned, "MatMul", source, scope.names.hold_once("rotary/turn", matrix, scope.dtype(source))
-        )
-        scope.rewrite(end, made.nodes, [end])
+        end = view.makers[turned]
+        made = view.start(end, "turned")
+        made.add_as(turned, "MatMul", source, view.names.hold_once("rotary/turn", matrix, view.dtype(source)))
+        view.rewrite(end, made.nodes, [end])
         return True
 
 
@@ -242,38 +237,38 @@ _ROWS = 2
 whether rows stay apart: then the nodes move the elements in the same way for any number of rows."""
 
 
-def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] | None:
+def _find_moves(source: str, result: str, view: GraphEditor) -> list[onnx.NodeProto] | None:
     """Return the nodes, in order, that make `result` of `source` and constants by moving and
     negating. Return None if they do more than that."""
     found: dict[int, onnx.NodeProto] = {}
     waiting = [result]
     while waiting:
         name = waiting.pop()
-        if name == source or not name or scope.value(name) is not None:
+        if name == source or not name or view.value(name) is not None:
             continue
-        node = scope.maker(name, *_MOVES)
+        node = view.maker(name, *_MOVES)
         if node is None or len(found) > _MAX_MOVES:
             return None
         if id(node) not in found:
             found[id(node)] = node
             waiting += node.input
-    return sorted(found.values(), key=scope.place) or None
+    return sorted(found.values(), key=view.place) or None
 
 
 def _find_matrix(
-    nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, scope: Scope
+    nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, view: GraphEditor
 ) -> Array | None:
     """Return the matrix that multiplies the last axis, or None if the nodes do anything else. Two
     inputs are tried. Elements that hold the number of their place show where each element goes.
     Elements that hold the number of their row show that each stays in its row."""
-    held = _find_held(nodes, source, scope)
-    if all((scope.shape(node.output[0]) or ())[:1] == shape[:1] for node in nodes):
+    held = _find_held(nodes, source, view)
+    if all((view.shape(node.output[0]) or ())[:1] == shape[:1] for node in nodes):
         _take_rows(held, nodes, shape[0])
         shape = (min(_ROWS, shape[0]), *shape[1:])
     size, rows = shape[-1], math.prod(shape[:-1])
     if rows * size > _MAX_TRIED:
         return None
-    model = _make_model(nodes, source, result, shape, held, scope)
+    model = _make_model(nodes, source, result, shape, held, view)
     numbered = np.broadcast_to(np.arange(1, size + 1, dtype=np.float32), (rows, size))
     by_row = np.repeat(np.arange(1, rows + 1, dtype=np.float32), size).reshape(rows, size)
     found = _run(model, source, [each.reshape(shape) for each in (numbered, by_row)])
@@ -315,11 +310,11 @@ def _run(model: onnx.ModelProto, source: str, tried: list[Array]) -> list[Array]
         return None
 
 
-def _find_held(nodes: list[onnx.NodeProto], source: str, scope: Scope) -> list[TensorProto]:
+def _find_held(nodes: list[onnx.NodeProto], source: str, view: GraphEditor) -> list[TensorProto]:
     """Return copies of the constants that the nodes read."""
     held = []
     for name in dict.fromkeys(name for node in nodes for name in node.input):
-        tensor = scope.tensor(name)
+        tensor = view.tensor(name)
         if tensor is not None and name != source:
             held.append(TensorProto())
             held[-1].CopyFrom(tensor)
@@ -333,7 +328,7 @@ def _make_model(
     result: str,
     shape: Shape,
     held: list[TensorProto],
-    scope: Scope,
+    view: GraphEditor,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
@@ -342,7 +337,7 @@ def _make_model(
         [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
         held,
     )
-    opsets = [helper.make_opsetid("", scope.names.opset)]
+    opsets = [helper.make_opsetid("", view.opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import onnx
 from onnx import helper
-from onnxgraph import Chain, attribute, fresh_name, infer_shapes, iter_bodies, iter_defined, iter_nodes
+from onnxgraph import Chain, attribute, infer_shapes, iter_bodies, iter_nodes
 from onnxgraph.edit import replace_nodes
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
 from simipu.operators.cache import has_past
 
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.views import GraphView, constants_of, types_of
+from poprt.rewrite.names import NameScope
+from poprt.rewrite.views import GraphView, types_of
 
 _BEFORE_STATES = 2
 """Number of inputs of a Loop and its body before the loop state: trip count and condition. A body
@@ -41,15 +42,13 @@ class CarryCaches(Pass):
         if not any(map(_is_open, iter_nodes(model.graph))):
             return model
         graph, known = model.graph, infer_shapes(model).graph
-        makers = {name: node for node in graph.node for name in node.output}
-        view = GraphView(None, types_of(known), constants_of(graph), makers)
-        taken = set(iter_defined(graph)) | {value.name for value in graph.input}
+        view = GraphView(NameScope.of(model), graph, known)
         nodes: list[onnx.NodeProto] = []
         for node, inferred in zip(graph.node, known.node, strict=True):
             if _is_open(node):
                 _check_first(node, node.input[0], view)
             elif node.op_type == "Loop":
-                nodes += _carry(node, inferred, view, taken)
+                nodes += _carry(node, inferred, view)
             else:
                 _refuse_deeper(node)
             nodes.append(node)
@@ -91,9 +90,7 @@ def _check_first(node: onnx.NodeProto, name: str, view: GraphView) -> None:
         )
 
 
-def _carry(
-    loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView, taken: set[str]
-) -> Iterator[onnx.NodeProto]:
+def _carry(loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView) -> Iterator[onnx.NodeProto]:
     """Add the caches of a Loop's body to its loop state. Yield the nodes that make
     the empty initial states."""
     body: onnx.GraphProto = attribute(loop, "body")
@@ -113,7 +110,7 @@ def _carry(
         tensor = types.get(result)
         if tensor is None or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
             raise CompileError(f"node {node.name!r} (KVCache): the shape of its result is not known")
-        past, empty, last = (_take(f"{result}/{name}", taken) for name in ("past", "empty", "last"))
+        past, empty, last = (view.names.take(f"{result}/{name}") for name in ("past", "empty", "last"))
         state = helper.make_tensor_value_info(past, tensor.elem_type, None)
         state.type.tensor_type.CopyFrom(tensor)
         node.input[2:] = [past]
@@ -124,14 +121,14 @@ def _carry(
         kept = onnx.ValueInfoProto()
         kept.CopyFrom(state)
         kept.name = result
-        body.output.insert(1 + count, _alias(body, kept, taken))
+        body.output.insert(1 + count, _alias(body, kept, view.names))
         count += 1
         yield from _make_empty(empty, tensor)
 
 
-def _alias(body: onnx.GraphProto, value: onnx.ValueInfoProto, taken: set[str]) -> onnx.ValueInfoProto:
+def _alias(body: onnx.GraphProto, value: onnx.ValueInfoProto, names: NameScope) -> onnx.ValueInfoProto:
     """Give a result a second name with an Identity, since a body may return a result only once."""
-    source, value.name = value.name, _take(f"{value.name}/kept", taken)
+    source, value.name = value.name, names.take(f"{value.name}/kept")
     body.node.append(helper.make_node("Identity", [source], [value.name], name=value.name))
     return value
 
@@ -142,9 +139,3 @@ def _make_empty(name: str, tensor: onnx.TypeProto.Tensor) -> list[onnx.NodeProto
     sizes = chain.shape([dim.dim_value for dim in tensor.shape.dim])
     chain.add_as(name, "ConstantOfShape", sizes, value=zero)
     return chain.nodes
-
-
-def _take(wanted: str, taken: set[str]) -> str:
-    found = fresh_name(wanted, taken)
-    taken.add(found)
-    return found

@@ -13,35 +13,33 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute, find_inputs
 from onnxgraph.edit import set_attribute
+from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.nops import keeps_shape, permutation
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.scopes import Scope, ScopedPass
-from poprt.rewrite.views import AXES_ARE_INPUTS
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.rules import GraphRule
 
 _ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")
 
 
-class _Pairs(ScopedPass):
+class _Pairs(GraphRule):
     """Base class of passes for nodes that read the result of a node of the same family."""
 
     alone: bool = False
     """Flag that no other node may read the tensor between the two."""
 
-    def change(self, scope: Scope) -> None:
-        """Merge pairs in order, so that three consecutive nodes become one."""
-        for node in scope.nodes():
-            if not self.is_ours(node):
-                continue
-            for name in node.input[: 2 if self.alone else 1]:
-                first = scope.only_reader_of(name) if self.alone else scope.maker(name)
-                if first is not None and first is not node and self.is_ours(first):
-                    self.fuse(first, node, scope)
-                    break
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Merge a pair at the second of them, so that three consecutive nodes become one."""
+        for name in node.input[: 2 if self.alone else 1]:
+            first = view.private_maker(name) if self.alone else view.maker(name)
+            if first is not None and self.matches(first):
+                self.fuse(first, node, view)
+                break
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Change `second` in place to compute both, if possible."""
         raise NotImplementedError
 
@@ -53,20 +51,20 @@ class FuseConsecutiveCast(_Pairs):
 
     op_types = frozenset({"Cast"})
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Casts. A Cast with attributes other than the type (as our scale) stays."""
         given, between, wanted = (
-            scope.type(first.input[0]),
+            view.type(first.input[0]),
             attribute(first, "to", 0),
             attribute(second, "to", 0),
         )
         if len(first.attribute) > 1 or len(second.attribute) > 1:
             return
-        if not (is_lossless(given, between, wanted) or _fits(first.input[0], between, wanted, scope)):
+        if not (is_lossless(given, between, wanted) or _fits(first.input[0], between, wanted, view)):
             return
-        if given == wanted and scope.bypass(second, first.input[0]):
+        if given == wanted and view.bypass(second, first.input[0]):
             return
-        scope.read_instead(second, 0, first.input[0])
+        view.set_input(second, 0, first.input[0])
 
 
 def _dtype(element: int) -> np.dtype[np.generic] | None:
@@ -99,16 +97,16 @@ def is_lossless(given: int, between: int, wanted: int) -> bool:
     return not changes_kind or end.kind in "fb" or np.can_cast(start, end, "safe")
 
 
-def _fits(name: str, between: int, wanted: int, scope: Scope) -> bool:
+def _fits(name: str, between: int, wanted: int, view: GraphEditor) -> bool:
     """Return whether a cast by way of an integer type `between` loses nothing of a tensor of
     integers whose range is known. Either `between` holds all values, or `wanted` is bool and no
     other value becomes 0 on the way."""
     middle, end = _integer_bounds(between), _dtype(wanted)
     if middle is None or end is None:
         return False
-    if end.kind == "b" and _is_mask_of_pairs(name, scope):
+    if end.kind == "b" and _is_mask_of_pairs(name, view):
         return True
-    bounds = _find_range(name, scope)
+    bounds = _find_range(name, view)
     if bounds is None:
         return False
     if end.kind == "b":
@@ -117,27 +115,27 @@ def _fits(name: str, between: int, wanted: int, scope: Scope) -> bool:
     return middle[0] <= bounds[0] and bounds[1] <= middle[1]
 
 
-def _is_mask_of_pairs(name: str, scope: Scope) -> bool:
+def _is_mask_of_pairs(name: str, view: GraphEditor) -> bool:
     """Return whether a tensor is the product of an integer input with itself in another layout.
 
     DeBERTa makes a mask of pairs of tokens from a mask of tokens in this way. The values are taken
     to be less than 16, so that no product is a multiple of 256. Published passes that pack DeBERTa
     look for the Cast to bool directly behind the product.
     """
-    product = scope.maker(name)
+    product = view.maker(name)
     if product is None or product.op_type != "Mul" or product.domain:
         return False
-    sources = {_find_source(each, scope) for each in product.input}
-    given = {value.name for value in find_inputs(scope.graph)}
-    return len(sources) == 1 and sources <= given and scope.type(name) in _WIDE_INTEGERS
+    sources = {_find_source(each, view) for each in product.input}
+    given = {value.name for value in find_inputs(view.graph)}
+    return len(sources) == 1 and sources <= given and view.type(name) in _WIDE_INTEGERS
 
 
-def _find_source(name: str, scope: Scope) -> str:
+def _find_source(name: str, view: GraphEditor) -> str:
     """Return the name of a tensor before any changes of layout."""
-    maker = scope.maker(name)
+    maker = view.maker(name)
     while maker is not None and maker.op_type in _LAYING_OUT and not maker.domain:
         name = maker.input[0]
-        maker = scope.maker(name)
+        maker = view.maker(name)
     return name
 
 
@@ -150,15 +148,15 @@ def _integer_bounds(element: int) -> tuple[int, int] | None:
     return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-def _find_range(name: str, scope: Scope) -> tuple[int, int] | None:
+def _find_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
     """Return the minimum and maximum that an integer tensor can have. Known are tensors cast from a
     type of at most 16 bits, and the sum or difference of such a tensor and a small constant."""
-    maker = scope.maker(name)
-    if maker is None or scope.type(name) not in _WIDE_INTEGERS:
+    maker = view.maker(name)
+    if maker is None or view.type(name) not in _WIDE_INTEGERS:
         return None
     if maker.op_type not in _ADDING:
-        return _find_cast_range(name, scope)
-    left, right = (_find_constant_range(each, scope) or _find_cast_range(each, scope) for each in maker.input)
+        return _find_cast_range(name, view)
+    left, right = (_find_constant_range(each, view) or _find_cast_range(each, view) for each in maker.input)
     if left is None or right is None:
         return None
     if maker.op_type == "Add":
@@ -166,18 +164,18 @@ def _find_range(name: str, scope: Scope) -> tuple[int, int] | None:
     return left[0] - right[1], left[1] - right[0]
 
 
-def _find_constant_range(name: str, scope: Scope) -> tuple[int, int] | None:
-    found = scope.numbers(name)
+def _find_constant_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
+    found = view.numbers(name)
     if not found or max(map(abs, found)) > _MAX_SHIFT:
         return None
     return min(found), max(found)
 
 
-def _find_cast_range(name: str, scope: Scope) -> tuple[int, int] | None:
-    maker = scope.maker(name)
+def _find_cast_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
+    maker = view.maker(name)
     if maker is None or maker.op_type != "Cast":
         return None
-    source = scope.type(maker.input[0])
+    source = view.type(maker.input[0])
     return _integer_bounds(source) if source in _NARROW_INTEGERS else None
 
 
@@ -194,20 +192,20 @@ class FuseConsecutiveReshape(_Pairs):
 
     op_types = frozenset({"Reshape"})
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Reshapes. A size of 0 means the size of the shape between, so it is written
         out."""
-        if keeps_shape(second, first.input[0], scope) and scope.bypass(second, first.input[0]):
+        if keeps_shape(second, first.input[0], view) and view.bypass(second, first.input[0]):
             return
-        wanted = scope.numbers(second.input[1]) if len(second.input) > 1 else None
+        wanted = view.numbers(second.input[1]) if len(second.input) > 1 else None
         if wanted is None:
             return
         if 0 in wanted:
-            shape = scope.shape(second.output[0])
+            shape = view.shape(second.output[0])
             if shape is None or 0 in shape:
                 return
-            scope.read_instead(second, 1, scope.hold(f"{second.output[0]}/shape", np.array(shape, np.int64)))
-        scope.read_instead(second, 0, first.input[0])
+            view.set_input(second, 1, view.hold(f"{second.output[0]}/shape", np.array(shape, np.int64)))
+        view.set_input(second, 0, first.input[0])
 
 
 @register("fuse_consecutive_transpose", stage=Stage.FOLDING, default=True)
@@ -216,17 +214,17 @@ class FuseConsecutiveTranspose(_Pairs):
 
     op_types = frozenset({"Transpose"})
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Transposes. Axis i of the result is axis outer[i] of the tensor between, which
         is axis inner[outer[i]] of the source."""
-        inner, outer = permutation(first, scope), permutation(second, scope)
+        inner, outer = permutation(first, view), permutation(second, view)
         if inner is None or outer is None or len(inner) != len(outer):
             return
         order = [inner[axis] for axis in outer]
-        if order == sorted(order) and scope.bypass(second, first.input[0]):
+        if order == sorted(order) and view.bypass(second, first.input[0]):
             return
         set_attribute(second, "perm", order)
-        scope.read_instead(second, 0, first.input[0])
+        view.set_input(second, 0, first.input[0])
 
 
 @register("fuse_consecutive_squeeze", stage=Stage.FOLDING, default=True)
@@ -235,15 +233,15 @@ class FuseConsecutiveSqueeze(_Pairs):
 
     op_types = frozenset({"Squeeze"})
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Squeezes. The second counts the axes that the first leaves."""
-        rank = scope.rank(first.input[0])
-        inner = scope.axes(first, rank)
-        outer = scope.axes(second, scope.rank(second.input[0]))
+        rank = view.rank(first.input[0])
+        inner = view.axes(first, rank)
+        outer = view.axes(second, view.rank(second.input[0]))
         if inner is None or outer is None or rank is None:
             return
         left = [axis for axis in range(rank) if axis not in inner]
-        _set_axes(second, first.input[0], sorted([*inner, *(left[axis] for axis in outer)]), scope)
+        _set_axes(second, first.input[0], sorted([*inner, *(left[axis] for axis in outer)]), view)
 
 
 @register("fuse_consecutive_unsqueeze", stage=Stage.FOLDING, default=True)
@@ -253,52 +251,47 @@ class FuseConsecutiveUnsqueeze(_Pairs):
 
     op_types = frozenset({"Unsqueeze"})
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Unsqueezes. The axes of the first are at the places that the second leaves."""
-        shape = scope.shape(second.output[0])
+        shape = view.shape(second.output[0])
         if shape is not None and 0 not in shape:  # in a Reshape, 0 means the input's size
-            _become_reshape(second, first.input[0], shape, scope)
+            _become_reshape(second, first.input[0], shape, view)
             return
-        rank = scope.rank(first.input[0])
+        rank = view.rank(first.input[0])
         if rank is None:
             return
-        inner = _normalize(scope.axes(first, None), first, rank, scope)
-        outer = _normalize(scope.axes(second, None), second, rank + len(inner), scope) if inner else []
+        inner = _normalize(view.axes(first, None), first, rank, view)
+        outer = _normalize(view.axes(second, None), second, rank + len(inner), view) if inner else []
         if not inner or not outer:
             return
         total = rank + len(inner) + len(outer)
         left = [axis for axis in range(total) if axis not in outer]
-        _set_axes(second, first.input[0], sorted([*outer, *(left[axis] for axis in inner)]), scope)
+        _set_axes(second, first.input[0], sorted([*outer, *(left[axis] for axis in inner)]), view)
 
 
-def _become_reshape(node: onnx.NodeProto, source: str, shape: Sequence[int], scope: Scope) -> None:
-    for name in node.input[1:]:
-        scope.release(name)
+def _become_reshape(node: onnx.NodeProto, source: str, shape: Sequence[int], view: GraphEditor) -> None:
     del node.attribute[:]
-    del node.input[1:]
-    scope.read_instead(node, 0, source)
     node.op_type = "Reshape"
-    sizes = scope.hold(f"{node.output[0]}/shape", np.array(shape, np.int64))
-    node.input.append(sizes)
-    scope.uses[sizes] += 1
+    sizes = view.hold(f"{node.output[0]}/shape", np.array(shape, np.int64))
+    view.set_inputs(node, [source, sizes])
 
 
-def _normalize(axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, scope: Scope) -> list[int]:
+def _normalize(axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, view: GraphEditor) -> list[int]:
     """Return the axes of an Unsqueeze of a tensor of that rank; an empty list if they are not
     known."""
     if axes is None:
         # Negative axes count from the end of the result, whose rank depends on their number.
-        given = scope.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
-        axes = scope.axes(node, rank + len(given)) if given else None
+        given = view.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
+        axes = view.axes(node, rank + len(given)) if given else None
     return list(axes or ())
 
 
-def _set_axes(node: onnx.NodeProto, source: str, axes: Sequence[int], scope: Scope) -> None:
-    if scope.model.opset >= AXES_ARE_INPUTS:
-        scope.read_instead(node, 1, scope.hold(f"{node.output[0]}/axes", np.array(axes, np.int64)))
+def _set_axes(node: onnx.NodeProto, source: str, axes: Sequence[int], view: GraphEditor) -> None:
+    if view.opset >= AXES_ARE_INPUTS:
+        view.set_input(node, 1, view.hold(f"{node.output[0]}/axes", np.array(axes, np.int64)))
     else:
         set_attribute(node, "axes", list(axes))
-    scope.read_instead(node, 0, source)
+    view.set_input(node, 0, source)
 
 
 @register("fuse_consecutive_arithmetic")
@@ -312,40 +305,36 @@ class FuseConsecutiveArithmetic(_Pairs):
     op_types = frozenset({*_ADDING, *_SCALING})
     alone = True
 
-    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two constants. The constant of x - c is -c; x / c, for floats only, becomes a
         product with 1 / c."""
         operators = {first.op_type, second.op_type}
         sums = operators <= set(_ADDING)
-        one, two = _constant_side(first, scope), _constant_side(second, scope)
+        one, two = _constant_side(first, view), _constant_side(second, view)
         if not (sums or operators <= set(_SCALING)) or one is None or two is None:
             return
-        values = _join(scope, (first, one), (second, two), sums=sums)
+        values = _join(view, (first, one), (second, two), sums=sums)
         if values is None:
             return
         source = first.input[1 - one]
-        held = scope.hold(f"{second.output[0]}/constant", values)
-        scope.read_instead(second, two, held)
-        scope.read_instead(second, 1 - two, source)
-        if two == 0:
-            second.input[:] = [second.input[1], second.input[0]]
+        view.set_inputs(second, [source, view.hold(f"{second.output[0]}/constant", values)])
         second.op_type = "Add" if sums else "Mul"
 
 
-def _constant_side(node: onnx.NodeProto, scope: Scope) -> int | None:
+def _constant_side(node: onnx.NodeProto, view: GraphEditor) -> int | None:
     if node.attribute:  # old operators broadcast by attributes
         return None
     places = (1, 0) if operator_of(node).commutes else (1,)
-    found = [place for place in places if scope.value(node.input[place]) is not None]
+    found = [place for place in places if view.value(node.input[place]) is not None]
     return found[0] if len(found) == 1 else None
 
 
 def _join(
-    scope: Scope, one: tuple[onnx.NodeProto, int], two: tuple[onnx.NodeProto, int], *, sums: bool
+    view: GraphEditor, one: tuple[onnx.NodeProto, int], two: tuple[onnx.NodeProto, int], *, sums: bool
 ) -> Array | None:
     """Return the constant that replaces both, no larger than the larger one. Return None if there
     is none."""
-    constants = [scope.value(node.input[place]) for node, place in (one, two)]
+    constants = [view.value(node.input[place]) for node, place in (one, two)]
     first, second = (each for each in constants if each is not None)
     if first.dtype != second.dtype or first.dtype.kind not in "fiu":
         return None

@@ -14,8 +14,10 @@ from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.patterns import Making, PatternPass, Scope, is_operator
-from poprt.rewrite.views import Shape
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import Shape, is_operator
 
 _COUNT = 4
 _MAX_NODES = 256
@@ -36,7 +38,7 @@ class _Expert:
 
 
 @register("merge_moe", stage=Stage.PATTERNS, option="merge_moe", takes={"merge_str": "merge_moe"})
-class MergeMoE(PatternPass):
+class MergeMoE(GraphRule):
     """Have two experts, which are the nodes from a first to a last one, compute as one with a leading axis of
     two: their weights, of equal shapes, lie on each other, and what comes out is split.
 
@@ -69,95 +71,96 @@ class MergeMoE(PatternPass):
             )
         return model
 
-    def _is_start(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
+        """Return whether a node is the last of a named expert."""
         return node.name in self._names[1::2]
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge the experts at the later of their two last nodes."""
-        named = {each.name: each for each in scope.nodes if each.name in self._names}
+        named = {each.name: each for each in view.nodes() if each.name in self._names}
         if len(named) < len(set(self._names)):
             return
         ends = [named[name] for name in self._names[1::2]]
-        if node is not max(ends, key=scope.place):
+        if node is not max(ends, key=view.place):
             return
-        found = [_find(named[begin], end, scope) for begin, end in zip(self._names[::2], ends, strict=True)]
+        found = [_find(named[begin], end, view) for begin, end in zip(self._names[::2], ends, strict=True)]
         experts = [each for each in found if each is not None]
-        if len(experts) == len(found) and _are_alike(experts, scope) and _may_wait(experts, node, scope):
-            made = scope.start(node, "experts")
-            _build(experts, made, scope)
-            scope.rewrite(node, made.nodes, [each for expert in experts for each in expert.nodes])
+        if len(experts) == len(found) and _are_alike(experts, view) and _may_wait(experts, node, view):
+            made = view.start(node, "experts")
+            _build(experts, made, view)
+            view.rewrite(node, made.nodes, [each for expert in experts for each in expert.nodes])
             self._is_done = True
 
 
-def _find(begin: onnx.NodeProto, end: onnx.NodeProto, scope: Scope) -> _Expert | None:
+def _find(begin: onnx.NodeProto, end: onnx.NodeProto, view: GraphEditor) -> _Expert | None:
     """Return the nodes between as an expert, if all of them can be merged and nothing else reads
     their results."""
     inside = {id(begin): begin}
     waiting = [end]
     while waiting:
         node = waiting.pop()
-        if len(inside) > _MAX_NODES or not _can_join(node, scope):
+        if len(inside) > _MAX_NODES or not _can_join(node, view):
             return None
         if node is begin or (id(node) in inside and node is not end):
             continue
         inside[id(node)] = node
-        makers = [scope.makers.get(name) for name in _dynamic(node, scope)]
+        makers = [view.makers.get(name) for name in _dynamic(node, view)]
         if any(maker is None for maker in makers):
             return None
         waiting += [maker for maker in makers if maker is not None and id(maker) not in inside]
-    sources = set(_dynamic(begin, scope))
-    nodes = sorted(inside.values(), key=scope.place)
-    kept = all(_is_private(node, inside, scope) for node in nodes if node is not end)
+    sources = set(_dynamic(begin, view))
+    nodes = sorted(inside.values(), key=view.place)
+    kept = all(_is_private(node, inside, view) for node in nodes if node is not end)
     return _Expert(nodes, sources.pop()) if len(sources) == 1 and kept and nodes[-1] is end else None
 
 
-def _dynamic(node: onnx.NodeProto, scope: Scope) -> list[str]:
+def _dynamic(node: onnx.NodeProto, view: GraphEditor) -> list[str]:
     """Return the inputs of a node that are no weights."""
-    return [name for name in node.input if name and scope.tensor(name) is None]
+    return [name for name in node.input if name and view.tensor(name) is None]
 
 
-def _is_private(node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], scope: Scope) -> bool:
+def _is_private(node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], view: GraphEditor) -> bool:
     name = node.output[0]
-    return name not in scope.outputs and scope.readers.get(name, {}).keys() <= inside.keys()
+    return name not in view.outputs and view.readers.get(name, {}).keys() <= inside.keys()
 
 
-def _can_join(node: onnx.NodeProto, scope: Scope) -> bool:
+def _can_join(node: onnx.NodeProto, view: GraphEditor) -> bool:
     """Return whether a node computes the same with a leading axis."""
-    shape = scope.shape(node.output[0])
+    shape = view.shape(node.output[0])
     if len(node.output) != 1 or shape is None:
         return False
     if is_operator(node, "MatMul"):
-        return _dynamic(node, scope) == [node.input[0]] and len(shape) == len(
-            scope.shape(node.input[0]) or ()
-        )
+        return _dynamic(node, view) == [node.input[0]] and len(shape) == len(view.shape(node.input[0]) or ())
     if not operator_of(node).is_elementwise:
         return False
-    return all(len(scope.shape(name) or ()) == len(shape) for name in _dynamic(node, scope))
+    return all(len(view.shape(name) or ()) == len(shape) for name in _dynamic(node, view))
 
 
-def _are_alike(experts: Sequence[_Expert], scope: Scope) -> bool:
+def _are_alike(experts: Sequence[_Expert], view: GraphEditor) -> bool:
     """Return whether both experts have the same operators, and weights of equal shapes."""
     first, second = experts
     if len(first.nodes) != len(second.nodes) or not set(map(id, first.nodes)).isdisjoint(
         map(id, second.nodes)
     ):
         return False
-    if scope.shape(first.source) is None or scope.shape(first.source) != scope.shape(second.source):
+    if view.shape(first.source) is None or view.shape(first.source) != view.shape(second.source):
         return False
     twins = {first.source: second.source}
     for one, two in zip(first.nodes, second.nodes, strict=True):
         if (one.op_type, one.domain, len(one.input)) != (two.op_type, two.domain, len(two.input)):
             return False
         settings = [sorted(each.SerializeToString() for each in node.attribute) for node in (one, two)]
-        if settings[0] != settings[1] or not _read_alike(one, two, twins, scope):
+        if settings[0] != settings[1] or not _read_alike(one, two, twins, view):
             return False
         twins[one.output[0]] = two.output[0]
     return second.source not in {node.output[0] for node in first.nodes}
 
 
-def _read_alike(one: onnx.NodeProto, two: onnx.NodeProto, twins: Mapping[str, str], scope: Scope) -> bool:
+def _read_alike(
+    one: onnx.NodeProto, two: onnx.NodeProto, twins: Mapping[str, str], view: GraphEditor
+) -> bool:
     for left, right in zip(one.input, two.input, strict=True):
-        first, second = scope.tensor(left), scope.tensor(right)
+        first, second = view.tensor(left), view.tensor(right)
         if first is None or second is None:
             if twins.get(left, left) != right:
                 return False
@@ -168,24 +171,24 @@ def _read_alike(one: onnx.NodeProto, two: onnx.NodeProto, twins: Mapping[str, st
     return True
 
 
-def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, scope: Scope) -> bool:
+def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, view: GraphEditor) -> bool:
     """Return whether all readers of both results come after the later expert."""
-    readers = [each for expert in experts for each in scope.readers.get(expert.end.output[0], {}).values()]
-    return all(scope.place(reader) > scope.place(at) for reader in readers)
+    readers = [each for expert in experts for each in view.readers.get(expert.end.output[0], {}).values()]
+    return all(view.place(reader) > view.place(at) for reader in readers)
 
 
-def _build(experts: Sequence[_Expert], made: Making, scope: Scope) -> None:
+def _build(experts: Sequence[_Expert], made: NodeBuilder, view: GraphEditor) -> None:
     """Build one expert with a leading axis from two."""
     sources = list(dict.fromkeys(expert.source for expert in experts))
-    shape = scope.shape(sources[0]) or ()
+    shape = view.shape(sources[0]) or ()
     upright = [made.add("Reshape", name, made.shape([1, *shape])) for name in sources]
     names = {experts[0].source: made.add("Concat", *upright, axis=0) if len(upright) > 1 else upright[0]}
     for one, two in zip(*(expert.nodes for expert in experts), strict=True):
-        rank = len(scope.shape(one.output[0]) or ())
+        rank = len(view.shape(one.output[0]) or ())
         joint = onnx.NodeProto()
         joint.CopyFrom(one)
         joint.input[:] = [
-            names.get(left) or (left and _stack((left, right), rank, made, scope))
+            names.get(left) or (left and _stack((left, right), rank, made, view))
             for left, right in zip(one.input, two.input, strict=True)
         ]
         names[one.output[0]] = joint.name = joint.output[0] = made.new_name()
@@ -194,20 +197,20 @@ def _build(experts: Sequence[_Expert], made: Making, scope: Scope) -> None:
     parts = [made.names.take(f"{name}/part") for name in ends]
     made.split_as(parts, names[ends[0]], [1, 1], 0)
     for part, name in zip(parts, ends, strict=True):
-        made.add_as(name, "Reshape", part, made.shape(list(scope.shape(name) or ())))
+        made.add_as(name, "Reshape", part, made.shape(list(view.shape(name) or ())))
 
 
-def _stack(pair: tuple[str, str], rank: int, made: Making, scope: Scope) -> str:
+def _stack(pair: tuple[str, str], rank: int, made: NodeBuilder, view: GraphEditor) -> str:
     """Return two weights stacked along a new first axis, with the rank of the tensor that they
     meet. A scalar that both share is returned as it is."""
-    first, second = (_read(name, scope) for name in pair)
+    first, second = (_read(name, view) for name in pair)
     if first.shape == () and np.array_equal(first, second):
         return pair[0]
     shape: Shape = (2, *(1,) * (rank - first.ndim), *first.shape)
     return made.constant(np.stack([first, second]).reshape(shape), first.dtype)
 
 
-def _read(name: str, scope: Scope) -> Array:
-    tensor = scope.tensor(name)
+def _read(name: str, view: GraphEditor) -> Array:
+    tensor = view.tensor(name)
     assert tensor is not None, "who asks knows that it is a weight"
     return read_array(tensor)

@@ -14,8 +14,9 @@ from simipu.operators import names_where
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.node_rules import FLOATS
-from poprt.rewrite.scopes import Scope, ScopedPass
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import FLOATS, is_operator
 
 _MATRIX = 2
 """Rank of a matrix."""
@@ -23,18 +24,18 @@ _GEMM_BROADCASTS = 7
 """Opset from which Gemm broadcasts its bias without an attribute."""
 
 
-def _weight(scope: Scope, name: str) -> Array | None:
+def _weight(view: GraphEditor, name: str) -> Array | None:
     """Return the values of a float constant of any size; None for other tensors."""
-    tensor = scope.tensor(name) if name else None
+    tensor = view.tensor(name) if name else None
     if tensor is None or tensor.data_type not in FLOATS or not has_data(tensor):
         return None
     return read_array(tensor)
 
 
-def _is_used_once(scope: Scope, name: str) -> bool:
+def _is_used_once(view: GraphEditor, name: str) -> bool:
     """Return whether a constant of this graph has one reader, so that it can be changed without a
     copy."""
-    return name in scope.constants and scope.uses[scope.resolve(name)] == 1
+    return name in view.constants and view.count_reads(name) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class _Norm:
     shift: Array
 
     @classmethod
-    def of(cls, node: onnx.NodeProto, scope: Scope) -> _Norm | None:
+    def of(cls, node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
         """Return factor and summand in double. Return None if any operand is not constant, or the
         node computes statistics."""
         if any(node.output[1:]) or attribute(node, "training_mode", 0) or not attribute(node, "spatial", 1):
             return None
-        found = [_weight(scope, name) for name in node.input[1:]]
+        found = [_weight(view, name) for name in node.input[1:]]
         gain, bias, mean, variance = (None if each is None else each.astype(np.float64) for each in found)
         if gain is None or bias is None or mean is None or variance is None:
             return None
@@ -58,22 +59,20 @@ class _Norm:
         return cls(scale, bias - mean * scale)
 
 
-class _NormFusion(ScopedPass):
+class _NormFusion(GraphRule):
     """Base class of both fusions of BatchNormalization."""
 
     op_types = frozenset({"BatchNormalization"})
     products: frozenset[str]
 
-    def change(self, scope: Scope) -> None:
-        """Fuse each normalisation that is the only reader of its product."""
-        for node in scope.nodes():
-            if self.is_ours(node):
-                product = scope.only_reader_of(node.input[0])
-                norm = _Norm.of(node, scope) if product is not None else None
-                if product is not None and norm is not None and product.op_type in self.products:
-                    self.fuse(product, node, norm, scope)
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Fuse a normalisation that is the only reader of its product."""
+        product = view.private_maker(node.input[0])
+        norm = _Norm.of(node, view) if product is not None else None
+        if product is not None and norm is not None and product.op_type in self.products:
+            self.fuse(product, node, norm, view)
 
-    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, scope: Scope) -> None:
+    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor) -> None:
         """Change the constants of the product, if it has constants."""
         raise NotImplementedError
 
@@ -87,27 +86,29 @@ class FuseBnIntoConv(_NormFusion):
 
     products = frozenset({"Conv"})
 
-    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, scope: Scope) -> None:
+    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor) -> None:
         """Scale weights and bias. The old weights stay if other nodes read them."""
-        weights = _weight(scope, product.input[1])
+        weights = _weight(view, product.input[1])
         has_bias = len(product.input) > 2 and product.input[2]  # noqa: PLR2004  data, weights, bias
-        bias = _weight(scope, product.input[2]) if has_bias else np.zeros_like(norm.shift)
+        bias = _weight(view, product.input[2]) if has_bias else np.zeros_like(norm.shift)
         if weights is None or bias is None or weights.shape[0] != norm.scale.size:
             return
         scaled = weights * norm.scale.reshape(-1, *[1] * (weights.ndim - 1))
         shifted = (bias * norm.scale + norm.shift).astype(weights.dtype)
-        if not scope.bypass(node, product.output[0]):
-            return
-        scope.read_instead(product, 1, scope.hold(f"{product.input[1]}/scaled", scaled.astype(weights.dtype)))
-        _set_bias(product, scope.hold(f"{product.output[0]}/bias", shifted), scope)
+        _set_weights(product, node, scaled.astype(weights.dtype), shifted, view)
 
 
-def _set_bias(product: onnx.NodeProto, name: str, scope: Scope) -> None:
-    if len(product.input) > 2:  # noqa: PLR2004  as above
-        scope.read_instead(product, 2, name)
-    else:
-        product.input.append(name)
-        scope.uses[name] += 1
+def _set_weights(
+    product: onnx.NodeProto, norm: onnx.NodeProto, weights: Array, bias: Array, view: GraphEditor
+) -> bool:
+    """Give a product the weights and the bias of the norm behind it, which is removed. Return
+    whether that is possible."""
+    source, weight, result = product.input[0], product.input[1], product.output[0]
+    if not view.bypass(norm, result):
+        return False
+    held = view.hold(f"{weight}/scaled", weights), view.hold(f"{result}/bias", bias)
+    view.set_inputs(product, [source, *held])
+    return True
 
 
 @register("fuse_bn_into_gemm")
@@ -119,40 +120,38 @@ class FuseBnIntoGemm(_NormFusion):
 
     products = frozenset({"Gemm", "MatMul"})
 
-    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, scope: Scope) -> None:
+    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor) -> None:
         """Scale weights and bias. A MatMul becomes a Gemm to have a bias."""
         name = product.input[1]
-        weights = _weight(scope, name) if _is_used_once(scope, name) else None
-        if weights is None or weights.ndim != _MATRIX or scope.rank(product.input[0]) != _MATRIX:
+        weights = _weight(view, name) if _is_used_once(view, name) else None
+        if weights is None or weights.ndim != _MATRIX or view.rank(product.input[0]) != _MATRIX:
             return
-        if scope.model.opset < _GEMM_BROADCASTS:
+        if view.opset < _GEMM_BROADCASTS:
             return
         is_turned = bool(attribute(product, "transB", 0))
-        bias = _bias(product, scope)
+        bias = _bias(product, view)
         if bias is None or weights.shape[0 if is_turned else 1] != norm.scale.size:
             return
         scaled = weights * (norm.scale.reshape(-1, 1) if is_turned else norm.scale)
         shifted = (bias * norm.scale + norm.shift).astype(weights.dtype)
-        if not scope.bypass(node, product.output[0]):
+        if not _set_weights(product, node, scaled.astype(weights.dtype), shifted, view):
             return
         product.op_type = "Gemm"
         for each in product.attribute:
             if each.name == "beta":
                 each.f = 1.0
-        scope.read_instead(product, 1, scope.hold(f"{name}/scaled", scaled.astype(weights.dtype)))
-        _set_bias(product, scope.hold(f"{product.output[0]}/bias", shifted), scope)
 
 
-def _bias(product: onnx.NodeProto, scope: Scope) -> Array | None:
+def _bias(product: onnx.NodeProto, view: GraphEditor) -> Array | None:
     """Return the summand of a product in double; None if it is not constant."""
     if len(product.input) < 3 or not product.input[2]:  # noqa: PLR2004  A, B, C
         return np.zeros(1)
-    found = _weight(scope, product.input[2])
+    found = _weight(view, product.input[2])
     return None if found is None else found.astype(np.float64) * attribute(product, "beta", 1.0)
 
 
 @register("fuse_mul_into_matmul")
-class FuseMulIntoMatmul(ScopedPass):
+class FuseMulIntoMatmul(GraphRule):
     """Take a constant factor of a product's result, or of what it multiplies, up into its weights.
 
     The factor is one number, or one for each column (of the result) or row (of the operand). Only where the
@@ -161,81 +160,77 @@ class FuseMulIntoMatmul(ScopedPass):
 
     op_types = frozenset({"MatMul"})
 
-    def change(self, scope: Scope) -> None:
-        """Merge factors before each product, then factors behind it."""
-        readers: dict[str, onnx.NodeProto] = {}
-        for node in scope.nodes():
-            readers.update((scope.resolve(name), node) for name in node.input)
-        for node in scope.nodes():
-            if self.is_ours(node) and _is_used_once(scope, node.input[1]):
-                self._take_before(node, scope)
-                self._take_behind(node, readers.get(scope.resolve(node.output[0])), scope)
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Merge factors before a product, then factors behind it."""
+        if _is_used_once(view, node.input[1]):
+            self._take_before(node, view)
+            self._take_behind(node, view)
 
-    def _take_before(self, node: onnx.NodeProto, scope: Scope) -> None:
-        factor = scope.only_reader_of(node.input[0])
-        found = _factor(factor, None, scope) if factor is not None else None
-        weights = _weight(scope, node.input[1])
+    def _take_before(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        factor = view.private_maker(node.input[0])
+        found = _factor(factor, None, view) if factor is not None else None
+        weights = _weight(view, node.input[1])
         if factor is None or found is None or weights is None:
             return
         values, source = found
         fits = values.size == 1 or (weights.ndim >= _MATRIX and values.size == weights.shape[-2])
-        if fits and scope.shape(source) == scope.shape(factor.output[0]) is not None:
+        if fits and view.shape(source) == view.shape(factor.output[0]) is not None:
             column = values.reshape(-1, 1) if weights.ndim >= _MATRIX else values.reshape(-1)
-            _scale(node, weights, column, scope)
-            scope.read_instead(node, 0, source)
+            _scale(node, weights, column, view)
+            view.set_input(node, 0, source)
 
-    def _take_behind(self, node: onnx.NodeProto, factor: onnx.NodeProto | None, scope: Scope) -> None:
-        result = scope.resolve(node.output[0])
-        if factor is None or scope.uses[result] != 1:
+    def _take_behind(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        result = node.output[0]
+        factor = view.reader(result, "Mul")
+        if factor is None:
             return
-        found, weights = _factor(factor, result, scope), _weight(scope, node.input[1])
+        found, weights = _factor(factor, result, view), _weight(view, node.input[1])
         if found is None or weights is None or weights.ndim < _MATRIX:
             return
         values, _ = found
-        is_same = scope.shape(node.output[0]) == scope.shape(factor.output[0]) is not None
-        if is_same and values.size in (1, weights.shape[-1]) and scope.bypass(factor, result):
-            _scale(node, weights, values.reshape(-1), scope)
+        is_same = view.shape(result) == view.shape(factor.output[0]) is not None
+        if is_same and values.size in (1, weights.shape[-1]) and view.bypass(factor, result):
+            _scale(node, weights, values.reshape(-1), view)
 
 
-def _factor(node: onnx.NodeProto, source: str | None, scope: Scope) -> tuple[Array, str] | None:
+def _factor(node: onnx.NodeProto, source: str | None, view: GraphEditor) -> tuple[Array, str] | None:
     """Return the factor of a Mul and its other operand, which is `source` if given. The factor may
     vary along the last axis only."""
     if node.op_type != "Mul":
         return None
     for place in (1, 0):
-        values, other = scope.value(node.input[place]), node.input[1 - place]
-        if source is not None and scope.resolve(other) != source:
+        values, other = view.value(node.input[place]), node.input[1 - place]
+        if source is not None and other != source:
             continue
         if values is not None and values.dtype.kind == "f" and values.shape[-1:] in ((), (values.size,)):
             return values, other
     return None
 
 
-def _scale(node: onnx.NodeProto, weights: Array, factor: Array, scope: Scope) -> None:
+def _scale(node: onnx.NodeProto, weights: Array, factor: Array, view: GraphEditor) -> None:
     scaled = (weights * factor.astype(np.float64)).astype(weights.dtype)
-    scope.read_instead(node, 1, scope.hold(f"{node.input[1]}/scaled", scaled))
+    view.set_input(node, 1, view.hold(f"{node.input[1]}/scaled", scaled))
 
 
 @register("fuse_cast_into_onehot")
-class FuseCastIntoOnehot(ScopedPass):
+class FuseCastIntoOnehot(GraphRule):
     """Have a OneHot write the type to which its result is cast: its two values are cast instead."""
 
     op_types = frozenset({"OneHot"})
 
-    def change(self, scope: Scope) -> None:
+    def change(self, view: GraphEditor) -> None:
         """Fuse Casts that are the only reader of a OneHot with constant values."""
-        for node in scope.nodes():
-            if node.op_type == "Cast" and not node.domain:
-                first = scope.only_reader_of(node.input[0])
-                if first is not None and self.is_ours(first):
-                    self._fuse(first, node, scope)
+        for node in view.nodes():
+            first = view.private_maker(node.input[0]) if is_operator(node, "Cast") else None
+            if first is not None and self.matches(first):
+                self._fuse(first, node, view)
 
-    def _fuse(self, first: onnx.NodeProto, cast: onnx.NodeProto, scope: Scope) -> None:
-        values, wanted = scope.value(first.input[2]), attribute(cast, "to", 0)
-        if values is None or wanted not in _ONE_HOT_TYPES or not scope.bypass(cast, first.output[0]):
+    def _fuse(self, first: onnx.NodeProto, cast: onnx.NodeProto, view: GraphEditor) -> None:
+        values, wanted, result = view.value(first.input[2]), attribute(cast, "to", 0), first.output[0]
+        if values is None or wanted not in _ONE_HOT_TYPES or not view.bypass(cast, result):
             return
         made = values.astype(helper.tensor_dtype_to_np_dtype(wanted))
-        scope.read_instead(first, 2, scope.hold(f"{first.output[0]}/values", made))
+        view.set_input(first, 2, view.hold(f"{result}/values", made))
 
 
 _ONE_HOT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -249,7 +244,7 @@ are drawn, gone by then or no computation; PRelu broadcasts its slope only."""
 
 
 @register("post_expand")
-class PostExpand(ScopedPass):
+class PostExpand(GraphRule):
     """Compute elementwise operators before an Expand instead of after it: on fewer elements.
 
     Only where nothing else reads what is expanded, and other operands do not need it expanded.
@@ -257,25 +252,25 @@ class PostExpand(ScopedPass):
 
     op_types = frozenset({"Expand"})
 
-    def change(self, scope: Scope) -> None:
+    def change(self, view: GraphEditor) -> None:
         """Move Expands in order, so that an Expand goes behind all operators that follow it."""
-        for node in scope.nodes():
+        for node in view.nodes():
             if node.op_type in _ELEMENTWISE and not node.domain and len(node.output) == 1:
-                self._exchange(node, scope)
+                self._exchange(node, view)
 
-    def _exchange(self, node: onnx.NodeProto, scope: Scope) -> None:
-        shape = scope.shape(node.output[0])
+    def _exchange(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        shape = view.shape(node.output[0])
         for place, name in enumerate(node.input):
-            expand = scope.only_reader_of(name) if name else None
-            if expand is None or not self.is_ours(expand) or shape is None:
+            expand = view.private_maker(name) if name else None
+            if expand is None or not self.matches(expand) or shape is None:
                 continue
-            shapes = [scope.shape(each) for each in (expand.input[0], *_others(node, place))]
-            if None in shapes or scope.shape(expand.output[0]) != shape:
+            shapes = [view.shape(each) for each in (expand.input[0], *_others(node, place))]
+            if None in shapes or view.shape(expand.output[0]) != shape:
                 continue
             least = np.broadcast_shapes(*(each for each in shapes if each is not None))
             if len(least) > len(shape) or int(np.prod(least)) >= int(np.prod(shape)):
                 continue
-            _put_behind(node, place, expand, scope)
+            _put_behind(node, place, expand, view)
             return
 
 
@@ -283,17 +278,16 @@ def _others(node: onnx.NodeProto, place: int) -> list[str]:
     return [name for i, name in enumerate(node.input) if name and i != place]
 
 
-def _put_behind(node: onnx.NodeProto, place: int, expand: onnx.NodeProto, scope: Scope) -> None:
+def _put_behind(node: onnx.NodeProto, place: int, expand: onnx.NodeProto, view: GraphEditor) -> None:
     """Put the Expand behind the node. The Expand then makes the node's result, under its name."""
     made = node.output[0]
-    inner = scope.model.take(f"{made}/unexpanded")
+    inner = view.names.take(f"{made}/unexpanded", is_numbered=True)
     behind = helper.make_node("Expand", [inner, expand.input[1]], [made], name=expand.name)
-    kind = onnx.TypeProto.Tensor(elem_type=scope.type(made))
-    shapes = [scope.shape(each) for each in (expand.input[0], *_others(node, place))]
+    kind = onnx.TypeProto.Tensor(elem_type=view.type(made))
+    shapes = [view.shape(each) for each in (expand.input[0], *_others(node, place))]
     for size in np.broadcast_shapes(*(each for each in shapes if each is not None)):
         kind.shape.dim.add(dim_value=size)
-    scope.types[inner] = kind
+    view.types[inner] = kind
     node.output[0] = inner
-    scope.put_after(node, behind)
-    scope.makers[inner] = node
-    scope.read_instead(node, place, expand.input[0])
+    view.put_after(node, behind)
+    view.set_input(node, place, expand.input[0])

@@ -13,12 +13,15 @@ from onnxgraph.edit import set_attribute
 from simipu import CompileError
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.patterns import Making, PatternPass, Scope, is_operator, join_weights
+from poprt.rewrite.editor import GraphEditor, join_weights
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import is_operator
 
 _MATRIX_RANK = 2
 
 
-class _MergingProducts(PatternPass):
+class _MergingProducts(GraphRule):
     """Base class that merges two products of one tensor with weights, named by the user, along the
     last dimension."""
 
@@ -44,29 +47,28 @@ class _MergingProducts(PatternPass):
             )
         return model
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge the products at the first of the two."""
         step = len(self._names) // 2
-        if node.name not in self._names[::step] or not scope.is_first(node.input[0], node):
+        if node.name not in self._names[::step] or not view.is_first(node.input[0], node):
             return
-        readers = scope.readers.get(node.input[0], {}).values()
-        products = [_find(name, readers, scope) for name in self._names[::step]]
+        readers = view.readers.get(node.input[0], {}).values()
+        products = [_find(name, readers, view) for name in self._names[::step]]
         adds = [
-            scope.reader(each.output[0], "Add") if each is not None and step > 1 else None
-            for each in products
+            view.reader(each.output[0], "Add") if each is not None and step > 1 else None for each in products
         ]
         if None in products or (step > 1 and [each and each.name for each in adds] != self._names[1::step]):
             return
-        merged = [_Product.of(each, add, scope) for each, add in zip(products, adds, strict=True) if each]
+        merged = [_Product.of(each, add, view) for each, add in zip(products, adds, strict=True) if each]
         joined = [each for each in merged if each is not None]
         if len(joined) == len(products) and len({each.source for each in joined}) == 1:
-            _join(joined, scope)
+            _join(joined, view)
             self._is_done = True
 
 
-def _find(name: str, nodes: Iterable[onnx.NodeProto], scope: Scope) -> onnx.NodeProto | None:
+def _find(name: str, nodes: Iterable[onnx.NodeProto], view: GraphEditor) -> onnx.NodeProto | None:
     found = (node for node in nodes if node.name == name and is_operator(node, "MatMul"))
-    return next((node for node in found if scope.maker(node.output[0], "MatMul") is node), None)
+    return next((node for node in found if view.maker(node.output[0], "MatMul") is node), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +83,31 @@ class _Product:
     last: onnx.NodeProto
 
     @classmethod
-    def of(cls, product: onnx.NodeProto, add: onnx.NodeProto | None, scope: Scope) -> _Product | None:
+    def of(cls, product: onnx.NodeProto, add: onnx.NodeProto | None, view: GraphEditor) -> _Product | None:
         """Return the product; None if weight or bias is no constant with the shape of a linear
         layer's."""
         source, weight = product.input
-        tensor = scope.tensor(weight)
-        if tensor is None or len(tensor.dims) != _MATRIX_RANK or scope.shape(source) is None:
+        tensor = view.tensor(weight)
+        if tensor is None or len(tensor.dims) != _MATRIX_RANK or view.shape(source) is None:
             return None
         width, bias = int(tensor.dims[1]), ""
         if add is not None:
             bias = next(name for name in add.input if name != product.output[0])
-            if scope.tensor(bias) is None or scope.shape(bias) != (width,):
+            if view.tensor(bias) is None or view.shape(bias) != (width,):
                 return None
         return cls(source, weight, bias, width, product, add or product)
 
 
-def _join(products: Sequence[_Product], scope: Scope) -> None:
-    at = min((each.first for each in products), key=scope.place)
-    source, rank = products[0].source, len(scope.shape(products[0].source) or ())
-    made = scope.start(at, "merged")
-    joint = made.add("MatMul", source, join_weights([each.weight for each in products], 1, made, scope))
+def _join(products: Sequence[_Product], view: GraphEditor) -> None:
+    at = min((each.first for each in products), key=view.place)
+    source, rank = products[0].source, len(view.shape(products[0].source) or ())
+    made = view.start(at, "merged")
+    joint = made.add("MatMul", source, join_weights([each.weight for each in products], 1, made, view))
     if products[0].bias:
-        joint = made.add("Add", joint, join_weights([each.bias for each in products], 0, made, scope))
+        joint = made.add("Add", joint, join_weights([each.bias for each in products], 0, made, view))
     results = [each.last.output[0] for each in products]
     made.split_as(results, joint, [each.width for each in products], max(0, rank - 1))
-    scope.rewrite(at, made.nodes, [each.last for each in products])
+    view.rewrite(at, made.nodes, [each.last for each in products])
 
 
 @register("merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes={"merge_matmul": "merge_matmul"})
@@ -147,28 +149,28 @@ class _Part:
 
 
 @register("merge_multi_slice")
-class MergeMultiSlice(PatternPass):
+class MergeMultiSlice(GraphRule):
     """Make one Split of Slices that together are all of a tensor along one axis: one behind the other, or
     each with every n-th element, which a Reshape puts side by side first."""
 
     op_types = frozenset(("Slice",))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the Slices of a computed tensor at the first of them."""
         source = node.input[0]
-        shape = scope.shape(source)
-        if shape is None or not scope.is_first(source, node) or scope.tensor(source) is not None:
+        shape = view.shape(source)
+        if shape is None or not view.is_first(source, node) or view.tensor(source) is not None:
             return
-        readers = scope.readers.get(source, {}).values()
+        readers = view.readers.get(source, {}).values()
         slices = [each for each in readers if is_operator(each, "Slice") and each.input[0] == source]
-        parts = [part for each in slices if (part := _read_part(each, shape, scope)) is not None]
+        parts = [part for each in slices if (part := _read_part(each, shape, view)) is not None]
         for axis, step in dict.fromkeys((part.axis, part.step) for part in parts):
             alike = [part for part in parts if (part.axis, part.step) == (axis, step)]
             found = sorted(alike, key=lambda each: (each.start, each.end))
             if len(found) > 1 and _are_all(found, shape[axis]):
-                made = scope.start(node, "split")
+                made = view.start(node, "split")
                 _split(found, source, shape, made)
-                scope.rewrite(node, made.nodes, [each.node for each in found])
+                view.rewrite(node, made.nodes, [each.node for each in found])
                 return
 
 
@@ -181,7 +183,7 @@ def _are_all(parts: Sequence[_Part], size: int) -> bool:
     return starts == list(range(step)) and size % step == 0 and are_whole
 
 
-def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Making) -> None:
+def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: NodeBuilder) -> None:
     axis, step = parts[0].axis, parts[0].step
     results = [each.node.output[0] for each in parts]
     if step == 1:
@@ -197,12 +199,12 @@ def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Maki
         made.add_as(name, "Reshape", part, made.shape(sizes))
 
 
-def _read_part(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> _Part | None:
+def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) -> _Part | None:
     """Return the range that a Slice takes along one axis, forwards; None for other Slices."""
     read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
     if read[0] is None:
         given = [*node.input[1:], "", "", "", ""][:4]
-        read = [scope.numbers(name) if name else None for name in given]
+        read = [view.numbers(name) if name else None for name in given]
         if any(name and value is None for name, value in zip(given, read, strict=True)):
             return None
     starts, ends, axes, steps = ([0] if each is None else list(each) for each in read)
@@ -216,50 +218,50 @@ def _read_part(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> _Par
 
 
 @register("merge_if_with_same_cond", stage=Stage.FOLDING, option="merge_if_with_same_cond")
-class MergeIfWithSameCond(PatternPass):
+class MergeIfWithSameCond(GraphRule):
     """Make one If of those of the same condition, as far as the order of the graph allows: the later one
     needs nothing that is made between them, or nothing between them needs the earlier one."""
 
     op_types = frozenset(("If",))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Ifs at the later one."""
         condition = node.input[0]
-        earlier, scope.marks[condition] = scope.marks.get(condition), node
-        if earlier is None or not _can_merge(earlier, node, scope):
+        earlier, view.marks[condition] = view.marks.get(condition), node
+        if earlier is None or not _can_merge(earlier, node, view):
             return
-        merged = _merge(earlier, node, scope)
-        at = earlier if _may_move_up(node, earlier, scope) else node
-        scope.rewrite(at, [merged], [earlier, node])
-        scope.marks[condition] = merged
+        merged = _merge(earlier, node, view)
+        at = earlier if _may_move_up(node, earlier, view) else node
+        view.rewrite(at, [merged], [earlier, node])
+        view.marks[condition] = merged
 
 
-def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
+def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) -> bool:
     for name in _BRANCHES:
         first, second = ({value.name for value in attribute(each, name).output} for each in (earlier, later))
         own = set(iter_defined(attribute(later, name)))
         if first & (second - own) or len(second) < len(later.output) or len(first) < len(earlier.output):
             return False  # two results would be one tensor
-    return _may_move_up(later, earlier, scope) or _may_move_down(earlier, later, scope)
+    return _may_move_up(later, earlier, view) or _may_move_down(earlier, later, view)
 
 
 _BRANCHES = ("then_branch", "else_branch")
 
 
-def _may_move_up(later: onnx.NodeProto, earlier: onnx.NodeProto, scope: Scope) -> bool:
+def _may_move_up(later: onnx.NodeProto, earlier: onnx.NodeProto, view: GraphEditor) -> bool:
     made = set(earlier.output)
-    return all(name in made or scope.is_before(name, earlier) for name in iter_reads(later))
+    return all(name in made or view.is_before(name, earlier) for name in iter_reads(later))
 
 
-def _may_move_down(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
+def _may_move_down(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) -> bool:
     return all(
-        scope.place(reader) >= scope.place(later)
+        view.place(reader) >= view.place(later)
         for name in earlier.output
-        for reader in scope.readers.get(name, {}).values()
+        for reader in view.readers.get(name, {}).values()
     )
 
 
-def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) -> onnx.NodeProto:
     """Return both Ifs as one. Results of the earlier one that the later one reads become tensors
     inside the branches."""
     branches = {}
@@ -268,8 +270,8 @@ def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx
         first.CopyFrom(attribute(earlier, name))
         second.CopyFrom(attribute(later, name))
         defined = set(iter_defined(first))
-        scope.names.taken |= defined
-        renames = {each: scope.names.take(each) for each in iter_defined(second) if each in defined}
+        view.names.taken |= defined
+        renames = {each: view.names.take(each) for each in iter_defined(second) if each in defined}
         inner = {
             outer: value.name for outer, value in zip(earlier.output, first.output, strict=True) if outer
         }

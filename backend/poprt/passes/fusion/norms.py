@@ -15,7 +15,10 @@ from onnxgraph.weights import LARGE, has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import Stage, register
-from poprt.rewrite.patterns import Making, PatternPass, Scope, is_operator
+from poprt.rewrite.editor import GraphEditor
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import is_operator
 
 _GROUP_NORM, _FAST_NORM = "GroupNormalization", "FastNorm"
 _ROWS_AND_CHANNELS = 2
@@ -40,7 +43,7 @@ class _Norm:
 
 
 @register("layer_norm_pattern", stage=Stage.PATTERNS, default=True)
-class LayerNormPattern(PatternPass):
+class LayerNormPattern(GraphRule):
     """Give layer norms over the last axis, written out or in the standard's LayerNormalization, PopART's
     GroupNormalization with one group.
 
@@ -52,54 +55,54 @@ class LayerNormPattern(PatternPass):
 
     op_types = frozenset(("InstanceNormalization", "LayerNormalization", "Pow", "Sqrt"))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the norm at the standard's operator, at the deviation in the formula, or at the
         operator that norms groups."""
         if node.op_type == "InstanceNormalization":
-            _fuse_groups(node, scope)
+            _fuse_groups(node, view)
             return
         read = _read_operator if node.op_type == "LayerNormalization" else _read_formula
-        found = read(node, scope)
+        found = read(node, view)
         if found is not None:
-            _put_group_norm(found, scope)
+            _put_group_norm(found, view)
 
 
-def _read_operator(node: onnx.NodeProto, scope: Scope) -> _Norm | None:
-    shape = scope.shape(node.input[0])
+def _read_operator(node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
+    shape = view.shape(node.input[0])
     last = len(shape) - 1 if shape else 0
     if not shape or attribute(node, "axis", -1) not in (-1, last) or any(node.output[1:]):
         return None
     scale, bias = node.input[1], next(iter(node.input[2:]), "")
-    if any(name and not _is_along(name, shape, scope) for name in (scale, bias)):
+    if any(name and not _is_along(name, shape, view) for name in (scale, bias)):
         return None
     return _Norm(node.input[0], attribute(node, "epsilon", 1e-5), node, scale, bias)
 
 
-def _read_formula(root: onnx.NodeProto, scope: Scope) -> _Norm | None:
+def _read_formula(root: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
     """Return the norm of the formula around the square root of variance and epsilon, or around its
     inverse."""
-    added = scope.maker(root.input[0], "Add")
-    if added is None or (root.op_type == "Pow" and _read_power(root, scope) == 0):
+    added = view.maker(root.input[0], "Add")
+    if added is None or (root.op_type == "Pow" and _read_power(root, view) == 0):
         return None
-    sides = [(name, other) for name, other in _pairs(added) if scope.number(other) is not None]
+    sides = [(name, other) for name, other in _pairs(added) if view.number(other) is not None]
     if not sides:
         return None
-    variance, epsilon = sides[0][0], scope.number(sides[0][1])
-    source = _find_source(variance, scope)
-    shape = scope.shape(source) if source else None
+    variance, epsilon = sides[0][0], view.number(sides[0][1])
+    source = _find_source(variance, view)
+    shape = view.shape(source) if source else None
     if source is None or not shape or epsilon is None:
         return None
-    divided = _read_division(root, source, epsilon, scope)
+    divided = _read_division(root, source, epsilon, view)
     if divided is None:
-        return _read_folded(root, source, epsilon, scope)
-    return _take_scale_and_bias(divided, shape, scope)
+        return _read_folded(root, source, epsilon, view)
+    return _take_scale_and_bias(divided, shape, view)
 
 
-def _read_power(node: onnx.NodeProto, scope: Scope) -> int:
+def _read_power(node: onnx.NodeProto, view: GraphEditor) -> int:
     """Return 1 for a node that makes the square root, -1 for its inverse, 0 for others."""
     if node.op_type == "Sqrt":
         return 1
-    return {0.5: 1, -0.5: -1}.get(scope.number(node.input[1]) or 0, 0)
+    return {0.5: 1, -0.5: -1}.get(view.number(node.input[1]) or 0, 0)
 
 
 def _pairs(node: onnx.NodeProto) -> list[tuple[str, str]]:
@@ -108,97 +111,97 @@ def _pairs(node: onnx.NodeProto) -> list[tuple[str, str]]:
     return [(left, right), (right, left)]
 
 
-def _find_source(variance: str, scope: Scope) -> str | None:
+def _find_source(variance: str, view: GraphEditor) -> str | None:
     """Return the tensor of a variance. The variance is the mean of squared distances from the mean,
     or the mean of squares less the squared mean."""
-    variance = _skip_casts(variance, scope)
-    bounded = scope.maker(variance, "Max", "Relu")
-    difference = scope.maker(_find_bounded(bounded, scope) if bounded is not None else variance, "Sub")
+    variance = _skip_casts(variance, view)
+    bounded = view.maker(variance, "Max", "Relu")
+    difference = view.maker(_find_bounded(bounded, view) if bounded is not None else variance, "Sub")
     if difference is not None:
-        return _read_difference(difference, scope)
-    mean_square = scope.maker(variance, "ReduceMean")
-    if mean_square is None or not _is_over_last(mean_square, scope):
+        return _read_difference(difference, view)
+    mean_square = view.maker(variance, "ReduceMean")
+    if mean_square is None or not _is_over_last(mean_square, view):
         return None
-    distance = _read_square(_skip_casts(mean_square.input[0], scope), scope)
-    node = scope.maker(_skip_casts(distance, scope), "Sub") if distance else None
-    return node.input[0] if node is not None and _is_distance(node, node.input[0], scope) else None
+    distance = _read_square(_skip_casts(mean_square.input[0], view), view)
+    node = view.maker(_skip_casts(distance, view), "Sub") if distance else None
+    return node.input[0] if node is not None and _is_distance(node, node.input[0], view) else None
 
 
-def _find_bounded(node: onnx.NodeProto, scope: Scope) -> str:
+def _find_bounded(node: onnx.NodeProto, view: GraphEditor) -> str:
     """Return the operand that a lower bound of 0 applies to: rounding may make a variance
     negative."""
-    return next((name for name in node.input if scope.number(name) != 0), "")
+    return next((name for name in node.input if view.number(name) != 0), "")
 
 
-def _read_difference(node: onnx.NodeProto, scope: Scope) -> str | None:
+def _read_difference(node: onnx.NodeProto, view: GraphEditor) -> str | None:
     """Return the tensor whose mean of squares, less its squared mean, the node computes."""
-    mean_square, squared = scope.maker(node.input[0], "ReduceMean"), _read_square(node.input[1], scope)
-    source = _read_square(mean_square.input[0], scope) if mean_square is not None else None
-    if mean_square is None or source is None or squared is None or not _is_over_last(mean_square, scope):
+    mean_square, squared = view.maker(node.input[0], "ReduceMean"), _read_square(node.input[1], view)
+    source = _read_square(mean_square.input[0], view) if mean_square is not None else None
+    if mean_square is None or source is None or squared is None or not _is_over_last(mean_square, view):
         return None
-    return source if _is_mean_of(squared, source, scope) else None
+    return source if _is_mean_of(squared, source, view) else None
 
 
-def _skip_casts(name: str, scope: Scope) -> str:
+def _skip_casts(name: str, view: GraphEditor) -> str:
     """Return the name of a tensor before a Cast to its own type. Exporters of half models widen the
     squared tensor; in a float model that Cast does nothing."""
-    node = scope.maker(name, "Cast")
-    is_idle = node is not None and scope.type(node.input[0]) == scope.type(name) != 0
+    node = view.maker(name, "Cast")
+    is_idle = node is not None and view.type(node.input[0]) == view.type(name) != 0
     return node.input[0] if node is not None and is_idle else name
 
 
-def _read_square(name: str, scope: Scope) -> str | None:
-    node = scope.maker(name, "Pow", "Mul")
+def _read_square(name: str, view: GraphEditor) -> str | None:
+    node = view.maker(name, "Pow", "Mul")
     if node is None:
         return None
-    is_square = scope.number(node.input[1]) == 2 if node.op_type == "Pow" else len(set(node.input)) == 1  # noqa: PLR2004
+    is_square = view.number(node.input[1]) == 2 if node.op_type == "Pow" else len(set(node.input)) == 1  # noqa: PLR2004
     return node.input[0] if is_square else None
 
 
-def _is_distance(node: onnx.NodeProto, source: str, scope: Scope) -> bool:
+def _is_distance(node: onnx.NodeProto, source: str, view: GraphEditor) -> bool:
     """Return whether a Sub subtracts the mean of `source` from it."""
-    mean = scope.maker(node.input[1], "ReduceMean")
+    mean = view.maker(node.input[1], "ReduceMean")
     if mean is None or node.input[0] != source:
         return False
-    return _skip_casts(mean.input[0], scope) == _skip_casts(source, scope) and _is_over_last(mean, scope)
+    return _skip_casts(mean.input[0], view) == _skip_casts(source, view) and _is_over_last(mean, view)
 
 
-def _is_over_last(node: onnx.NodeProto, scope: Scope) -> bool:
+def _is_over_last(node: onnx.NodeProto, view: GraphEditor) -> bool:
     """Return whether a reduction is over the last axis only, and keeps it."""
-    shape = scope.shape(node.input[0])
+    shape = view.shape(node.input[0])
     if not shape or not attribute(node, "keepdims", 1):
         return False
     axes = attribute(node, "axes")
-    if axes is None and scope.names.opset >= _HAS_AXES_AS_INPUT and len(node.input) > 1:
-        axes = scope.numbers(node.input[1])
+    if axes is None and view.opset >= _HAS_AXES_AS_INPUT and len(node.input) > 1:
+        axes = view.numbers(node.input[1])
     return axes is not None and list(axes) in ([-1], [len(shape) - 1])
 
 
-def _read_division(root: onnx.NodeProto, source: str, epsilon: float, scope: Scope) -> _Norm | None:
+def _read_division(root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor) -> _Norm | None:
     """Return the norm that ends at the node which divides the distance by the deviation or
     multiplies it by the inverse. The inverse may have been multiplied by the scale before."""
-    deviation, shape = _skip_forward(root.output[0], scope), scope.shape(source) or ()
-    readers = list(scope.readers.get(deviation, {}).values())
-    inverses = [each.output[0] for each in readers if _is_inverse(each, scope)]
-    if _read_power(root, scope) < 0:
+    deviation, shape = _skip_forward(root.output[0], view), view.shape(source) or ()
+    readers = list(view.readers.get(deviation, {}).values())
+    inverses = [each.output[0] for each in readers if _is_inverse(each, view)]
+    if _read_power(root, view) < 0:
         readers, inverses = [], [deviation]
     for reader in readers:
         divides = is_operator(reader, "Div") and reader.input[1] == deviation
-        if divides and _is_distance_of(reader.input[0], source, scope):
+        if divides and _is_distance_of(reader.input[0], source, view):
             return _Norm(source, epsilon, reader)
-    for inverse, product in [(i, each) for i in inverses for each in scope.readers.get(i, {}).values()]:
+    for inverse, product in [(i, each) for i in inverses for each in view.readers.get(i, {}).values()]:
         other = _other_factor(product, inverse)
-        if other and _is_distance_of(other, source, scope):
+        if other and _is_distance_of(other, source, view):
             return _Norm(source, epsilon, product)
-        end = scope.reader(product.output[0], "Mul") if other and _is_along(other, shape, scope) else None
-        if end is not None and _is_distance_of(_other_factor(end, product.output[0]), source, scope):
+        end = view.reader(product.output[0], "Mul") if other and _is_along(other, shape, view) else None
+        if end is not None and _is_distance_of(_other_factor(end, product.output[0]), source, view):
             return _Norm(source, epsilon, end, other)
     return None
 
 
-def _is_inverse(node: onnx.NodeProto, scope: Scope) -> bool:
+def _is_inverse(node: onnx.NodeProto, view: GraphEditor) -> bool:
     """Return whether a node that reads the deviation makes its inverse."""
-    is_quotient = is_operator(node, "Div") and scope.number(node.input[0]) == 1
+    is_quotient = is_operator(node, "Div") and view.number(node.input[0]) == 1
     return is_quotient or is_operator(node, "Reciprocal")
 
 
@@ -209,95 +212,95 @@ def _other_factor(node: onnx.NodeProto, name: str) -> str:
     return next(other for factor, other in _pairs(node) if factor == name)
 
 
-def _skip_forward(name: str, scope: Scope) -> str:
-    node = scope.reader(name, "Cast")
-    is_idle = node is not None and scope.type(node.output[0]) == scope.type(name) != 0
+def _skip_forward(name: str, view: GraphEditor) -> str:
+    node = view.reader(name, "Cast")
+    is_idle = node is not None and view.type(node.output[0]) == view.type(name) != 0
     return node.output[0] if node is not None and is_idle else name
 
 
-def _is_distance_of(name: str, source: str, scope: Scope) -> bool:
-    node = scope.maker(_skip_casts(name, scope), "Sub")
-    return node is not None and _is_distance(node, source, scope)
+def _is_distance_of(name: str, source: str, view: GraphEditor) -> bool:
+    node = view.maker(_skip_casts(name, view), "Sub")
+    return node is not None and _is_distance(node, source, view)
 
 
-def _take_scale_and_bias(found: _Norm, shape: tuple[int, ...], scope: Scope) -> _Norm:
+def _take_scale_and_bias(found: _Norm, shape: tuple[int, ...], view: GraphEditor) -> _Norm:
     """Return the norm with the scale and the bias that follow, if no other node reads the tensors
     before them."""
     scaled, scale = found.end, found.scale
     if not scale:
-        scaled, scale = _read_along(found.end, "Mul", shape, scope)
-    shifted, bias = _read_along(scaled, "Add", shape, scope)
+        scaled, scale = _read_along(found.end, "Mul", shape, view)
+    shifted, bias = _read_along(scaled, "Add", shape, view)
     return _Norm(found.source, found.epsilon, shifted, scale, bias)
 
 
 def _read_along(
-    end: onnx.NodeProto, op_type: str, shape: tuple[int, ...], scope: Scope, axis: int = -1
+    end: onnx.NodeProto, op_type: str, shape: tuple[int, ...], view: GraphEditor, axis: int = -1
 ) -> tuple[onnx.NodeProto, str]:
     """Return the node that reads the result of `end`, and its operand along an axis. Return `end`
     and "" if there is none."""
-    reader = scope.reader(end.output[0], op_type)
+    reader = view.reader(end.output[0], op_type)
     if reader is not None:
         other = reader.input[1 - list(reader.input).index(end.output[0])]
-        if other != end.output[0] and _is_along_axis(other, shape, axis, scope):
+        if other != end.output[0] and _is_along_axis(other, shape, axis, view):
             return reader, other
     return end, ""
 
 
-def _is_along(name: str, shape: tuple[int, ...], scope: Scope) -> bool:
+def _is_along(name: str, shape: tuple[int, ...], view: GraphEditor) -> bool:
     """Return whether a tensor has one element for each of the last axis, and no others."""
-    return _is_along_axis(name, shape, -1, scope)
+    return _is_along_axis(name, shape, -1, view)
 
 
-def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, scope: Scope) -> bool:
+def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, view: GraphEditor) -> bool:
     """Return whether a tensor has one element for each along one axis, and no others. The axis is
     counted from the last as -1."""
-    found = scope.shape(name)
+    found = view.shape(name)
     if not found or not -axis <= len(found) <= len(shape):
         return False
     others = found[:axis] + found[len(found) + axis + 1 :]
     return found[axis] == shape[axis] and all(size == 1 for size in others)
 
 
-def _read_folded(root: onnx.NodeProto, source: str, epsilon: float, scope: Scope) -> _Norm | None:
+def _read_folded(root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor) -> _Norm | None:
     """Return the norm in TensorFlow's form: x * m + (bias - mean * m), where m is the scale over
     the deviation."""
-    inverse = scope.reader(root.output[0], "Reciprocal")
-    scaled = scope.reader(inverse.output[0], "Mul") if inverse is not None else None
-    shape = scope.shape(source)
+    inverse = view.reader(root.output[0], "Reciprocal")
+    scaled = view.reader(inverse.output[0], "Mul") if inverse is not None else None
+    shape = view.shape(source)
     if inverse is None or scaled is None or not shape:
         return None
     scale = next(other for name, other in _pairs(scaled) if name == inverse.output[0])
     factor = scaled.output[0]
-    products = list(scope.readers.get(factor, {}).values())
+    products = list(view.readers.get(factor, {}).values())
     if not all(is_operator(each, "Mul") for each in products):
         return None
     others = {next(o for name, o in _pairs(each) if name == factor): each for each in products}
-    mean = next((name for name in others if _is_mean_of(name, source, scope)), None)
+    mean = next((name for name in others if _is_mean_of(name, source, view)), None)
     if mean is None or source not in others:
         return None
-    shift = scope.reader(others[mean].output[0], "Sub")
-    end = scope.reader(others[source].output[0], "Add")
+    shift = view.reader(others[mean].output[0], "Sub")
+    end = view.reader(others[source].output[0], "Add")
     if shift is None or end is None or set(end.input) != {others[source].output[0], shift.output[0]}:
         return None
     bias = shift.input[0]
-    fits = shift.input[1] == others[mean].output[0] and _is_along(bias, shape, scope)
-    return _Norm(source, epsilon, end, scale, bias) if fits and _is_along(scale, shape, scope) else None
+    fits = shift.input[1] == others[mean].output[0] and _is_along(bias, shape, view)
+    return _Norm(source, epsilon, end, scale, bias) if fits and _is_along(scale, shape, view) else None
 
 
-def _is_mean_of(name: str, source: str, scope: Scope) -> bool:
-    mean = scope.maker(name, "ReduceMean")
-    return mean is not None and mean.input[0] == source and _is_over_last(mean, scope)
+def _is_mean_of(name: str, source: str, view: GraphEditor) -> bool:
+    mean = view.maker(name, "ReduceMean")
+    return mean is not None and mean.input[0] == source and _is_over_last(mean, view)
 
 
-def _put_group_norm(found: _Norm, scope: Scope) -> None:
+def _put_group_norm(found: _Norm, view: GraphEditor) -> None:
     """Replace a norm by a group norm. Reshapes leave the first size open (-1), so that rows stay
     rows for any batch."""
-    shape, result = scope.shape(found.source), found.end.output[0]
-    is_float = scope.type(found.source) in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    shape, result = view.shape(found.source), found.end.output[0]
+    is_float = view.type(found.source) in (TensorProto.FLOAT, TensorProto.FLOAT16)
     if not shape or 0 in shape or not is_float or shape[-1] > LARGE:
         return
-    made, dtype, channels = scope.start(found.end, "norm"), scope.dtype(found.source), shape[-1]
-    scale, bias = _weights(found.scale, found.bias, channels, dtype, made, scope)
+    made, dtype, channels = view.start(found.end, "norm"), view.dtype(found.source), shape[-1]
+    scale, bias = _weights(found.scale, found.bias, channels, dtype, made, view)
     is_flat = len(shape) == _ROWS_AND_CHANNELS
     source, normed = found.source, result
     if not is_flat:
@@ -306,66 +309,66 @@ def _put_group_norm(found: _Norm, scope: Scope) -> None:
     norm = made.nodes[-1]
     if not is_flat:
         made.add_as(result, "Reshape", normed, made.shape([-1, *shape[1:]]))
-    scope.replace(found.end, made.nodes)
+    view.replace(found.end, made.nodes)
     if found.end.name and not is_flat:
         norm.name, made.nodes[-1].name = found.end.name, f"{result}/Reshape"
 
 
-def _fuse_groups(node: onnx.NodeProto, scope: Scope) -> None:
+def _fuse_groups(node: onnx.NodeProto, view: GraphEditor) -> None:
     """Replace a Reshape to groups, their norm, a Reshape back, and the scale and bias of channels
     (axis 1)."""
-    source, end = _find_ends(node, scope)
-    shape, groups = scope.shape(source), (scope.shape(node.input[0]) or (0, 0))[1]
-    scale, bias = (scope.value(name) for name in node.input[1:])
+    source, end = _find_ends(node, view)
+    shape, groups = view.shape(source), (view.shape(node.input[0]) or (0, 0))[1]
+    scale, bias = (view.value(name) for name in node.input[1:])
     is_plain = scale is not None and bias is not None and (scale == 1).all() and not bias.any()
     if end is node or not shape or not is_plain or shape[1] % groups:
         return
     axis = 1 - len(shape)
-    end, scale_name = _read_along(end, "Mul", shape, scope, axis)
-    end, bias_name = _read_along(end, "Add", shape, scope, axis)
-    made = scope.start(end, "norm")
-    weights = _weights(scale_name, bias_name, shape[1], scope.dtype(source), made, scope)
+    end, scale_name = _read_along(end, "Mul", shape, view, axis)
+    end, bias_name = _read_along(end, "Add", shape, view, axis)
+    made = view.start(end, "norm")
+    weights = _weights(scale_name, bias_name, shape[1], view.dtype(source), made, view)
     epsilon = attribute(node, "epsilon", 1e-5)
     made.chip(end.output[0], _GROUP_NORM, source, *weights, epsilon=epsilon, num_groups=groups)
-    scope.replace(end, made.nodes)
+    view.replace(end, made.nodes)
 
 
 @register("replace_group_norm", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
-class ReplaceGroupNorm(PatternPass):
+class ReplaceGroupNorm(GraphRule):
     """Give the standard's GroupNormalization PopART's, before it is taken apart: ONNX Runtime has no kernel
     of it. Scales and biases of groups, as opsets below 21 have them, become such of channels."""
 
     op_types = frozenset((_GROUP_NORM,))
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the node if its channels are known."""
-        found = scope.find(node.input[0])
+        found = view.find(node.input[0])
         sizes = [dim.dim_value for dim in found.shape.dim] if found is not None else []
         channels = sizes[1] if len(sizes) >= _ROWS_AND_CHANNELS else 0
         groups = attribute(node, "num_groups", 0)
         if not channels or groups < 1 or channels % groups:
             return
-        made = scope.start(node, "norm")
+        made = view.start(node, "norm")
         weights = node.input[1:]
-        if scope.names.opset < _SCALES_CHANNELS:
-            weights = [_widen(name, groups, channels, made, scope) for name in weights]
+        if view.opset < _SCALES_CHANNELS:
+            weights = [_widen(name, groups, channels, made, view) for name in weights]
         epsilon = attribute(node, "epsilon", 1e-5)
         made.chip(node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups)
-        scope.replace(node, made.nodes)
+        view.replace(node, made.nodes)
 
 
-def _widen(name: str, groups: int, channels: int, made: Making, scope: Scope) -> str:
+def _widen(name: str, groups: int, channels: int, made: NodeBuilder, view: GraphEditor) -> str:
     """Return the name of a tensor with the values of groups repeated for each channel."""
-    value = scope.value(name)
+    value = view.value(name)
     if value is not None:
-        return made.constant(np.repeat(value, channels // groups), scope.dtype(name))
+        return made.constant(np.repeat(value, channels // groups), view.dtype(name))
     column = made.add("Reshape", name, made.shape([groups, 1]))
     wide = made.add("Expand", column, made.shape([groups, channels // groups]))
     return made.add("Reshape", wide, made.shape([channels]))
 
 
 def _weights(
-    scale: str, bias: str, channels: int, dtype: np.dtype[Any], made: Making, scope: Scope
+    scale: str, bias: str, channels: int, dtype: np.dtype[Any], made: NodeBuilder, view: GraphEditor
 ) -> tuple[str, str]:
     """Return the scale and bias of a norm, with one element for each channel. Missing ones become
     ones and zeros."""
@@ -373,38 +376,38 @@ def _weights(
         scale or made.constant(np.ones(channels), dtype),
         bias or made.constant(np.zeros(channels), dtype),
     )
-    return _flatten(scale, made, scope), _flatten(bias, made, scope)
+    return _flatten(scale, made, view), _flatten(bias, made, view)
 
 
-def _flatten(name: str, made: Making, scope: Scope) -> str:
+def _flatten(name: str, made: NodeBuilder, view: GraphEditor) -> str:
     """Return the name of a weight reshaped to one axis."""
-    tensor = scope.tensor(name)
-    if len(scope.shape(name) or (1,)) == 1:
+    tensor = view.tensor(name)
+    if len(view.shape(name) or (1,)) == 1:
         return name
     if tensor is None:
         return made.add("Reshape", name, made.shape([-1]))
     if not has_data(tensor):
         return made.names.hold_unread(f"{name}/flat", tensor.data_type, [math.prod(tensor.dims)])
-    return made.constant(read_array(tensor).ravel(), scope.dtype(name))
+    return made.constant(read_array(tensor).ravel(), view.dtype(name))
 
 
 @register("replace_groupnorm_with_fast_norm", stage=Stage.CHIP, default=True, unless="disable_fast_norm")
-class ReplaceGroupNormWithFastNorm(PatternPass):
+class ReplaceGroupNormWithFastNorm(GraphRule):
     """Give layer norms in half, which are group norms with one group, the chip's FastNorm. That norms the
     last axis whatever the rank: the Reshapes around them go."""
 
     op_types = frozenset((_GROUP_NORM,))
     domain = CHIP_DOMAIN
 
-    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace a norm of rows and channels in half without outputs for statistics."""
-        shape = scope.shape(node.input[0])
-        is_half = scope.type(node.input[0]) == TensorProto.FLOAT16
+        shape = view.shape(node.input[0])
+        is_half = view.type(node.input[0]) == TensorProto.FLOAT16
         is_layer = attribute(node, "num_groups", 1) == 1 and len(shape or ()) == _ROWS_AND_CHANNELS
         if not is_half or not is_layer or any(node.output[1:]):
             return
-        source, end = _find_reshapes(node, scope)
-        made = scope.start(end, "fast")
+        source, end = _find_reshapes(node, view)
+        made = view.start(end, "fast")
         made.chip(
             end.output[0],
             _FAST_NORM,
@@ -415,26 +418,26 @@ class ReplaceGroupNormWithFastNorm(PatternPass):
             stable_algo=int(attribute(node, "stable_algo", 0)),
         )
         norm, name = made.nodes[-1], node.name
-        scope.rewrite(end, made.nodes, [end])
+        view.rewrite(end, made.nodes, [end])
         norm.name = name or norm.name
 
 
-def _find_reshapes(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodeProto]:
+def _find_reshapes(node: onnx.NodeProto, view: GraphEditor) -> tuple[str, onnx.NodeProto]:
     """Return the source of a norm and the node that makes its result. Reshapes around it are
     skipped if one undoes the other and rows stay whole."""
-    source, end = _find_ends(node, scope)
-    if (scope.shape(source) or ())[-1:] != (scope.shape(node.input[0]) or ())[-1:]:
+    source, end = _find_ends(node, view)
+    if (view.shape(source) or ())[-1:] != (view.shape(node.input[0]) or ())[-1:]:
         return node.input[0], node
     return source, end
 
 
-def _find_ends(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodeProto]:
+def _find_ends(node: onnx.NodeProto, view: GraphEditor) -> tuple[str, onnx.NodeProto]:
     """Return the source of a norm and its last node. Reshapes around it are skipped if one undoes
     the other."""
-    before, after = scope.maker(node.input[0], "Reshape"), scope.reader(node.output[0], "Reshape")
+    before, after = view.maker(node.input[0], "Reshape"), view.reader(node.output[0], "Reshape")
     if before is None or after is None:
         return node.input[0], node
-    shape = scope.shape(before.input[0])
-    if shape is None or shape != scope.shape(after.output[0]):
+    shape = view.shape(before.input[0])
+    if shape is None or shape != view.shape(after.output[0]):
         return node.input[0], node
     return before.input[0], after

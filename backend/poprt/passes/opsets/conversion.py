@@ -26,7 +26,8 @@ from poprt.passes.opsets.older_forms import RULES, NoOlderFormError, Older
 from poprt.passes.opsets.standard_functions import expand
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node
-from poprt.rewrite.node_rules import NodeRule, View
+from poprt.rewrite.rules import NodeRule
+from poprt.rewrite.views import GraphView
 
 _ONNX_ERRORS = (
     onnx.checker.ValidationError,
@@ -156,7 +157,7 @@ def convert_down(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     source = find_opset(model, 1)
     for _ in range(_MAX_NESTED):
         functions = _Functions(source, version)
-        if not any(functions.looks_at(node) for node in iter_nodes(model.graph)):
+        if not any(functions.matches(node) for node in iter_nodes(model.graph)):
             break
         model = functions.run(model)
     model = _OlderForms(source, version).run(model)
@@ -177,7 +178,7 @@ class _Functions(NodeRule):
         super().__init__()
         self._source, self._target, self.opset = source, target, source
 
-    def looks_at(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether the older opset lacks the operator, and the standard defines it by
         others."""
         if node.domain not in STANDARD_DOMAINS or node.op_type in RULES or node.op_type in _KEPT_WHOLE:
@@ -187,13 +188,13 @@ class _Functions(NodeRule):
         schema: Any = defs.get_schema(node.op_type, self._source)
         return bool(schema.has_function or schema.has_context_dependent_function)
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the nodes of the definition; None if it needs types that are not known."""
         types = [
             helper.make_tensor_type_proto(view.type(name), view.shape(name)) if name else onnx.TypeProto()
             for name in node.input
         ]
-        prefix = view.names.take(f"{next(filter(None, node.output), node.op_type)}/function")
+        prefix = view.names.take_prefix(f"{next(filter(None, node.output), node.op_type)}/function")
         return expand(node, self._source, types, prefix)
 
 
@@ -208,7 +209,7 @@ class _OlderForms(NodeRule):
         self._source, self.opset = source, target
         self._stays: dict[str, bool] = {}
 
-    def looks_at(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether the operator has another version in the older opset, or none."""
         if node.domain not in STANDARD_DOMAINS:
             return False
@@ -219,7 +220,7 @@ class _OlderForms(NodeRule):
             )
         return not self._stays[node.op_type]
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Apply the operator's rule. If the node stays, check its types."""
         own_rule = RULES.get(node.op_type)
         try:
@@ -235,7 +236,7 @@ class _OlderForms(NodeRule):
                 f"the model's opset {self._source} (no convert_version), or export the model without it"
             ) from None
 
-    def _widen(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def _widen(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if the older opset does not support its types; None if it
         does."""
         if not defs.has(node.op_type, self.opset):
@@ -260,7 +261,7 @@ class _OlderForms(NodeRule):
                 chain.add_as(name, "Cast", made.output[place], to=view.type(name))
         return chain.nodes
 
-    def _check_types(self, node: onnx.NodeProto, view: View) -> None:
+    def _check_types(self, node: onnx.NodeProto, view: GraphView) -> None:
         """Raise NoOlderFormError for tensors of types that the older opset lacks entirely."""
         known = defs.get_schema("Identity", self.opset).inputs[0].types
         for name in (*node.input, *node.output):
@@ -279,7 +280,10 @@ class _OlderForms(NodeRule):
             raise NoOlderFormError(f"it has other inputs or outputs than in opset {self.opset}")
 
     def _find_casts(
-        self, node: onnx.NodeProto, view: View, parameters: list[tuple[str, defs.OpSchema.FormalParameter]]
+        self,
+        node: onnx.NodeProto,
+        view: GraphView,
+        parameters: list[tuple[str, defs.OpSchema.FormalParameter]],
     ) -> dict[str, int]:
         """Return the wider type of each type variable that needs one."""
         casts: dict[str, int] = {}

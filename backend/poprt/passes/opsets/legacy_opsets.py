@@ -21,8 +21,9 @@ from simipu import CompileError
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node
-from poprt.rewrite.node_rules import NodeRule, View
+from poprt.rewrite.rules import NodeRule
 from poprt.rewrite.small_values import find_value
+from poprt.rewrite.views import GraphView
 
 OLDEST_KEPT = 7
 """Oldest opset that is not upgraded; models of older opsets are upgraded to this one."""
@@ -98,11 +99,11 @@ class _NewerForms(NodeRule):
         super().__init__()
         self._source, self.opset = source, OLDEST_KEPT
 
-    def looks_at(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether a node is of the standard."""
         return node.domain in STANDARD_DOMAINS
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the nodes that the operator's rule makes."""
         older = Older(node, view, self._source, OLDEST_KEPT)
         try:
@@ -122,11 +123,11 @@ class _AlignedOperands(NodeRule):
     name = "upgrade_legacy_opset"
     op_types = _BROADCAST | {"PRelu"}
 
-    def looks_at(self, node: onnx.NodeProto) -> bool:
+    def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether the node's second operand is broadcast by an attribute."""
         return _is_unaligned(node)
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Add the axes behind the operand's own, which begin at `axis`; without `axis` they are the
         last."""
         older = Older(node, view, OLDEST_KEPT, OLDEST_KEPT)
@@ -160,7 +161,7 @@ class KeepHardmaxes(NodeRule):
     op_types = frozenset(("Hardmax",))
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return a Hardmax of a matrix, between a Flatten and a Reshape to the original shape."""
         chain = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME).start()
         shape = chain.add("Shape", node.input[0])
@@ -181,7 +182,7 @@ class KeepResizes(NodeRule):
     op_types = frozenset(("Resize",))
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the Resize with explicit attributes, or two nodes if some axes grow and others
         shrink."""
         older = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME)

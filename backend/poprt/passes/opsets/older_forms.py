@@ -15,11 +15,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute
+from onnxgraph.opsets import AXES_ARE_INPUTS
 
 from popef._tools.arrays import Array
-from poprt.rewrite.node_rules import Replacement, View
+from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.small_values import find_value
-from poprt.rewrite.views import AXES_ARE_INPUTS, Shape
+from poprt.rewrite.views import GraphView, Shape
 
 REDUCTIONS_TAKE_AXES = 18
 """Opset from which the other reductions take their axes as an input, too."""
@@ -35,7 +36,7 @@ class Older:
     """Node of the opset `source` to be written in the opset `target`, with a view of its graph."""
 
     node: onnx.NodeProto
-    view: View
+    view: GraphView
     source: int
     target: int
 
@@ -43,7 +44,7 @@ class Older:
         """Return whether the form that came with that opset must be replaced."""
         return self.source >= version > self.target
 
-    def start(self) -> Replacement:
+    def start(self) -> NodeBuilder:
         """Return an empty replacement of the node."""
         return self.view.start(self.node, "older")
 

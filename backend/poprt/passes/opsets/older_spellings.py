@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from poprt.passes.chip.contractions import ReplaceEinsumWithMatmul
 from poprt.passes.opsets.older_forms import REDUCTIONS_TAKE_AXES, NoOlderFormError, Older, rule
-from poprt.rewrite.node_rules import Replacement
+from poprt.rewrite.names import NodeBuilder
 
 _OPTIONAL_CAME = 15
 _MAX_MASKED = 1 << 26
@@ -28,7 +28,7 @@ def _dtype(node: Older) -> np.dtype[Any]:
     return node.view.dtype(node.name(0)) if known else np.dtype(np.float32)
 
 
-def _name_result(chain: Replacement, node: Older) -> list[onnx.NodeProto]:
+def _name_result(chain: NodeBuilder, node: Older) -> list[onnx.NodeProto]:
     """Return the nodes; the last makes the node's first result."""
     chain.nodes[-1].output[0] = node.node.output[0]
     return chain.end(node.node)
@@ -68,7 +68,7 @@ def relu(node: Older) -> list[onnx.NodeProto] | None:
     return _name_result(chain, node)
 
 
-def _choose(chain: Replacement, comparison: str, left: str, right: str) -> str:
+def _choose(chain: NodeBuilder, comparison: str, left: str, right: str) -> str:
     """Add a Where that chooses the left operand if the comparison is true, else the right one."""
     return chain.add("Where", chain.add(comparison, left, right), left, right)
 
@@ -243,7 +243,7 @@ def rms_normalization(node: Older) -> list[onnx.NodeProto] | None:
     return _name_result(chain, node)
 
 
-def _mean(chain: Replacement, node: Older, source: str, axes: list[int]) -> str:
+def _mean(chain: NodeBuilder, node: Older, source: str, axes: list[int]) -> str:
     if node.target < REDUCTIONS_TAKE_AXES:
         return chain.add("ReduceMean", source, axes=axes)
     return chain.add("ReduceMean", source, chain.shape(axes))

@@ -17,7 +17,9 @@ from simipu.operators import Family, names_where
 
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node
-from poprt.rewrite.node_rules import FLOATS, NodeRule, Replacement, View
+from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.rules import NodeRule
+from poprt.rewrite.views import FLOATS, GraphView
 
 _POOLS = names_where(lambda entry: entry.family is Family.POOL)
 _SAME = ("SAME_UPPER", "SAME_LOWER")
@@ -63,7 +65,7 @@ class SettleWindows(_Reshaping):
 
     op_types = _POOLS | {"Conv", "ConvTranspose"}
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with explicit padding, if it needs it."""
         shape = view.shape(node.input[0])
         kernel = _find_kernel(node, view)
@@ -100,7 +102,7 @@ def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence
     return is_simple and any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True))
 
 
-def _pad_apart(around: Replacement, node: onnx.NodeProto, pads: Sequence[int], kind: int) -> str:
+def _pad_apart(around: NodeBuilder, node: onnx.NodeProto, pads: Sequence[int], kind: int) -> str:
     """Add a Pad with the value that does not change the pool's result."""
     half = len(pads) // 2
     sizes = around.shape([0, 0, *pads[:half], 0, 0, *pads[half:]])
@@ -209,7 +211,7 @@ class _Window:
         return (half, total - half) if is_upper else (total - half, half)
 
 
-def _find_kernel(node: onnx.NodeProto, view: View) -> Sequence[int] | None:
+def _find_kernel(node: onnx.NodeProto, view: GraphView) -> Sequence[int] | None:
     given: Sequence[int] | None = attribute(node, "kernel_shape")
     if given is not None or node.op_type in _POOLS:
         return given
@@ -234,7 +236,7 @@ class SettleLayouts(NodeRule):
     op_types = frozenset(("GRU", "LSTM", "RNN"))
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with steps first, between Transposes."""
         if not attribute(node, "layout", 0):
             return None
@@ -269,7 +271,7 @@ class SettleDefaults(NodeRule):
     op_types = frozenset(_DEFAULTS)
     needs_shapes = False
 
-    def replace(self, node: onnx.NodeProto, _view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, _view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with the attribute, if it lacks it."""
         name, default = _DEFAULTS[node.op_type]
         if attribute(node, name) is not None:
@@ -287,7 +289,7 @@ class SettleSlices(_Reshaping):
 
     op_types = frozenset(("Slice",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node with bounds within the axis."""
         shape, starts = view.shape(node.input[0]), attribute(node, "starts")
         if shape is None or starts is None:
@@ -311,7 +313,7 @@ class SettleSlopes(_Reshaping):
 
     op_types = frozenset(("PRelu",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node behind an Expand, if its slope has more axes or larger sizes."""
         source, slope = (view.shape(name) for name in node.input)
         if self._is_stale or source is None or slope is None or view.opset < _EXPAND:
@@ -339,7 +341,7 @@ class SettleConditions(NodeRule):
 
     op_types = frozenset(("Compress",))
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return a Gather of the chosen elements by their indices. Without an axis the input is
         flattened first."""
         condition = view.value(node.input[1])
@@ -375,7 +377,7 @@ class SettleBits(NodeRule):
         super().__init__()
         self._precision = precision
 
-    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+    def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the result as a constant. Raise CompileError for a node that reads bits which the
         chip does not have."""
         source, to = view.type(node.input[0]), attribute(node, "to")

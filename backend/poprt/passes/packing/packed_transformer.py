@@ -34,9 +34,10 @@ from poprt.passes.packing.token_flow import (
     follow,
 )
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.names import NameScope, NodeBuilder
 from poprt.rewrite.path_patterns import PatternMatcher
-from poprt.rewrite.patterns import Making, Names, declare_chip
-from poprt.rewrite.views import GraphView, constants_of, types_of
+from poprt.rewrite.rules import declare_chip
+from poprt.rewrite.views import GraphView
 
 LENGTHS = "unpack_info"
 """Input with the lengths of the samples; published runners know this name."""
@@ -210,7 +211,7 @@ class _Packing:
     sizes: Sizes
     view: GraphView
     known: onnx.GraphProto
-    names: Names
+    names: NameScope
     labels: dict[str, Labels] = field(default_factory=dict)
     unpacked: set[str] = field(default_factory=set)
     """Tensors that are made unpacked, under their own names."""
@@ -226,16 +227,16 @@ class _Packing:
     def of(cls, model: onnx.ModelProto, args: PackArgs) -> _Packing:
         """Return the packing of a model with static shapes."""
         known = infer_shapes(model).graph
-        view = GraphView(None, types_of(known), constants_of(model.graph))
+        names = NameScope(model.graph, find_opset(model, _OLDEST_OPSET), reserved={LENGTHS})
+        view = GraphView(names, model.graph, known)
         inputs = _find_inputs(model.graph, view, args)
         batch, tokens = next(iter(inputs.values()))[:_FLAT]
         sizes = Sizes(batch, tokens, args.max_valid_num, sum(args.segment_max_size))
-        taken = {*iter_defined(model.graph), *(value.name for value in model.graph.input)}
-        if LENGTHS in taken:
+        if LENGTHS in iter_defined(model.graph):
             raise CompileError(
                 f"packed_transformer: the model has a tensor {LENGTHS!r}, the name of the lengths; rename it"
             )
-        found = cls(args, sizes, view, known, Names(find_opset(model, _OLDEST_OPSET), taken | {LENGTHS}))
+        found = cls(args, sizes, view, known, names)
         for name, shape in inputs.items():
             found.labels[name] = (*LEADING, *(PLAIN,) * (len(shape) - _FLAT))
         return found
@@ -264,7 +265,7 @@ class _Packing:
         """Raise CompileError for a node whose unpacked result does not have the size that its labels
         say: it writes out a number of samples or tokens. A mask may have one element for all tokens
         that see."""
-        view = GraphView(None, types_of(infer_shapes(model).graph))
+        view = GraphView(self.names, model.graph, infer_shapes(model).graph)
         for node in self.nodes:
             for name in filter(self.unpacked.__contains__, node.output):
                 labels, found = self.labels[name], view.shape(name) or ()
@@ -285,7 +286,7 @@ class _Packing:
         renames = {}
         for name in sorted(masks):
             shown = self.names.take(f"{name}/shown")
-            made = Making(shown, names=self.names)
+            made = NodeBuilder(shown, names=self.names)
             made.chip(shown, "NotZero", name)
             self.nodes += made.nodes
             self.labels[shown], self.view.types[shown] = self.labels[name], self.view.types[name]
@@ -347,7 +348,7 @@ class _Packing:
     def _turn(self, name: str, result: str, labels: Labels, *, packed: bool) -> None:
         """Add the Unpack or Repack of a tensor, with Reshapes if needed: both have batch and tokens
         as separate axes."""
-        made, sizes = Making(result, names=self.names), self.sizes
+        made, sizes = NodeBuilder(result, names=self.names), self.sizes
         rest = list(self._rest(name, labels))
         pair = (sizes.batch, sizes.tokens), (sizes.samples, sizes.longest)
         before, behind = pair[::-1] if packed else pair
