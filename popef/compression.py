@@ -134,7 +134,7 @@ class _ZlibStream:
             if piece:
                 return piece
             if not source:
-                raise EOFError("a stream that is cut short")
+                raise EOFError("a truncated stream")
         return b""
 
     def rest(self) -> int:

@@ -161,7 +161,7 @@ class _Parts:
         }
         strays = [name for name in (*self._tensors, *self._feeds) if name not in anchors]
         if strays:
-            _log.warning("data for %s fits no anchor of any model and is left out", _names(strays))
+            _log.warning("data for %s matches no anchor of any model and is ignored", _names(strays))
 
 
 def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:

@@ -140,9 +140,7 @@ class Record:
             raise type(error)(f"{type(self).__name__}.{name}: {error}; correct the value") from None
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(
-            f"{type(self).__name__}.{name}: expected to stay, got a deletion; set it to its default"
-        )
+        raise AttributeError(f"{type(self).__name__}.{name}: cannot be deleted; set it to its default")
 
     def __call__(self: AnyRecord) -> AnyRecord:
         """Return the structure itself, so that `anchor.tensorInfo()` is `anchor.tensorInfo`."""

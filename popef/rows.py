@@ -18,7 +18,7 @@ from .wire import WORD_BYTES
 ROWS_BLOB = "simipu.rows"
 """Name of the opaque blob."""
 _MAX_BYTES = 1 << 20
-_FROZEN = "the files hold the data of inputs, which may differ from row to row"
+_FROZEN = "the files contain data of inputs, which can differ from row to row"
 _UNKNOWN = "the file does not say that they are independent"
 
 

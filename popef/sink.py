@@ -48,7 +48,7 @@ class Sink:
     def begin(self, part: Part | None) -> None:
         """Close the current part and make `part` the current one."""
         if self._closed:
-            raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
+            raise PopefError("writer: expected an open writer, got a closed one; create a new Writer")
         self._finish_part()
         self._part = part
 
@@ -60,7 +60,7 @@ class Sink:
         """Raise PopefError unless `part` is the one that is being written."""
         if self._part is not part:
             raise PopefError(
-                "write: expected the blob begun last, got a finished one; write to one blob at a time"
+                "write: expected the current blob, got a finished one; write to one blob at a time"
             )
 
     def finish(self) -> None:
@@ -133,7 +133,7 @@ class Sink:
             self._finish_part()
             if self._spoiled:
                 raise PopefError(
-                    "close: expected a file without errors, got one an error spoiled; write it again"
+                    "close: expected a file without errors, but a previous write failed; write it again"
                 )
             if self._staged is None:
                 self._stream.flush()

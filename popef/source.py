@@ -140,8 +140,8 @@ class FileSource:
         if self._kept is None or (found := _State.of(self._kept)) == self._state:
             return
         raise PopefError(
-            f"{self.name}: expected the file as it was opened ({self._state}), found that it was written to "
-            f"in place ({found}); replace files by renaming, and load the model again"
+            f"{self.name}: expected the file as it was opened ({self._state}), found that it was "
+            f"modified in place ({found}); replace files by renaming, and load the model again"
         )
 
     def view(self, offset: int, size: int) -> memoryview:

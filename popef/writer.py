@@ -182,7 +182,7 @@ class MultiFeedWriter(_PartWriter):
         views = [_as_bytes(tensor) for tensor in tensors]
         for info, view in zip(self._infos, views, strict=True):
             if len(view) != info.tensorInfo.sizeInBytes():
-                expected = f"{info.tensorInfo.sizeInBytes()} bytes a tensor"
+                expected = f"{info.tensorInfo.sizeInBytes()} bytes per tensor"
                 raise PopefError(
                     f"{_name(info)}: expected {expected}, got {len(view)}; write what its info announces"
                 )

@@ -49,30 +49,36 @@ def _sources(_: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="python -m poplar_serving",
-        description="PopEF inside TensorFlow SavedModels.",
+        description="Serve PopEF inside TensorFlow SavedModels.",
         version=f"poplar_serving {find_version()}",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    text = "compile the operators against the TensorFlow that is installed"
+    text = "compile the operators for the installed TensorFlow"
     make = _add(commands, "build", text)
     make.set_defaults(run=_build)
-    make.add_path("--output", type=Path, metavar="FILE", help="default: where poplar_serving.load looks")
     make.add_path(
-        "--python", metavar="FILE", help="the interpreter that runs models (default: the one that runs this)"
+        "--output", type=Path, metavar="FILE", help="output file (default: where poplar_serving.load looks)"
     )
+    make.add_path("--python", metavar="FILE", help="interpreter that runs models (default: this one)")
     put = _add(commands, "export", "write a SavedModel that runs a PopEF file")
     put.set_defaults(run=_export)
-    put.add_path("popef", nargs="+", type=Path, metavar="POPEF", help="the files of one model")
-    put.add_path("export_dir", folder=True, type=Path, metavar="EXPORT_DIR", help="such as my_model/1")
-    put.add_argument("--output_names", metavar="NAME,NAME", help="default: output_0,output_1 and so on")
-    put.add_argument("--purge_export_dir", action="store_true", help="remove what is in EXPORT_DIR")
+    put.add_path("popef", nargs="+", type=Path, metavar="POPEF", help="PopEF files of one model")
+    put.add_path(
+        "export_dir", folder=True, type=Path, metavar="EXPORT_DIR", help="output folder, such as my_model/1"
+    )
+    put.add_argument(
+        "--output_names",
+        metavar="NAME,NAME",
+        help="names of the outputs (default: output_0,output_1 and so on)",
+    )
+    put.add_argument("--purge_export_dir", action="store_true", help="empty EXPORT_DIR first")
     put.add_argument(
         "--timeout",
         type=positive,
         metavar="US",
-        help="how long a batch waits for those of other replicas (5000)",
+        help="microseconds that a batch waits for batches of other replicas (default: 5000)",
     )
-    text = "print the folder of the operators' sources, for those who link them into a server"
+    text = "print the folder of the operators' sources, to link them into a server"
     _add(commands, "sources", text).set_defaults(run=_sources)
     return parser
 

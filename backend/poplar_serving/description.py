@@ -47,8 +47,8 @@ def describe_session(session: Session) -> ModelDescription:
     fused = popef.fused_models(metadata)
     if fused:
         raise ExportError(
-            f"expected one model, found {len(fused)} fused ones, of which a call would ask only one; export "
-            "each by itself"
+            f"expected one model, found {len(fused)} fused models, of which a call could run "
+            "only one; export each one separately"
         )
     described = ModelDescription(
         tuple(describe_anchor(metadata, anchor) for anchor in session.getUserInputAnchors()),
@@ -66,8 +66,8 @@ def type_number(kind: str, tensor: DataDesc) -> int:
     name = tensor.numpy_data_type().name
     if name not in TYPE_NUMBERS:
         raise ExportError(
-            f"{kind} {tensor.name!r}: expected {', '.join(TYPE_NUMBERS)}, found {name}; compile the model "
-            "with one of them, poprt makes int32 of int64"
+            f"{kind} {tensor.name!r}: expected {', '.join(TYPE_NUMBERS)}, found {name}; compile "
+            "the model with a supported type (poprt converts int64 to int32)"
         )
     return TYPE_NUMBERS[name]
 
@@ -79,7 +79,6 @@ def _check_weights(session: Session) -> None:
     missing = sorted({stream.tensor for program in programs for stream in program.streams} - held)
     if missing:
         raise ExportError(
-            f"the model loads {len(missing)} weights that no file given holds, the first being "
-            f"{missing[0]!r}; "
-            "give the file with the weights too, such as weights.popef"
+            f"the model loads {len(missing)} weights that are in none of the given files, for "
+            f"example {missing[0]!r}; add the file with the weights, such as weights.popef"
         )

@@ -13,7 +13,7 @@ from poplar_serving.errors import ExportError
 from poplar_serving.library import import_tensorflow, load_library
 
 TIMEOUT_US = 5000
-CONVERT = "cast or reshape it, for instance in a preprocessing_step"
+CONVERT = "cast or reshape it, for example in a preprocessing_step"
 
 
 class RuntimeContext:
@@ -111,7 +111,7 @@ def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:
     """Raise NotImplementedError, as the real function does: an engine ends with the graphs that use
     it."""
     raise NotImplementedError(
-        f"engine {context.name()!r}: engines are not stopped; it ends with the graphs that use it"
+        f"engine {context.name()!r}: engines cannot be stopped; an engine ends with the graphs that use it"
     )
 
 
@@ -137,7 +137,7 @@ def _find_path(tensorflow: Any, file: Any, name: str) -> str:
     value = tensorflow.get_static_value(file)
     if value is None:
         raise ExportError(
-            f"engine {name!r}: executable_file: expected a path that is known when the graph is made, found "
-            f"{file}; give the path as a string"
+            f"engine {name!r}: executable_file: expected a path that is known when the graph is "
+            f"built, found {file}; give the path as a string"
         )
     return os.fsdecode(value.item() if hasattr(value, "item") else value)

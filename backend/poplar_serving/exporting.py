@@ -170,7 +170,7 @@ def _read_names(names: str | list[str] | None) -> list[str] | None:
             raise TypeError(f"output_names: expected names, found {type(name).__name__}")
     twice = [name for name in given if given.count(name) > 1]
     if twice:
-        raise ExportError(f"output_names: expected names that differ, found {twice[0]!r} {len(twice)} times")
+        raise ExportError(f"output_names: expected different names, found {twice[0]!r} {len(twice)} times")
     return given
 
 
@@ -186,8 +186,8 @@ def _predict_signature(tensorflow: Any, described: ModelDescription, given: Sign
         plain = _plain_name(name or tensor.name)
         if plain in names:
             raise ExportError(
-                f"inputs {names[plain]!r} and {tensor.name!r}: expected names that differ as TensorFlow "
-                f"takes them, found {plain!r} for both; name them in predict_step_signature"
+                f"inputs {names[plain]!r} and {tensor.name!r}: expected different TensorFlow "
+                f"names, found {plain!r} for both; rename them in predict_step_signature"
             )
         names[plain] = tensor.name
         specs.append(tensorflow.TensorSpec(tensor.shape, tensor.numpy_data_type(), plain))
@@ -276,13 +276,13 @@ def _element_spec(dataset: Any) -> Signature:
 
 def _check_steps(described: ModelDescription, before: _Step | None, after: _Step | None) -> None:
     if before is not None:
-        check_tensors("preprocessing_step: what it gives as input", before.results, described.inputs)
+        check_tensors("preprocessing_step: result for input", before.results, described.inputs)
     if after is not None:
         check_tensors(
             "postprocessing_step_signature: output",
             after.signature,
             described.outputs,
-            "postprocessing_step gets the outputs as they are",
+            "postprocessing_step must accept the model's outputs",
         )
 
 
@@ -293,8 +293,8 @@ def _check_folder(folder: Path, purge: bool) -> None:
         raise ExportError(f"export_dir {str(folder)!r}: expected a folder to purge, found a link to one")
     if not purge and folder.is_dir() and any(folder.iterdir()):
         raise ExportError(
-            f"export_dir {str(folder)!r}: expected an empty folder, found files in it; choose another, or "
-            "set purge_export_dir to have it emptied"
+            f"export_dir {str(folder)!r}: expected an empty folder, found files in it; choose "
+            "another one, or set purge_export_dir to empty it"
         )
 
 

@@ -89,8 +89,8 @@ def build(
         raise BuildError(str(error)) from error
     except OSError as error:
         raise BuildError(
-            f"{error.filename}: {error.strerror}; name another file with --output, and the same in the "
-            f"environment variable {LIBRARY_VARIABLE}"
+            f"{error.filename}: {error.strerror}; choose another file with --output and set the "
+            f"environment variable {LIBRARY_VARIABLE} to it"
         ) from error
     return place
 
@@ -109,8 +109,9 @@ def load_library() -> Any:
     library = find_library()
     if not library.is_file():
         raise LibraryError(
-            f"the operators ApplicationRuntime and ApplicationCall: expected {library}, which is not there: "
-            f"build them for TensorFlow {tensorflow.__version__} with `{_COMMAND}`"
+            f"the operators ApplicationRuntime and ApplicationCall: expected {library}, which "
+            f"does not exist: build them for TensorFlow {tensorflow.__version__} with "
+            f"`{_COMMAND}`"
         )
     try:
         return tensorflow.load_op_library(str(library))

@@ -136,7 +136,7 @@ def _parser(names: Iterable[str] = ()) -> Parser:
 
 
 def _add_serve(commands: Commands[Parser]) -> None:
-    text = "start a tritonserver on a model repository, and keep it serving"
+    text = "start a tritonserver on a model repository and supervise it"
     serve = _add(
         commands, "serve", serve_command.run, text, serve_command.EXAMPLES, epilog=serve_command.EPILOG
     )
@@ -147,7 +147,7 @@ def _add_serve(commands: Commands[Parser]) -> None:
 def _add_tfserving(commands: Commands[Parser]) -> None:
     from poplar_triton.tfserving import command
 
-    text = "serve models to TensorFlow Serving's clients, over gRPC and REST"
+    text = "serve models to TensorFlow Serving clients, over gRPC and REST"
     command.add_arguments(
         _add(commands, "tfserving", command.run, text, command.EXAMPLES, epilog=command.EPILOG)
     )
@@ -155,7 +155,7 @@ def _add_tfserving(commands: Commands[Parser]) -> None:
 
 def _add_demo(commands: Commands[Parser]) -> None:
     examples = ("poplar-triton demo model_repository",)
-    text = "serve the example models, ask them and compare with ONNX Runtime"
+    text = "serve the example models, query them and compare the answers with ONNX Runtime"
     _add_server_options(_add(commands, "demo", _demo, text, examples), (0, 0, 0))
 
 
@@ -168,31 +168,31 @@ def _add_build(commands: Commands[Parser]) -> None:
         commands, "build", _build, "compile the models of a repository that have a recipe.json", examples
     )
     make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
-    make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="these models only")
-    make.add_argument("--force", action="store_true", help="compile again what is up to date")
+    make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="compile only these models")
+    make.add_argument("--force", action="store_true", help="recompile models that are up to date")
 
 
 def _add_profile(commands: Commands[Parser]) -> None:
     from poplar_triton.profile import command
 
-    text = "what a model would take on the chip: time, memory, where they go (modelled)"
+    text = "estimate a model's time and memory on the chip (modelled)"
     command.add_arguments(_add(commands, "profile", command.run, text, command.EXAMPLES))
 
 
 def _add_install(commands: Commands[Parser]) -> None:
     examples = ("poplar-triton install /opt/tritonserver/backends",)
-    put = _add(commands, "install", _install, "put the backend into an existing Triton server", examples)
+    put = _add(commands, "install", _install, "install the backend into an existing Triton server", examples)
     put.add_path(
         "backends_dir",
         folder=True,
         type=Path,
         metavar="BACKENDS_DIR",
-        help="such as /opt/tritonserver/backends",
+        help="backend directory of the Triton server, such as /opt/tritonserver/backends",
     )
 
 
 def _add_doctor(commands: Commands[Parser]) -> None:
-    text = "what this machine lacks for the embedded server, and how to get it"
+    text = "check this machine's prerequisites for the embedded server"
     look = _add(commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
     look.add_argument("--json", action="store_true", help="machine-readable")
 
@@ -235,7 +235,7 @@ def _add_server_options(parser: Parser, ports: tuple[int, int, int], *, with_sto
             type=port_type,
             default=port,
             metavar="N",
-            help="0: any free one (default: %(default)s)",
+            help="0: any free port (default: %(default)s)",
         )
 
 

@@ -57,7 +57,7 @@ def examine_kernels() -> Finding:
     try:
         kernels = find_kernels()
     except LoadError as error:
-        return Finding("kernels", "not looked for", str(error))
+        return Finding("kernels", "not checked", str(error))
     return Finding(
         "kernels", f"{kernels.instructions}: {kernels.reason}" if kernels.reason else kernels.instructions
     )
@@ -75,10 +75,12 @@ def _examine_system() -> Finding:
     subject = "system"
     found = f"{platform.system()} {platform.machine()}, {library or 'libc'} {version or 'unknown'}"
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        return Finding(subject, found, "the embedded Triton server needs Linux on x86_64")
+        return Finding(subject, found, "the embedded Triton server requires Linux on x86_64")
     if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
         return Finding(
-            subject, found, "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer"
+            subject,
+            found,
+            "the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later",
         )
     return Finding(subject, found)
 
@@ -101,7 +103,7 @@ def _examine_libpython() -> Finding:
         triton = find_triton()
         stub = find_stub(triton)
     except ServerError:
-        return Finding(subject, "not looked for: no server")
+        return Finding(subject, "not checked: no server")
     environment = make_environment(Path(sys.executable).parent, triton)
     try:
         linked = subprocess.run(
@@ -117,14 +119,14 @@ def _examine_libpython() -> Finding:
     missing = [line.split()[0] for line in linked.splitlines() if "not found" in line]
     if missing:
         return Finding(subject, f"{', '.join(missing)} not found", _libpython_remedy())
-    return Finding(subject, "all libraries of the stub are found")
+    return Finding(subject, "all libraries of the stub were found")
 
 
 def _libpython_remedy() -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return (
         f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by "
-        "pyenv needs --enable-shared"
+        "pyenv must be configured with --enable-shared"
     )
 
 
@@ -133,11 +135,13 @@ def _examine_shared_memory() -> Finding:
         status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
         return Finding(
-            str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there"
+            str(SHARED_MEMORY), str(error), "Triton's Python backends require it: mount a tmpfs there"
         )
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = (
-        "" if free >= MIN_SHARED_MIB else f"give it at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
+        ""
+        if free >= MIN_SHARED_MIB
+        else f"enlarge it to at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
     )
     return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
 

@@ -17,8 +17,9 @@ def install(backends: Path) -> Path:
     """
     if not (backends / "python" / "libtriton_python.so").is_file():
         raise ServerError(
-            f"{backends} holds no python/libtriton_python.so; name the backend directory of a Triton server "
-            "with the Python backend, in NVIDIA's images /opt/tritonserver/backends"
+            f"{backends} does not contain python/libtriton_python.so; give the backend directory "
+            "of a Triton server with the Python backend, in NVIDIA's images "
+            "/opt/tritonserver/backends"
         )
     file = backends / "poplar" / "model.py"
     file.parent.mkdir(exist_ok=True)

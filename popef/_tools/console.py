@@ -24,7 +24,7 @@ _PartT = TypeVar("_PartT")
 TRACEBACK_VARIABLE = "POPLAR_TRITON_TRACEBACK"
 """Environment variable; 1 shows the traceback of every error."""
 _OUTPUT = "standard output"
-_ISSUE = "please report it, with what the same call prints under"
+_ISSUE = "please report it, with the output of the same command under"
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 1.0
 """Time before the progress line appears; shorter work shows nothing."""
@@ -146,7 +146,7 @@ def _describe(error: Exception, options: argparse.Namespace, expected: tuple[typ
     if isinstance(error, OSError):
         return _describe_os_error(error, options)
     if isinstance(error, MemoryError):
-        return f"not enough memory: {str(error) or 'the system gave no more'}; give it more, or less to do"
+        return f"not enough memory: {str(error) or 'the system has no more'}; add memory, or reduce the work"
     if isinstance(error, RecursionError):
         return f"the input is nested deeper than can be followed ({error})"
     return f"{type(error).__name__}: {error}; this is a defect of ours: {_ISSUE} {TRACEBACK_VARIABLE}=1"

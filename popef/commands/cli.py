@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="popef",
-        description="Check, take apart and put together PopEF files.",
+        description="Check, split, merge and rewrite PopEF files.",
         version=f"popef {find_version()}",
         examples=(
             "popef verify model.popef",
@@ -45,11 +45,11 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     examples = ("popef verify executable.popef weights.popef", "popef verify --strict --json model.popef")
-    text = "check files against every rule of FORMAT.md, a line for each finding"
+    text = "check files against every rule of FORMAT.md; print one line per finding"
     command = _add(commands, "verify", _verify, text, examples)
-    command.add_path("files", nargs="+", metavar="FILE", help="the files of one model")
-    command.add_argument("--strict", action="store_true", help="fail for warnings too")
-    command.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+    command.add_path("files", nargs="+", metavar="FILE", help="PopEF files of one model")
+    command.add_argument("--strict", action="store_true", help="fail on warnings too")
+    command.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
 
     examples = (
         "popef extract model.popef -o payloads",
@@ -63,31 +63,29 @@ def _parser() -> Parser:
         type=count,
         action="append",
         metavar="N",
-        help="only the blob of this index; may be repeated",
+        help="only the blob with this index; repeatable",
     )
     command.add_argument(
-        "--name", action="append", metavar="NAME", help="only blobs of this name; may be repeated"
+        "--name", action="append", metavar="NAME", help="only blobs with this name; repeatable"
     )
     kinds = {enumerant(kind): kind for kind in BlobType}
-    command.add_argument(
-        "--type", choices=kinds, action="append", help="only blobs of this type; may be repeated"
-    )
-    command.add_argument("--raw", action="store_true", help="the bytes as they are, compressed or not")
+    command.add_argument("--type", choices=kinds, action="append", help="only blobs of this type; repeatable")
+    command.add_argument("--raw", action="store_true", help="the raw bytes, compressed or not")
     command.add_path(
         "-o",
         "--output",
         folder=True,
         default=".",
         metavar="DIR",
-        help="where to write (default: here; -: stdout)",
+        help="output folder (default: current folder; -: stdout)",
     )
-    command.add_argument("--overwrite", action="store_true", help="replace files that are there already")
+    command.add_argument("--overwrite", action="store_true", help="replace existing files")
 
-    text = "compare two files, blob by blob and field by field; 1 when they differ"
+    text = "compare two files, blob by blob and field by field; exit 1 if they differ"
     command = _add(commands, "diff", _diff, text, ("popef diff old.popef new.popef",))
     command.add_path("first", metavar="FIRST")
     command.add_path("second", metavar="SECOND")
-    command.add_argument("--json", action="store_true", help="a JSON list instead of lines")
+    command.add_argument("--json", action="store_true", help="print a JSON list instead of lines")
 
     for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
         recode_examples = (f"popef {name} model.popef -o other.popef", f"popef {name} models/*.popef")
@@ -99,26 +97,31 @@ def _parser() -> Parser:
             "-o",
             "--output",
             metavar="FILE",
-            help=f"what to write (default: FILE_{done}.popef); for one file only",
+            help=f"output file (default: FILE_{done}.popef); for one input file only",
         )
         command.set_defaults(compress=name == "compress", done=done)
 
     merge_examples = ("popef merge executable.popef weights.popef -o model.popef",)
-    command = _add(commands, "merge", _merge, "put the blobs of several files into one", merge_examples)
+    command = _add(commands, "merge", _merge, "merge the blobs of several files into one", merge_examples)
     command.add_path("files", nargs="+", metavar="FILE")
-    command.add_path("-o", "--output", required=True, metavar="FILE", help="what to write")
+    command.add_path("-o", "--output", required=True, metavar="FILE", help="output file")
 
     split_examples = ("popef split model.popef --by data -o parts",)
-    command = _add(commands, "split", _split, "put the blobs of one file into several", split_examples)
+    command = _add(commands, "split", _split, "split the blobs of one file into several", split_examples)
     command.add_path("file", metavar="FILE")
     command.add_argument(
         "--by",
         choices=("model", "data", "blob"),
         default="model",
-        help="a file for each model, data apart, or each blob",
+        help="one file per model, separate data, or one file per blob",
     )
     command.add_path(
-        "-o", "--output", folder=True, default=".", metavar="DIR", help="where to write (default: here)"
+        "-o",
+        "--output",
+        folder=True,
+        default=".",
+        metavar="DIR",
+        help="output folder (default: current folder)",
     )
     return parser
 
@@ -160,7 +163,7 @@ def _extract(options: argparse.Namespace) -> int:
         blobs = [blob for blob in reader.blobs() if _wanted(blob, options)]
         if not blobs:
             raise PopefError(
-                f"{options.file}: expected a blob to extract, got none that was asked for; see popef_dump"
+                f"{options.file}: expected a blob to extract, found none that matches; see popef_dump"
             )
         if options.output == "-":
             if len(blobs) > 1:
@@ -199,9 +202,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _recode(options: argparse.Namespace) -> int:
     if options.output is not None and len(options.files) > 1:
-        raise UsageError(
-            f"--output: expected one file to write it from, got {len(options.files)}; leave it out"
-        )
+        raise UsageError(f"--output: expected one input file, got {len(options.files)}; omit --output")
     for file in options.files:
         root, extension = os.path.splitext(file)
         target = options.output or f"{root}_{options.done}{extension}"

@@ -40,7 +40,7 @@ def _print(options: argparse.Namespace) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="popef_dump",
-        description="Print what a PopEF file holds.",
+        description="Print the contents of a PopEF file.",
         version=f"popef_dump {find_version()}",
         examples=(
             "popef_dump --metadata model.popef",
@@ -49,17 +49,17 @@ def _parser() -> Parser:
         ),
     )
     parser.set_defaults(run=_print)
-    parser.add_path("file", help="the PopEF file")
-    parser.add_argument("-m", "--metadata", action="store_true", help="only the metadata")
+    parser.add_path("file", help="PopEF file")
+    parser.add_argument("-m", "--metadata", action="store_true", help="print only the metadata")
     parser.add_argument(
         "--all", action="store_true", help="also summarise the values of tensor and feed data"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="one JSON document instead of log lines")
+    form.add_argument("--json", action="store_true", help="print one JSON document instead of log lines")
     form.add_argument(
         "--words",
         action="store_true",
-        help="every word of headers and structures with its meaning, also of a damaged file",
+        help="print every word of headers and structures with its meaning, also of a damaged file",
     )
     return parser
 

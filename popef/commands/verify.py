@@ -87,7 +87,7 @@ class Verification:
     def _check_values(self, blob: Blob) -> None:
         for name, value in _iter_values(blob.structure):
             if isinstance(value, Enumerant) and not value.known:
-                self._add(Rule.ENUMERANT, f"{blob.label}: {name} is {enumerant(value)}, which no table names")
+                self._add(Rule.ENUMERANT, f"{blob.label}: {name} is {enumerant(value)}, which is in no table")
             if isinstance(value, str) and any(unicodedata.category(each) == "Cc" for each in value):
                 self._add(Rule.CONTROL_CHARACTERS, f"{blob.label}: {name} is {str(value)!r}")
 
@@ -120,7 +120,7 @@ class Verification:
                 self._add(Rule.METADATA_UNIQUE, f"executable {name!r}: has {count} metadata blobs")
         for blob in (*self._of(Metadata), *self._of(OpaqueBlob)):
             if blob.structure.executable not in executables:
-                text = f"names the executable {blob.structure.executable!r}, which none of the files holds"
+                text = f"names the executable {blob.structure.executable!r}, which is in none of the files"
                 self._add(Rule.METADATA_EXECUTABLE, f"{blob.label}: {text}")
         for blob in self._of(Metadata):
             self._check_anchors(blob)
@@ -133,7 +133,7 @@ class Verification:
             if others is not None and (mine & others or not mine or not others):
                 self._add(
                     Rule.ANCHOR_UNIQUE,
-                    f"{blob.label}: anchor {anchor.name!r} stands there twice for the same programs",
+                    f"{blob.label}: anchor {anchor.name!r} occurs twice for the same programs",
                 )
             programs[anchor.name] = mine | (others or set())
             if anchor.type in (TensorType.INPUT, TensorType.OUTPUT) and not anchor.handle:
@@ -160,7 +160,7 @@ class Verification:
         for blob in (*self._of(TensorDataInfo), *self._of(FeedDataInfo)):
             name, found = blob.structure.name, _describe(blob.structure.tensorInfo)
             if anchors and name not in anchors:
-                self._add(Rule.DATA_ANCHOR, f"{blob.label}: no anchor is called {name!r}")
+                self._add(Rule.DATA_ANCHOR, f"{blob.label}: there is no anchor {name!r}")
             elif anchors and found not in anchors[name]:
                 self._add(
                     Rule.DATA_ANCHOR,
@@ -169,7 +169,7 @@ class Verification:
             if (blob.type, name) in seen:
                 self._add(
                     Rule.DATA_UNIQUE,
-                    f"{blob.label}: data for {name!r} stands in {seen[blob.type, name].label} too",
+                    f"{blob.label}: data for {name!r} is also in {seen[blob.type, name].label}",
                 )
             seen.setdefault((blob.type, name), blob)
 

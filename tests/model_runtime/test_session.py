@@ -351,5 +351,5 @@ def test_a_model_whose_file_is_written_to_answers_with_an_error_and_does_not_tou
     with path.open("r+b") as file:
         file.write(b"?") if size is None else file.truncate(size)
     for ask_again in (lambda: session.run(x), session.runLoadPrograms):
-        with pytest.raises(ModelRuntimeError, match=rf"{path}: .* found that it was written to in place"):
+        with pytest.raises(ModelRuntimeError, match=rf"{path}: .* found that it was modified in place"):
             ask_again()

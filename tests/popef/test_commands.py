@@ -346,7 +346,7 @@ def test_recoding_says_the_sizes_and_takes_one_output_for_one_file(
     assert done.stdout == f"{target}: {target.stat().st_size} bytes, {path} has {path.stat().st_size}\n"
     done = run("cli", "compress", path, target, "-o", tmp_path / "both")
     assert done.returncode == 2
-    assert "--output: expected one file to write it from, got 2; leave it out" in done.stderr
+    assert "--output: expected one input file, got 2; omit --output" in done.stderr
 
 
 def test_merge_and_split_are_each_others_inverse(run: Run, tmp_path: Path, small_file: bytes) -> None:

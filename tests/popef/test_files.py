@@ -126,7 +126,10 @@ def test_a_mapped_file_that_is_written_to_is_noticed_without_touching_it(tmp_pat
         source.check()
         with path.open("r+b") as file:
             file.write(b"?") if size is None else file.truncate(size)
-        words = rf"^{re.escape(str(path))}: expected the file as it was opened .* replace files by renaming"
+        words = (
+            rf"^{re.escape(str(path))}: expected the file as it was opened .* modified "
+            rf"replace files by renaming"
+        )
         with pytest.raises(popef.PopefError, match=words):
             source.check()
 

@@ -288,13 +288,16 @@ ANSWERS = {
         "c.sendall(frame(4, 0, call, 2**64 - 1))",
         "outputs of 18446744073709551615 bytes, expected 8",
     ),
-    "half an answer": ("c.sendall(frame(4, 0, call, 8) + bytes(3))", "its process died (exit status 0)"),
+    "an incomplete response": (
+        "c.sendall(frame(4, 0, call, 8) + bytes(3))",
+        "its process died (exit status 0)",
+    ),
     "ready again": (READY, "a frame of kind 3"),
 }
 SILENCES = {
     "nothing": "",
     "an answer to another call": "c.sendall(frame(4, 0, call + 1, 8) + bytes(8))",
-    "half an answer": "c.sendall(frame(4, 0, call, 8) + bytes(3))",
+    "an incomplete response": "c.sendall(frame(4, 0, call, 8) + bytes(3))",
 }
 READ = "call = struct.unpack_from('<IIQQ', c.recv(1000))[2]\n"
 

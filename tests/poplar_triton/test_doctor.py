@@ -72,7 +72,9 @@ def test_a_c_library_older_than_the_wheels_is_named_with_systems_that_have_a_new
     found = find("system")
     assert found.found.endswith(f", {libc[0] or 'libc'} {libc[1] or 'unknown'}")
     assert found.remedy == (
-        "" if fits else "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer"
+        ""
+        if fits
+        else ("the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later")
     )
 
 
@@ -80,7 +82,7 @@ def test_a_c_library_older_than_the_wheels_is_named_with_systems_that_have_a_new
 def test_another_system_or_machine_cannot_have_the_server(monkeypatch, system, machine):
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert doctor._examine_system().remedy == "the embedded Triton server needs Linux on x86_64"
+    assert doctor._examine_system().remedy == "the embedded Triton server requires Linux on x86_64"
 
 
 def test_without_a_server_its_libraries_are_not_looked_for(monkeypatch):
@@ -89,7 +91,7 @@ def test_without_a_server_its_libraries_are_not_looked_for(monkeypatch):
 
     monkeypatch.setattr(doctor, "find_triton", missing)
     assert find("tritonserver") == Finding("tritonserver", "missing", "install it")
-    assert find("libpython") == Finding("libpython", "not looked for: no server")
+    assert find("libpython") == Finding("libpython", "not checked: no server")
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_libraries_that_the_stub_lacks_are_named(ldd):
     assert found.found == "liba.so.1, libpython.so not found"
     assert found.remedy.startswith(REMEDY)
     ldd("\tlibc.so.6 => /lib/libc.so.6 (0x1)\n")
-    assert find("libpython") == Finding("libpython", "all libraries of the stub are found")
+    assert find("libpython") == Finding("libpython", "all libraries of the stub were found")
 
 
 @pytest.mark.parametrize("library", ["libpython.so.1.0", None])
@@ -136,7 +138,7 @@ def test_without_ldd_the_systems_libpython_counts(ldd, monkeypatch, library):
 def test_shared_memory_below_what_docker_gives_is_too_little(monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=(64 << 8) - 1, f_frsize=4096))
     assert find("/dev/shm") == Finding(
-        "/dev/shm", "63 MiB free", "give it at least 64 MiB (docker: --shm-size=1g)"
+        "/dev/shm", "63 MiB free", "enlarge it to at least 64 MiB (docker: --shm-size=1g)"
     )
 
 
@@ -158,7 +160,7 @@ def test_a_package_and_a_backend_that_are_missing_are_named(monkeypatch, tmp_pat
     assert find("no-such-package") == Finding("no-such-package", "missing", "pip install no-such-package")
     path = tmp_path / "poplar" / "model.py"
     found = find("backend")
-    assert found.remedy == f"the backend's model.py is not at {path}; install this project again"
+    assert found.remedy == f"the backend's model.py is missing at {path}; reinstall this project"
 
 
 @pytest.fixture
@@ -205,7 +207,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(lacking
         ("none", "none: SIMIPU_KERNELS is none", ""),
         (
             "neon",
-            "not looked for",
+            "not checked",
             "environment variable SIMIPU_KERNELS: expected avx512, avx2, .*found 'neon'",
         ),
     ],

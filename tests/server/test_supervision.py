@@ -88,10 +88,10 @@ def read_events(server):
 
 
 DEAD = "dead: several_0 of model 'several' version 1"
-HEALED = [DEAD, "model 'several': reloaded", "no instance is dead any more"]
+HEALED = [DEAD, "model 'several': reloaded", "all instances are alive again"]
 
 
-STALLED = "stalled: several_0 of model 'several' version 1 makes no progress: it is stopped; it is killed"
+STALLED = "stalled: several_0 of model 'several' version 1 makes no progress: it is stopped; killing it"
 
 
 def read_resident_mib(pid):

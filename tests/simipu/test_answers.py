@@ -145,8 +145,8 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (b"\x10" + bytes(7) + b"half", r"sent half an answer for 0\.1 s"),
-        (b"\x00\x00\x00", r"sent half an answer for 0\.1 s"),
+        (b"\x10" + bytes(7) + b"half", r"sent an incomplete response for 0\.1 s"),
+        (b"\x00\x00\x00", r"sent an incomplete response for 0\.1 s"),
         (b"\xff" * 7 + b"\x7f", "signal SIGKILL"),
     ],
     ids=["half", "header", "huge"],

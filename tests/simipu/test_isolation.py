@@ -140,7 +140,7 @@ def test_a_stopped_child_that_takes_no_question_is_replaced(impatient, make_engi
     """Arrays larger than the pipe's buffer would otherwise wait for ever."""
     engine = make_engine()
     os.kill(child(engine), signal.SIGSTOP)
-    with pytest.raises(DeviceLostError, match=r"took nothing for 0\.1 s and was ended; a new one"):
+    with pytest.raises(DeviceLostError, match=r"read nothing for 0\.1 s and was ended; a new one"):
         engine._mains[5].graph.run([], {"x": np.zeros(1 << 20)})
     assert engine.run(5) == 3
 

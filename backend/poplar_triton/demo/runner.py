@@ -200,10 +200,10 @@ def show(
     cases = example.cases()
     if missing := cases[0].inputs.keys() - server.inputs.keys():
         verdict.fail(
-            f"{example.model}: the server's model lacks input {', '.join(sorted(missing))}; see config.pbtxt"
+            f"{example.model}: the server's model has no input {', '.join(sorted(missing))}; see config.pbtxt"
         )
         return report(example.model, verdict, console)
-    with console.status(cell(f"{example.model}: asking")):
+    with console.status(cell(f"{example.model}: sending requests")):
         for case in [*cases, together(cases)]:
             for row in _iter_rows(example, server, reference, verdict, case, ipu_seconds):
                 table.add_row(*map(_lines, row))

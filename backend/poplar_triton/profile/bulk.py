@@ -91,8 +91,8 @@ def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratc
         return Limits(seconds, usable // wanted, wanted, scratch)
     fitting = max(1, usable // (memory_mib << 20))
     if fitting < wanted:
-        text = f"{fitting} at once instead of {wanted}: --memory_limit is for each"
-        print_line(f"poplar-triton: {text}, and there are {usable >> 20} MiB", stderr=True)
+        text = f"running {fitting} processes instead of {wanted}, because --memory_limit applies to each"
+        print_line(f"poplar-triton: {text}, and {usable >> 20} MiB are available", stderr=True)
     return Limits(seconds, memory_mib << 20, min(wanted, fitting), scratch)
 
 

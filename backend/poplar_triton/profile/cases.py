@@ -74,15 +74,15 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
         if not path.is_dir():
             if not path.is_file():
                 raise CommandError(
-                    f"{escape(path)}: expected a model's file or a folder of models, found neither"
+                    f"{escape(path)}: expected a model file or a folder of models, found neither"
                 )
             found[path] = None
             continue
         below = sorted(file for suffix in _SUFFIXES for file in path.rglob(f"*{suffix}") if file.is_file())
         if not below:
             raise CommandError(
-                f"{escape(path)}: expected files that end in {' or '.join(_SUFFIXES)} in this folder or "
-                "below, found none"
+                f"{escape(path)}: expected files that end in {' or '.join(_SUFFIXES)} in this "
+                "folder or its subfolders, found none"
             )
         found.update(dict.fromkeys(below))
     return list(found)

@@ -86,8 +86,8 @@ def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
     model_help = (
-        "ONNX file (weights may be missing), a PopEF file compiled by poprt, or the folder of a model, as "
-        "Triton has it; with --output several, and folders of them"
+        "ONNX file (weights may be missing), PopEF file compiled by poprt, or model folder of a "
+        "Triton repository; with --output, several of them and folders of models"
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
@@ -105,7 +105,7 @@ def add_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=d0,d1",
-        help="sizes of an input, the first -1 for the batch size; repeatable",
+        help="shape of an input, with -1 first for the batch size; repeatable",
     )
     for option in _CHIP:
         option.add_to(parser)
@@ -117,24 +117,26 @@ def add_arguments(parser: Parser) -> None:
         type=positive,
         default=10,
         metavar="N",
-        help="how many of the dearest nodes to list (default: %(default)s)",
+        help="number of most expensive nodes to list (default: %(default)s)",
     )
     add("--json", action="store_true", help="machine-readable")
-    suggest_help = "try other options on the model, and list those that make it fit, or faster"
+    suggest_help = "try other options, and list those that make the model fit or faster"
     add("--suggest", action="store_true", help=suggest_help)
-    compare_help = "show it beside another model, or itself with NAME=VALUE[,NAME=VALUE], such as target=bow"
+    compare_help = (
+        "compare with another model, or with other settings NAME=VALUE[,NAME=VALUE], such as target=bow"
+    )
     add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
     parser.add_path(
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a report with charts (needs plotly); of the first point of a sweep",
+        help="write an HTML report with charts (requires plotly); for a sweep, of its first point",
     )
     parser.add_path(
         "--trace",
         type=Path,
         metavar="FILE",
-        help="write a trace of the supersteps for Perfetto; of the first point of a sweep",
+        help="write a trace of the supersteps for Perfetto; for a sweep, of its first point",
     )
     for option in LIMITS:
         option.add_to(parser)
@@ -146,13 +148,20 @@ def _add_bulk_arguments(parser: Parser) -> None:
         "--output",
         type=Path,
         metavar="NAME",
-        help="write a row a model and setting into NAME.jsonl and NAME.csv; goes on where it was ended",
+        help="write a row per model and setting into NAME.jsonl and NAME.csv; resumes after an interruption",
     )
-    add("--jobs", type=positive, metavar="N", help="processes at once, with --output (default: the cores)")
-    shard_help = "with --output: do this part of the work, from 0/N to (N-1)/N, as one of N machines"
+    add(
+        "--jobs",
+        type=positive,
+        metavar="N",
+        help="number of concurrent processes, with --output (default: number of cores)",
+    )
+    shard_help = "with --output: run this part of the work, from 0/N to (N-1)/N, as one of N machines"
     add("--shard", type=_shard, metavar="I/N", help=shard_help)
     add(
-        "--retry_failed", action="store_true", help="with --output: try again what has an error in NAME.jsonl"
+        "--retry_failed",
+        action="store_true",
+        help="with --output: retry the cases with an error in NAME.jsonl",
     )
 
 
@@ -160,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command: profile one model in this process, or many models in child processes."""
     points = _points(options)
     if options.output is None:
-        _refuse(options, ("jobs", "shard", "retry_failed"), "needs --output")
+        _refuse(options, ("jobs", "shard", "retry_failed"), "requires --output")
         if len(options.model) > 1:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
         if options.compare is not None and not os.path.lexists(options.compare):
@@ -169,7 +178,7 @@ def run(options: argparse.Namespace) -> int:
     _refuse(
         options,
         ("json", "html", "trace", "suggest", "compare"),
-        "is of one model, and does not go with --output",
+        "applies to one model and cannot be combined with --output",
     )
     return bulk.run(options, points)
 
@@ -312,7 +321,9 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     )
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
-        raise UsageError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
+        raise UsageError(
+            f"--sweep names one of {', '.join(names)} twice; give all of its values in one option"
+        )
     combinations = itertools.product(*(values for _, values in options.sweep))
     points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
     # Neighbours share the converted graph: only the target may change between them.
@@ -358,7 +369,7 @@ def _axis(text: str) -> Axis:
     try:
         return name, tuple(_AXES[name](value) for value in values.split(","))
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{name}, values with commas between: {error}") from None
+        raise argparse.ArgumentTypeError(f"{name}, values separated by commas: {error}") from None
 
 
 def _precision(text: str) -> str:

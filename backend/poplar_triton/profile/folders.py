@@ -44,8 +44,8 @@ def find_model_file(path: Path) -> Path:
     raise CompileError(
         escape(
             f"folder {path}: expected {' or '.join(_NAMES)}, another file that ends in "
-            f"{' or '.join(_SUFFIXES)}, or a folder of Triton's with a version such as 1 that has one; found "
-            "none; name the file"
+            f"{' or '.join(_SUFFIXES)}, or a Triton model folder with a version such as 1 that "
+            "contains one; found none; name the file"
         )
     )
 
@@ -69,5 +69,7 @@ def _find_configured(path: Path, places: list[Path]) -> Path | None:
     name = parameters["executable_path"].string_value.partition(",")[0].strip()
     found = next((folder / name for folder in places if (folder / name).is_file()), None)
     if name and found is None:
-        raise CompileError(escape(f"{file}: executable_path {name!r} is not there; name the file to profile"))
+        raise CompileError(
+            escape(f"{file}: executable_path {name!r} does not exist; name the file to profile")
+        )
     return found

@@ -50,7 +50,7 @@ _COLUMNS = (
 """Columns of the CSV file between the model and the error; the names are those of `profile
 --json`."""
 _SUFFIXES = (".csv", ".jsonl")
-_ADVICE = "give another --output, or remove the file to begin anew"
+_ADVICE = "choose another --output, or remove the file to start again"
 
 
 class Journal:
@@ -83,9 +83,9 @@ class Journal:
         if foreign := self._places.keys() - {case.key for case in cases}:
             row = self._get(min(foreign))
             raise CommandError(
-                f"{escape(self.files[0])}: expected rows of the models and settings of this call, found "
-                f"{len(foreign)} of others, such as {escape(row.get('model'), 200)} by version "
-                f"{escape(row.get('version'), 50)}; {_ADVICE}"
+                f"{escape(self.files[0])}: expected rows of the models and settings of this "
+                f"command, found {len(foreign)} others, such as {escape(row.get('model'), 200)} "
+                f"by version {escape(row.get('version'), 50)}; {_ADVICE}"
             )
 
     def finish(self, cases: Iterable[Case]) -> int:
@@ -147,7 +147,7 @@ def open_journal(output: Path) -> Iterator[Journal]:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CommandError(
-                    f"{escape(file)}: another run writes into it; wait for it, or give another --output"
+                    f"{escape(file)}: another run writes into it; wait for it, or choose another --output"
                 ) from None
             except OSError:  # a file system without locks
                 pass

@@ -47,10 +47,10 @@ graph."""
 _MAX_NAME = 160
 _MAX_TEXT = 1000
 _MODELLED = (
-    "Everything here is modelled; no chip ran. Products and convolutions are planned over the tiles after "
-    "Graphcore's published estimators, other operators cost their elements spread over the tiles, "
-    "transfers follow measured link rates. Nodes run one after the other; memory is that of the fullest "
-    "tile, with planning figures for code."
+    "All figures are modelled; no chip was used. Products and convolutions are planned over the "
+    "tiles like Graphcore's published estimators. The cost of other operators is spread over "
+    "the tiles by their elements, and transfers follow measured link rates. Nodes run one after "
+    "the other. Memory is that of the fullest tile, with planning figures for code."
 )
 
 
@@ -72,7 +72,8 @@ def require_plotly() -> None:
     """Raise CompileError if the charts cannot be made."""
     if importlib.util.find_spec("plotly") is None:
         raise CompileError(
-            "--html needs plotly, which is not installed; get it with: pip install 'poplar-triton[report]'"
+            "--html requires plotly, which is not installed; install it with: pip install "
+            "'poplar-triton[report]'"
         )
 
 

@@ -59,7 +59,7 @@ def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = No
     """
     file = find_model_file(path)
     if file.suffix == ".popef" and input_shape:
-        raise CompileError(f"{file} is compiled for its shapes; --input_shape is for ONNX models")
+        raise CompileError(f"{file} is already compiled for its shapes; --input_shape is for ONNX models")
     source: Source = (
         PopefSource(file) if file.suffix == ".popef" else OnnxSource(file, dict(input_shape or {}))
     )
@@ -161,7 +161,7 @@ class PopefSource:
         independent."""
         on_step("read graph")
         if converter:
-            raise CompileError(f"{self.path} is converted already; {', '.join(converter)} is for ONNX models")
+            raise CompileError(f"{self.path} is already converted; {', '.join(converter)} is for ONNX models")
         if precision != self.precision:
             raise CompileError(
                 f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"

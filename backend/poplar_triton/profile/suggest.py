@@ -92,12 +92,12 @@ class Advice:
         """Describe what was tried, and whether anything helps."""
         tried = f"{self.num_tried} changes of one option were tried on this model"
         if self.num_left:
-            tried += f", {self.num_left} more were not for want of time"
+            tried += f", {self.num_left} more were skipped for lack of time"
         if not self.suggestions:
             return f"{tried}; none has an effect of {_MIN_GAIN:.0%} or more."
         if self.goal == "fit" and not any(each.profile.estimate.fits for each in self.suggestions):
-            return f"{tried}; none makes it fit, these come nearest."
-        return f"{tried}; these have an effect. They may be combined: profile again with them."
+            return f"{tried}; none makes it fit. These come closest."
+        return f"{tried}; these have an effect. They can be combined: profile again with them."
 
     def as_json(self) -> dict[str, Any]:
         """Return the advice for `--json --suggest`."""

@@ -125,9 +125,9 @@ class _Filling:
         self._left -= max(0, count_bytes(tensor))
         if self._left < 0:
             raise CompileMemoryError(
-                f"weight {tensor.name!r} has no data and shape {list(tensor.dims)}: constants in the place "
-                f"of such weights would take more than {MAX_FILLED_BYTES} bytes; profile the model with "
-                "its data"
+                f"weight {tensor.name!r} has no data and shape {list(tensor.dims)}: constants "
+                f"that replace such weights would take more than {MAX_FILLED_BYTES} bytes; "
+                "profile the model with its data"
             )
         try:
             if tensor.data_location == TensorProto.EXTERNAL:
@@ -136,7 +136,7 @@ class _Filling:
         except FileNotFoundError:
             pass
         except (GraphError, OSError) as error:
-            _log.warning("%s; its shape is taken, its values are not", error)
+            _log.warning("%s; only its shape is used", error)
         _fill(tensor)
 
 
@@ -144,8 +144,8 @@ def _fill(tensor: TensorProto) -> None:
     if tensor.data_type not in _FILLED or min(tensor.dims, default=0) < 0:
         element = TensorProto.DataType.Name(tensor.data_type)
         raise CompileError(
-            f"weight {tensor.name!r} has no data, but is {element}: shapes may depend on its values; put "
-            "the model's external data beside it"
+            f"weight {tensor.name!r} has no data, but its type is {element}: shapes may depend "
+            "on its values; put the model's external data beside it"
         )
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     filled = _stub(tensor.name, tensor.data_type, tensor.dims)

@@ -118,7 +118,7 @@ class Worker:
             return str(make_timeout(self._limits.seconds))
         try:
             status = finish(self._child, self._limits.memory_bytes)
-            return f"the process that profiled it ended without a result, with status {status}"
+            return f"the child process ended without a result, with status {status}"
         except CompileError as error:
             return str(error)
 

@@ -81,7 +81,7 @@ class Canary:
                 self._begin(version, case, versions[version])
         silent = [(model, case.fault) for (model, _), case in self._cases.items() if case.fault]
         self._state.note_silent_models([f"model {model!r} ({fault})" for model, fault in sorted(silent)])
-        why = f"it has computed nothing for {LIMIT_SECONDS:g} s in which a canary waited"
+        why = f"it used no CPU time for {LIMIT_SECONDS:g} s while a canary waited"
         return [
             Stall(stub.pid, why, stub)
             for version, case in self._cases.items()
@@ -126,7 +126,7 @@ class Canary:
         if fault and not case.fault:
             self._tell(f"model {model!r} version {version} does not answer a canary: {fault}")
         elif case.fault and not fault:
-            self._tell(f"model {model!r} version {version} answers a canary again")
+            self._tell(f"model {model!r} version {version} answers canaries again")
         case.fault = fault
         case.next_at = self._clock() + (min(self._seconds, RETRY_SECONDS) if fault else self._seconds)
 

@@ -26,7 +26,7 @@ EXAMPLES = (
     "poplar-triton serve s3://bucket/models --server /opt/tritonserver/bin/tritonserver",
     "poplar-triton serve models -- --log-verbose=1 --cache-config local,size=104857600",
 )
-EPILOG = "Options after -- go to tritonserver as they are."
+EPILOG = "Options after -- are passed to tritonserver."
 _PORT_OPTIONS = ("--http-port", "--grpc-port", "--metrics-port")
 _MODE = "--model-control-mode"
 _KEY = "poplar-supervisor"
@@ -42,44 +42,45 @@ def add_arguments(parser: Parser) -> None:
         type=whole_number(0, _MAX_SECONDS),
         default=0,
         metavar="N",
-        help="serve on for so long after SIGTERM while requests still come, as on open gRPC streams "
-        "(default: no longer than --drain-seconds)",
+        help="seconds to keep serving after SIGTERM while requests still arrive, as on open gRPC "
+        "streams (default: --drain-seconds)",
     )
     parser.add_argument(
         "--on-dead-stub",
         choices=[each.value for each in OnDeadStub],
         default=OnDeadStub.REPORT.value,
-        help="when the process of an instance has died: say so; load the model anew; stop Triton, which "
-        "--restart may start again (default: %(default)s)",
+        help="action if the process of an instance has died: report it; reload its model; exit "
+        "Triton, which --restart can restart (default: %(default)s)",
     )
     parser.add_argument(
         "--restart",
         type=whole_number(0, _MAX_RESTARTS),
         default=0,
         metavar="N",
-        help="start a Triton that has ended again, at most N times in "
-        f"{RESTART_WINDOW_SECONDS / 60:g} minutes (default: %(default)s)",
+        help=f"number of restarts of an ended Triton within {RESTART_WINDOW_SECONDS / 60:g} minutes "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--canary-seconds",
         type=whole_number(0, _MAX_SECONDS),
         default=0,
         metavar="N",
-        help="send each model a request with inputs of zeros each N seconds; one that does not answer is not "
-        "ready (default: none is sent)",
+        help="interval in seconds of test requests of zeros to each model; a model that does not "
+        "respond is not ready (default: no test requests)",
     )
     parser.add_argument(
         "--log-format",
         choices=[each.value for each in LogFormat],
         default=LogFormat.TEXT.value,
-        help="of the lines on stderr: text, or an object of JSON a line, Triton's lines too (default: "
-        "%(default)s)",
+        help="format of the lines on stderr, Triton's lines included: text, or json with one object "
+        "per line (default: %(default)s)",
     )
     parser.add_argument(
         "--server",
         type=Path,
         metavar="PATH",
-        help="a tritonserver, such as /opt/tritonserver/bin/tritonserver (default: the installed wheel's)",
+        help="path of tritonserver, such as /opt/tritonserver/bin/tritonserver (default: the "
+        "installed wheel's)",
     )
 
 
@@ -90,27 +91,28 @@ def add_life_arguments(parser: Parser) -> None:
         "--health-port",
         type=whole_number(0, 65535),
         metavar="N",
-        help="answer /ready, /live and /metrics there; 0: any free one (default: no such port)",
+        help="port of /ready, /live and /metrics; 0: any free port (default: no such port)",
     )
     parser.add_argument(
         "--health-address",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="of the health port, 0.0.0.0 for all (default: %(default)s)",
+        help="listen address of the health port; 0.0.0.0 for all addresses (default: %(default)s)",
     )
     parser.add_argument(
         "--drain-seconds",
         type=whole_number(0, _MAX_SECONDS),
         default=0,
         metavar="N",
-        help="seconds to serve on, with /ready 503, between SIGTERM and the end (default: %(default)s)",
+        help="seconds to keep serving, with /ready 503, between SIGTERM and the stop (default: %(default)s)",
     )
     parser.add_argument(
         "--start-seconds",
         type=whole_number(1, _MAX_SECONDS),
         default=START_SECONDS,
         metavar="N",
-        help="how long the server may take to load its models and get ready (default: %(default)s)",
+        help="time limit in seconds for the server to load its models and become ready (default: "
+        "%(default)s)",
     )
 
 
@@ -127,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         options.canary_seconds,
     )
     if settings.canary_seconds and not is_on(options.triton_options, "--allow-http"):
-        raise UsageError("--canary-seconds: expected Triton's HTTP, found --allow-http=false after the --")
+        raise UsageError("--canary-seconds: requires Triton's HTTP, found --allow-http=false after the --")
     options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
     if options.server is None:
         doctor.require()

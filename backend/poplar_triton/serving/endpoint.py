@@ -404,9 +404,9 @@ class LoadProcess:
             )
             answer = json.loads(ended.stdout)
         except subprocess.TimeoutExpired:
-            raise ServerError(f"not loaded after {seconds:g} s") from None
+            raise ServerError(f"not loaded within {seconds:g} s") from None
         except (OSError, ValueError) as error:  # it did not start, or it died
-            raise UnreachableError(f"the child process that loads over gRPC: {error}") from error
+            raise UnreachableError(f"the child process for loads over gRPC: {error}") from error
         if answer is not None:
             kind = UnreachableError if answer["unreachable"] else ServerError
             raise kind(answer["text"])

@@ -111,13 +111,13 @@ class Healer:
                 self._begin(model, case, now)
             elif case.is_busy and not case.is_told and now >= case.began + SLOW_SECONDS:
                 case.is_told = True
-                self._tell(f"model {model!r}: its reload has taken {now - case.began:.0f} s so far")
+                self._tell(f"model {model!r}: reload running for {now - case.began:.0f} s")
         for model, case in list(self._cases.items()):
             if model not in dead and not case.is_busy and now >= case.next_at + CALM_SECONDS:
                 del self._cases[model]
         lost = sorted(model for model in dead if self._cases[model].attempts > MAX_RELOADS)
         names = ", ".join(map(repr, lost))
-        self._state.set_hopeless(f"{MAX_RELOADS} reloads did not bring back {names}" if lost else "")
+        self._state.set_hopeless(f"{MAX_RELOADS} reloads did not recover {names}" if lost else "")
 
     @property
     def is_at_work(self) -> bool:
@@ -136,7 +136,7 @@ class Healer:
             return f"a reload of {', '.join(hung)} that did not end within {self._limit_seconds:g} s"
         if any(case.is_busy for case in self._cases.values()) or len(self._successes) < MAX_SERVER_RELOADS:
             return ""
-        return f"what {len(self._successes)} reloads have left in it"
+        return f"the resources that {len(self._successes)} reloads left"
 
     def take_reloaded(self) -> set[str]:
         """Return the models whose reload has succeeded since the last call."""
@@ -168,7 +168,7 @@ class Healer:
             thread.start()
         except RuntimeError as error:
             self._state.note_reload(model, "failure")
-            self._tell_failure(case, f"model {model!r}: no reload: {error}; the limit of threads is reached")
+            self._tell_failure(case, f"model {model!r}: no reload: {error}; the thread limit is reached")
         else:
             case.thread = thread
 
@@ -199,7 +199,9 @@ class Healer:
             socket.create_connection(self._store, timeout=STORE_SECONDS).close()
         except OSError as error:
             host, port = self._store
-            raise _NoStoreError(f"the store at {host}:{port} takes no connection ({error})") from error
+            raise _NoStoreError(
+                f"the store at {host}:{port} does not accept connections ({error})"
+            ) from error
 
     def _tell_failure(self, case: _Case, text: str) -> None:
         """Log the failure. A store that does not answer is logged once, and again now and then."""

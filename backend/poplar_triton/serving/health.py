@@ -132,8 +132,8 @@ class HealthServer:
             self._listener = _Listener(address, port, reporter)
         except (OSError, OverflowError) as error:
             raise ServerError(
-                f"health port {port} of {address}: cannot listen there ({error}); choose another with "
-                "--health-port or --health-address"
+                f"health port {port} of {address}: cannot listen ({error}); choose another one "
+                "with --health-port or --health-address"
             ) from error
         self._thread = threading.Thread(
             target=self._listener.serve_forever, args=(_POLL_SECONDS,), name="health port", daemon=True

@@ -107,7 +107,7 @@ def backend_file() -> Path:
     ServerError if it is missing."""
     file = Path(__file__).resolve().parents[2] / "poplar" / "model.py"
     if not file.is_file():
-        raise ServerError(f"the backend's model.py is not at {file}; install this project again")
+        raise ServerError(f"the backend's model.py is missing at {file}; reinstall this project")
     return file
 
 

@@ -65,7 +65,7 @@ def find_shortage(
     for what, used, limit, unit in _iter_uses(proc, groups, shared_memory):
         needed = num_threads if what == _OF_THREADS else 0
         if used >= MAX_SHARE * limit or used + needed > limit:
-            more = f" and a reload takes up to {needed}" if needed else ""
+            more = f" and a reload needs up to {needed}" if needed else ""
             return f"{used // unit} of {limit // unit} {what} are in use{more}"
     return ""
 

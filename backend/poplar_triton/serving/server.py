@@ -58,7 +58,7 @@ def choose_port(port: int, what: str) -> int:
             raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
         except OSError as error:
             listener = describe_listener(port)
-            advice = f"{listener} listens there: end it, or " if listener else ""
+            advice = f"{listener} already listens on it: end it, or " if listener else ""
             raise ServerError(
                 f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
             ) from error
@@ -270,7 +270,7 @@ class TritonServer:
         try:
             models = self.endpoint.list_models()
         except ServerError as error:
-            raise ServerError(f"tritonserver does not say which models it serves ({error})") from error
+            raise ServerError(f"tritonserver does not report its models ({error})") from error
         return {model.name: model.reason for model in models if model.state == "UNAVAILABLE"}
 
     def stop(self) -> None:
@@ -352,8 +352,8 @@ class TritonServer:
         except (BlockingIOError, RuntimeError) as error:  # no process or thread can be started
             self._stop()
             raise ServerError(
-                f"tritonserver cannot be started ({error}): the limit of processes and threads is reached; "
-                "raise it (pids.max of the control group, ulimit -u)"
+                f"cannot start tritonserver ({error}): the limit of processes and threads is "
+                "reached; raise it (pids.max of the control group, ulimit -u)"
             ) from error
 
     def _wait_until_ready(self, pause: Callable[[float], bool]) -> bool:
@@ -372,13 +372,13 @@ class TritonServer:
             if self._output.is_ending:
                 end = min(end, time.monotonic() + END_SECONDS)
             if time.monotonic() > end:
-                raise self._failure("cannot serve, and hangs as it ends")
+                raise self._failure("cannot serve, and hangs while stopping")
             if time.monotonic() > deadline:
                 raise self._failure(f"was not ready after {seconds:g} s")
             if pause(POLL_SECONDS):
                 return False
         if not live:
-            raise self._failure("is up, but its start has failed")
+            raise self._failure("is running, but its start failed")
         self._was_ready = True
         self.ready_seconds = time.monotonic() - began
         self.restrict_memory()
@@ -389,7 +389,7 @@ class TritonServer:
         assert self._output is not None
         if self.poll() is not None:
             self._stop()  # waits until all output is read
-        text = f"tritonserver {what}: {self._output.reason or 'it does not say why'}"
+        text = f"tritonserver {what}: {self._output.reason or 'no reason given'}"
         self._stop()
         return ServerError(
             text if self._log is None else f"{text}; see {self._log}", self._output.unseen_lines

@@ -17,7 +17,7 @@ from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub
 
-_SILENT = "tritonserver has not said for long that it is ready"
+_SILENT = "tritonserver has not been ready for a long time"
 _MAX_NAMED = 5
 """Maximum number of names in one line."""
 
@@ -27,7 +27,7 @@ class Phase(Enum):
 
     STARTING = "tritonserver is starting"
     SERVING = ""
-    RESTARTING = "tritonserver has ended and is started again"
+    RESTARTING = "tritonserver has ended and is restarting"
     DRAINING = "draining: the server is about to stop"
     ENDED = "tritonserver has ended"
 
@@ -166,14 +166,14 @@ class ServerState(Collector):
             models, deaths, reloads = sorted(self._models), Counter(self._deaths), Counter(self._reloads)
             restarts, all_drains, stalls = self._restarts, self._drains, dict(self._stalls)
         yield GaugeMetricFamily(
-            "poplar_supervisor_ready", "1 while /ready of the health port says 200, else 0", int(ready)
+            "poplar_supervisor_ready", "1 while /ready of the health port returns 200, else 0", int(ready)
         )
         yield GaugeMetricFamily(
-            "poplar_supervisor_draining", "1 from the request to stop until the server stops", int(drains)
+            "poplar_supervisor_draining", "1 from the stop request until the server stops", int(drains)
         )
         yield _per_model(
             GaugeMetricFamily(
-                "poplar_supervisor_living_stubs", "Instances that have a process", labels=["model"]
+                "poplar_supervisor_living_stubs", "Instances with a live process", labels=["model"]
             ),
             {model: living[model] for model in models},
         )
@@ -190,20 +190,20 @@ class ServerState(Collector):
             {model: deaths[model] for model in models},
         )
         family = CounterMetricFamily(
-            "poplar_supervisor_reloads", "Models loaded anew for a dead process", labels=["model", "outcome"]
+            "poplar_supervisor_reloads", "Model reloads for a dead process", labels=["model", "outcome"]
         )
         for (model, outcome), count in sorted(reloads.items()):
             family.add_metric([model, outcome], count)
         yield family
         family = CounterMetricFamily(
-            "poplar_supervisor_stalls", "Processes that were found to make no progress", labels=["program"]
+            "poplar_supervisor_stalls", "Processes that made no progress", labels=["program"]
         )
         for program, count in stalls.items():
             family.add_metric([program], count)
         yield family
         yield from self._collect_resources()
-        yield CounterMetricFamily("poplar_supervisor_restarts", "Times Triton was started again", restarts)
-        yield CounterMetricFamily("poplar_supervisor_drains", "Times it was asked to stop", all_drains)
+        yield CounterMetricFamily("poplar_supervisor_restarts", "Restarts of Triton", restarts)
+        yield CounterMetricFamily("poplar_supervisor_drains", "Stop requests", all_drains)
 
     def _collect_resources(self) -> Iterator[Metric]:
         """Yield metrics of the server's build, its load time and the resources that it holds."""
@@ -211,15 +211,17 @@ class ServerState(Collector):
             use, leaks, start = self._holding, dict(self._leaks), self._start_seconds
             reload_seconds = dict(sorted(self._reload_seconds.items()))
             canaries = sorted(self._canaries.items())
-        build = GaugeMetricFamily("poplar_supervisor_build_info", "1, with the version", labels=["version"])
+        build = GaugeMetricFamily(
+            "poplar_supervisor_build_info", "Always 1; label: the version", labels=["version"]
+        )
         build.add_metric([find_version()], 1)
         yield build
         yield GaugeMetricFamily(
-            "poplar_supervisor_start_seconds", "Time of Triton's last start, with all its models", start
+            "poplar_supervisor_start_seconds", "Duration of Triton's last start, with all its models", start
         )
         yield _per_model(
             CounterMetricFamily(
-                "poplar_supervisor_reload_seconds", "Time that successful reloads took", labels=["model"]
+                "poplar_supervisor_reload_seconds", "Duration of successful reloads", labels=["model"]
             ),
             reload_seconds,
         )
@@ -231,15 +233,15 @@ class ServerState(Collector):
         yield asked
         yield GaugeMetricFamily("poplar_supervisor_server_threads", "Threads of tritonserver", use.threads)
         yield GaugeMetricFamily(
-            "poplar_supervisor_server_segments", "Segments of shared memory of its stubs", use.segments
+            "poplar_supervisor_server_segments", "Shared-memory segments of its stubs", use.segments
         )
         yield GaugeMetricFamily(
             "poplar_supervisor_server_memory_bytes",
-            "Memory of tritonserver and its stubs that is neither a file's nor shared",
+            "Private memory of tritonserver and its stubs, without mapped files and shared memory",
             use.memory_bytes,
         )
         left = CounterMetricFamily(
-            "poplar_supervisor_heal_leaks", "What reloads have left in tritonserver", labels=["what"]
+            "poplar_supervisor_heal_leaks", "Resources that reloads left in tritonserver", labels=["what"]
         )
         for what, count in leaks.items():
             left.add_metric([what], count)
@@ -251,11 +253,11 @@ class ServerState(Collector):
         if self._stalled:
             return name_some(sorted(map(str, self._stalled)))
         if not self._answers:
-            return "tritonserver does not say that it is ready"
+            return "tritonserver does not report that it is ready"
         if self._dead:
             return describe_dead(self._dead)
         if self._silent_models:
-            return f"no answer to a canary: {name_some(self._silent_models)}"
+            return f"no response to a canary: {name_some(self._silent_models)}"
         if self._unready_models:
             return f"not ready: {name_some([f'model {model!r}' for model in self._unready_models])}"
         return ""

@@ -218,13 +218,11 @@ class Supervisor:
         if left := self._leaks.scan(use, self._clock(), is_healing=is_healing):
             self._state.note_leak(threads=left.threads, segments=left.segments)
             self._num_threads = max(self._num_threads, 2 * left.threads)
-            self._tell(
-                f"reloads have left {left.threads} threads and {left.segments} segments in tritonserver"
-            )
+            self._tell(f"reloads left {left.threads} threads and {left.segments} segments in tritonserver")
         for stub in self._orphans.scan(replaced, self._healer.take_reloaded()):
             self._tell(
                 f"replaced: {stub.instance} of model {stub.model!r} version {stub.version} "
-                f"(process {stub.pid}) lives on and serves no more; it is killed"
+                f"(process {stub.pid}) is still alive but no longer serves; killing it"
             )
             self._state.note_leak(stubs=1)
             with suppress(ProcessLookupError):
@@ -232,7 +230,9 @@ class Supervisor:
         has_left = self._healer.has_tried and not self._healer.is_at_work
         shortage = find_shortage(self._num_threads) if has_left else ""
         if shortage and not self._shortage and not self._has_start_left():
-            self._tell(f"warning: {shortage}; --restart allows no new start, which would free some")
+            self._tell(
+                f"warning: {shortage}; --restart does not allow another restart, which would free some"
+            )
         self._shortage = shortage
 
     def _end(self, stall: Stall) -> None:
@@ -242,7 +242,7 @@ class Supervisor:
         may_end = (
             self._settings.restarts if stub is None else self._settings.on_dead_stub is not OnDeadStub.REPORT
         )
-        self._tell(f"{stall}; it is killed" if may_end else str(stall))
+        self._tell(f"{stall}; killing it" if may_end else str(stall))
         if not may_end:
             return
         if stub is None:
@@ -262,7 +262,7 @@ class Supervisor:
         for stub in sorted(dead - self._dead, key=lambda each: each.key):
             self._tell(f"{describe_dead([stub])} (process {stub.pid})")
         if self._dead and not dead:
-            self._tell("no instance is dead any more")
+            self._tell("all instances are alive again")
         self._dead = dead
 
     def _ask(self) -> None:
@@ -360,7 +360,7 @@ class Supervisor:
         seconds = self._settings.drain_seconds
         if not seconds and not self._settings.max_drain_seconds:
             return
-        self._tell(f"draining: serving goes on for {seconds:g} s")
+        self._tell(f"draining: serving continues for {seconds:g} s")
         began = self._clock()
         if not self._serve_until(began + seconds):
             return
@@ -373,7 +373,7 @@ class Supervisor:
         is_told = False
         while (left := end - self._clock()) > 0 and traffic.is_busy():
             if not is_told:
-                self._tell(f"draining: requests may still come; serving goes on for {left:.0f} s at most")
+                self._tell(f"draining: requests may still arrive; serving continues for at most {left:.0f} s")
                 is_told = True
             if not self._serve_until(self._clock() + min(left, LOOK_SECONDS)):
                 return

@@ -39,7 +39,7 @@ def make_inputs(config: Mapping[str, Any]) -> list[ZeroInput]:
     """Return the smallest inputs that a model of this configuration takes. Raises ServerError, with
     the reason, if the model must not get such a request."""
     if "sequence_batching" in config:
-        raise ServerError("it keeps states of sequences")
+        raise ServerError("it is a sequence model")
     if config.get("model_transaction_policy", {}).get("decoupled"):
         raise ServerError("it is decoupled")
     batch = (1,) if int(config.get("max_batch_size", 0)) else ()
@@ -49,9 +49,9 @@ def make_inputs(config: Mapping[str, Any]) -> list[ZeroInput]:
             continue
         datatype = str(each["data_type"]).removeprefix("TYPE_").replace("STRING", "BYTES")
         if datatype not in _ITEM_BYTES:
-            raise ServerError(f"its input {each['name']!r} has the type {datatype}")
+            raise ServerError(f"its input {each['name']!r} has the unsupported type {datatype}")
         shape = tuple(max(1, int(size)) for size in each.get("dims", ()))
         inputs.append(ZeroInput(str(each["name"]), datatype, (*batch, *shape)))
     if (num_bytes := sum(each.num_bytes for each in inputs)) > MAX_BYTES:
-        raise ServerError(f"its inputs have {num_bytes} bytes, and a canary at most {MAX_BYTES}")
+        raise ServerError(f"its inputs have {num_bytes} bytes, more than a canary's limit of {MAX_BYTES}")
     return inputs

@@ -52,7 +52,7 @@ class RequestBatcher:
         entry = _WaitingRequest(Request(self._instance.model_state, inputs, requested), call)
         with self._state:
             if self._is_closed:
-                raise ServingError(Code.UNAVAILABLE, "the model was unloaded; ask again")
+                raise ServingError(Code.UNAVAILABLE, "the model was unloaded; try again")
             leads = not self._is_running
             self._is_running = True
             if not leads:
@@ -122,7 +122,7 @@ class _WaitingRequest:
         """Return whether the request is to be run. A cancelled request fails."""
         if self._call.is_wanted():
             return True
-        self._error = ServingError(Code.CANCELLED, "the client gave it up before it was computed")
+        self._error = ServingError(Code.CANCELLED, "the request was cancelled before it was computed")
         return False
 
     def wait_for_turn(self) -> bool:

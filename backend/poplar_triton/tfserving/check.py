@@ -153,8 +153,8 @@ def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
         where = f"row {place[0]}" if place else "the value"
         raise ServingError(
             Code.INVALID_ARGUMENT,
-            f"input {name!r}, {where}: expected numbers that fit {_name(dtype)}, which the model takes; "
-            f"found {int(array[place])}",
+            f"input {name!r}, {where}: expected numbers that fit {_name(dtype)}, the model's "
+            f"type; found {int(array[place])}",
         )
     return narrow
 

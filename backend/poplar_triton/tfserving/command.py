@@ -43,8 +43,9 @@ EXAMPLES = (
     "poplar-triton tfserving --triton 127.0.0.1:8001",
 )
 EPILOG = (
-    "The options with underscores are tensorflow_model_server's own, with its meanings and defaults;\n"
-    "--rest_api_port, 0 there, is the port of its container. Port 0: not served."
+    "Options with underscores have the names, meanings and defaults of "
+    "tensorflow_model_server;\nthe default of --rest_api_port is that of its container. Port 0 "
+    "disables a protocol."
 )
 _PACKAGES = ("aiohttp", "grpc")
 _MAX_SECONDS, _MAX_MS, _MAX_RETRIES, _MAX_PROCESSES = 86400, 86_400_000, 1000, 256
@@ -65,7 +66,8 @@ def add_arguments(parser: Parser) -> None:
         type=whole_number(1, _MAX_PROCESSES),
         default=1,
         metavar="N",
-        help="that listen on the same ports; each has the models for itself (default: %(default)s)",
+        help="number of processes on the same ports; each loads its own copy of the models "
+        "(default: %(default)s)",
     )
     add_life_arguments(parser)
 
@@ -77,121 +79,130 @@ def _add_models(parser: Parser) -> None:
         type=Path,
         nargs="?",
         metavar="MODEL_REPOSITORY",
-        help="a folder of model folders, as Triton has it",
+        help="folder of model folders, as in a Triton model repository",
     )
     parser.add_path(
-        "--model_config_file", type=Path, metavar="FILE", help="a ModelServerConfig in protobuf's text format"
+        "--model_config_file", type=Path, metavar="FILE", help="ModelServerConfig in protobuf text format"
     )
     parser.add_argument(
-        "--model_name", default="default", metavar="NAME", help="of --model_base_path (default: %(default)s)"
+        "--model_name",
+        default="default",
+        metavar="NAME",
+        help="model name for --model_base_path (default: %(default)s)",
     )
-    parser.add_path(
-        "--model_base_path", folder=True, type=Path, metavar="FOLDER", help="the folder of one model"
-    )
+    parser.add_path("--model_base_path", folder=True, type=Path, metavar="FOLDER", help="folder of one model")
     parser.add_argument(
         "--file_system_poll_wait_seconds",
         type=whole_number(0, _MAX_SECONDS),
         default=1,
         metavar="N",
-        help="between two looks for new versions; 0: never again (default: %(default)s)",
+        help="interval in seconds of checks for new versions; 0: check once (default: %(default)s)",
     )
     parser.add_argument(
         "--max_num_load_retries",
         type=whole_number(0, _MAX_RETRIES),
         default=5,
         metavar="N",
-        help="of a version that does not load (default: %(default)s)",
+        help="retries for a version that does not load (default: %(default)s)",
     )
     parser.add_argument(
         "--load_retry_interval_micros",
         type=whole_number(-_MAX_SECONDS * _MICROSECONDS, _MAX_SECONDS * _MICROSECONDS),
         default=60 * _MICROSECONDS,
         metavar="N",
-        help="between them; negative: at once (default: a minute)",
+        help="interval between retries; negative: retry at once (default: one minute)",
     )
     _add_switch(
         parser,
         "--allow_version_labels_for_unavailable_models",
-        "labels may be of versions that are not served",
+        "allow labels for versions that are not served",
     )
     _add_switch(
         parser,
         "--isolate-models",
-        "compute each model in a child process, as its parameter sim_isolation does: what ends one ends no "
-        "other",
+        "compute each model in a child process, like parameter sim_isolation; a crash in it "
+        "affects no other model",
     )
 
 
 def _add_ports(parser: Parser) -> None:
     port = whole_number(0, 65535)
     parser.add_argument(
-        "--port", type=port, default=GRPC_PORT, metavar="N", help="gRPC (default: %(default)s)"
+        "--port", type=port, default=GRPC_PORT, metavar="N", help="gRPC port (default: %(default)s)"
     )
     parser.add_argument(
-        "--rest_api_port", type=port, default=REST_PORT, metavar="N", help="REST (default: %(default)s)"
+        "--rest_api_port", type=port, default=REST_PORT, metavar="N", help="REST port (default: %(default)s)"
     )
     parser.add_argument(
         "--address",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="where both listen, 0.0.0.0 for all (default: %(default)s)",
+        help="listen address of both ports; 0.0.0.0 for all addresses (default: %(default)s)",
     )
     parser.add_argument(
         "--rest_api_timeout_in_ms",
         type=whole_number(1, _MAX_MS),
         default=30_000,
         metavar="N",
-        help="for the answer to a REST request (default: %(default)s)",
+        help="timeout of a REST request (default: %(default)s)",
     )
     parser.add_argument(
         "--http-max-input-size",
         type=whole_number(1, _MAX_BODY_BYTES),
         default=REST_BODY_BYTES,
         metavar="BYTES",
-        help="of the body of a REST request (default: %(default)s)",
+        help="maximum size of a REST request body (default: %(default)s)",
     )
     parser.add_argument(
         "--max-connections-per-address",
         type=whole_number(0, _MAX_CONNECTIONS),
         default=MAX_CONNECTIONS_PER_ADDRESS,
         metavar="N",
-        help="limit of REST connections of one client address in each process, those from this machine not "
-        "counted; 0: no limit (default: %(default)s)",
+        help="maximum number of REST connections per client address and process, without those from "
+        "this machine; 0: no limit (default: %(default)s)",
     )
-    _add_switch(parser, "--rest_api_enable_cors_support", "let pages of other sites ask")
+    _add_switch(
+        parser, "--rest_api_enable_cors_support", "enable CORS: allow requests from pages of other sites"
+    )
     parser.add_path(
-        "--ssl_config_file", type=Path, metavar="FILE", help="an SSLConfig: certificates of the gRPC port"
+        "--ssl_config_file",
+        type=Path,
+        metavar="FILE",
+        help="SSLConfig with the certificates of the gRPC port",
     )
     parser.add_path(
         "--monitoring_config_file",
         type=Path,
         metavar="FILE",
-        help=f"a MonitoringConfig: the path of the metrics on the REST port (default: {METRICS_PATH})",
+        help=f"MonitoringConfig with the path of the metrics on the REST port (default: {METRICS_PATH})",
     )
     parser.add_argument(
         "--grpc_channel_arguments",
         type=_read_channel_arguments,
         default={},
         metavar="NAME=VALUE,...",
-        help="such as grpc.max_receive_message_length=-1, requests of any size (default: 128 MiB)",
+        help="gRPC channel arguments, such as grpc.max_receive_message_length=-1 for no size "
+        "limit (default: 128 MiB)",
     )
     _add_switch(
-        parser, "--enable_serialization_as_tensor_content", "answer with tensor_content, not typed values"
+        parser, "--enable_serialization_as_tensor_content", "return tensor_content instead of typed values"
     )
     _add_switch(
-        parser, "--enable_grpc_healthcheck_service", "has no effect: the health check is always there"
+        parser, "--enable_grpc_healthcheck_service", "no effect: the health check is always available"
     )
 
 
 def _add_triton(parser: Parser) -> None:
     parser.add_argument(
-        "--triton", metavar="HOST:PORT", help="pass requests on to this Triton, by gRPC, instead of computing"
+        "--triton",
+        metavar="HOST:PORT",
+        help="forward requests to this Triton server over gRPC, instead of computing",
     )
-    _add_switch(parser, "--triton_ssl", "ask Triton over TLS")
+    _add_switch(parser, "--triton_ssl", "use TLS for the connection to Triton")
     for name, what in (
-        ("root_certificates", "that Triton's is signed with"),
-        ("private_key", "of the client certificate for Triton"),
-        ("certificate_chain", "the client certificate for Triton"),
+        ("root_certificates", "root certificate that signs Triton's certificate"),
+        ("private_key", "private key of the client certificate for Triton"),
+        ("certificate_chain", "client certificate for Triton"),
     ):
         parser.add_path(f"--triton_{name}", type=Path, metavar="FILE", help=f"PEM: {what}")
 
@@ -210,8 +221,8 @@ def run(options: argparse.Namespace) -> int:
     lacking = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
     if lacking:
         raise ServerError(
-            f"tfserving needs the package {lacking[0]}, which is not there; "
-            "`pip install 'poplar-triton[tfserving]'`"
+            f"tfserving requires the package {lacking[0]}, which is not installed; `pip install "
+            "'poplar-triton[tfserving]'`"
         )
     # Imported late: the other commands must not load gRPC and the models' engine.
     from poplar_triton.tfserving.processes import LOOK_SECONDS, Processes
@@ -292,9 +303,7 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
     ]
     if options.triton is not None:
         if set(given) - {"model_config_file"}:
-            raise UsageError(
-                "--triton: expected no models of our own beside it, but perhaps --model_config_file"
-            )
+            raise UsageError("--triton: cannot be combined with local models, only with --model_config_file")
     elif len(given) != 1:
         raise UsageError(
             "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and --triton, found "
@@ -315,7 +324,7 @@ def _list_repository(repository: Path) -> list[ModelSource]:
     sources = [ModelSource(folder.name, folder) for folder in folders if is_model_folder(folder)]
     for source in sources:
         if fault := find_name_fault(source.name):
-            raise ServerError(escape(f"{source.folder}: the name of a model: {fault}; rename the folder"))
+            raise ServerError(escape(f"{source.folder}: model name: {fault}; rename the folder"))
     return sources
 
 
@@ -326,11 +335,11 @@ def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
     }
     if not options.triton_ssl:
         if any(files.values()):
-            raise UsageError("--triton_root_certificates and the like: expected --triton_ssl beside them")
+            raise UsageError("--triton_root_certificates and similar options require --triton_ssl")
         return None
     if (files["private_key"] is None) != (files["certificate_chain"] is None):
         raise UsageError(
-            "expected --triton_private_key and --triton_certificate_chain together, found one of them"
+            "--triton_private_key and --triton_certificate_chain are required together, found one of them"
         )
     return TritonTls(**{name: file.read_bytes() if file else None for name, file in files.items()})
 
@@ -349,7 +358,7 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
             raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {word!r}")
         is_number = value.removeprefix("-").isdecimal()
         if is_number and not -_MAX_CHANNEL_NUMBER <= int(value) <= _MAX_CHANNEL_NUMBER:
-            raise argparse.ArgumentTypeError(f"expected a number of 32 bits for {name}, found {value}")
+            raise argparse.ArgumentTypeError(f"expected a 32-bit number for {name}, found {value}")
         arguments[name] = int(value) if is_number else value
     return arguments
 

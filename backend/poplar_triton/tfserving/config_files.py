@@ -50,7 +50,7 @@ def read_model_configs(file: Path) -> list[ModelSource]:
     """
     message = _read(file, config_pb2.ModelServerConfig())
     if message.HasField("custom_model_config"):
-        raise _error(file, "expected model_config_list, found custom_model_config, which no server loads")
+        raise _error(file, "expected model_config_list, found custom_model_config, which is not supported")
     models: dict[str, ModelSource] = {}
     for config in message.model_config_list.config:
         if fault := find_name_fault(config.name):
@@ -85,9 +85,7 @@ def read_ssl_config(file: Path) -> ServerTls:
                 f"{name}: expected the text itself in PEM (-----BEGIN ...), found a path or another text",
             )
     if message.client_verify and not message.custom_ca:
-        raise _error(
-            file, "client_verify: expected custom_ca, against which clients are verified, found none"
-        )
+        raise _error(file, "client_verify: requires custom_ca, which verifies the clients, found none")
     return ServerTls(
         message.server_key.encode(),
         message.server_cert.encode(),
@@ -135,8 +133,8 @@ def _find_fault(config: Any) -> str | None:
     """Return what is wrong with a ModelConfig, apart from its name."""
     if not config.base_path.startswith("/"):
         return (
-            "base_path: expected the absolute path of the folder that holds a folder for each version, "
-            f"found {_quote(config.base_path)}"
+            "base_path: expected the absolute path of a folder that contains a folder per "
+            f"version, found {_quote(config.base_path)}"
         )
     if fault := find_name_fault(config.base_path):
         return f"base_path: {fault}"
@@ -145,7 +143,7 @@ def _find_fault(config: Any) -> str | None:
 
 def _find_platform_fault(config: Any) -> str | None:
     if config.model_type and config.model_platform:
-        return "expected model_platform alone, found model_type (the older way) too"
+        return "expected model_platform only, found model_type (deprecated) too"
     if config.model_type not in (config_pb2.MODEL_TYPE_UNSPECIFIED, config_pb2.TENSORFLOW):
         return "model_type: expected TENSORFLOW, found another"
     if not config.model_type and config.model_platform not in PLATFORMS:
@@ -169,8 +167,8 @@ def _find_version_fault(config: Any) -> str | None:
         if chosen.HasField("specific") and version not in chosen.specific.versions:
             served = ", ".join(map(str, chosen.specific.versions))
             return (
-                f"version_labels: expected {_quote(label)} to be one of the versions that "
-                f"model_version_policy has ({escape(served, 200)}), found {version}"
+                f"version_labels: expected {_quote(label)} to be one of the versions in "
+                f"model_version_policy ({escape(served, 200)}), found {version}"
             )
     return None
 

@@ -276,7 +276,7 @@ class _Calls:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise ServingError(
                     Code.UNAVAILABLE,
-                    f"{self._where}: expected {method} to be answered in {ASK_SECONDS:g} s",
+                    f"{self._where}: expected a response to {method} within {ASK_SECONDS:g} s",
                 ) from error
             raise self._read_error(error) from error
 
@@ -288,7 +288,7 @@ class _Calls:
             with call.waiting():
                 return future.result()
         except grpc.FutureCancelledError as error:
-            raise ServingError(Code.CANCELLED, "the request was given up") from error
+            raise ServingError(Code.CANCELLED, "the request was cancelled") from error
         except grpc.RpcError as error:
             raise self._read_error(error) from error
 
@@ -338,8 +338,8 @@ def _read_tensor(model: str, kind: str, tensor: Any) -> TensorSpec:
     if dtype is None:
         raise ServingError(
             Code.UNIMPLEMENTED,
-            f"model {model!r}: expected {kind} {tensor.name!r} to be of type {', '.join(_DTYPES)}; found "
-            f"{tensor.datatype}, which is not forwarded",
+            f"model {model!r}: expected {kind} {tensor.name!r} to be of type "
+            f"{', '.join(_DTYPES)}; found {tensor.datatype}, which cannot be forwarded",
         )
     return TensorSpec(dtype, tuple(tensor.shape))
 
@@ -369,5 +369,6 @@ def _naming_answer(model: str) -> Iterator[None]:
     except (ValueError, KeyError, struct.error) as error:
         raise ServingError(
             Code.INTERNAL,
-            f"model {model!r}: expected outputs of its types and shapes from Triton, found {error!r}",
+            f"model {model!r}: expected outputs of the declared types and shapes from "
+            f"Triton, found {error!r}",
         ) from error

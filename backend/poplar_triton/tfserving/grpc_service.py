@@ -303,7 +303,7 @@ def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
 
 def _refuse(name: str) -> grpc.RpcMethodHandler:
     def handle(_: Iterator[bytes], context: Context) -> bytes:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served by poplar-triton; Predict is")
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by poplar-triton; use Predict")
         raise AssertionError("abort raises")
 
     return grpc.stream_unary_rpc_method_handler(handle)

@@ -167,7 +167,10 @@ def _parse(body: bytes | bytearray) -> dict[str, Any]:
     if not body:
         raise refuse("JSON Parse error: The document is empty")
     if body.count(b"[") + body.count(b"{") > MAX_LISTS:
-        raise refuse(f"JSON: expected at most {MAX_LISTS} lists and objects; send fewer rows in one request")
+        raise refuse(
+            f"JSON: expected at most {MAX_LISTS} lists and objects, found more; send fewer rows "
+            "in one request"
+        )
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -117,8 +117,8 @@ def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = 
     config = _read_config(source)
     if config.get("backend", "") not in _BACKENDS:
         raise ModelConfigError(
-            f"model {source.name!r} is for the backend {config['backend']!r}; expected poplar: others are "
-            "served by Triton, see --triton"
+            f"model {source.name!r} is for the backend {config['backend']!r}; expected poplar: "
+            "serve it with Triton, see --triton"
         )
     config["instance_group"] = [{"count": processes}]
     if isolated:
@@ -294,7 +294,7 @@ class LocalModels:
             time.sleep(after_seconds)
             servable.close()
             model.note_end(version)
-            _log.info("model %r version %d is given up", model.source.name, version)
+            _log.info("model %r version %d is unloaded", model.source.name, version)
 
         thread = threading.Thread(target=close, name=f"close {model.source.name}", daemon=True)
         self._closing = [*(each for each in self._closing if each.is_alive()), thread]

@@ -29,7 +29,7 @@ class MalformedLog(logging.Handler):
             self._count()
             # Only the first line: the following lines show the client's bytes.
             line = error.message.partition("\n")[0][:_MAX_CHARACTERS]
-            self._rare.warn(f"a request that is no HTTP was refused: {line}")
+            self._rare.warn(f"rejected a request that is not HTTP: {line}")
         else:
             logging.getLogger(record.name).handle(record)
 

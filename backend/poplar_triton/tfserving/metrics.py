@@ -105,7 +105,7 @@ class Counters:
         """Yield the time series, as prometheus_client requires."""
         sums = self._all.sum(axis=0)
         # "unknown", because for a counter prometheus_client would change the name in the TYPE line.
-        requests = Metric(_REQUESTS, "Requests, by how they ended", "unknown")
+        requests = Metric(_REQUESTS, "Requests, by result", "unknown")
         latency = HistogramMetricFamily(
             _LATENCY,
             "Microseconds of the requests answered with results",
@@ -133,7 +133,7 @@ class Counters:
             for offset, kind in enumerate(ERROR_KINDS):
                 errors.add_sample(ERRORS.name, {"model": name, "kind": kind}, numbers[_ERRORS + offset])
         yield errors
-        malformed = Metric(_MALFORMED_NAME, "Requests to the REST port that are no HTTP", "unknown")
+        malformed = Metric(_MALFORMED_NAME, "Requests to the REST port that are not HTTP", "unknown")
         malformed.add_sample(_MALFORMED_NAME, {}, sums[0][_MALFORMED])
         yield malformed
 

@@ -75,7 +75,7 @@ class Processes:
         for index, worker in enumerate(self._workers):
             if worker.stalled:  # the system still gives it connections
                 return f"process {index} makes no progress: {worker.stalled}"
-        return "" if any(worker.serves for worker in self._workers) else "no process serves"
+        return "" if any(worker.serves for worker in self._workers) else "no process is serving"
 
     @property
     def hopeless_reason(self) -> str:
@@ -119,7 +119,7 @@ class Processes:
             if not worker.serves:
                 worker.process.kill()  # it loads models, and no client waits for it
             if not worker.process.wait(max(0.0, end - time.monotonic())):
-                self._tell(f"process {worker.process.pid} does not end; it is killed")
+                self._tell(f"process {worker.process.pid} does not end; killing it")
                 worker.process.kill()
             worker.bury()
         self._workers = []
@@ -129,7 +129,7 @@ class Processes:
         for index, worker in enumerate(self._workers):
             why = stalled.get(worker.process.pid, "")
             if why and not worker.stalled:
-                self._tell(f"process {index} makes no progress: {why}; it is killed")
+                self._tell(f"process {index} makes no progress: {why}; killing it")
                 worker.process.kill()
                 worker.stalled = why
 
@@ -154,7 +154,7 @@ class Processes:
                     raise ServerError(report.error)
                 if report is None and worker.process.has_ended():
                     raise ServerError(
-                        f"a process of the server ended while it started, status {worker.process.reap()}; "
+                        f"a server process ended during its start, status {worker.process.reap()}; "
                         "see its output"
                     )
                 for problem in [] if report is None else set(report.problems) - told:
@@ -162,8 +162,7 @@ class Processes:
                     self._tell(problem)
             if time.monotonic() > end:
                 raise ServerError(
-                    f"the models were not loaded within {self._start_seconds:g} s; give them longer with "
-                    "--start-seconds"
+                    f"the models were not loaded within {self._start_seconds:g} s; raise --start-seconds"
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -233,6 +232,6 @@ def _hold(address: str, port: int, what: str, option: str) -> socket.socket:
     except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name
         holder.close()
         raise ServerError(
-            f"{what} port {port} of {address}: cannot listen there ({error}); choose another with {option}"
+            f"{what} port {port} of {address}: cannot listen ({error}); choose another one with {option}"
         ) from error
     return holder

@@ -215,7 +215,7 @@ class _Service:
             return await self._observed("Predict", spec.name, self._predict(request, spec))
         if method in ("classify", "regress"):
             raise ServingError(
-                Code.UNIMPLEMENTED, f"{method.capitalize()} is not served by poplar-triton; predict is"
+                Code.UNIMPLEMENTED, f"{method.capitalize()} is not supported by poplar-triton; use predict"
             )
         raise _malformed(request)
 
@@ -269,7 +269,8 @@ class _Service:
         """Run the work of a complete request on a thread."""
         if self._calls >= self._most_calls:
             raise ServingError(
-                Code.RESOURCE_EXHAUSTED, f"{self._most_calls} requests are under way; try again later"
+                Code.RESOURCE_EXHAUSTED,
+                f"{self._most_calls} requests are running, the maximum; try again later",
             )
         self._calls += 1
         try:
@@ -277,7 +278,7 @@ class _Service:
         except asyncio.TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED,
-                f"no answer within the {self._seconds:g} s of --rest_api_timeout_in_ms; ask for fewer rows",
+                f"no response within the {self._seconds:g} s of --rest_api_timeout_in_ms; send fewer rows",
             ) from None
         finally:
             self._calls -= 1

@@ -82,7 +82,8 @@ class BodyReader:
                 raise
             raise _late(
                 Code.RESOURCE_EXHAUSTED,
-                f"the server waits for the bodies of {self._limits.unfinished} other requests; send it again",
+                f"the server waits for the bodies of {self._limits.unfinished} other "
+                "requests; send the request again",
             ) from None
         finally:
             coming.cancel()
@@ -115,7 +116,7 @@ class BodyReader:
                     self._held += len(part)
                     body += part
         except (web.RequestPayloadError, PayloadEncodingError) as error:
-            raise _broken(f"the body is not what its headers say: {error}") from None
+            raise _broken(f"the body does not match its headers: {error}") from None
         decoder.finish()
 
     def _check(self, size: int, together: int) -> None:
@@ -129,8 +130,7 @@ class BodyReader:
             raise BodyError(
                 503,
                 Code.RESOURCE_EXHAUSTED,
-                f"bodies of requests fill the {self._limits.all_bytes} bytes that there are for them; "
-                "try again",
+                f"request bodies use all {self._limits.all_bytes} bytes available for them; try again",
             )
 
 
@@ -158,7 +158,7 @@ class _Gunzip:
             try:
                 part = self._stream.decompress(chunk, _CHUNK_BYTES)
             except zlib.error as error:
-                raise _broken(f"expected gzip, as Content-Encoding says: {error}") from None
+                raise _broken(f"expected gzip, as in Content-Encoding: {error}") from None
             yield part
             chunk = self._stream.unconsumed_tail
             if not chunk and len(part) < _CHUNK_BYTES:
@@ -167,7 +167,7 @@ class _Gunzip:
     def finish(self) -> None:
         """Raise BodyError if the end is missing."""
         if not self._stream.eof:
-            raise _broken("expected gzip, as Content-Encoding says, found its beginning only")
+            raise _broken("expected gzip, as in Content-Encoding, found only the start of it")
 
 
 def _find_decoder(encoding: str) -> _Plain | _Gunzip:

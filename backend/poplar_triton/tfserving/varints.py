@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 16
 _FEW_NUMBERS, _FEW_BYTES = 64, 256
 """Sizes up to which numpy takes longer to start than converting the numbers one by one."""
 _64_BITS = 2**64 - 1
-_NOT_WHOLE, _TOO_LONG = "the last number is not whole", "a number is longer than ten bytes"
+_NOT_WHOLE, _TOO_LONG = "the last number is incomplete", "a number is longer than ten bytes"
 
 
 def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:

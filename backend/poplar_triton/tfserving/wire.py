@@ -72,7 +72,7 @@ def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
             raise _refuse(name, f"expected sizes of 0 or more in its shape, found {sizes}")
         places *= size or 1
     if places > MAX_PLACES:
-        raise _refuse(name, f"expected a shape of at most 2**48 places, found {sizes}")
+        raise _refuse(name, f"expected a shape of at most 2**48 elements, found {sizes}")
     return tuple(sizes)
 
 
@@ -89,7 +89,7 @@ def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape:
     if values.size > count:
         raise _refuse(
             name,
-            f"expected at most {count} values for shape {list(shape)}, found {values.size}; send as many",
+            f"expected at most {count} values for shape {list(shape)}, found {values.size}",
         )
     if values.size < count:
         return _repeat(name, values, dtype, count, shape)
@@ -142,7 +142,9 @@ def _split_strings(name: str, content: bytes, count: int) -> Array:
         if start + sum(lengths) != len(content):
             raise ValueError
     except ValueError:
-        raise _refuse(name, f"expected the lengths of {count} strings and they in tensor_content") from None
+        raise _refuse(
+            name, f"expected the lengths of {count} strings, then the strings, in tensor_content"
+        ) from None
     strings = np.empty(count, np.object_)
     for index, length in enumerate(lengths):
         strings[index] = content[start : start + length]

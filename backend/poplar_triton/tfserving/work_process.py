@@ -68,7 +68,7 @@ class WorkProcess:
             why = str(error) if isinstance(error, StalledError) else "ended"
             raise ServingError(
                 Code.INTERNAL,
-                f"the {self._name} {why}, status {status}; ask again, or for fewer rows in one request",
+                f"the {self._name} {why}, status {status}; try again, or with fewer rows in one request",
             ) from None
         except BaseException:  # the rest of this answer must not be read as the next one
             self._bury()
@@ -80,7 +80,7 @@ class WorkProcess:
     def _begin(self) -> AnsweringChild:
         """Return the child process, and start a new one if none is alive."""
         if self._is_closed:
-            raise ServingError(Code.UNAVAILABLE, "the server stops")
+            raise ServingError(Code.UNAVAILABLE, "the server is stopping")
         if self._is_killed or (self._child is not None and self._child.process.has_ended()):
             self._bury()
         if self._child is None:
@@ -104,7 +104,7 @@ class WorkProcess:
 def check_wanted(call: Call) -> None:
     """Raise ServingError for a call that was cancelled."""
     if not call.is_wanted():
-        raise ServingError(Code.CANCELLED, "nobody waits for the answer")
+        raise ServingError(Code.CANCELLED, "request cancelled")
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def test_a_huge_length_is_refused_before_anything_is_read(length):
 
 def test_a_length_alone_costs_no_memory(impatient):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    stalled = pytest.raises(StalledError, match=r"sent half an answer for 0\.2 s and was ended")
+    stalled = pytest.raises(StalledError, match=r"sent an incomplete response for 0\.2 s and was ended")
     with child(send_raw(GIB.to_bytes(8, "little")), pause_seconds=0.2) as made, stalled:
         ask(made, b"x", max_bytes=GIB)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
@@ -106,7 +106,7 @@ def test_a_length_alone_costs_no_memory(impatient):
 
 @pytest.mark.parametrize("sent", [b"\x05", bytes(7), b"\x05" + bytes(7) + b"1234"], ids=len)
 def test_a_child_that_stops_in_the_middle_of_a_frame_is_stalled(impatient, sent):
-    stalled = pytest.raises(StalledError, match=r"sent half an answer for 0\.2 s")
+    stalled = pytest.raises(StalledError, match=r"sent an incomplete response for 0\.2 s")
     with child(send_raw(sent), pause_seconds=0.2) as made, stalled:
         ask(made, b"x")
 
@@ -167,7 +167,7 @@ def test_a_stopped_child_is_stalled(impatient):
 
 
 @pytest.mark.parametrize(
-    ("pause_seconds", "told"), [(0.1, r"took nothing for 0\.1 s"), (float("inf"), "made no progress")]
+    ("pause_seconds", "told"), [(0.1, r"read nothing for 0\.1 s"), (float("inf"), "made no progress")]
 )
 def test_a_stopped_child_that_takes_no_request_is_stalled(impatient, pause_seconds, told):
     """A request larger than the socket's buffer would otherwise wait for ever."""

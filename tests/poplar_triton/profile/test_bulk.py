@@ -335,15 +335,15 @@ def test_rows_of_other_work_are_not_lost(models, run, read, tmp_path, monkeypatc
     ):
         status, _, err = run(*words)
         assert status == 1
-        assert "expected rows of the models and settings of this call, found" in err
-        assert "give another --output, or remove the file to begin anew" in err
+        assert "expected rows of the models and settings of this command, found" in err
+        assert "choose another --output, or remove the file to start again" in err
     monkeypatch.setattr(cases, "find_version", lambda: "9.9")
-    assert "found 12 of others, such as" in run(models, *SWEEP)[2]
+    assert "found 12 others, such as" in run(models, *SWEEP)[2]
     assert read("out") == before
     monkeypatch.undo()
     assert run(models, *SWEEP[2:], "--sweep", "batch_size=1,2,4")[0] == 0, "more settings go on"
     save(linear_model(5), models / "width_4.onnx")
-    assert "found 6 of others" in run(models, *SWEEP[2:], "--sweep", "batch_size=1,2,4")[2], "another model"
+    assert "found 6 others" in run(models, *SWEEP[2:], "--sweep", "batch_size=1,2,4")[2], "another model"
 
 
 @pytest.mark.parametrize("line", ["no JSON", "[]", "{}", '{"key": 1}', "[" * 100_000, "\udcff"])
@@ -360,7 +360,9 @@ def test_a_file_that_is_no_journal_is_left_alone(models, run, tmp_path, line):
 
 def test_two_runs_at_once_need_two_tables(models, run, tmp_path):
     with journal.open_journal(tmp_path / "out.csv"):
-        assert "another run writes into it; wait for it, or give another" in run(models, "--batch_size", 1)[2]
+        assert (
+            "another run writes into it; wait for it, or choose another" in run(models, "--batch_size", 1)[2]
+        )
     assert run(models, "--batch_size", 1)[0] == 0
 
 

@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
         (
             ["--sweep", "batch_size=1,two"],
             2,
-            "batch_size, values with commas between: expected a whole number",
+            "batch_size, values separated by commas: expected a whole number",
         ),
         (["--sweep", "batch_size=0"], 2, "expected a whole number of at least 1, found '0'"),
         (["--available_memory_proportion", "1.5"], 2, "expected a number above 0 and at most 1, found '1.5'"),
@@ -411,7 +411,7 @@ def test_missing_integers_are_an_error_because_shapes_may_depend_on_them(tmp_pat
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert run(path)[0] == 0
     (tmp_path / "weights.bin").unlink()
-    assert "weight 'shape' has no data, but is INT64" in run(path)[2]
+    assert "weight 'shape' has no data, but its type is INT64" in run(path)[2]
 
 
 def test_a_model_in_half_keeps_its_operators(tmp_path):
@@ -479,7 +479,7 @@ def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(o
     assert "comparison" not in found[1]
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "enable_pipelining=false")
     assert status == 2
-    assert "--compare: expected enable_pipelining=true, found 'false'; leave it out for false" in err
+    assert "--compare: expected enable_pipelining=true, found 'false'; omit it for false" in err
 
 
 def test_a_value_that_cannot_be_compared_with_is_named(onnx_file, run):
@@ -514,7 +514,7 @@ def test_a_folder_stands_for_its_model(onnx_file, compile_popef, tmp_path, run):
     config.write_text('parameters { key: "executable_path" value { string_value: "../1/executable.popef" } }')
     assert json.loads(run(tmp_path / "served", "--json")[1])["batch_size"] == 4
     config.write_text('parameters { key: "executable_path" value { string_value: "gone.popef" } }')
-    assert "executable_path 'gone.popef' is not there" in run(tmp_path / "served")[2]
+    assert "executable_path 'gone.popef' does not exist;" in run(tmp_path / "served")[2]
     config.write_text("no configuration")
     assert "config.pbtxt: expected a model configuration" in run(tmp_path / "served")[2]
     folder = tmp_path / "exported"

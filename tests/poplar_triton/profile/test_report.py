@@ -271,7 +271,7 @@ def test_trying_ends_when_its_time_is_over(estimator, profile):
     advice = try_changes(estimator, Settings("ipu21", 4, "fp16"), profile, 3, lambda: next(clock))
     assert advice.num_tried == 2
     assert advice.num_left > 5
-    assert f"{advice.num_left} more were not for want of time" in advice.describe()
+    assert f"{advice.num_left} more were skipped for lack of time" in advice.describe()
     assert "none has an effect" in Advice("faster", [], 3, 0).describe()
 
 

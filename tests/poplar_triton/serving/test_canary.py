@@ -67,13 +67,13 @@ def test_one_that_does_not_answer_is_not_ready_until_it_does(model):
     model.fault = NoAnswerError("it failed", is_late=False)
     for _ in range(3):
         assert model.poll(after=60) == []
-    assert model.state.unready_reason == "no answer to a canary: model 'm' (it failed)"
+    assert model.state.unready_reason == "no response to a canary: model 'm' (it failed)"
     model.fault = None
     model.poll(after=RETRY_SECONDS)
     assert model.state.unready_reason == ""
     assert model.lines == [
         "model 'm' version 1 does not answer a canary: it failed",
-        "model 'm' version 1 answers a canary again",
+        "model 'm' version 1 answers canaries again",
     ]
 
 
@@ -89,7 +89,7 @@ def test_a_stub_that_computes_nothing_while_a_canary_waits_hangs(model):
     model.meanwhile = compute
     (stall,) = model.poll(after=60)
     assert stall.stub == SIBLING
-    assert str(stall).endswith("no progress: it has computed nothing for 30 s in which a canary waited")
+    assert str(stall).endswith("no progress: it used no CPU time for 30 s while a canary waited")
     assert model.canary.check([STUB]) == [], "it was killed"
 
 
@@ -98,7 +98,7 @@ def test_one_that_must_not_be_asked_is_said_once(model):
     for _ in range(3):
         model.poll(after=60)
     assert model.asked == []
-    assert model.lines == ["model 'm' version 1 gets no canary: it keeps states of sequences"]
+    assert model.lines == ["model 'm' version 1 gets no canary: it is a sequence model"]
 
 
 def test_one_that_is_served_no_more_is_forgotten(model):

@@ -138,7 +138,7 @@ def test_a_load_goes_over_grpc_and_over_http_where_that_does_not_come_through(se
     ("failure", "loads_over_http", "reason"),
     [
         (BlockingIOError(11, "Resource temporarily unavailable"), 1, ""),
-        (subprocess.TimeoutExpired("python", 19), 0, "not loaded after 9 s"),
+        (subprocess.TimeoutExpired("python", 19), 0, "not loaded within 9 s"),
     ],
 )
 def test_a_load_needs_no_process_and_ends(server, monkeypatch, failure, loads_over_http, reason):

@@ -112,7 +112,7 @@ def test_after_many_tries_in_vain_it_is_given_up_and_still_tried(ward):
         ward.reload("m", after=60)
     assert ward.state.hopeless_reason == ""
     ward.reload("m", after=60)
-    assert ward.state.hopeless_reason == "8 reloads did not bring back 'm'"
+    assert ward.state.hopeless_reason == "8 reloads did not recover 'm'"
     ward.reload("m", after=60)
     assert len([model for model in ward.loads if model == "m"]) == healer.MAX_RELOADS + 2
     ward.reload(after=1)
@@ -154,7 +154,7 @@ def test_a_slow_load_is_told_of_once_and_limited(ward):
     wait_for_loads(ward, 1)
     for _ in range(4):
         ward.reload("slow", after=16)
-    assert ward.lines == ["model 'slow': its reload has taken 32 s so far"]
+    assert ward.lines == ["model 'slow': reload running for 32 s"]
     assert ward.server.seconds == 90
 
 
@@ -163,14 +163,14 @@ def test_a_server_is_used_up_after_so_many_reloads_of_all_its_models(ward):
         assert not ward.healer.find_exhaustion()
         ward.reload("m", "n", after=200)
         ward.reload(after=200)
-    assert ward.healer.find_exhaustion() == "what 16 reloads have left in it"
+    assert ward.healer.find_exhaustion() == "the resources that 16 reloads left"
     assert ward.healer.take_reloaded() == {"m", "n"}
     ward.server.gate.clear()
     ward.reload("m", after=200)
     assert not ward.healer.find_exhaustion(), "one is under way"
     ward.server.gate.set()
     wait_for_reloads()
-    assert ward.healer.find_exhaustion() == "what 17 reloads have left in it"
+    assert ward.healer.find_exhaustion() == "the resources that 17 reloads left"
     assert ward.healer.take_reloaded() == {"m"}
     ward.healer.forget()
     assert not ward.healer.find_exhaustion()
@@ -200,7 +200,7 @@ def test_where_no_thread_is_to_be_had_it_is_said_and_tried_again(ward, monkeypat
     monkeypatch.setattr(healer.threading.Thread, "start", start)
     ward.reload("m")
     assert ward.lines == [
-        "model 'm': no reload: can't start new thread; the limit of threads is reached",
+        "model 'm': no reload: can't start new thread; the thread limit is reached",
     ]
     monkeypatch.undo()
     ward.reload("m", after=1)
@@ -224,7 +224,7 @@ def test_a_store_that_is_away_is_asked_every_second_and_given_up_never(ward, sto
     assert ward.loads == []
     assert ward.state.hopeless_reason == ""
     assert len(ward.lines) == 4, "one in thirty seconds"
-    assert ward.lines[0].startswith(f"model 'm': reload failed: the store at 127.0.0.1:{store[1]} takes no ")
+    assert ward.lines[0].startswith(f"model 'm': reload failed: the store at 127.0.0.1:{store[1]} does ")
     with socket.create_server(store):
         ward.reload("m", after=1)
     assert ward.loads == ["m"]

@@ -53,7 +53,7 @@ def serve(state, *, living=(), dead=()):
 def test_ready_needs_a_server_that_says_so_and_living_instances(state, address):
     assert ask(address, "/ready") == (503, "tritonserver is starting\n")
     state.enter(Phase.SERVING)
-    assert ask(address, "/ready") == (503, "tritonserver does not say that it is ready\n")
+    assert ask(address, "/ready") == (503, "tritonserver does not report that it is ready\n")
     serve(state, living=[stub()])
     assert ask(address, "/ready?x=1") == (200, "ready\n")
     serve(state, living=[stub()], dead=[stub(1)])
@@ -68,7 +68,7 @@ def test_a_server_that_was_started_again_has_to_say_anew_that_it_is_ready(state)
     serve(state)
     state.enter(Phase.RESTARTING)
     state.enter(Phase.SERVING)
-    assert state.unready_reason == "tritonserver does not say that it is ready"
+    assert state.unready_reason == "tritonserver does not report that it is ready"
 
 
 def test_live_ends_where_nothing_can_help(state, address):

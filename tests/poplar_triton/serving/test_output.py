@@ -42,7 +42,7 @@ def start(repository, write_program, monkeypatch):
         ("echo 'E1122 00:45:15.427976 23994 tritonserver.cc:2607] \"no cache\"'; exit 1", "no cache"),
         (
             "echo 'E1122 00:45:15.4 2 server.cc:2] \"CudaDriverHelper has not been initialized.\"'; exit 1",
-            "it does not say why",
+            "no reason given",
         ),
         ("echo 'error: creating server: Internal - no'; exit 1", "creating server: Internal - no"),
     ],
@@ -53,14 +53,14 @@ def test_the_error_says_tritons_own_reason(start, script, reason):
 
 def test_a_server_that_hangs_after_a_fatal_error_is_not_waited_for(start):
     assert str(start("echo 'error: creating server: no'; exec sleep 60")) == (
-        "tritonserver cannot serve, and hangs as it ends: creating server: no"
+        "tritonserver cannot serve, and hangs while stopping: creating server: no"
     )
 
 
 def test_output_that_went_to_a_file_comes_with_the_error_and_is_escaped(start, tmp_path):
     error = start("printf 'one\\033[31m\\ntwo\\ttabs\\n'; exit 3", tmp_path / "log")
     assert (
-        str(error) == "tritonserver stopped with status 3 before it was ready: it does not say why; see "
+        str(error) == "tritonserver stopped with status 3 before it was ready: no reason given; see "
         f"{tmp_path / 'log'}"
     )
     assert error.output_lines == (r"one\x1b[31m", "two     tabs")

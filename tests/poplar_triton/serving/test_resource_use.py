@@ -75,7 +75,7 @@ def test_a_reload_has_room_for_its_threads(machine):
     machine.belong("0::/")
     machine.say("", pids__current=50, pids__max=100)
     assert machine.poll(50) == ""
-    found = "50 of 100 threads and processes of the control group are in use and a reload takes up to 51"
+    found = "50 of 100 threads and processes of the control group are in use and a reload needs up to 51"
     assert machine.poll(51) == found
 
 

@@ -75,7 +75,7 @@ def test_the_example_of_a_call_names_any_model_where_none_has_a_configuration(re
     out, err = capsys.readouterr()
     assert out.splitlines()[4].endswith("/v2/models/MODEL")
     (line,) = read_lines(err)
-    assert line.startswith("warning: tritonserver does not say which models it serves (")
+    assert line.startswith("warning: tritonserver does not report its models (")
     assert line.endswith("); see its output")
 
 
@@ -223,7 +223,9 @@ def test_a_failed_build_shows_what_its_program_said_before_the_reason(repository
 def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
     (tmp_path / "python").mkdir()
     assert cli.main(["install", str(tmp_path)]) == 1
-    assert "holds no python/libtriton_python.so; name the backend directory" in capsys.readouterr().err
+    assert (
+        "does not contain python/libtriton_python.so; give the backend directory" in capsys.readouterr().err
+    )
     assert not (tmp_path / "poplar").exists()
     (tmp_path / "python" / "libtriton_python.so").touch()
     for _ in range(2):  # it replaces an earlier one
@@ -352,4 +354,4 @@ def test_a_command_is_found_whatever_is_imported_for_it(first, capsys):
 def test_canaries_need_http(repository, capsys):
     with pytest.raises(SystemExit, match="2"):
         serve(repository, "--canary-seconds", "5", "--", "--allow-http=false")
-    assert "--canary-seconds: expected Triton's HTTP, found --allow-http=false" in capsys.readouterr().err
+    assert "--canary-seconds: requires Triton's HTTP, found --allow-http=false" in capsys.readouterr().err

@@ -168,7 +168,7 @@ def test_a_server_that_cannot_be_asked_counts_as_up(repository, play, plan, opti
 
 def test_a_server_that_is_up_but_not_live_has_failed(repository, play):
     play(live="400 Bad Request")
-    with pytest.raises(ServerError, match=r"^tritonserver is up, but its start has failed: "):
+    with pytest.raises(ServerError, match=r"^tritonserver is running, but its start failed: "):
         TritonServer(repository).__enter__()
 
 
@@ -179,7 +179,7 @@ def test_a_server_that_listens_for_grpc_alone_unasked_is_waited_for_in_vain(
     monkeypatch.setattr(server, "START_SECONDS", 0.3)
     play(listens="--grpc-port")
     with (
-        pytest.raises(ServerError, match=r"was not ready after 0\.3 s: it does not say why"),
+        pytest.raises(ServerError, match=r"was not ready after 0\.3 s: no reason given"),
         TritonServer(repository, options=options),
     ):
         pass
@@ -214,7 +214,7 @@ def test_a_server_that_does_not_tell_its_models_is_an_error(repository, play, an
     play(index=answer)
     with (
         TritonServer(repository) as started,
-        pytest.raises(ServerError, match="tritonserver does not say which models it serves"),
+        pytest.raises(ServerError, match="tritonserver does not report its models"),
     ):
         started.failed_models()
 
@@ -265,7 +265,10 @@ def test_a_port_is_taken_as_it_is_or_any_free_one_for_0():
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        reason = rf"^gRPC port {port} is not free \(.+\); process {os.getpid()} \(.+\) listens there: end"
+        reason = (
+            rf"^gRPC port {port} is not free \(.+\); process {os.getpid()} \(.+\) already "
+            rf"listens on it: end"
+        )
         with pytest.raises(ServerError, match=reason):
             server.choose_port(port, "gRPC")
     assert server.choose_port(port, "gRPC") == port

@@ -190,7 +190,7 @@ def test_a_dead_instance_is_said_once_and_so_is_its_return(play):
     it = play()
     assert it.run(it.lose, lambda: it.server.lost.clear(), lambda: None)
     assert it.seen == [("", "")]
-    assert it.lines[1:] == ["no instance is dead any more"]
+    assert it.lines[1:] == ["all instances are alive again"]
 
 
 def test_an_instance_that_is_served_no_more_is_not_dead(play):
@@ -245,7 +245,7 @@ def test_a_server_that_was_reloaded_often_is_drained_and_started_again_where_it_
     it = play(on_dead_stub=OnDeadStub.RELOAD, restarts=restarts, drain_seconds=0)
     looks = [lambda: it.pass_time(61), wait_for_reload] * MAX_SERVER_RELOADS
     assert it.run(it.lose, *looks, lambda: None, lambda: None)
-    reason = "stopping tritonserver for what 16 reloads have left in it"
+    reason = "stopping tritonserver for the resources that 16 reloads left"
     assert (it.server.starts, it.server.stops, it.lines.count(reason)) == (starts, starts, starts)
     if restarts:
         assert len(it.server.loads) == 16
@@ -272,7 +272,10 @@ def test_a_server_that_has_reloaded_is_started_again_before_the_machine_is_full(
     assert it.server.starts == starts
     lines = [line for line in it.lines if "90 of 100" in line]
     expected = "stopping tritonserver for 90 of 100 threads are in use"
-    warning = "warning: 90 of 100 threads are in use; --restart allows no new start, which would free some"
+    warning = (
+        "warning: 90 of 100 threads are in use; --restart does not allow another restart, "
+        "which would free some"
+    )
     assert lines == [expected if starts else warning]
 
 
@@ -293,7 +296,9 @@ def test_a_sibling_of_a_dead_instance_that_lives_on_is_killed(play, killed):
     heal = [it.lose, wait_for_reload, it.recover]
     assert it.run(*heal, it.pass_time, lambda: it.pass_time(31))
     assert killed == [6]
-    line = "replaced: m_0_1 of model 'm' version 1 (process 6) lives on and serves no more; it is killed"
+    line = (
+        "replaced: m_0_1 of model 'm' version 1 (process 6) is still alive but no longer serves; killing it"
+    )
     assert line in it.lines
     assert b'poplar_supervisor_heal_leaks_total{what="stubs"} 1.0' in it.state.write_metrics()
 
@@ -337,7 +342,7 @@ def test_a_stalled_stub_is_killed_and_healed_like_a_dead_one(play, killed):
     assert it.run(stall(it, HERE), lambda: None)
     wait_for_reload()
     assert (killed, it.server.loads) == ([8], ["m"])
-    assert it.lines[:2] == [f"{STALLED}; it is killed", "dead: m_0_1 of model 'm' version 1 (process 8)"]
+    assert it.lines[:2] == [f"{STALLED}; killing it", "dead: m_0_1 of model 'm' version 1 (process 8)"]
     assert it.seen == [("dead: m_0_1 of model 'm' version 1", "")]
     assert b'poplar_supervisor_stalls_total{program="stub"} 1.0' in it.state.write_metrics()
 
@@ -362,7 +367,7 @@ def test_a_stalled_server_is_killed_and_started_again_where_it_may(play):
     assert it.run(stall(it, None), lambda: None, lambda: None)
     assert (it.server.kills, it.server.starts) == (1, 1)
     assert it.lines == [
-        "stalled: tritonserver (process 1) makes no progress: it is stopped; it is killed",
+        "stalled: tritonserver (process 1) makes no progress: it is stopped; killing it",
         "tritonserver ended by itself, status -9",
         "tritonserver is ready again (start 1 of 1)",
     ]
@@ -380,7 +385,7 @@ def test_a_stalled_server_that_may_not_be_started_again_is_given_up_after_a_whil
     assert it.server.kills == 0
     ((reason, hopeless),) = it.seen
     assert reason == it.lines[0]
-    assert "for long" in hopeless
+    assert "for a long" in hopeless
 
 
 def test_models_that_do_not_answer_do_not_keep_processes_from_being_looked_at(play):
@@ -481,7 +486,7 @@ def test_it_drains_while_it_serves_on(play):
     it.supervisor.ask_to_stop()
     assert it.supervisor.run()
     assert it.now == 3
-    assert it.lines == ["draining: serving goes on for 3 s"]
+    assert it.lines == ["draining: serving continues for 3 s"]
 
 
 def test_a_second_request_cuts_the_drain_short(play):
@@ -541,7 +546,7 @@ def test_a_drain_goes_on_while_requests_come(play, monkeypatch, looks, max_secon
     it = play(max_drain_seconds=max_seconds)
     it.supervisor._clock = time.monotonic
     assert it.run(lambda: None)
-    assert any("requests may still come" in line for line in it.lines) == is_told
+    assert any("requests may still arrive;" in line for line in it.lines) == is_told
     assert Traffic.looks == more_looks or 1 <= more_looks <= Traffic.looks
 
 
@@ -562,5 +567,5 @@ def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, kille
     assert it.run(lambda: None, lambda: None)
     assert killed == [HERE.pid]
     assert (asked[0], asked[-1]) == ([HERE], []), "a model with a dead instance is not asked"
-    line = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; it is killed"
+    line = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; killing it"
     assert line in it.lines

@@ -31,12 +31,12 @@ def test_free_sizes_are_one_and_optional_inputs_are_left_out():
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"sequence_batching": {}}, "it keeps states of sequences"),
+        ({"sequence_batching": {}}, "it is a sequence model"),
         ({"model_transaction_policy": {"decoupled": True}}, "it is decoupled"),
-        ({"input": [describe("x", "TYPE_NEW", 1)]}, "its input 'x' has the type NEW"),
+        ({"input": [describe("x", "TYPE_NEW", 1)]}, "its input 'x' has the unsupported type NEW"),
         (
             {"input": [describe("x", "TYPE_UINT8", 1 << 40)]},
-            f"its inputs have {1 << 40} bytes, and a canary at most {MAX_BYTES}",
+            f"its inputs have {1 << 40} bytes, more than a canary's limit of {MAX_BYTES}",
         ),
     ],
 )

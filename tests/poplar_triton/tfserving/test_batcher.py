@@ -195,7 +195,7 @@ def test_requests_that_nobody_wants_any_more_are_not_computed(batcher, instance,
     instance.let_go()
     check(first, rows(1))
     for future in (asked[0], asked[2]):
-        with pytest.raises(ServingError, match="gave it up before it was computed") as given_up:
+        with pytest.raises(ServingError, match="request was cancelled before it was computed") as given_up:
             future.result(PATIENCE_SECONDS)
         assert given_up.value.code is Code.CANCELLED
     check(asked[1], rows(3))
@@ -207,7 +207,7 @@ def test_where_nobody_wants_anything_nothing_is_run(batcher, instance):
     call = PlayedCall()
     call.give_up()
     for _ in range(3):
-        with pytest.raises(ServingError, match="gave it up"):
+        with pytest.raises(ServingError, match="cancelled before it was computed"):
             batcher.compute(rows(1), (), call)
     assert instance.runs == []
     assert batcher.compute(rows(1), (), PlayedCall()).keys() == {"y", "z"}
@@ -258,7 +258,7 @@ def test_a_model_that_is_idle_is_closed_at_once(batcher, instance):
     batcher.compute(rows(1), (), PlayedCall())
     batcher.close()
     assert instance.closed == 1
-    with pytest.raises(ServingError, match="the model was unloaded; ask again") as refused:
+    with pytest.raises(ServingError, match="the model was unloaded; try again") as refused:
         batcher.compute(rows(1), (), PlayedCall())
     assert refused.value.code is Code.UNAVAILABLE
 

@@ -142,7 +142,7 @@ def test_numbers_of_64_bits_that_fit_become_the_models_32(values):
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**32, 2**63 - 1, -(2**63)])
 def test_a_number_that_does_not_fit_is_an_error_that_names_its_row(number):
-    words = f"expected numbers that fit DT_INT32, which the model takes; found {number}"
+    words = f"expected numbers that fit DT_INT32, the model's type; found {number}"
     with pytest.raises(ServingError, match=re.escape(f"input 'x', row 2: {words}")) as refused:
         fit_array(np.array([[0, 1], [2, 3], [4, number]], np.int64), IDS)
     assert refused.value.code is Code.INVALID_ARGUMENT

@@ -145,8 +145,11 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
         ),
         (["MODELS", "--model_base_path", "x"], "found 2"),
         (["MODELS", "--model_config_file", "x", "--model_base_path", "x"], "found 3"),
-        (["MODELS", "--triton", "host:1"], "--triton: expected no models of our own beside it"),
-        (["--model_base_path", "x", "--triton", "host:1"], "--triton: expected no models of our own"),
+        (["MODELS", "--triton", "host:1"], ("--triton: cannot be combined with local models, only with")),
+        (
+            ["--model_base_path", "x", "--triton", "host:1"],
+            ("--triton: cannot be combined with local models, only with"),
+        ),
         (["--model_base_path", "x", "--model_name", ""], "--model_name: expected a name, found an empty one"),
         (["--model_base_path", "x", "--model_name", "a\nb"], "--model_name: expected a name without control"),
         (
@@ -157,11 +160,11 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
             ["MODELS", "--rest_api_port", "8500"],
             "--rest_api_port: expected another port than --port, found 8500",
         ),
-        (["MODELS", "--triton_private_key", "FILE"], "expected --triton_ssl beside them"),
-        (["--triton", "h:1", "--triton_root_certificates", "FILE"], "expected --triton_ssl beside them"),
+        (["MODELS", "--triton_private_key", "FILE"], "similar options require --triton_ssl"),
+        (["--triton", "h:1", "--triton_root_certificates", "FILE"], ("similar options require --triton_ssl")),
         (
             ["--triton", "h:1", "--triton_ssl", "--triton_private_key", "FILE"],
-            "expected --triton_private_key and --triton_certificate_chain together, found one of them",
+            ("--triton_private_key and --triton_certificate_chain are required together, found one of them"),
         ),
     ],
 )
@@ -184,8 +187,8 @@ def test_options_that_do_not_go_together_are_refused(folder, tmp_path, words, re
         (["--rest_api_enable_cors_support=yes"], "expected true or false, found 'yes'"),
         (["--grpc_channel_arguments", "a"], "expected NAME=VALUE, found 'a'"),
         (["--grpc_channel_arguments", "=1"], "expected NAME=VALUE, found '=1'"),
-        (["--grpc_channel_arguments", f"a={2**31}"], f"expected a number of 32 bits for a, found {2**31}"),
-        (["--grpc_channel_arguments", f"a=-{2**40}"], "expected a number of 32 bits for a"),
+        (["--grpc_channel_arguments", f"a={2**31}"], f"expected a 32-bit number for a, found {2**31}"),
+        (["--grpc_channel_arguments", f"a=-{2**40}"], "expected a 32-bit number for a"),
         (["--grpc_channel_arguments", "a=" + "9" * 5000], "argument --grpc_channel_arguments"),
         (["--rest_api_tim", "5"], "unrecognized arguments"),
     ],
@@ -230,7 +233,7 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(folder, monk
         command.importlib.util, "find_spec", lambda name: None if name == package else find(name)
     )
     words = re.escape(
-        f"tfserving needs the package {package}, which is not there; `pip install 'poplar-triton"
+        f"tfserving requires the package {package}, which is not installed; `pip install 'poplar-triton"
     )
     with pytest.raises(ServerError, match=words):
         command.run(parse(folder))

@@ -375,7 +375,7 @@ def test_who_gives_up_has_triton_give_up(begin):
         waiting = pool.submit(predict, models, NEWEST, asker)
         wait_until(lambda: triton.count("ModelInfer"), "it is asked")
         asker.give_up()
-        with pytest.raises(ServingError, match="given up") as raised:
+        with pytest.raises(ServingError, match="cancelled") as raised:
             waiting.result(PATIENCE_SECONDS)
     assert raised.value.code is Code.CANCELLED
     wait_until(lambda: "ModelInfer" in triton.ended, "Triton hears of it")
@@ -387,7 +387,7 @@ def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch, be
     triton.plan["ModelConfig"] = triton.wait
     code, text = refusal(models.find, ModelSpec("m"), Asker())
     assert code is Code.UNAVAILABLE
-    assert text == f"Triton at 127.0.0.1:{triton.port}: expected ModelConfig to be answered in 0.2 s"
+    assert text == (f"Triton at 127.0.0.1:{triton.port}: expected a response to ModelConfig within 0.2 s")
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_answers_that_are_none_are_an_error(change, begin):
     triton.plan["ModelInfer"] = answer
     code, text = refusal(predict, models)
     assert code is Code.INTERNAL
-    assert "model 'm': expected outputs of its types and shapes from Triton" in text
+    assert "model 'm': expected outputs of the declared types and shapes from Triton" in text
 
 
 def test_a_triton_that_was_away_is_asked_again(begin):

@@ -258,7 +258,9 @@ def test_the_status_is_of_all_versions_or_of_the_one_that_is_named(client):
 )
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100])
 def test_what_needs_examples_or_reloads_is_not_implemented_and_says_so(client, name, data):
-    with refused("UNIMPLEMENTED", f"{name.partition('/')[2]} is not served by poplar-triton; Predict is"):
+    with refused(
+        "UNIMPLEMENTED", (f"{name.partition('/')[2]} is not supported by poplar-triton; use Predict")
+    ):
         call(client, f"/tensorflow.serving.{name}", data)
 
 

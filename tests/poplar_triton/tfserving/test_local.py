@@ -304,8 +304,7 @@ def test_a_model_that_does_not_load_leaves_the_others_alone(write, open_models, 
     messages = {name: status.message for name, status in models.failures}
     assert list(messages) == ["b", "c"]
     assert messages["c"] == (
-        "model 'c' is for the backend 'onnxruntime'; expected poplar: others are served by Triton, see "
-        "--triton"
+        "model 'c' is for the backend 'onnxruntime'; expected poplar: serve it with Triton, see --triton"
     )
 
 
@@ -351,7 +350,7 @@ def test_closing_answers_all_and_refuses_what_comes_later(write, open_model):
     servable = models.find(ModelSpec("m"), CALL)
     models.close()
     refuse(models, Code.NOT_FOUND, "Latest(m)")
-    with pytest.raises(ServingError, match="the model was unloaded; ask again") as refused:
+    with pytest.raises(ServingError, match="the model was unloaded; try again") as refused:
         servable.predict({"x": ROW}, (), CALL)
     assert refused.value.code is Code.UNAVAILABLE
 

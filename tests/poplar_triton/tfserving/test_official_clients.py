@@ -233,7 +233,7 @@ def test_what_a_model_without_examples_cannot_is_unimplemented(api, prediction, 
         (prediction.MultiInference, api.infer.MultiInferenceRequest()),
         (service.HandleReloadConfigRequest, api.management.ReloadConfigRequest()),
     ):
-        with refused("UNIMPLEMENTED", "is not served"):
+        with refused("UNIMPLEMENTED", "is not supported"):
             call(request, PATIENCE_SECONDS)
 
 

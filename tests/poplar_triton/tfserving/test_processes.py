@@ -70,8 +70,8 @@ def test_what_is_not_served_is_told_once_for_all_processes(play, lines):
     ("plan", "words"),
     [
         (say(error="port 1 is another's", status=0), "^port 1 is another's$"),
-        (end(-11), r"ended while it started, status -11; see its output"),
-        (be_silent, r"the models were not loaded within 5 s; give them longer with --start-seconds"),
+        (end(-11), r"ended during its start, status -11; see its output"),
+        (be_silent, r"the models were not loaded within 5 s; raise --start-seconds"),
     ],
     ids=["error", "end", "silence"],
 )
@@ -123,7 +123,7 @@ def test_one_that_is_stopped_is_killed_and_begun_again(play, lines, proc):
         assert lines == []
         look_for(played, 5 * LOOK_SECONDS)
         assert [process.killed for process in played.begun] == [False, True, False]
-        assert lines == ["process 1 makes no progress: it is stopped; it is killed"]
+        assert lines == ["process 1 makes no progress: it is stopped; killing it"]
         assert server.unready_reason == ""
 
 
@@ -135,7 +135,7 @@ def test_a_server_is_not_ready_while_one_stalls_that_cannot_be_killed(play, line
         proc.say(FIRST_PID, "D")
         look_for(played, 2 * DISK_STALL_SECONDS)
         assert server.unready_reason == "process 0 makes no progress: it waits for a disk"
-        assert lines == ["process 0 makes no progress: it waits for a disk; it is killed"]
+        assert lines == ["process 0 makes no progress: it waits for a disk; killing it"]
         played.begun[0].end(-9)
         proc.say(FIRST_PID, "Z")
         look_for(played, 2 * LOOK_SECONDS)
@@ -148,7 +148,7 @@ def test_a_server_of_one_is_not_ready_until_the_next_one_serves(play):
         played.begun[0].end(1)
         for _ in range(3):
             assert server.look()
-            assert server.unready_reason == "no process serves"
+            assert server.unready_reason == "no process is serving"
         assert server.hopeless_reason == ""
         played.begun[1].follow(serve)
         assert server.look()
@@ -198,7 +198,7 @@ def test_one_that_does_not_end_is_killed(play, lines):
     with played.server:
         pass
     assert [process.killed for process in played.begun] == [True, False]
-    assert lines == ["process 7 does not end; it is killed"]
+    assert lines == ["process 7 does not end; killing it"]
 
 
 def test_one_that_still_loads_is_not_waited_for(play, lines):
@@ -234,7 +234,7 @@ def test_a_port_of_somebody_else_is_refused_before_a_process_is_begun(play, fiel
     with closing(listen(**{"SO_REUSEPORT": 1} if is_shared else {})) as holder:
         port = holder.getsockname()[1]
         played = play(serve, **{field: port})
-        words = rf"^{what} port {port} of 127\.0\.0\.1: cannot listen there \(.*in use\); .* with {option}$"
+        words = rf"^{what} port {port} of 127\.0\.0\.1: cannot listen \(.*in use\); .* with {option}$"
         with pytest.raises(ServerError, match=words), played.server:
             pass
     assert played.begun == []

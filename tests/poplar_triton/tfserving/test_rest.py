@@ -163,7 +163,7 @@ def test_bodies_that_are_not_requests_are_refused(server, body, error):
 def test_what_needs_examples_is_not_served(server, method):
     answer = server.post(f"/v1/models/half/versions/3:{method}", {"examples": [{"x": 1.0}]})
     assert answer.status == 501
-    assert answer.error.startswith(f"{method.capitalize()} is not served")
+    assert answer.error.startswith(f"{method.capitalize()} is not supported")
 
 
 def test_the_status_names_versions_states_and_errors(server):
@@ -366,5 +366,5 @@ def test_what_is_no_http_is_counted_and_told_in_one_line(caplog):
         assert server.count("poplar_malformed_requests_total") == 20
         assert server.get("/v1/models/half").status == 200
     assert [record.getMessage().count("\n") for record in caplog.records] == [0]
-    assert "a request that is no HTTP was refused" in caplog.text
+    assert "rejected a request that is not HTTP" in caplog.text
     assert len(caplog.text) < 500

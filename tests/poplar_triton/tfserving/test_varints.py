@@ -58,9 +58,9 @@ def test_more_numbers_than_are_read_at_once_stay_in_order():
 @pytest.mark.parametrize(
     ("packed", "reason"),
     [
-        (b"\x80", "not whole"),
-        (b"\x01\x80", "not whole"),
-        (b"\xff" * 9, "not whole"),
+        (b"\x80", "incomplete"),
+        (b"\x01\x80", "incomplete"),
+        (b"\xff" * 9, "incomplete"),
         (b"\x80" * 10 + b"\x00", "longer than ten bytes"),
         (b"\x01" + b"\x80" * 10 + b"\x01\x02", "longer than ten bytes"),
         (b"\x80" * 1_000_000 + b"\x01", "longer than ten bytes"),
