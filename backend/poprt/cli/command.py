@@ -96,24 +96,27 @@ def _check(options: argparse.Namespace) -> None:
     if options.input_model is None and not options.fused:
         raise UsageError("the following arguments are required: -i/--input_model")
     if options.only_manual_sharding and options.manual_sharding_config is None:
-        raise UsageError("--only_manual_sharding needs --manual_sharding_config, a YAML file")
+        raise UsageError("--only_manual_sharding requires --manual_sharding_config, a YAML file")
     if options.fused:
         _check_fused(options)
     if options.new_version and not options.triton_model_dir:
-        raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
+        raise UsageError("--new_version requires --triton_model_dir, the model folder of the new version")
     if options.queue_timeout_ms is not None and not options.triton_model_dir:
-        raise UsageError("--queue_timeout_ms needs --triton_model_dir, whose config.pbtxt gets it")
+        raise UsageError(
+            "--queue_timeout_ms requires --triton_model_dir, because it is written into that "
+            "folder's config.pbtxt"
+        )
     _check_calibration(options)
 
 
 def _check_fused(options: argparse.Namespace) -> None:
     """Raise UsageError for options that do not work with models to fuse."""
     if not options.export_popef and not options.triton_model_dir:
-        raise UsageError("model_fusion needs export_popef: True: a fused model is run from its PopEF file")
-    if options.manual_sharding_config is not None:
         raise UsageError(
-            "model_fusion and manual_sharding_config do not go together: shard the models before"
+            "model_fusion requires export_popef: True, because a fused model is run from its PopEF file"
         )
+    if options.manual_sharding_config is not None:
+        raise UsageError("model_fusion and manual_sharding_config cannot be combined: shard the models first")
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -130,7 +133,7 @@ def _source(options: argparse.Namespace) -> Frontend:
     """
     if options.framework != "tensorflow":
         if options.tf2onnx is not None:
-            raise UsageError(f"{_TF2ONNX} belongs to --framework tensorflow, found {options.framework!r}")
+            raise UsageError(f"{_TF2ONNX} requires --framework tensorflow, found {options.framework!r}")
         return get_frontend(options.input_model, options.framework)
     converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
     named = {name: value for name, value in vars(converting).items() if name != "parser"}
@@ -145,12 +148,14 @@ def _check_calibration(options: argparse.Namespace) -> None:
     for name, given in zip(("calibration_with_data", "precision_compare"), asked, strict=True):
         if given and options.precision not in QUANTISED:
             raise UsageError(
-                f"--{name} needs --precision {' or '.join(QUANTISED)}, found {options.precision}"
+                f"--{name} requires --precision {' or '.join(QUANTISED)}, found {options.precision}"
             )
     if options.calibration_with_data and options.data_preprocess is None:
-        raise UsageError("--calibration_with_data needs --data_preprocess, samples of the model's inputs")
+        raise UsageError("--calibration_with_data requires --data_preprocess, samples of the model's inputs")
     if options.num_of_layers_keep_fp16 and not options.calibration_with_data:
-        raise UsageError("--num_of_layers_keep_fp16 needs --calibration_with_data, which finds their losses")
+        raise UsageError(
+            "--num_of_layers_keep_fp16 requires --calibration_with_data, which computes the losses"
+        )
 
 
 def _quantise(
@@ -322,9 +327,9 @@ def _write(
         lines.append(compiled.findings.comparison.describe())
     if compiled.rows.dependence and not options.fused:
         lines.append(
-            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The "
-            "compiled batch is always computed whole, for one request at a time; --batch_size 1 makes a "
-            "model whose requests may have any number of rows"
+            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. "
+            "The whole compiled batch is always computed, for one request at a time; with "
+            "--batch_size 1 requests can have any number of rows"
         )
     if options.run_model:
         lines += [*time_runs(compiled).describe(), "(on this machine's CPU; the chip is modelled above)"]
@@ -364,7 +369,7 @@ def _popart_options(options: argparse.Namespace) -> dict[str, str]:
         if snake in known:
             found[snake] = value
         else:
-            logging.getLogger("poprt").warning("--popart_options %s changes nothing here", name)
+            logging.getLogger("poprt").warning("--popart_options %s has no effect", name)
     return found
 
 

@@ -73,24 +73,43 @@ def make_parser() -> Parser:
     """Return the parser of `poprt_exec`."""
     parser = Parser(prog="poprt_exec", version=describe_version(), examples=_EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("poprt_run_popef", help="run a PopEF file on made-up data")
+    command = commands.add_parser("poprt_run_popef", help="run a PopEF file on random inputs")
     add = command.add_argument
-    command.add_path("--popef", type=Path, required=True, metavar="FILE", help="what to run")
+    command.add_path("--popef", type=Path, required=True, metavar="FILE", help="runner to use")
     add("--runner", choices=tuple(_OPENERS), default="modelRunner", help="default: %(default)s")
     add(
         "--iteration",
         type=positive,
         default=100,
         metavar="N",
-        help="requests of a thread (default: %(default)s)",
+        help="requests per thread (default: %(default)s)",
     )
-    add("--numThreads", type=positive, default=3, metavar="N", help="threads (default: %(default)s)")
-    add("--index", type=count, metavar="N", help="of a fused model: the model to run")
-    add("--maxValidNum", type=count, default=0, metavar="N", help="packRunner: most samples of a run")
-    add("--packTimeout", type=count, default=0, metavar="US", help="packRunner: wait for more, in us")
-    add("--dynamicInputName", default="", metavar="NAME", help="packRunner: the input of a sample's length")
-    add("--maskName", default="", metavar="NAME", help="packRunner: the mask, in which samples are numbered")
-    add("--batchSize", type=positive, metavar="N", help="rows of a request (default: the compiled batch)")
+    add(
+        "--numThreads", type=positive, default=3, metavar="N", help="number of threads (default: %(default)s)"
+    )
+    add("--index", type=count, metavar="N", help="index of the model to run, for a fused model")
+    add(
+        "--maxValidNum",
+        type=count,
+        default=0,
+        metavar="N",
+        help="packRunner: maximum number of samples in a run",
+    )
+    add(
+        "--packTimeout",
+        type=count,
+        default=0,
+        metavar="US",
+        help="packRunner: time to wait for more samples, in us",
+    )
+    add(
+        "--dynamicInputName",
+        default="",
+        metavar="NAME",
+        help="packRunner: input that defines a sample's length",
+    )
+    add("--maskName", default="", metavar="NAME", help="packRunner: mask input that numbers the samples")
+    add("--batchSize", type=positive, metavar="N", help="rows per request (default: the compiled batch)")
     command.set_defaults(run=_run)
     return parser
 

@@ -42,8 +42,8 @@ def make_tf2onnx_parser() -> Parser:
     """
     parser = Parser(
         prog="poprt tf2onnx",
-        description="How a TensorFlow model becomes ONNX. Names are tensors' (Identity:0) or the signature's "
-        "own (output_0), with commas between.",
+        description="Convert a TensorFlow model to ONNX. Names are tensor names (Identity:0) or names of "
+        "the signature (output_0), separated by commas.",
         examples=(
             "poprt -i resnet_v2_50 --framework tensorflow --input_shape inputs=1,224,224,3 "
             "tf2onnx --saved_model --inputs_as_nchw inputs:0",
@@ -54,16 +54,16 @@ def make_tf2onnx_parser() -> Parser:
     add(
         "--signature_def",
         default="",
-        help="the SavedModel's signature (default: serving_default, or the only one)",
+        help="signature of the SavedModel (default: serving_default, or the only one)",
     )
-    add("--tag", default="", help="the SavedModel's tag (default: serve)")
+    add("--tag", default="", help="tag of the SavedModel (default: serve)")
     for side in ("inputs", "outputs"):
         add(
             f"--{side}",
             metavar="NAMES",
-            help="the tensors to take (default, for a SavedModel: all of the signature)",
+            help="tensor names (default for a SavedModel: all of the signature)",
         )
     add("--opset", type=int, default=11, help="opset of the ONNX model (default: %(default)s)")
     for side in ("inputs", "outputs"):
-        add(f"--{side}_as_nchw", metavar="NAMES", help="those to transpose from NHWC to NCHW")
+        add(f"--{side}_as_nchw", metavar="NAMES", help="names of tensors to transpose from NHWC to NCHW")
     return parser

@@ -219,7 +219,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]
         ("model_fusion: []", "model_fusion: expected a list of 1 to 1024 models"),
         ("model_fusion: [{precision: fp16}]", "model 0: expected options by their names, input_model among"),
         ("model_fusion: [{input_model: a, num_ipus: 2}]", "model 0: 'num_ipus' is no option that a model"),
-        ("model_fusion: [{input_model: a}]", "model_fusion needs export_popef: True"),
+        ("model_fusion: [{input_model: a}]", "model_fusion requires export_popef: True, because"),
         ("[1, 2]", "expected options by their names, found list"),
         ("1: 2", "expected options by their names"),
         ("a: [", "is not valid YAML"),
@@ -249,7 +249,7 @@ def test_options_of_popart_that_the_compiler_has_are_its_own(model, capsys, capl
     assert poprt(*wrong, "numIpus=0") == 2
     assert "num_ipus must be 1 to" in capsys.readouterr().err
     assert poprt(*wrong, "rearrangeAnchorsOnHost=false", "enableFoo=1") == 0
-    assert "--popart_options enableFoo changes nothing here" in caplog.text
+    assert "--popart_options enableFoo has no effect" in caplog.text
 
 
 LOOK = """

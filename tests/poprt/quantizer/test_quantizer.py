@@ -397,7 +397,7 @@ def test_the_command_calibrates_and_compares(tmp_path, capsys):
     ):
         with pytest.raises(SystemExit, match="2"):
             main([*words, *wrong])
-    assert "--calibration_with_data needs" in capsys.readouterr().err
+    assert "--calibration_with_data requires" in capsys.readouterr().err
 
 
 def test_weights_shared_with_others_are_not_adjusted(tmp_path):

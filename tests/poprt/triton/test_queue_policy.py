@@ -73,4 +73,4 @@ def test_the_command_takes_the_bound_and_needs_a_folder_to_write_it_into(tmp_pat
     assert "default_timeout_microseconds: 250000 " in (tmp_path / "m" / "config.pbtxt").read_text()
     with pytest.raises(SystemExit, match="2"):
         cli.main(words)
-    assert "--queue_timeout_ms needs --triton_model_dir" in capsys.readouterr().err
+    assert "--queue_timeout_ms requires --triton_model_dir" in capsys.readouterr().err

@@ -344,4 +344,4 @@ def test_the_command_makes_a_version_and_names_it(tmp_path, capsys):
         assert f"wrote {tmp_path}/repository/m/{number}/executable.popef" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         cli.main(words)
-    assert "--new_version needs --triton_model_dir" in capsys.readouterr().err
+    assert "--new_version requires --triton_model_dir" in capsys.readouterr().err

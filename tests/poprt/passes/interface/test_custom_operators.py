@@ -206,7 +206,7 @@ def test_the_command_takes_a_file_with_bodies_and_refuses_libraries(tmp_path, mo
     np.testing.assert_array_equal(y, 3 * X)
     with pytest.raises(SystemExit, match="2"):
         main([*words, "--custom_library_so_paths", "custom_ops.so"])
-    assert "say in Python what the operator computes (register_op_body)" in capsys.readouterr().err
+    assert "describe the operator in Python (register_op_body)" in capsys.readouterr().err
 
 
 def test_names_inside_may_be_those_of_the_model():

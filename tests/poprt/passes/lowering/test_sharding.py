@@ -238,4 +238,4 @@ def test_a_sharding_file_that_is_wrong_is_refused(folder, capsys, text, reason):
 def test_only_manual_sharding_needs_the_file(folder, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["-i", "model.onnx", "--only_manual_sharding"])
-    assert "--only_manual_sharding needs --manual_sharding_config" in capsys.readouterr().err
+    assert "--only_manual_sharding requires --manual_sharding_config" in capsys.readouterr().err
