@@ -127,7 +127,7 @@ def test_a_mapped_file_that_is_written_to_is_noticed_without_touching_it(tmp_pat
         with path.open("r+b") as file:
             file.write(b"?") if size is None else file.truncate(size)
         words = (
-            rf"^{re.escape(str(path))}: expected the file as it was opened .* modified "
+            rf"^{re.escape(str(path))}: expected the file as it was opened .* "
             rf"replace files by renaming"
         )
         with pytest.raises(popef.PopefError, match=words):

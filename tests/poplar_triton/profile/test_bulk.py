@@ -407,11 +407,11 @@ def test_paths_that_are_not_there_end_the_call(models, run, tmp_path):
     ("words", "message"),
     [
         (["a.onnx", "b.onnx"], "expected one MODEL without --output, found 2"),
-        (["a.onnx", "--jobs", "2"], "--jobs needs --output"),
-        (["a.onnx", "--shard", "0/2"], "--shard needs --output"),
-        (["a.onnx", "--retry_failed"], "--retry_failed needs --output"),
-        (["a.onnx", "--output", "o", "--json"], "--json is of one model"),
-        (["a.onnx", "--output", "o", "--html", "h"], "--html is of one model"),
+        (["a.onnx", "--jobs", "2"], "--jobs requires --output"),
+        (["a.onnx", "--shard", "0/2"], "--shard requires --output"),
+        (["a.onnx", "--retry_failed"], "--retry_failed requires --output"),
+        (["a.onnx", "--output", "o", "--json"], "--json applies to one model"),
+        (["a.onnx", "--output", "o", "--html", "h"], "--html applies to one model"),
         *(
             (["a.onnx", "--output", "o", "--shard", shard], "expected I/N with I from 0 to N-1")
             for shard in ("2/2", "1", "x/2", "a/b", "0/0", "/")

@@ -433,7 +433,7 @@ def test_without_plotly_the_report_names_the_command(onnx_file, run, monkeypatch
     status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
     assert status == 1
     assert err == (
-        "poplar-triton: error: --html needs plotly, which is not installed; get it with: pip install "
+        "poplar-triton: error: --html requires plotly, which is not installed; install it with: pip install "
         "'poplar-triton[report]'\n"
     )
 
@@ -464,9 +464,7 @@ def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_fi
 def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", text)
     assert status == 2
-    assert (
-        "--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of batch_size, target" in err
-    )
+    assert "--compare: expected an existing model, or NAME=VALUE[,NAME=VALUE] of batch_size, target" in err
 
 
 def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(onnx_file, run):

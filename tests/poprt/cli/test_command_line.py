@@ -70,7 +70,7 @@ def test_what_belongs_elsewhere_is_refused_by_name(name, model, capsys):
     action = next(each for each in make_parser()._actions if each.dest == name)
     values = {0: [], None: ["1"], "+": ["a=b"]}[action.nargs]
     assert poprt("-i", model, "--batch_size", 2, f"--{name}", *values) == 2
-    assert f"--{name} is refused: {REFUSED[name]}" in capsys.readouterr().err
+    assert f"--{name} is not supported: {REFUSED[name]}" in capsys.readouterr().err
 
 
 def test_inputs_and_outputs_are_shown_and_nothing_is_converted(model, capsys, tmp_path):
