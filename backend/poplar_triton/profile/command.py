@@ -56,20 +56,26 @@ _CHIP = (
     *(OPTIONS[name] for name in _SHARED),
     Option(
         "stream_buffering_depth",
-        "batches that wait on the host's side (default: 1)",
+        "batches that are buffered on the host (default: 1)",
         type=positive,
         metavar="N",
         compiler=True,
     ),
-    Option("use_128bit_conv_unit_load", "load weights twice as fast", Form.FLAG, compiler=True),
+    Option("use_128bit_conv_unit_load", "load convolution weights twice as fast", Form.FLAG, compiler=True),
     _FUSED,
     Option(
-        "num_ipus", "IPUs to spread the layers over (default: 1)", type=positive, metavar="N", compiler=True
+        "num_ipus",
+        "number of IPUs to distribute the layers over (default: 1)",
+        type=positive,
+        metavar="N",
+        compiler=True,
     ),
-    Option("enable_pipelining", "IPUs work on batches that follow one another", Form.FLAG, compiler=True),
+    Option(
+        "enable_pipelining", "let the IPUs work on consecutive batches in parallel", Form.FLAG, compiler=True
+    ),
     Option(
         "replication_factor",
-        "copies of the model, which share the host (default: 1)",
+        "number of copies of the model, which share the host (default: 1)",
         type=positive,
         metavar="N",
         compiler=True,
@@ -90,7 +96,7 @@ def add_arguments(parser: Parser) -> None:
         "Triton repository; with --output, several of them and folders of models"
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
-    chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
+    chip_help = f"chip: {known_chips()} (default: c600; PopEF: the compiled one)"
     precision_help = "type of weights and arithmetic (default: fp16; PopEF: its own)"
     for option in (
         replace(OPTIONS["ipu_version"], name="target", aliases=("--ipu_version",), help=chip_help),
@@ -109,7 +115,7 @@ def add_arguments(parser: Parser) -> None:
     )
     for option in _CHIP:
         option.add_to(parser)
-    sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
+    sweep_help = "values to combine: batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable"
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
     _add_bulk_arguments(parser)
     add(
@@ -275,7 +281,7 @@ def _change(point: Settings, options: argparse.Namespace) -> Settings:
     for name, _, value in pairs:
         is_flag = name in _COST and _COST[name].form is Form.FLAG
         if is_flag and value != "true":
-            raise UsageError(f"--compare: expected {name}=true, found {value!r}; leave it out for false")
+            raise UsageError(f"--compare: expected {name}=true, found {value!r}; omit it for false")
         words.append(f"--{name}" if is_flag else f"--{name}={value}")
     parser: Parser = options.parser
     read = vars(parser.parse_args([*map(str, options.model), *words]))

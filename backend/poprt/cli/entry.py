@@ -115,7 +115,10 @@ class Option:
             return "refused"
         notes = "; ".join(
             note
-            for note, holds in (("comma separated", self.form is Form.NAMES), ("ours", self.ours))
+            for note, holds in (
+                ("comma separated", self.form is Form.NAMES),
+                ("not in the real tool", self.ours),
+            )
             if holds
         )
         return f"{self.help} ({notes})" if notes else self.help

@@ -28,7 +28,7 @@ from poprt.options import PRECISIONS
 _MODEL = (
     Option(
         "input_model",
-        "ONNX file, or a folder that holds one; of TensorFlow, a SavedModel or a frozen graph",
+        "ONNX file, or a folder that contains one; for TensorFlow, a SavedModel or a frozen graph",
         Form.PATH,
         metavar="PATH",
         aliases=("-i",),
@@ -36,20 +36,22 @@ _MODEL = (
     ),
     Option(
         "config_yaml",
-        "options by their long names, which win on the command line; model_fusion lists models to fuse",
+        "YAML file of options by their long names; the command line takes precedence; "
+        "model_fusion lists models to fuse",
         Form.PATH,
         metavar="FILE",
     ),
     Option(
         "framework",
-        "front end; that of TensorFlow needs the extra poplar-triton[tensorflow] (default: %(default)s)",
+        "framework of the model; tensorflow requires the extra poplar-triton[tensorflow] "
+        "(default: %(default)s)",
         choices=("onnx", "tensorflow"),
         default="onnx",
         per_model=True,
     ),
     Option(
         "input_shape",
-        "sizes for variable inputs",
+        "shapes of inputs with variable dimensions",
         Form.PAIRS,
         type=read_shape,
         metavar="NAME=d0,d1",
@@ -61,7 +63,7 @@ _MODEL = (
     ),
     Option(
         "batch_axis",
-        "axis that holds the batch (default: 0)",
+        "axis of the batch (default: 0)",
         type=int,
         metavar="N",
         converter=True,
@@ -69,8 +71,8 @@ _MODEL = (
     ),
     Option(
         "fix_input",
-        "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they "
-        "choose is compiled",
+        "inputs that become constants, such as sr=16000 or sizes=2,3; of an If that depends on "
+        "them, only the selected branch is compiled",
         Form.PAIRS,
         type=read_named,
         metavar="NAME=VALUE",
@@ -86,28 +88,40 @@ _MODEL = (
         converter=True,
         in_recipe=True,
     ),
-    Option("infer_shape_ahead", "fold constants and infer shapes before all else", Form.FLAG, converter=True),
+    Option(
+        "infer_shape_ahead",
+        "fold constants and infer shapes before all other passes",
+        Form.FLAG,
+        converter=True,
+    ),
     Option(
         "max_tensor_size",
-        "largest tensor that constant folding may make; -1: no bound (default: %(default)s)",
+        "size limit of tensors that constant folding creates; -1: no limit (default: %(default)s)",
         type=int,
         metavar="BYTES",
         default=-1,
         converter=True,
     ),
     Option(
-        "checkpoints", "inner tensors that become outputs too", Form.NAMES, metavar="NAME", converter=True
+        "checkpoints",
+        "inner tensors that become additional outputs",
+        Form.NAMES,
+        metavar="NAME",
+        converter=True,
     ),
     Option(
         "remove_outputs",
-        "outputs to drop, with what only they need",
+        "outputs to remove, with the nodes that only they need",
         Form.NAMES,
         metavar="NAME",
         converter=True,
         in_recipe=True,
     ),
     Option(
-        "check", "run the converted model beside the given one on made-up data", Form.FLAG, converter=True
+        "check",
+        "compare the converted model with the original one on random inputs",
+        Form.FLAG,
+        converter=True,
     ),
 )
 
@@ -122,7 +136,7 @@ _PRECISION = (
     ),
     Option(
         "fp16_skip_op_names",
-        "nodes that stay fp32 in an fp16 model",
+        "names of nodes that stay fp32 in an fp16 model",
         Form.NAMES,
         metavar="NODE",
         converter=True,
@@ -131,13 +145,14 @@ _PRECISION = (
     ),
     Option(
         "enable_avoid_overflow_patterns",
-        "keep what is known to overflow in fp32, in an fp16 model",
+        "keep operators that typically overflow in fp32, in an fp16 model",
         Form.FLAG,
         converter=True,
     ),
     Option(
         "fp8_params",
-        "format (F143, F152) of inputs and weights and their scales, powers of two (default: %(default)s)",
+        "formats (F143, F152) of activations and weights, then their power-of-two scales "
+        "(default: %(default)s)",
         metavar="FORMAT,FORMAT,SCALE,SCALE",
         default="F143,F143,-1,-1",
         converter=True,
@@ -145,7 +160,7 @@ _PRECISION = (
     ),
     Option(
         "fp8_skip_op_names",
-        "products that stay fp16 in an fp8 model",
+        "names of products that stay fp16 in an fp8 model",
         Form.NAMES,
         metavar="NODE",
         converter=True,
@@ -153,14 +168,14 @@ _PRECISION = (
     ),
     Option(
         "data_preprocess",
-        "samples by input name, along the first axis: .npz, a folder of .npy, or a pickled dict; for the "
-        "calibration of fp8, and to look for overflow with in a model in half",
+        "samples by input name, along the first axis: an .npz file, a folder of .npy files, or "
+        "a pickled dict; used to calibrate fp8 and to check a half-precision model for overflow",
         Form.PATH,
         metavar="PATH",
     ),
     Option(
         "calibration_with_data",
-        "choose formats and scales of an fp8 model by what it loses on --data_preprocess",
+        "choose formats and scales of an fp8 model by their loss on --data_preprocess",
         Form.FLAG,
         aliases=("--quantize",),
         converter="quantize",
@@ -168,38 +183,44 @@ _PRECISION = (
     ),
     Option(
         "calibration_loss_type",
-        "what is lost: see docs/precision.md; gptq is for fp8_weight (default: %(default)s)",
+        "calibration loss, see docs/precision.md; gptq is for fp8_weight (default: %(default)s)",
         choices=("mse", "mae", "snr", "kld", "cos_dist", "gptq"),
         default="kld",
         aliases=("--quantize_loss_type",),
     ),
     Option(
         "num_of_layers_keep_fp16",
-        "so many products of largest loss stay fp16, with --calibration_with_data",
+        "number of products with the largest loss that stay fp16, with --calibration_with_data",
         type=count,
         metavar="N",
         default=0,
     ),
     Option(
         "precision_compare",
-        "compare what Conv, Gemm and MatMul of an fp8 model make with what they made, in a log",
+        "write a log that compares Conv, Gemm and MatMul of an fp8 model with the original ones",
         Form.FLAG,
     ),
 )
 
 _GRAPH = (
     Option(
-        "enable_compress_pattern", form=Form.FLAG, converter=True, refused="what it looks for is not public"
+        "enable_compress_pattern",
+        form=Form.FLAG,
+        converter=True,
+        refused="the pattern that it matches is not public",
     ),
-    Option("merge_if_with_same_cond", "join Ifs of one condition", Form.FLAG, converter=True),
-    Option("fold_periodic_initializer", "keep one period of weights that repeat", Form.FLAG, converter=True),
-    Option("eightbitsio", "images come as bytes and are scaled on the chip", Form.FLAG, converter=True),
+    Option("merge_if_with_same_cond", "merge Ifs with the same condition", Form.FLAG, converter=True),
+    Option("fold_periodic_initializer", "store one period of weights that repeat", Form.FLAG, converter=True),
+    Option("eightbitsio", "inputs are images in bytes, which the chip scales", Form.FLAG, converter=True),
     Option(
-        "merge_moe", "compute two experts, from node to node, at once", metavar="B1,E1,B2,E2", converter=True
+        "merge_moe",
+        "merge two experts, given by their first and last nodes",
+        metavar="B1,E1,B2,E2",
+        converter=True,
     ),
     Option(
         "apply_hcsr",
-        "join inputs of that type and shape, which the host concatenates",
+        "merge inputs of this type and shape; the host concatenates them",
         Form.VALUES,
         type=read_group,
         metavar="DTYPE,[SHAPE][,N]",
@@ -207,7 +228,7 @@ _GRAPH = (
     ),
     Option(
         "pack_args",
-        "take samples end to end: max_valid_num=N segment_max_size=N, see PackArgs",
+        "pack samples end to end: max_valid_num=N segment_max_size=N, see PackArgs",
         Form.PAIRS,
         type=read_option,
         metavar="KEY=VAL",
@@ -218,7 +239,7 @@ _GRAPH = (
 _PASSES = (
     Option(
         "passes",
-        "further passes, run in that order after the others",
+        "more passes, run in this order after the others",
         Form.NAMES,
         metavar="PASS",
         converter="used_passes",
@@ -227,7 +248,7 @@ _PASSES = (
     ),
     Option(
         "skip_passes",
-        "passes to leave out",
+        "passes to skip",
         Form.NAMES,
         metavar="PASS",
         converter=True,
@@ -245,7 +266,7 @@ _PASSES = (
     ),
     Option(
         "enable_erf_gelu",
-        "put the chip's Gelu for the formula with Erf, too",
+        "also replace GELUs with Erf by the chip's Gelu",
         Form.FLAG,
         converter=True,
         in_profile=True,
@@ -253,7 +274,7 @@ _PASSES = (
     ),
     Option(
         "disable_fast_norm",
-        "leave layer norms GroupNormalization",
+        "keep layer norms as GroupNormalization",
         Form.FLAG,
         converter=True,
         in_profile=True,
@@ -261,14 +282,14 @@ _PASSES = (
     ),
     Option(
         "enable_insert_remap",
-        "lay tensors out anew, see --remap_mode",
+        "insert operators that change the tensor layout, see --remap_mode",
         Form.FLAG,
         converter=True,
         in_profile=True,
     ),
     Option(
         "remap_mode",
-        "before_ or after_ and an operator; default: after_matmul",
+        "position of the layout change: before_ or after_ and an operator (default: after_matmul)",
         Form.NAMES,
         metavar="MODE",
         converter=True,
@@ -276,7 +297,7 @@ _PASSES = (
     ),
     Option(
         "serialize_matmul",
-        "cut products into FACTOR pieces, computed one after the other",
+        "split matrix products into FACTOR parts, computed one after the other",
         Form.PAIRS,
         type=read_serialised,
         metavar="OP=FACTOR[/MODE[/KEEP]]",
@@ -285,17 +306,23 @@ _PASSES = (
     ),
     Option(
         "serialize_matmul_add",
-        "the same of a product and the addition behind it",
+        "split matrix products with the following addition into FACTOR parts",
         Form.PAIRS,
         type=read_named,
         metavar="MATMUL/ADD=FACTOR",
         converter=True,
         in_profile=True,
     ),
-    Option("merge_matmul", "join two products of one input", metavar="A,B", converter=True, in_profile=True),
+    Option(
+        "merge_matmul",
+        "merge two matrix products that share an input",
+        metavar="A,B",
+        converter=True,
+        in_profile=True,
+    ),
     Option(
         "merge_matmul_add",
-        "the same with the additions behind them",
+        "merge two matrix products that share an input, with the following additions",
         metavar="M1,A1,M2,A2",
         converter=True,
         in_profile=True,
@@ -306,8 +333,8 @@ _PASSES = (
     ),
     Option(
         "custom_ort_library",
-        "custom-operator libraries of ONNX Runtime with the domain of their operators, and the cycles "
-        "that these take of a tile for each element of a result",
+        "custom-operator libraries of ONNX Runtime, with the domain of their operators and the "
+        "cycles per tile and result element",
         Form.VALUES,
         type=read_library,
         metavar="DOMAIN=FILE[,CYCLES]",
@@ -317,17 +344,17 @@ _PASSES = (
         "custom_library_so_paths",
         form=Form.VALUES,
         metavar="FILE",
-        refused="libraries for PopART are code for the real compiler and cannot be loaded here; say in "
-        "Python what the operator computes (register_op_body) in a file for --custom_shape_inference, or "
-        "name a library of ONNX Runtime's with --custom_ort_library",
+        refused="libraries for PopART are code for the real compiler and cannot be loaded; describe the "
+        "operator in Python (register_op_body) in a file for --custom_shape_inference, or use a "
+        "custom-operator library of ONNX Runtime with --custom_ort_library",
     ),
-    Option("list_all_passes", "print the names of all passes and end", Form.FLAG),
+    Option("list_all_passes", "print the names of all passes and exit", Form.FLAG),
 )
 
 _CHIP = (
     Option(
         "ipu_version",
-        f"the chip: {known_chips()} (default: c600, Poplar's ipu21)",
+        f"chip: {known_chips()} (default: c600, Poplar's ipu21)",
         type=read_chip,
         metavar="NAME",
         compiler=True,
@@ -335,7 +362,7 @@ _CHIP = (
     ),
     Option(
         "available_memory_proportion",
-        "share of tile memory for products (default: 0.6)",
+        "proportion of tile memory for products (default: 0.6)",
         type=proportion,
         metavar="F",
         compiler=True,
@@ -343,7 +370,7 @@ _CHIP = (
     ),
     Option(
         "batches_per_step",
-        "batches run per return to the host (default: 1)",
+        "batches per return to the host (default: 1)",
         type=positive,
         metavar="N",
         compiler=True,
@@ -351,7 +378,7 @@ _CHIP = (
     ),
     Option(
         "num_io_tiles",
-        "tiles that only do I/O, so that it overlaps (default: 0)",
+        "number of tiles that only do I/O, in parallel with the computation (default: 0)",
         type=count,
         metavar="N",
         compiler=True,
@@ -359,7 +386,7 @@ _CHIP = (
     ),
     Option(
         "allow_out_of_memory",
-        "compile what, as modelled, does not fit into the chip's memory",
+        "compile models estimated not to fit into the chip's memory",
         Form.FLAG,
         compiler=True,
         in_recipe=True,
@@ -367,7 +394,7 @@ _CHIP = (
     ),
     Option(
         "only_ipu_operators",
-        "refuse operators that the IPU's own compiler lacks, instead of a warning",
+        "reject operators that the IPU's own compiler does not support, instead of a warning",
         Form.FLAG,
         compiler=True,
         in_recipe=True,
@@ -375,24 +402,28 @@ _CHIP = (
     ),
     Option(
         "skip_dry_run",
-        "compile without loading and running the result once",
+        "skip the dry run: do not load and run the compiled model once",
         Form.FLAG,
         compiler=True,
         ours=True,
     ),
     Option(
         "compiler_options",
-        "further CompilerOptions",
+        "more CompilerOptions",
         Form.PAIRS,
         type=read_option,
         metavar="KEY=VAL",
         in_recipe=True,
     ),
     Option(
-        "popart_options", "further SessionOptions of PopART", Form.VALUES, type=read_option, metavar="KEY=VAL"
+        "popart_options",
+        "more SessionOptions of PopART (no effect)",
+        Form.VALUES,
+        type=read_option,
+        metavar="KEY=VAL",
     ),
     Option(
-        "optimize_internal_exchange_code", "accepted; the chip's exchange code is not modelled", Form.FLAG
+        "optimize_internal_exchange_code", "no effect: the chip's exchange code is not modelled", Form.FLAG
     ),
     Option(
         "manual_sharding_config",
@@ -401,69 +432,67 @@ _CHIP = (
         Form.PATH,
         metavar="FILE",
     ),
-    Option("only_manual_sharding", "shard the model as it is, and do nothing else", Form.FLAG),
-    Option("perf_tuner", form=Form.FLAG, refused="the real tool has not implemented it either"),
+    Option("only_manual_sharding", "only shard the model, without a conversion", Form.FLAG),
+    Option("perf_tuner", form=Form.FLAG, refused="not implemented in the real tool either"),
 )
 
 _OUTPUT = (
     Option("export_popef", "write executable.popef (and weights.popef) into output_dir", Form.FLAG),
-    Option(
-        "output_dir", "folder for all output (default: %(default)s)", Form.FOLDER, metavar="DIR", default="./"
-    ),
-    Option("output_model", "file name of the converted ONNX model inside output_dir", metavar="NAME"),
+    Option("output_dir", "output folder (default: %(default)s)", Form.FOLDER, metavar="DIR", default="./"),
+    Option("output_model", "file name of the converted ONNX model in output_dir", metavar="NAME"),
     Option(
         "triton_model_dir",
-        "write a whole Triton model folder; its config.pbtxt and name_map.json are kept, and must fit the "
-        "executable",
+        "write a complete Triton model folder; an existing config.pbtxt and name_map.json are "
+        "kept and must match the executable",
         Form.FOLDER,
         metavar="DIR",
         ours=True,
     ),
     Option(
         "new_version",
-        "put the model into that folder as a new version, of the next number, beside those that are served",
+        "publish the model in that folder as a new version with the next number",
         Form.FLAG,
         ours=True,
     ),
     Option(
         "overwrite_config",
-        "write config.pbtxt and name_map.json of that folder anew",
+        "overwrite config.pbtxt and name_map.json of that folder",
         Form.FLAG,
         ours=True,
     ),
     Option(
         "queue_timeout_ms",
-        "how long a request may wait in Triton's queue before it is rejected, in ms, written into "
-        "config.pbtxt; a request's own timeout counts where it is shorter (default: no bound)",
+        "maximum time in ms that a request waits in Triton's queue, written into config.pbtxt; "
+        "a shorter timeout of a request takes precedence (default: no limit)",
         type=positive,
         metavar="N",
         ours=True,
     ),
     Option(
         "run",
-        "compile, run made-up data, and print batch size, latency and throughput of this CPU",
+        "compile, run on random inputs, and print batch size, latency and throughput of this CPU",
         Form.FLAG,
         dest="run_model",
     ),
 )
 
 _REPORTS = (
-    Option("show", "print the model's inputs and outputs and end", Form.FLAG),
+    Option("show", "print the model's inputs and outputs and exit", Form.FLAG),
     Option(
         "show_io_stat",
-        "print how many inputs and outputs there are of which type and shape",
+        "print the number of inputs and outputs per type and shape",
         Form.FLAG,
         per_model=True,
     ),
     Option(
         "show_profile",
-        "print what a batch would take on the chip, and where (modelled)",
+        "print the estimated time and memory of a batch on the chip (modelled)",
         Form.FLAG,
         ours=True,
     ),
     Option(
         "disable_compilation_progress_bar",
-        "no progress bars",
+        "hide progress bars",
         Form.FLAG,
         converter="disable_progress_bar",
         turns_off="show_compilation_progress_bar",
