@@ -274,7 +274,7 @@ def _change(point: Settings, options: argparse.Namespace) -> Settings:
     names = [name for name, _, _ in pairs]
     if not set(names) <= {*_AXES, *_COST}:
         raise UsageError(
-            f"--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of "
+            f"--compare: expected an existing model, or NAME=VALUE[,NAME=VALUE] of "
             f"{', '.join((*_AXES, *_COST))}; found {options.compare!r}"
         )
     words = []

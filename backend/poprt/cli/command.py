@@ -123,7 +123,7 @@ def _refuse(options: argparse.Namespace) -> None:
     """Raise UsageError, naming the option, for options that are not supported here."""
     for each in OPTIONS.values():
         if each.refused and getattr(options, each.attribute):
-            raise UsageError(f"{each.long_name} is refused: {each.refused}")
+            raise UsageError(f"{each.long_name} is not supported: {each.refused}")
 
 
 def _source(options: argparse.Namespace) -> Frontend:
