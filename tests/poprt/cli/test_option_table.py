@@ -72,7 +72,7 @@ def test_a_refused_entry_is_an_error_that_says_why(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["-i", "model.onnx", "--melt"])
     assert ended.value.code == 2
-    assert "--melt is refused: chips stay solid" in capsys.readouterr().err
+    assert "--melt is not supported: chips stay solid" in capsys.readouterr().err
 
 
 def test_entries_name_arguments_and_fields_that_exist():
