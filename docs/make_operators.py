@@ -34,14 +34,14 @@ when it is compiled (`--only_ipu_operators` makes that an error).
   shapes; `--fix_input` makes a constant of a graph's input.
 - **rows**: whether only the real rows of an incomplete batch are computed
   (`backend/simipu/operators/rules`); with one operator in the way of the rows that has no rule, the whole
-  compiled batch always is.
+  compiled batch always is. `--pack_args` follows samples and tokens through a model by the same rules.
 - **cycles**: whether the cost model has a formula, or makes a conservative guess that `poplar-triton
   profile` names (`backend/simipu/operators/formulas`).
 - **half**: what `--precision fp16` rounds (`backend/simipu/numerics`). *Sums*: partial sums,
   too. *Bounded*: its results cannot be too large for half. *Stays in float*: the standard has no half
   variant.
 - **the IPU's compiler**: PopART with PopRT's passes. The facts and where they are from are in
-  `backend/poprt/passes/admission/ipu_operators.py`.
+  `backend/simipu/operators/facts.py`.
 
 Of the {all} operators {here} run here, of which the IPU's compiler can take {both}.
 

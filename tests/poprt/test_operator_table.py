@@ -1,14 +1,19 @@
 """Tests of docs/operators.md: it agrees with the tables and promises nothing that ONNX Runtime
 lacks."""
 
+import ast
+import itertools
+from pathlib import Path
+
 import make_operators
 import onnx
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-from simipu.operators import IPU_COPY, OPERATORS, Operator
+from simipu.operators import CHIP_OPERATORS, IPU_COPY, OPERATORS, Operator
 
 _OPEN_ENDED = 2**31 - 1
+BACKEND = Path(__file__).parents[2] / "backend"
 
 needs_schemas = pytest.mark.skipif(
     onnx.defs.onnx_opset_version() < make_operators.NEWEST_OPSET,
@@ -64,3 +69,36 @@ def test_what_is_said_to_run_has_a_kernel_or_a_definition():
         version = onnx.defs.get_schema(name, last).since_version if last else newest.since_version
         assert has_kernel(name, version), name
         assert not last or not has_kernel(name, newest.since_version) or newest.since_version <= last, name
+
+
+def iter_other_tables():
+    """Yield the module-level collections of operators outside the table, each with its module and
+    the line after it."""
+    known = OPERATORS.keys() | CHIP_OPERATORS.keys()
+    for path in sorted(BACKEND.rglob("*.py")):
+        if path.is_relative_to(BACKEND / "simipu" / "operators"):
+            continue
+        body = ast.parse(path.read_text()).body
+        for statement, following in itertools.pairwise([*body, ast.Pass()]):
+            if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+                continue
+            if any(isinstance(each, ast.Tuple) for each in getattr(statement, "targets", [])):
+                continue  # several names, of one operator or two each
+            words = [
+                word
+                for each in ast.walk(statement.value)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                for word in each.value.split()
+            ]
+            if len(words) > 1 and known.issuperset(words):
+                yield path, statement, following
+
+
+def test_a_table_of_operators_elsewhere_says_why():
+    """Facts about operators are fields of their entries; what one algorithm decides says so."""
+    silent = [
+        f"{path.relative_to(BACKEND)}:{statement.lineno}"
+        for path, statement, following in iter_other_tables()
+        if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
+    ]
+    assert not silent, "write behind each of these tables why it is no field of the operators' entries"

@@ -32,9 +32,12 @@ _FUNCTIONS = frozenset(
     "HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus "
     "Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
 )
+"""Operators whose result is a function of one half, if their other inputs are constants. An operator
+that is missing here is computed by its kernel, which is only slower."""
 _CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
 """Operators that are steps, or as fast as a lookup."""
 _OPERATORS = _FUNCTIONS | frozenset("Add Div Max Min Mul Pow Sub".split())
+"""Those, and operators that are such functions if an operand is a constant."""
 _MAX_NODES, _WORTH_NODES = 32, 3
 MAX_TABLES = 64
 """Maximum number of tables of a graph, 128 KiB and some milliseconds each: further functions are

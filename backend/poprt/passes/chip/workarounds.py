@@ -15,15 +15,18 @@ from poprt.rewrite.base import Stage, register
 from poprt.rewrite.rules import NodeRule
 from poprt.rewrite.views import WHOLE, GraphView
 
-_SETTINGS = {"ReduceL1": 1, "ReduceL2": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1, "ReduceMean": 1}
-_SETTINGS |= {"ReduceSumSquare": 1, "Resize": 1}
-"""Number of data inputs of operators whose other inputs are axes, scales and sizes."""
+_SETTINGS = frozenset(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSumSquare Resize".split()
+)
+"""Operators with one data input among those of floats only; their other inputs are axes, scales and
+sizes, which keep their types."""
 
 _WIDENED = frozenset(
     "Add Clip Div Greater Less Max Min Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Sub Sum".split()
 )
 """Operators whose older versions support fewer integer types than their newest, or none."""
 _COMPARING = frozenset(("Greater", "Less"))
+"""Those whose results are booleans, which are not cast back."""
 
 _INDICES = (TensorProto.INT32, TensorProto.INT64)
 _HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -92,7 +95,7 @@ class FloatOpsWorkaround(NodeRule):
     def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if it reads integers."""
         result = view.type(node.output[0])
-        count = _SETTINGS.get(node.op_type, len(node.input))
+        count = 1 if node.op_type in _SETTINGS else len(node.input)
         wide = [place for place in range(count) if view.type(node.input[place]) in WHOLE]
         if not wide or 0 not in wide:
             return None

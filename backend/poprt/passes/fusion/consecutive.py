@@ -181,6 +181,7 @@ def _find_cast_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
 
 _WIDE_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _LAYING_OUT = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Operators that exporters put between an input and its product with itself."""
 _NARROW_INTEGERS = (TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16)
 """Types whose sums with small constants do not overflow 32 bits."""
 _MAX_SHIFT = 1 << 16

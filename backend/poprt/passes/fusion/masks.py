@@ -19,6 +19,7 @@ from poprt.rewrite.views import is_operator
 _MIN_MASKED = -1_000.0
 """Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""
 _MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators that exporters put between a mask and the scores."""
 _MAX_VIEWS = 8
 _MASK_RANK, _SCORES_RANK = 2, 4
 _MAX_TRUTHS = 2**26

@@ -38,6 +38,7 @@ LEADING: Labels = (SAMPLES, TOKENS)
 Axis = tuple[int, int]
 """An input of a node, by place, and an axis of it."""
 SOFTMAXES = ("LogSoftmax", "Softmax", "SoftmaxV2", "SoftmaxV3")
+"""Operators that may mix tokens because a mask hides padding."""
 _MATRIX = 2
 _MASK_RANK = 4
 _MAX_ALIGNMENTS = 64
