@@ -61,12 +61,16 @@ class ChildProcess:
         return os.pidfd_open(self.pid)
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
-        if self._status is None:
-            with suppress(ChildProcessError):  # another thread has reaped it
-                options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-                return os.waitid(os.P_PID, self.pid, options) is not None
-        return True
+        """Return whether the process has ended. One that is no child of this process counts as
+        ended: after a fork it belongs to the parent."""
+        if self._status is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            with self._reaping:  # another thread may be about to set the status
+                self._status = self._status or 0
+            return True
 
     def wait(self, seconds: float) -> bool:
         """Return whether the process has ended, after waiting at most that long."""
@@ -86,16 +90,18 @@ class ChildProcess:
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with self._reaping:
-            if self._status is None:
+            if self.has_ended() and self._status is None:
                 _, status, self.usage = os.wait4(self.pid, 0)
                 self._status = os.waitstatus_to_exitcode(status)
                 if "handle" in self.__dict__:
                     os.close(self.handle)
+            assert self._status is not None
             return self._status
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, or to its whole group if it leads one."""
         with self._reaping:
+            self.has_ended()  # sets the status of a process that must not get a signal
             if self._status is None:
                 with suppress(ProcessLookupError):
                     (os.killpg if self._leads_group else os.kill)(self.pid, number)

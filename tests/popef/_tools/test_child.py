@@ -365,7 +365,14 @@ def test_a_channel_reads_what_was_sent_before_its_end():
 
 
 def test_another_process_of_that_number_is_not_killed():
-    process = start_python("pass")
-    process.reap()
-    other = ChildProcess(process.pid)
-    assert other.has_ended()
+    made = ChildProcess(os.getppid())
+    made.kill()
+    assert made.has_ended()
+    assert made.reap() == 0
+
+
+def test_a_fork_leaves_its_parents_child_alone():
+    with child(ECHO) as made:
+        ask(made, b"x")
+        assert fork_child(lambda: made.end() or int(not is_alive(made.process.pid)), GIB).reap() == 0
+        assert ask(made, b"y") == b"y"
