@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import signal
 import time
 import weakref
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 
 from popef._tools.answering import AnsweringChild, StalledError, answer_requests
 from popef._tools.arrays import Array
-from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel
+from popef._tools.channel import LOST, Channel, encode_object
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
 from popef._tools.memory import limit_memory, return_memory
@@ -274,7 +273,7 @@ class IsolatedGraph:
     def _ask(
         self, question: tuple[Any, ...], limit_seconds: float, decode: Callable[[bytearray], _Answer]
     ) -> _Answer:
-        request = [pickle.dumps(question, pickle.HIGHEST_PROTOCOL)]
+        request = [encode_object(question)]
         max_bytes = self._options.memory_bytes + _OWN_BYTES
         try:
             answer = decode(self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes))
@@ -337,7 +336,7 @@ class _Answerer:
 
     def answer(self, channel: Channel) -> list[bytes]:
         """Return the answer to the next request, which comes from the parent."""
-        question = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  the parent's own
+        question = channel.receive_object()
         loads = question[0] == "load"
         try:
             if loads:

@@ -11,7 +11,7 @@ a thread.
   child processes, no signals to and no memory of other processes, and no system call that mounts,
   loads or changes ownership or rights.
 
-The pipe to the parent is already open, and stays usable. Rules that the kernel does not support are
+The channel to the parent is already open, and stays usable. Rules that the kernel does not support are
 omitted; `find_missing` lists them.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import select
 import signal
@@ -19,7 +18,7 @@ from popef._tools.progress import ProgressWatch
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.settings import Settings
-from poplar_triton.tfserving.worker import STOP_SECONDS, Report, receive_report
+from poplar_triton.tfserving.worker import STOP_SECONDS, Report
 
 LOOK_SECONDS = 0.1
 STOP_MARGIN_SECONDS = 15
@@ -141,7 +140,7 @@ class Processes:
             descriptors = theirs.fileno(), self._memory.fileno()
             process = start_python(_WORKER.format(*descriptors), descriptors=descriptors)
         with suppress(ConnectionError):  # it has ended, which its status says
-            channel.send(pickle.dumps((self._settings, index, self._first_core + index)))
+            channel.send_object((self._settings, index, self._first_core + index))
         return _Worker(process, channel)
 
     def _wait_until_serving(self) -> None:
@@ -190,7 +189,7 @@ class _Worker:
         """Return the report that the process has sent, or None."""
         with suppress(*LOST):
             if not self.serves and self.channel.is_ready(select.POLLIN, 0):
-                report = receive_report(self.channel)
+                report: Report = self.channel.receive_object()
                 self.serves = not report.error
                 return report
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from popef._tools.answering import AnsweringChild, StalledError, answer_requests
-from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel
+from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel, encode_object
 from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
 from poplar_triton.tfserving.models import Call
 
@@ -54,7 +54,8 @@ class WorkProcess:
 
     def _ask(self, call: Call, work: Callable[..., Any], what: Any, how: tuple[Any, ...]) -> Any:
         is_bytes = isinstance(what, (bytes, bytearray))
-        request = [_write((work, how, is_bytes))], [what if is_bytes else _write(what)]
+        body = what if is_bytes else encode_object(what)
+        request = [encode_object((work, how, is_bytes))], [body]
         child = self._begin()
         with self._ending:
             self._asked_by = call
@@ -122,14 +123,9 @@ def serve(descriptor: int) -> None:
 
 
 def _answer(channel: Channel) -> list[bytes]:
-    work, how, is_bytes = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  the parent's own
-    body = channel.receive(MAX_FRAME_BYTES)
-    what = bytes(body) if is_bytes else pickle.loads(body)  # noqa: S301
-    return [_write(_try(work, what, *how))]
-
-
-def _write(value: Any) -> bytes:
-    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    work, how, is_bytes = channel.receive_object()
+    what = bytes(channel.receive(MAX_FRAME_BYTES)) if is_bytes else channel.receive_object()
+    return [encode_object(_try(work, what, *how))]
 
 
 def _try(work: Callable[..., Any], *given: Any) -> Any:

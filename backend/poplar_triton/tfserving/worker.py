@@ -12,7 +12,6 @@ import asyncio
 import gc
 import logging
 import os
-import pickle
 import signal
 import threading
 import time
@@ -24,7 +23,7 @@ from io import FileIO
 import grpc
 from triton_poplar.log import log_to_stderr
 
-from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel, open_channel
+from popef._tools.channel import LOST, Channel, open_channel
 from poplar_triton.tfserving.connections import (
     ConnectionLimit,
     max_grpc_connections,
@@ -66,7 +65,7 @@ def main(channel_descriptor: int, memory_descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     channel = open_channel(channel_descriptor)
     with suppress(*LOST):
-        settings, index, core = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  the parent's own
+        settings, index, core = channel.receive_object()
         run_worker(settings, index, core, FileIO(memory_descriptor, "r+"), channel)
 
 
@@ -79,18 +78,7 @@ def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channe
         asyncio.run(_Worker(settings, index, core, memory, channel).serve())
     except (OSError, ServingError, RuntimeError) as error:
         with suppress(OSError):
-            send_report(channel, Report(error=str(error)))
-
-
-def send_report(channel: Channel, report: Report) -> None:
-    """Send a report to the parent. Raises OSError if that is gone."""
-    channel.send(pickle.dumps(report))
-
-
-def receive_report(channel: Channel) -> Report:
-    """Return the report that a process has sent. Raises LOST for one that has ended."""
-    report: Report = pickle.loads(channel.receive(MAX_FRAME_BYTES))  # noqa: S301  of the project's own code
-    return report
+            channel.send_object(Report(error=str(error)))
 
 
 class _Worker:
@@ -118,7 +106,7 @@ class _Worker:
             self._start_housekeeping(models, stack)
             gc.freeze()  # objects so far live to the end; the collector can skip them
             self._set_serving(True)
-            send_report(self._channel, Report(problems=_find_problems(models)))
+            self._channel.send_object(Report(problems=_find_problems(models)))
             await self._stop.wait()
             self._set_serving(False)
             await asyncio.sleep(self._settings.drain_seconds)
