@@ -25,7 +25,7 @@ from rest_servers import (
     wait_for,
     write_request,
 )
-from saved_models import list_children
+from saved_models import is_alive, list_children
 
 from popef._tools.channel import Channel
 
@@ -121,8 +121,9 @@ def test_a_process_that_dies_is_said_and_replaced(reader, call):
         assert error.value.code is Code.INTERNAL
     for _ in range(2):
         assert reader.read(bytearray(LARGE), FLOATS, call)[2]["x"].size == LARGE_BYTES + 1
-        os.kill(find_child(), signal.SIGKILL)
-        assert wait_for(lambda: not find_children())
+        child = find_child()
+        os.kill(child, signal.SIGKILL)
+        assert wait_for(lambda pid=child: not is_alive(pid))
 
 
 def test_an_answer_that_is_not_taken_is_not_the_next_ones(reader, call, monkeypatch):
