@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from io import FileIO
-from typing import TypeAlias
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
@@ -40,7 +39,6 @@ _SLOTS = _MALFORMED + 1
 kind. The last one counts requests that are not HTTP, for the model without a name."""
 _MALFORMED_NAME = "poplar_malformed_requests_total"
 _MICROSECONDS = 1e6
-_Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def make_memory(models: Sequence[str], processes: int) -> FileIO:
