@@ -25,7 +25,7 @@ IR_PASSES = frozenset(
 
 @register("apply_ir_pass")
 class ApplyIrPass(Pass):
-    """Runs the passes of those names, one after the other."""
+    """Run the passes with the given names, one after the other."""
 
     def __init__(self, passes: Sequence[str] = ()) -> None:
         """Create the passes. Raise CompileError for a name outside the family."""

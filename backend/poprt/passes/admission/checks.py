@@ -55,8 +55,8 @@ _MAX_TOLD = 10
 
 @register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
 class CheckOperators(ImmutablePass):
-    """Refuse operators that are neither of the ONNX standard, nor of the chip's own that are known here, nor
-    a user's whose shapes a registered function tells."""
+    """Reject operators that are neither in the ONNX standard, nor supported operators of the chip,
+    nor custom operators with a registered shape function."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check all nodes. Raise CompileError at the first unsupported operator, and at the first
@@ -84,8 +84,8 @@ def _is_known(node: onnx.NodeProto) -> bool:
 
 @register("admit", stage=Stage.ADMISSION, default=True, is_ours=True)
 class Admit(Pass):
-    """Refuse a graph that asks for endless time or memory, or refers to files. Functions go: standard
-    operators call none."""
+    """Reject a graph that needs unlimited time or memory, or refers to files. Functions go:
+    standard operators call none."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the graph. Raise CompileError if it is invalid. Weights may have no data."""
@@ -99,7 +99,7 @@ class Admit(Pass):
 
 @register("check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"})
 class CheckIpuOperators(ImmutablePass):
-    """Warn of operators that the IPU's own compiler lacks; where `only` is set, refuse them."""
+    """Warn about operators that the IPU's own compiler does not support; with `only`, reject them."""
 
     def __init__(self, only: bool = False) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ class CheckIpuOperators(ImmutablePass):
 
 @register("check_unsupported_attribute", stage=Stage.CHECKS, default=True)
 class CheckUnsupportedAttribute(ImmutablePass):
-    """Warn of attributes whose values the IPU's own compiler does not take; here they make no
-    difference."""
+    """Warn about attribute values that the IPU's own compiler does not support; here they are
+    supported."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Write one warning for each attribute of an operator, with its first node."""
@@ -180,7 +180,7 @@ def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
 
 @register("check_demand", stage=Stage.CHECKS, is_ours=True)
 class CheckDemand(ImmutablePass):
-    """Refuse what this machine could not load and run either."""
+    """Reject a model that this machine could not load and run."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the demand. Raise CompileMemoryError if the model needs too much memory or time."""
@@ -194,7 +194,7 @@ class CheckDemand(ImmutablePass):
 
 @register("check_chip_operators", stage=Stage.CHECKS, is_ours=True)
 class CheckChipOperators(ImmutablePass):
-    """Refuse nodes of the chip's own operators whose shapes or attributes are none of theirs."""
+    """Reject nodes of the chip's own operators with invalid shapes or attributes."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the nodes. Raise CompileError at the first invalid one."""
@@ -212,8 +212,8 @@ class CheckChipOperators(ImmutablePass):
 
 @register("check_static", stage=Stage.CHECKS, is_ours=True)
 class CheckStatic(ImmutablePass):
-    """Refuse tensors whose type the chip lacks, or whose shape is known at run time only: final_check warns
-    of them only, since a model may be converted to be looked at."""
+    """Reject tensors whose type the chip does not support, or whose shape is known at run time
+    only; final_check only warns about them, because a model can be converted for inspection."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the tensors. Raise CompileError at the first invalid one."""

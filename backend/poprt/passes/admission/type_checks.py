@@ -26,8 +26,8 @@ _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 @register("check_types", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
 class CheckTypes(Pass):
-    """Refuse nodes whose inputs are not of the types that the standard says or that nothing makes, and
-    results that are made twice."""
+    """Reject nodes whose inputs have types that the standard does not allow or are produced by no
+    node, and results that are produced twice."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the types. Raise CompileError at the first fault, with the branch of an If that

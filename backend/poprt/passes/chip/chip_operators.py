@@ -91,7 +91,7 @@ _SOFTMAX_ALONG_AXIS = 13
 
 @register("replace_where_with_wherev2", stage=Stage.CHIP, default=True)
 class ReplaceWhere(_Renaming):
-    """Where becomes WhereV2, which published passes for DeBERTa look for."""
+    """Replace Where by WhereV2, which published passes for DeBERTa match."""
 
     op_types = frozenset(("Where",))
     renames = "WhereV2"

@@ -36,7 +36,7 @@ class Operand:
 
 @register("replace_einsum_with_matmul", stage=Stage.PATTERNS, default=True)
 class ReplaceEinsumWithMatmul(NodeRule):
-    """Einsum becomes products, sums, transpositions and shapes.
+    """Replace Einsum by products, sums, transpositions and reshapes.
 
     Of several operands the first two come first. A diagonal, which names an axis twice, stays, and so does
     what broadcasts an axis of one element.

@@ -74,8 +74,8 @@ class ReplaceCastlike(NodeRule):
 
 @register("replace_gather_with_reshape", stage=Stage.FOLDING, default=True, is_ours=True)
 class ReplaceGatherWithReshape(NodeRule):
-    """A Gather that picks all there is, in order, becomes a Reshape: exporters write masks so, and rows of a
-    batch that are picked by number could not be told apart."""
+    """Replace a Gather that selects all elements in order by a Reshape, because exporters write
+    masks this way, and rows that are selected by number could not be proven independent."""
 
     op_types = frozenset(("Gather",))
 
@@ -99,8 +99,8 @@ class ReplaceGatherWithReshape(NodeRule):
 
 @register("replace_clip_empty_inputs", stage=Stage.FOLDING, default=True)
 class ReplaceClipEmptyInputs(NodeRule):
-    """A Clip without a lower bound gets that of its type, for which there is no other form; one without an
-    upper bound has none."""
+    """Give a Clip without a lower bound the lowest value of its type, because there is no other
+    form for it; one without an upper bound gets none."""
 
     op_types = frozenset(("Clip",))
 
@@ -127,8 +127,8 @@ class ReplaceClipEmptyInputs(NodeRule):
 
 @register("replace_div_with_mul", stage=Stage.PATTERNS, default=True)
 class ReplaceDivWithMul(NodeRule):
-    """A division by a constant becomes a product with its reciprocal, which may differ by one rounding,
-    unless it is a power of two. Integers stay."""
+    """Replace a division by a constant by a product with its reciprocal, which can differ by one
+    rounding unless the constant is a power of two. Integers stay."""
 
     op_types = frozenset(("Div",))
 
@@ -248,7 +248,8 @@ class ReplaceLessOrEqual(ReplaceGreaterOrEqual):
 
 @register("replace_half_reducemean", stage=Stage.PRECISION, option="precision", values=_HALF_PRECISIONS)
 class ReplaceHalfReducemean(NodeRule):
-    """ReduceMean becomes a Mul and a ReduceSum: scaled first, no sum is larger than the mean's operands."""
+    """Replace ReduceMean by a Mul and a ReduceSum: because the operands are scaled first, no sum
+    exceeds the mean's operands."""
 
     op_types = frozenset(("ReduceMean",))
 

@@ -87,8 +87,8 @@ def _find_wide(op_type: str, given: int, opset: int) -> int:
 
 @register("float_ops_workaround", stage=Stage.PATTERNS)
 class FloatOpsWorkaround(NodeRule):
-    """Operators that the chip computes in floats take whole numbers as floats, and give them back whole: the
-    same as long as nothing has more than the 24 bits of a float."""
+    """Convert integers to float for operators that the chip computes in float, and convert the
+    results back; this is exact for values of up to 24 bits."""
 
     op_types = names_where(lambda entry: entry.floats_only)
 
@@ -104,7 +104,7 @@ class FloatOpsWorkaround(NodeRule):
 
 @register("indices_workaround", stage=Stage.PATTERNS)
 class IndicesWorkaround(NodeRule):
-    """Indices of Gather and GatherElements become int32, and count from the front."""
+    """Convert indices of Gather and GatherElements to int32, counted from the front."""
 
     op_types = frozenset(("Gather", "GatherElements"))
 

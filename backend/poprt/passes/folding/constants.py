@@ -110,8 +110,8 @@ class ConstantFolding(Pass):
 
 @register("check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
 class CheckConstants(Pass):
-    """Refuse constants that no model can hold: what ONNX Runtime says of them, and when, its versions do not
-    agree upon."""
+    """Reject constants that no model can hold, because ONNX Runtime's versions differ in when and
+    how they report them."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the constants. Raise CompileMemoryError if one is too large."""

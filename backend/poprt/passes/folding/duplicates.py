@@ -23,8 +23,8 @@ _Seen = ChainMap[Hashable, tuple[TensorProto, ...]]
 
 @register("remove_duplicated_initializer", stage=Stage.FOLDING, default=True)
 class RemoveDuplicatedInitializer(Pass):
-    """Of initializers of equal type, shape and bits keep one, the first; bodies read those of the graphs
-    around them.
+    """Keep the first of several initializers with equal type, shape and bits; bodies read the
+    initializers of the graphs around them.
 
     Outputs and inputs keep their own. Outlined weights are equal where they lie in one place, and what they
     hold is not read; weights without data are equal to none, nor are those that are not trained yet.

@@ -207,7 +207,7 @@ class EliminateUnusedInitializer(Pass):
 
 @register("eliminate_duplicate_initializer")
 class EliminateDuplicateInitializer(RemoveDuplicatedInitializer):
-    """The same as remove_duplicated_initializer, by its other name."""
+    """Run remove_duplicated_initializer under its other name."""
 
 
 @register("eliminate_duplicate_nodes", stage=Stage.FOLDING, default=True)

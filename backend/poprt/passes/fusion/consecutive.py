@@ -189,7 +189,7 @@ _MAX_SHIFT = 1 << 16
 
 @register("fuse_consecutive_reshape", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveReshape(_Pairs):
-    """Reshape at once what is reshaped twice; back to the first shape, nothing is left."""
+    """Merge consecutive Reshapes into one, or into none if the last shape is the first one."""
 
     op_types = frozenset({"Reshape"})
 
@@ -211,7 +211,7 @@ class FuseConsecutiveReshape(_Pairs):
 
 @register("fuse_consecutive_transpose", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveTranspose(_Pairs):
-    """Transpose at once what is transposed twice; back to the first order, nothing is left."""
+    """Merge consecutive Transposes into one, or into none if the last order is the first one."""
 
     op_types = frozenset({"Transpose"})
 
@@ -230,7 +230,7 @@ class FuseConsecutiveTranspose(_Pairs):
 
 @register("fuse_consecutive_squeeze", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveSqueeze(_Pairs):
-    """Squeeze at once what is squeezed twice, where the axes are known."""
+    """Merge consecutive Squeezes into one if the axes are known."""
 
     op_types = frozenset({"Squeeze"})
 

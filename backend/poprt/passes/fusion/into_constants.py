@@ -214,7 +214,7 @@ def _scale(node: onnx.NodeProto, weights: Array, factor: Array, view: GraphEdito
 
 @register("fuse_cast_into_onehot")
 class FuseCastIntoOnehot(GraphRule):
-    """Have a OneHot write the type to which its result is cast: its two values are cast instead."""
+    """Let a OneHot produce the type that its result is cast to, by casting its two values instead."""
 
     op_types = frozenset({"OneHot"})
 

@@ -128,7 +128,7 @@ class MergeMatMul(_MergingProducts):
     takes={"merge_matmul_add": "merge_matmul_add"},
 )
 class MergeMatMulAdd(_MergingProducts):
-    """The same of products with the biases that are added to them.
+    """Merge two products that share an input, with the biases that are added to them.
 
     merge_matmul_add: the names of product, sum, product and sum.
     """

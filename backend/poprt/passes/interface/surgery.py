@@ -36,7 +36,7 @@ every pass here relies on that. Every supported ONNX Runtime reads 8."""
 
 @register("limit_ir_version", stage=Stage.INTERFACE, default=True, is_ours=True)
 class LimitIrVersion(Pass):
-    """Say that a model is written in a version of the format that all that comes after can read."""
+    """Lower the model's IR version to one that all later tools can read."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Clamp the version to the range from MINIMUM_IR_VERSION to MAXIMUM_IR_VERSION."""
@@ -128,8 +128,8 @@ class AddCheckpoints(Pass):
 
 @register("remove_initializer_from_input", stage=Stage.INTERFACE, default=True)
 class RemoveInitializerFromInput(Pass):
-    """Weights are no inputs: formats of old list them as both, and newer ones may, as defaults that a caller
-    could replace. Nobody does on the chip."""
+    """Remove initializers from the inputs: old formats list weights as both, and newer ones can, as
+    defaults that a caller could replace. Nobody does on the chip."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Remove the inputs. The format is raised to one that allows weights without inputs."""

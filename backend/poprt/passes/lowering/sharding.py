@@ -25,7 +25,7 @@ Points = Mapping[str, int]
 
 @register("manual_sharding", stage=Stage.CHECKS)
 class ManualSharding(Pass):
-    """Spread the main graph over IPUs, and over the stages of a pipeline.
+    """Distribute the main graph over IPUs, and over the stages of a pipeline.
 
     sharding_info, pipelining_info: the number of an IPU, or of a stage, by the name of a node. In the order
     of the graph each of those nodes takes itself and all that it is made of, as far as no node before has

@@ -64,7 +64,7 @@ _WIDER_IN_POW = dict.fromkeys(
 
 @register("check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",))
 class CheckOpset(Pass):
-    """Refuse a model of an opset that the installed onnx does not know."""
+    """Reject a model whose opset the installed onnx does not support."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Check the opset. Raise CompileError if it is too new."""

@@ -230,8 +230,8 @@ _STATES = range(5, 7)
 
 @register("settle_layouts", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
 class SettleLayouts(NodeRule):
-    """Transpose around recurrent networks whose `layout` is 1, rows first: ONNX Runtime has kernels for steps
-    first only."""
+    """Transpose around recurrent networks with `layout` 1 (rows first), because ONNX Runtime
+    supports steps first only."""
 
     op_types = frozenset(("GRU", "LSTM", "RNN"))
     needs_shapes = False
@@ -284,8 +284,8 @@ class SettleDefaults(NodeRule):
 
 @register("settle_slices", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
 class SettleSlices(_Reshaping):
-    """Begin Slices of opsets before 10 within their axes: ONNX's shape inference finds no size for one that
-    begins before the first element, counted from behind."""
+    """Limit the starts of Slices of opsets before 10 to their axes, because ONNX's shape inference
+    finds no size for a start before the first element, counted from the end."""
 
     op_types = frozenset(("Slice",))
 
@@ -308,8 +308,8 @@ class SettleSlices(_Reshaping):
 
 @register("settle_slopes", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
 class SettleSlopes(_Reshaping):
-    """Expand the input of a PRelu to the shape of a larger slope: ONNX's shape inference gives the result the
-    shape of the input, ONNX Runtime broadcasts both."""
+    """Expand the input of a PRelu to the shape of a larger slope, because ONNX's shape inference
+    gives the result the input's shape, while ONNX Runtime broadcasts both."""
 
     op_types = frozenset(("PRelu",))
 

@@ -313,8 +313,8 @@ class _Narrowing:
 
 @register("float_to_int8", stage=Stage.PRECISION)
 class FloatToInt8(Pass):
-    """Have weights be of 8 bits: where they are used, a DequantizeLinear makes (value - offset) * scale of
-    them.
+    """Store weights in 8 bits, with a DequantizeLinear that computes (value - offset) * scale where
+    they are used.
 
     `int8_offset_scale` has, by a weight's name, {"value": int8 of the weight's shape, "offset": a whole
     number, "scale": a float}.

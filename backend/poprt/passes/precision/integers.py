@@ -61,8 +61,8 @@ def narrow_to_int32(values: Array) -> npt.NDArray[np.int32]:
 
 @register("int64_to_int32", stage=Stage.BORDERS, default=True)
 class Int64ToInt32(Pass):
-    """Narrow the 64-bit integers of a model, at its borders and inside, but where the standard asks for 64
-    bits.
+    """Narrow the model's 64-bit integers to 32 bits, at its inputs and outputs and inside, except
+    where the standard requires 64 bits.
 
     Constants beyond 32 bits, as exporters write them for the end of an axis, become the largest number there
     is, with a warning. Unsigned ones are narrowed at the borders only: ONNX Runtime has next to no operators
