@@ -36,15 +36,13 @@ _MODEL = (
     ),
     Option(
         "config_yaml",
-        "YAML file of options by their long names; the command line takes precedence; "
-        "model_fusion lists models to fuse",
+        "YAML file of options by long name; the command line takes precedence; model_fusion lists models",
         Form.PATH,
         metavar="FILE",
     ),
     Option(
         "framework",
-        "framework of the model; tensorflow requires the extra poplar-triton[tensorflow] "
-        "(default: %(default)s)",
+        "framework; tensorflow requires the extra poplar-triton[tensorflow] (default: %(default)s)",
         choices=("onnx", "tensorflow"),
         default="onnx",
         per_model=True,
@@ -62,17 +60,11 @@ _MODEL = (
         "batch_size", "batch size of all inputs", type=positive, metavar="N", converter=True, in_recipe=True
     ),
     Option(
-        "batch_axis",
-        "axis of the batch (default: 0)",
-        type=int,
-        metavar="N",
-        converter=True,
-        in_recipe=True,
+        "batch_axis", "axis of the batch (default: 0)", type=int, metavar="N", converter=True, in_recipe=True
     ),
     Option(
         "fix_input",
-        "inputs that become constants, such as sr=16000 or sizes=2,3; of an If that depends on "
-        "them, only the selected branch is compiled",
+        "inputs that become constants, such as sr=16000; unused branches of an If are not compiled",
         Form.PAIRS,
         type=read_named,
         metavar="NAME=VALUE",
@@ -151,8 +143,7 @@ _PRECISION = (
     ),
     Option(
         "fp8_params",
-        "formats (F143, F152) of activations and weights, then their power-of-two scales "
-        "(default: %(default)s)",
+        "formats (F143, F152), then power-of-two scales, of activations and weights (default: %(default)s)",
         metavar="FORMAT,FORMAT,SCALE,SCALE",
         default="F143,F143,-1,-1",
         converter=True,
@@ -168,8 +159,8 @@ _PRECISION = (
     ),
     Option(
         "data_preprocess",
-        "samples by input name, along the first axis: an .npz file, a folder of .npy files, or "
-        "a pickled dict; used to calibrate fp8 and to check a half-precision model for overflow",
+        "samples by input name, along the first axis: an .npz file, a folder of .npy files, or a pickled "
+        "dict; used to calibrate fp8 and to check a half-precision model for overflow",
         Form.PATH,
         metavar="PATH",
     ),
@@ -289,7 +280,7 @@ _PASSES = (
     ),
     Option(
         "remap_mode",
-        "position of the layout change: before_ or after_ and an operator (default: after_matmul)",
+        "position: before_ or after_ and an operator (default: after_matmul)",
         Form.NAMES,
         metavar="MODE",
         converter=True,
@@ -333,8 +324,7 @@ _PASSES = (
     ),
     Option(
         "custom_ort_library",
-        "custom-operator libraries of ONNX Runtime, with the domain of their operators and the "
-        "cycles per tile and result element",
+        "custom-operator libraries of ONNX Runtime; CYCLES is the cost per tile and result element",
         Form.VALUES,
         type=read_library,
         metavar="DOMAIN=FILE[,CYCLES]",
@@ -442,8 +432,7 @@ _OUTPUT = (
     Option("output_model", "file name of the converted ONNX model in output_dir", metavar="NAME"),
     Option(
         "triton_model_dir",
-        "write a complete Triton model folder; an existing config.pbtxt and name_map.json are "
-        "kept and must match the executable",
+        "write a Triton model folder; existing config.pbtxt and name_map.json are kept and must match",
         Form.FOLDER,
         metavar="DIR",
         ours=True,
@@ -455,15 +444,11 @@ _OUTPUT = (
         ours=True,
     ),
     Option(
-        "overwrite_config",
-        "overwrite config.pbtxt and name_map.json of that folder",
-        Form.FLAG,
-        ours=True,
+        "overwrite_config", "overwrite config.pbtxt and name_map.json of that folder", Form.FLAG, ours=True
     ),
     Option(
         "queue_timeout_ms",
-        "maximum time in ms that a request waits in Triton's queue, written into config.pbtxt; "
-        "a shorter timeout of a request takes precedence (default: no limit)",
+        "limit in ms of a request's wait in Triton's queue; a shorter own timeout wins (default: no limit)",
         type=positive,
         metavar="N",
         ours=True,
@@ -479,10 +464,7 @@ _OUTPUT = (
 _REPORTS = (
     Option("show", "print the model's inputs and outputs and exit", Form.FLAG),
     Option(
-        "show_io_stat",
-        "print the number of inputs and outputs per type and shape",
-        Form.FLAG,
-        per_model=True,
+        "show_io_stat", "print the number of inputs and outputs per type and shape", Form.FLAG, per_model=True
     ),
     Option(
         "show_profile",
@@ -508,16 +490,7 @@ _REPORTS = (
 
 OPTIONS: Mapping[str, Option] = {
     each.name: each
-    for each in (
-        *_MODEL,
-        *_PRECISION,
-        *_GRAPH,
-        *_PASSES,
-        *_CHIP,
-        *_OUTPUT,
-        *_REPORTS,
-        *LIMITS,
-    )
+    for each in (*_MODEL, *_PRECISION, *_GRAPH, *_PASSES, *_CHIP, *_OUTPUT, *_REPORTS, *LIMITS)
 }
 """All options of `poprt` by name, but those that every command has."""
 
