@@ -9,6 +9,7 @@ from typing import ClassVar
 import onnx
 from onnx import TensorProto
 from onnxgraph import FLOAT_TYPES, attribute, iter_bodies
+from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, OPERATORS
 
@@ -72,7 +73,7 @@ class ReplaceSoftmax(_Renaming):
     def takes(self, node: onnx.NodeProto, view: GraphEditor) -> bool:
         """Return whether the node is along a last axis of odd length, and of a supported type."""
         shape = view.shape(node.input[0])
-        default = -1 if view.opset >= _SOFTMAX_ALONG_AXIS else 1
+        default = -1 if view.opset >= SOFTMAX_HAS_ONE_AXIS else 1
         if not shape or shape[-1] % 2 == 0 or not super().takes(node, view):
             return False
         return int(attribute(node, "axis", default)) % len(shape) == len(shape) - 1
@@ -84,9 +85,6 @@ class ReplaceSoftmax(_Renaming):
             made = view.start(node, "softmax")
             made.chip(node.output[0], self.renames, node.input[0], axis=-1)
             view.replace(node, made.nodes)
-
-
-_SOFTMAX_ALONG_AXIS = 13
 
 
 @register("replace_where_with_wherev2", stage=Stage.CHIP, default=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnxgraph import attribute, iter_nodes
-from onnxgraph.opsets import AXES_ARE_INPUTS
+from onnxgraph.opsets import BATCH_NORMALIZATION_IS_PER_CHANNEL, CLIP_TAKES_BOUNDS
 from onnxgraph.weights import change_values, register_change
 
 from popef._tools.arrays import Array
@@ -21,9 +21,6 @@ from poprt.rewrite.views import GraphView
 _HALF = np.finfo(np.float16)
 _SIX = 6
 """Divisor in HardSwish, which is x * min(max(x / 6 + 1/2, 0), 1)."""
-_NORMALIZES_PER_CHANNEL = 9
-"""Opset from which BatchNormalization in inference only normalises."""
-_CLIP_TAKES_TENSORS = 11
 _LARGEST_POWER = 4
 """Maximum exponent for which products are cheaper than a power; it takes two products, larger ones
 more."""
@@ -41,7 +38,7 @@ class ReplaceBnWithMulAdd(NodeRule):
         rank = view.rank(node.input[0])
         values = [view.value(name) for name in node.input[1:5]]
         trains = attribute(node, "training_mode", 0) or len(list(filter(None, node.output))) > 1
-        if trains or rank is None or view.opset < _NORMALIZES_PER_CHANNEL:
+        if trains or rank is None or view.opset < BATCH_NORMALIZATION_IS_PER_CHANNEL:
             return None
         if not view.is_float(node.input[0]) or any(value is None for value in values):
             return None
@@ -111,7 +108,7 @@ class ReplaceClipEmptyInputs(NodeRule):
         has_lower, has_upper = bool(given[1]), bool(given[2])
         if len(node.input) == 1 + has_lower + has_upper and has_lower:
             return None
-        if (len(node.input) == 1 and view.opset < _CLIP_TAKES_TENSORS) or not view.type(given[0]):
+        if (len(node.input) == 1 and view.opset < CLIP_TAKES_BOUNDS) or not view.type(given[0]):
             return None
         chain = view.start(node, "clip")
         dtype = view.dtype(given[0])
@@ -265,13 +262,8 @@ class ReplaceHalfReducemean(NodeRule):
         chain = view.start(node, "mean")
         factor = chain.constant(1 / count, view.dtype(node.input[0]))
         chain.add("Mul", node.input[0], factor)
-        keepdims = attribute(node, "keepdims", 1)
-        if view.opset >= AXES_ARE_INPUTS:
-            sums = (chain.nodes[-1].output[0], chain.shape(axes))
-            chain.add_as(node.output[0], "ReduceSum", *sums, keepdims=keepdims)
-        else:
-            made = chain.nodes[-1].output[0]
-            chain.add_as(node.output[0], "ReduceSum", made, axes=axes, keepdims=keepdims)
+        result, scaled = node.output[0], chain.nodes[-1].output[0]
+        chain.reduce_sum_as(result, scaled, axes, keepdims=attribute(node, "keepdims", 1))
         return chain.end(node)
 
     def _find_axes(self, node: onnx.NodeProto, view: GraphView) -> list[int] | None:

@@ -7,18 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnxgraph import attribute
+from onnxgraph.opsets import DROPOUT_NEVER_TRAINS, DROPOUT_TAKES_MODE, PAD_TAKES_SIZES
 from simipu.operators import names_where, operator_of
 
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.views import is_untrained
-
-_RATIO_IS_INPUT = 12
-"""Opset from which Dropout takes its ratio, and whether it trains, as inputs. From opset 7 to 11 it
-never trains."""
-_NEVER_TRAINS = 7
-_PADS_ARE_INPUT = 11
 
 
 class _Bypass(GraphRule):
@@ -54,8 +49,8 @@ class EliminateIdentity(_Bypass):
 
 
 def _is_idle(node: onnx.NodeProto, view: GraphEditor) -> bool:
-    if view.opset < _RATIO_IS_INPUT:
-        return view.opset >= _NEVER_TRAINS or bool(attribute(node, "is_test", 0))
+    if view.opset < DROPOUT_TAKES_MODE:
+        return view.opset >= DROPOUT_NEVER_TRAINS or bool(attribute(node, "is_test", 0))
     if len(node.input) < 3 or not node.input[2]:  # noqa: PLR2004  data, ratio, training_mode
         return True
     trains = view.value(node.input[2])
@@ -152,7 +147,7 @@ class EliminateNopPad(_Bypass):
 
 def _pads(node: onnx.NodeProto, view: GraphEditor) -> set[int]:
     found: Sequence[int] | None
-    if view.opset >= _PADS_ARE_INPUT:
+    if view.opset >= PAD_TAKES_SIZES:
         found = view.numbers(node.input[1])
     else:
         found = attribute(node, "pads", attribute(node, "paddings"))

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute
+from onnxgraph.opsets import GEMM_BROADCASTS
 from onnxgraph.weights import has_data, read_array
 from simipu.operators import names_where
 
@@ -20,8 +21,6 @@ from poprt.rewrite.views import FLOATS, is_operator
 
 _MATRIX = 2
 """Rank of a matrix."""
-_GEMM_BROADCASTS = 7
-"""Opset from which Gemm broadcasts its bias without an attribute."""
 
 
 def _weight(view: GraphEditor, name: str) -> Array | None:
@@ -126,7 +125,7 @@ class FuseBnIntoGemm(_NormFusion):
         weights = _weight(view, name) if _is_used_once(view, name) else None
         if weights is None or weights.ndim != _MATRIX or view.rank(product.input[0]) != _MATRIX:
             return
-        if view.opset < _GEMM_BROADCASTS:
+        if view.opset < GEMM_BROADCASTS:
             return
         is_turned = bool(attribute(product, "transB", 0))
         bias = _bias(product, view)

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import attribute
+from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, REDUCTIONS_TAKE_AXES
 from onnxgraph.weights import LARGE, has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
@@ -23,11 +24,6 @@ from poprt.rewrite.views import is_operator
 _GROUP_NORM, _FAST_NORM = "GroupNormalization", "FastNorm"
 _ROWS_AND_CHANNELS = 2
 """Rank at which a group norm with one group is a layer norm."""
-_SCALES_CHANNELS = 21
-"""Opset from which GroupNormalization has a scale and a bias for each channel, not for each
-group."""
-_HAS_AXES_AS_INPUT = 18
-"""Opset from which ReduceMean takes its axes as an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,7 @@ def _is_over_last(node: onnx.NodeProto, view: GraphEditor) -> bool:
     if not shape or not attribute(node, "keepdims", 1):
         return False
     axes = attribute(node, "axes")
-    if axes is None and view.opset >= _HAS_AXES_AS_INPUT and len(node.input) > 1:
+    if axes is None and view.opset >= REDUCTIONS_TAKE_AXES and len(node.input) > 1:
         axes = view.numbers(node.input[1])
     return axes is not None and list(axes) in ([-1], [len(shape) - 1])
 
@@ -350,7 +346,7 @@ class ReplaceGroupNorm(GraphRule):
             return
         made = view.start(node, "norm")
         weights = node.input[1:]
-        if view.opset < _SCALES_CHANNELS:
+        if view.opset < GROUP_NORMALIZATION_SCALES_CHANNELS:
             weights = [_widen(name, groups, channels, made, view) for name in weights]
         epsilon = attribute(node, "epsilon", 1e-5)
         made.chip(node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups)

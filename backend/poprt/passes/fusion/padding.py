@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnxgraph import attribute
+from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
 from onnxgraph.weights import has_data, read_array
 
 from poprt.rewrite.base import register
@@ -20,8 +21,6 @@ _GRAIN = 16
 pass pads operands of products to a size that is not public."""
 _MAX_STEPS = 8
 """Maximum number of steps between the scores' product and their softmax; a known model has 5."""
-_AXIS_IS_LAST = 13
-"""Opset from which Softmax is along the last axis by default."""
 _STEPS = ("Add", "Div", "Mul", "Reshape")
 """Operators that exporters put between the product of queries and keys and the softmax."""
 
@@ -62,7 +61,7 @@ def _read_attention(softmax: onnx.NodeProto, view: GraphEditor) -> _Attention | 
     shape, end = view.shape(softmax.input[0]), view.reader(softmax.output[0], "MatMul")
     if not shape or end is None or end.input[0] != softmax.output[0] or len(set(end.input)) == 1:
         return None
-    default = -1 if view.opset >= _AXIS_IS_LAST else 1
+    default = -1 if view.opset >= SOFTMAX_HAS_ONE_AXIS else 1
     keys, axis = shape[-1], attribute(softmax, "axis", default)
     if keys < _GRAIN or keys % _GRAIN == 0 or axis not in (-1, len(shape) - 1):
         return None

@@ -16,6 +16,7 @@ from onnx import TensorProto, defs, helper
 from onnxgraph import attribute, change_without_weights, find_opset, iter_bodies, iter_nodes
 from onnxgraph.edit import drop_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.opsets import SCAN_HAS_NO_BATCH, SOFTMAX_HAS_ONE_AXIS
 from onnxgraph.weights import LARGE, is_outlined
 from simipu import CompileError
 from simipu.numerics.lowering import OLDEST_OPSET
@@ -35,11 +36,6 @@ _ONNX_ERRORS = (
     onnx.version_converter.ConvertError,
     RuntimeError,
 )
-_SCAN_HAS_NO_BATCH = 9
-"""Opset from which a Scan's inputs have no batch axis. The converter of onnx drops that axis from
-the model's own inputs."""
-_AXIS_STANDS_ALONE = 13
-"""Opset from which Softmax, LogSoftmax and Hardmax apply to their axis only."""
 _MAX_NESTED = 8
 """Maximum depth of the standard's functions that call others; the known maximum is 3."""
 _KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
@@ -112,7 +108,7 @@ class ConvertVersion(Pass):
             model = convert_down(model, lowest)
         if find_opset(model, 1) != self._version:
             _drop_unread_values(model)
-            if found < _AXIS_STANDS_ALONE <= self._version:
+            if found < SOFTMAX_HAS_ONE_AXIS <= self._version:
                 model = KeepHardmaxes().run(model)
             weights = model.graph.initializer
             large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
@@ -131,12 +127,12 @@ def _drop_unread_values(model: onnx.ModelProto) -> None:
 
 
 def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    if find_opset(model, 1) < _SCAN_HAS_NO_BATCH <= version:
+    if find_opset(model, 1) < SCAN_HAS_NO_BATCH <= version:
         old = next((node for node in iter_nodes(model.graph) if node.op_type == "Scan"), None)
         if old is not None:
             raise CompileError(
                 f"node {describe_node(old)}: a Scan of opset 8 has an axis for the batch, which those of "
-                f"opset {version} lack; export the model with opset {_SCAN_HAS_NO_BATCH} or later"
+                f"opset {version} lack; export the model with opset {SCAN_HAS_NO_BATCH} or later"
             )
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = model.ir_version, {"": find_opset(model, 1)}

@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import attribute, find_opset, iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.opsets import RESIZE_SCALES_FROM_MIDDLES
 from simipu import CompileError
 
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older
@@ -30,8 +31,6 @@ OLDEST_KEPT = 7
 _BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
 """Operators that broadcast by an attribute before opset 7."""
 _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
-_MIDDLES_CAME = 11
-"""Opset from which Resize scales from the middles of elements by default."""
 _CHANNELS = 2
 """Maximum rank at which channels are the last axis."""
 
@@ -163,7 +162,7 @@ class KeepHardmaxes(NodeRule):
 
     def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return a Hardmax of a matrix, between a Flatten and a Reshape to the original shape."""
-        chain = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME).start()
+        chain = Older(node, view, RESIZE_SCALES_FROM_MIDDLES, RESIZE_SCALES_FROM_MIDDLES).start()
         shape = chain.add("Shape", node.input[0])
         matrix = chain.add("Flatten", node.input[0], axis=attribute(node, "axis", 1))
         chain.add_as(node.output[0], "Reshape", chain.add("Hardmax", matrix, axis=1), shape)
@@ -185,7 +184,7 @@ class KeepResizes(NodeRule):
     def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the Resize with explicit attributes, or two nodes if some axes grow and others
         shrink."""
-        older = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME)
+        older = Older(node, view, RESIZE_SCALES_FROM_MIDDLES, RESIZE_SCALES_FROM_MIDDLES)
         if older.get("coordinate_transformation_mode") is not None:
             return None
         if older.get("mode", "nearest") != "nearest":
@@ -193,9 +192,9 @@ class KeepResizes(NodeRule):
         scales = find_value(view, node.input[2])
         if scales is None:
             raise CompileError(
-                f"node {describe_node(node)}: the nearest element in opset {_MIDDLES_CAME} depends on its "
-                f"scales, and {node.input[2]!r} is computed; keep the model's opset, or export it "
-                "with a newer one"
+                f"node {describe_node(node)}: the nearest element in opset {RESIZE_SCALES_FROM_MIDDLES} "
+                f"depends on its scales, and {node.input[2]!r} is computed; keep the model's opset, or "
+                "export it with a newer one"
             )
         modes = [mode for mode, is_so in (("floor", scales > 1), ("ceil", scales < 1)) if is_so.any()]
         if len(modes) < len(("floor", "ceil")):

@@ -15,16 +15,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute
-from onnxgraph.opsets import AXES_ARE_INPUTS
+from onnxgraph.opsets import AXES_ARE_INPUTS, DROPOUT_TAKES_MODE, REDUCTIONS_TAKE_AXES
 
 from popef._tools.arrays import Array
 from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.small_values import find_value
 from poprt.rewrite.views import GraphView, Shape
-
-REDUCTIONS_TAKE_AXES = 18
-"""Opset from which the other reductions take their axes as an input, too."""
-_TRAINING_IS_AN_INPUT = 12
 
 
 class NoOlderFormError(Exception):
@@ -294,7 +290,7 @@ def batch_normalization(node: Older) -> list[onnx.NodeProto] | None:
 @rule("Dropout")
 def dropout(node: Older) -> list[onnx.NodeProto] | None:
     """Replace a Dropout in inference by an Identity: it drops nothing, whatever the ratio."""
-    if not node.crosses(_TRAINING_IS_AN_INPUT):
+    if not node.crosses(DROPOUT_TAKES_MODE):
         return None
     trains = node.constant(2, "training_mode")
     if trains is not None and trains.any():

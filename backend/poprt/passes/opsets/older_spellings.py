@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, OPTIONAL_EXISTS, REDUCTIONS_TAKE_AXES
 
 from poprt.passes.chip.contractions import ReplaceEinsumWithMatmul
-from poprt.passes.opsets.older_forms import REDUCTIONS_TAKE_AXES, NoOlderFormError, Older, rule
+from poprt.passes.opsets.older_forms import NoOlderFormError, Older, rule
 from poprt.rewrite.names import NodeBuilder
 
-_OPTIONAL_CAME = 15
 _MAX_MASKED = 1 << 26
 """Maximum number of elements of the constant mask for a triangle."""
 _CUBE = 0.044715
 """Coefficient of the cube in the tanh form of GELU."""
-_SCALES_ARE_OF_CHANNELS = 21
-"""Opset from which GroupNormalization has scales of channels."""
 
 
 def _dtype(node: Older) -> np.dtype[Any]:
@@ -253,7 +251,7 @@ def _mean(chain: NodeBuilder, node: Older, source: str, axes: list[int]) -> str:
 def group_normalization(node: Older) -> list[onnx.NodeProto] | None:
     """Write GroupNormalization as exporters do: an InstanceNormalization with groups as channels,
     then scales and biases. Before opset 21 those are of groups, not of channels."""
-    if not (node.crosses(18) or node.crosses(_SCALES_ARE_OF_CHANNELS)):
+    if not (node.crosses(18) or node.crosses(GROUP_NORMALIZATION_SCALES_CHANNELS)):
         return None
     chain, x, groups = node.start(), node.name(0), node.get("num_groups")
     shape, dtype = node.shape(), _dtype(node)
@@ -263,7 +261,7 @@ def group_normalization(node: Older) -> list[onnx.NodeProto] | None:
     scales = chain.constant(np.ones(groups), dtype), chain.constant(np.zeros(groups), dtype)
     normal = chain.add("InstanceNormalization", parted, *scales, epsilon=node.get("epsilon", 1e-5))
     of_channels = [shape[1], *[1] * (len(shape) - 2)]
-    if node.source >= _SCALES_ARE_OF_CHANNELS:
+    if node.source >= GROUP_NORMALIZATION_SCALES_CHANNELS:
         made = chain.add("Reshape", normal, chain.shape(shape))
         for op_type, place in (("Mul", 1), ("Add", 2)):
             factor = chain.add("Reshape", node.name(place), chain.shape(of_channels))
@@ -338,7 +336,7 @@ def _channel_shape(node: Older) -> str:
 def get_element(node: Older) -> list[onnx.NodeProto] | None:
     """Replace OptionalGetElement of a tensor by the tensor."""
     is_tensor = bool(node.view.type(node.name(0)))
-    if not node.crosses(18) or (node.target >= _OPTIONAL_CAME and not is_tensor):
+    if not node.crosses(18) or (node.target >= OPTIONAL_EXISTS and not is_tensor):
         return None
     if not is_tensor:
         raise NoOlderFormError("older opsets have tensors only")
@@ -349,7 +347,7 @@ def get_element(node: Older) -> list[onnx.NodeProto] | None:
 def has_element(node: Older) -> list[onnx.NodeProto] | None:
     """Replace OptionalHasElement by a constant: true for a tensor, false for a missing input."""
     is_tensor = not node.name(0) or bool(node.view.type(node.name(0)))
-    if not node.crosses(18) or (node.target >= _OPTIONAL_CAME and not is_tensor):
+    if not node.crosses(18) or (node.target >= OPTIONAL_EXISTS and not is_tensor):
         return None
     if not is_tensor:
         raise NoOlderFormError("older opsets have tensors only")

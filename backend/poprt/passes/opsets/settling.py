@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, infer_shapes, iter_graphs
 from onnxgraph.edit import drop_attribute, set_attribute
+from onnxgraph.opsets import EXPAND_EXISTS, PAD_TAKES_SIZES
 from simipu import CompileError
 from simipu.operators import Family, names_where
 
@@ -23,10 +24,6 @@ from poprt.rewrite.views import FLOATS, GraphView
 
 _POOLS = names_where(lambda entry: entry.family is Family.POOL)
 _SAME = ("SAME_UPPER", "SAME_LOWER")
-_PADS_AS_INPUT = 11
-"""Opset from which the sizes of a Pad are an input."""
-_EXPAND = 8
-"""Opset that introduced Expand."""
 _SPATIAL = 2
 """First axis along which a window moves."""
 
@@ -84,7 +81,7 @@ class SettleWindows(_Reshaping):
             drop_attribute(made, "output_shape")
             pads = [before for before, _ in found] + [behind for _, behind in found]
             kind = view.type(node.input[0])
-            if kind in FLOATS and view.opset >= _PADS_AS_INPUT and _is_padded_apart(node, pads, kernel):
+            if kind in FLOATS and view.opset >= PAD_TAKES_SIZES and _is_padded_apart(node, pads, kernel):
                 made.input[0] = _pad_apart(around, node, pads, kind)
                 pads = [0] * len(pads)
             set_attribute(made, "pads", pads)
@@ -316,7 +313,7 @@ class SettleSlopes(_Reshaping):
     def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node behind an Expand, if its slope has more axes or larger sizes."""
         source, slope = (view.shape(name) for name in node.input)
-        if self._is_stale or source is None or slope is None or view.opset < _EXPAND:
+        if self._is_stale or source is None or slope is None or view.opset < EXPAND_EXISTS:
             return None
         try:
             shape = np.broadcast_shapes(source, slope)

@@ -24,6 +24,7 @@ from onnxgraph import (
     set_shape,
 )
 from onnxgraph.edit import forget_values, set_attribute
+from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu import CompileError
 from simipu.rows import note_dependence
 
@@ -208,12 +209,12 @@ class FillSqueezeAxes(Pass):
         of size 1."""
         if not any(map(_lacks_axes, iter_nodes(model.graph))):
             return model
-        version, taken = find_opset(model, _SQUEEZE_TAKES_AXES), set(iter_defined(model.graph))
+        version, taken = find_opset(model, AXES_ARE_INPUTS), set(iter_defined(model.graph))
         inferred = infer_shapes(model).graph
         for graph, shapes in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
             for node in filter(_lacks_axes, graph.node):
                 axes = [i for i, size in enumerate(shapes.get(node.input[0], ())) if size == 1]
-                if axes and version < _SQUEEZE_TAKES_AXES:
+                if axes and version < AXES_ARE_INPUTS:
                     set_attribute(node, "axes", axes)
                 elif axes:
                     name = fresh_name(f"{node.output[0]}/axes", taken)
@@ -221,10 +222,6 @@ class FillSqueezeAxes(Pass):
                     graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), name))
                     node.input[:] = [node.input[0], name]
         return model
-
-
-_SQUEEZE_TAKES_AXES = 13
-"""Opset from which Squeeze's axes are an input; before it they are an attribute."""
 
 
 def _lacks_axes(node: onnx.NodeProto) -> bool:
