@@ -81,7 +81,7 @@ class NameScope:
         """Return a prefix that no name has before its last slash, and mark it as used."""
         return _take(wanted, self._prefixes)
 
-    def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
+    def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """Add a weight to the main graph and return its name."""
         name = self.take(wanted)
         self.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
@@ -94,7 +94,7 @@ class NameScope:
         self.added.append(TensorProto(name=name, data_type=data_type, dims=dims))
         return name
 
-    def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
+    def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """Add a weight, unless there is one with equal values, and return its name."""
         array = np.asarray(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())

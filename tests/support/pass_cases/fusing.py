@@ -19,7 +19,9 @@ def floats(*shape: int) -> npt.NDArray[np.float32]:
 
 def statistics(width: int) -> dict[str, npt.NDArray[np.float32]]:
     """Return the weights of a BatchNormalization: gain g, bias b, mean m, variance v."""
-    return {"g": floats(width), "b": floats(width), "m": floats(width), "v": np.abs(floats(width)) + 0.1}
+    gain, bias, mean, spread = (floats(width) for _ in range(4))
+    variance: npt.NDArray[np.float32] = np.abs(spread) + np.float32(0.1)
+    return {"g": gain, "b": bias, "m": mean, "v": variance}
 
 
 PICTURE, RESULT = (F, [2, 4, 5, 5]), (F, [2, 6, 3, 3])
