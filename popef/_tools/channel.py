@@ -33,8 +33,9 @@ class Channel:
     """One end of a pair of sockets. One thread at a time may send, and one receive."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
         self._connection = connection
+        self._polls: dict[int, select.poll] = {}
+        """Object that waits for an event, by event."""
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -42,20 +43,33 @@ class Channel:
 
     def close(self) -> None:
         """Close this end."""
+        self._polls.clear()
         self._connection.close()
 
     def is_ready(self, event: int, seconds: float | None) -> bool:
         """Return whether select.POLLIN or POLLOUT would not wait, after waiting at most that long
         (None: without limit)."""
-        poll = select.poll()
-        poll.register(self._connection, event)
+        poll = self._polls.get(event)
+        if poll is None:
+            poll = self._polls[event] = select.poll()
+            poll.register(self._connection, event)
         return bool(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
 
     def send(self, *parts: bytes | bytearray | memoryview, wait: Wait | None = None) -> None:
         """Send one frame made of `parts`. `wait` is called while the other side does not read."""
-        pieces = [memoryview(part).cast("B") for part in parts]
-        for piece in (memoryview(_LENGTH.pack(sum(map(len, pieces)))), *pieces):
-            self._send(piece, wait or self._wait)
+        pieces = [piece for piece in (memoryview(part).cast("B") for part in parts) if piece]
+        # The length goes with the first bytes: the other side wakes up once.
+        pieces.insert(0, memoryview(_LENGTH.pack(sum(map(len, pieces)))))
+        while pieces:
+            try:
+                sent = self._connection.sendmsg(pieces)
+            except BlockingIOError:
+                (wait or self._wait)(select.POLLOUT)
+                continue
+            while pieces and sent >= len(pieces[0]):
+                sent -= len(pieces.pop(0))
+            if sent:
+                pieces[0] = pieces[0][sent:]
 
     def receive(self, max_bytes: int, wait: Wait | None = None) -> bytearray:
         """Return the next frame. `wait` is called while it is incomplete.
@@ -76,13 +90,6 @@ class Channel:
     def receive_object(self) -> Any:
         """Return the object of the next frame, whose sender must be trusted."""
         return pickle.loads(self.receive(MAX_FRAME_BYTES))  # noqa: S301  of a trusted sender
-
-    def _send(self, piece: memoryview, wait: Wait) -> None:
-        while piece:
-            try:
-                piece = piece[self._connection.send(piece) :]
-            except BlockingIOError:
-                wait(select.POLLOUT)
 
     def _read(self, length: int, wait: Wait, *, is_start: bool = False) -> bytearray:
         # The frame grows with the bytes that arrive: a length alone costs no memory.
@@ -110,11 +117,12 @@ def encode_object(value: object) -> bytes:
 
 
 def make_channel() -> tuple[Channel, socket.socket]:
-    """Return a channel, and the other end, for the child process."""
+    """Return a channel whose waits can be limited, and the other end, for the child process."""
     ours, theirs = socket.socketpair()
+    ours.setblocking(False)
     return Channel(ours), theirs
 
 
 def open_channel(descriptor: int) -> Channel:
-    """Return the child's end of a channel, which it has inherited."""
+    """Return the child's end of a channel, which it has inherited; it waits without limit."""
     return Channel(socket.socket(fileno=descriptor))
