@@ -96,7 +96,7 @@ def test_a_refused_request_fails_and_the_others_are_still_made(example, referenc
 def test_a_model_with_other_inputs_fails_with_their_names(example, reference, monkeypatch):
     equal, text = show(example, reference, monkeypatch, inputs=("x",))
     assert not equal
-    assert "lacks input image; see config.pbtxt" in text
+    assert "has no input image; see config.pbtxt" in text
 
 
 def test_another_answer_within_the_tolerance_fails(example):
