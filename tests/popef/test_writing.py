@@ -100,7 +100,7 @@ def test_feeds_that_do_not_fit_their_infos_are_refused():
     feeds = writer.createMultiFeedData([feed_info("image", 2), feed_info("label", 1)])
     with pytest.raises(popef.PopefError, match="expected 2 tensors, one for each feed, got 1"):
         feeds.write(b"ab")
-    with pytest.raises(popef.PopefError, match="'label': expected 2 bytes a tensor, got 3"):
+    with pytest.raises(popef.PopefError, match="'label': expected 2 bytes per tensor, got 3"):
         feeds.write(b"ab", b"abc")
     feeds.write(b"ab", b"ab")
     with pytest.raises(popef.PopefError, match="'image': expected 4 bytes of data, got 2"):

@@ -12,7 +12,7 @@ from onnxgraph import Chain, attribute, find_makers, iter_bodies, iter_graphs, i
 
 from simipu.numerics.operator_fusion import Dims
 from simipu.operators import operator_of
-from simipu.operators.entry import Body, Surroundings
+from simipu.operators.entry import Body, GraphContext
 
 
 def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -40,7 +40,7 @@ def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
                     value.CopyFrom(helper.make_tensor_value_info(value.name, kind, dims[value.name]))
 
 
-def put_bodies(graph: onnx.GraphProto, around: Surroundings) -> None:
+def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
     """Replace the nodes of a graph and of its nodes' bodies that ONNX Runtime cannot compute
     correctly, in place.
 
@@ -54,7 +54,7 @@ def put_bodies(graph: onnx.GraphProto, around: Surroundings) -> None:
         replace_nodes(graph, [made for node in graph.node for made in _replace_by_body(node, inside)])
 
 
-def needs_bodies(graph: onnx.GraphProto, around: Surroundings) -> bool:
+def needs_bodies(graph: onnx.GraphProto, around: GraphContext) -> bool:
     """Return whether there is a node to replace."""
     return any(
         find_body(node, replace(around, makers=makers)) is not None
@@ -64,7 +64,7 @@ def needs_bodies(graph: onnx.GraphProto, around: Surroundings) -> bool:
     )
 
 
-def find_body(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def find_body(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Return the body that replaces a node, or None if ONNX Runtime computes the node."""
     operator = operator_of(node)
     if operator.guard is not None:
@@ -72,7 +72,7 @@ def find_body(node: onnx.NodeProto, around: Surroundings) -> Body | None:
     return operator.body
 
 
-def _replace_by_body(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
+def _replace_by_body(node: onnx.NodeProto, around: GraphContext) -> list[onnx.NodeProto]:
     """Return the nodes that compute a node, or the node itself if ONNX Runtime computes it."""
     body = find_body(node, around)
     if body is None:

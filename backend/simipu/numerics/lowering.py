@@ -62,7 +62,7 @@ from simipu.numerics.tables import Table, find_tables
 from simipu.numerics.weights import find_codes, iter_reads, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
-from simipu.operators.entry import Surroundings
+from simipu.operators.entry import GraphContext
 from simipu.placement import has_placement, strip_placement
 
 OLDEST_OPSET = 11
@@ -89,7 +89,7 @@ def lower(
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
     version = find_opset(model, OLDEST_OPSET)
-    around = lowering.surroundings(version)
+    around = lowering.context(version)
     has_bodies = needs_bodies(model.graph, around)
     is_placed = has_placement(model.graph)
     if not lowering.is_narrow and not has_bodies and not is_placed:
@@ -267,12 +267,12 @@ class _Lowering:
             graph.initializer.extend(numpy_helper.from_array(held, name) for name, held in self.held.items())
         else:
             widen_tensors(graph, given)
-        put_bodies(graph, self.surroundings(version))
+        put_bodies(graph, self.context(version))
 
-    def surroundings(self, version: int) -> Surroundings:
+    def context(self, version: int) -> GraphContext:
         """Return the facts for bodies and guards; the graph has opset `version`."""
         ranks = {name: len(shape) for name, shape in self.shapes.items()}
-        return Surroundings(version, ranks, self.shapes, self.types, constants=self.constants)
+        return GraphContext(version, ranks, self.shapes, self.types, constants=self.constants)
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())

@@ -20,7 +20,7 @@ from onnxgraph import Chain, attribute, register_stand_in
 from simipu.operators.attributes import LARGEST, read_axis, read_size, refuse
 from simipu.operators.codes import FORMATS
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
+from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas.work import Context, Work
 
 PAST = 2
@@ -31,7 +31,7 @@ _PASSES = 2
 """Number of copies: the cache is copied aside, and joined with the new entries (kv_cache.cpp)."""
 
 
-def _keep(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _keep(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add nodes that put the new entries before the old ones and drop the oldest."""
     update, kept = node.input[1], _count_kept(node)
     axis = read_axis(node, "sequence_axis", 0, around.ranks.get(update, 1))

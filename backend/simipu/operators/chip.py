@@ -21,7 +21,7 @@ from simipu.operators.attributes import read_size, refuse
 from simipu.operators.cache import CACHE
 from simipu.operators.codes import CODES
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Body, Family, Operator, Rounding, Shapes, Surroundings
+from simipu.operators.entry import Body, Family, GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
 from simipu.operators.formulas.elementwise import Elementwise
@@ -49,7 +49,7 @@ def _standard(op_type: str) -> Body:
     """Return a body with the operator of the standard, with the attributes of the chip's
     operator."""
 
-    def body(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    def body(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
         made = onnx.NodeProto()
         made.CopyFrom(node)
         made.op_type, made.domain = op_type, ""
@@ -58,11 +58,11 @@ def _standard(op_type: str) -> Body:
     return body
 
 
-def _identity(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _identity(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
 
 
-def _gelu(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _gelu(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add a Gelu by the tanh formula, the only one of the chip. `approximate` none, an extension of
     this project, gives the exact result that the exporter meant."""
     exact = attribute(node, "approximate", b"tanh") == b"none"
@@ -73,7 +73,7 @@ def _gelu(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
         chain.add_as(result, "Gelu" if exact else "FastGelu", source, domain=KERNEL_DOMAIN)
 
 
-def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     """Add a LayerNormalization. ONNX Runtime has a kernel of it for all opsets, the standard from
     17 on."""
     if node.op_type == "FastNorm" and attribute(node, "num_groups", 1) != 1:
@@ -99,7 +99,7 @@ def _find_norm_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     return ""
 
 
-def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _group_norm(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add an instance norm of the groups, of operators whose form no opset has changed, and which
     do not depend on the rank."""
     groups, wants_more = int(attribute(node, "num_groups", 1)), any(node.output[1:])
@@ -133,7 +133,7 @@ def _add_statistics(chain: Chain, node: onnx.NodeProto, grouped: str, epsilon: f
             chain.add_as(name, "Reshape", value, chain.shape([-1]))
 
 
-def _softmax(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _softmax(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add a Softmax along one axis, in every opset."""
     rank, axis = around.ranks.get(node.input[0], 0), int(attribute(node, "axis", -1))
     along, source = axis % max(1, rank), node.input[0]
@@ -146,12 +146,12 @@ def _softmax(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
     chain.add_as(node.output[0], "Transpose", turned, perm=order)
 
 
-def _not_zero(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _not_zero(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     truth = chain.add("Cast", node.input[0], to=TensorProto.BOOL)
     chain.add_as(node.output[0], "Cast", truth, to=around.types.get(node.input[0], TensorProto.FLOAT))
 
 
-def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     """Add a mask that lets tokens attend to those of their segment. Padding, segment 0, attends to
     padding, and its results are not used."""
     segments = chain.add("Cast", node.input[0], to=TensorProto.INT64)
@@ -160,7 +160,7 @@ def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -
     chain.add_as(node.output[0], "Where", same, chain.constant(0.0), chain.constant(MASKED))
 
 
-def _split_inputs(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _split_inputs(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     width = list(attribute(node, "shape"))[1]
     for number, name in enumerate(node.output):
         if name:

@@ -20,7 +20,7 @@ from onnxgraph import Chain, register_stand_in
 
 from simipu.operators.attributes import read_choice, read_size, refuse
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
+from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import products
@@ -117,12 +117,12 @@ def _format(node: onnx.NodeProto, name: str) -> Codes:
     return FORMATS[read_choice(node, name, tuple(FORMATS))]
 
 
-def _to_bytes(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _to_bytes(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     codes = _format(node, "fp8Format").encode(chain, node.input[0], node.input[1])
     chain.add_as(node.output[0], "Cast", codes, to=TensorProto.UINT8)
 
 
-def _product(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _product(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add the product of two tensors of codes. A left operand in half is used unchanged."""
     left, right, left_scale, right_scale = node.input
     if around.types.get(left) == TensorProto.UINT8:
@@ -131,7 +131,7 @@ def _product(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
     chain.add_as(node.output[0], "MatMul", left, wide)
 
 
-def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     """Add nodes that widen signed 4-bit numbers. The high and low 4 bits of a byte follow one
     another along `axis`."""
     #  7        4 3        0

@@ -19,7 +19,7 @@ Formula = Callable[[Context], Work]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class GraphContext:
     """Facts about the surrounding computed graph that a body may use."""
 
     opset: int
@@ -35,10 +35,10 @@ class Surroundings:
     """Constants whose data the graph itself holds."""
 
 
-Body = Callable[[Chain, onnx.NodeProto, Surroundings], None]
+Body = Callable[[Chain, onnx.NodeProto, GraphContext], None]
 """Function that adds to a chain the nodes, of the standard or of ONNX Runtime, that compute a
 node's results from its inputs."""
-Guard = Callable[[onnx.NodeProto, Surroundings], Body | None]
+Guard = Callable[[onnx.NodeProto, GraphContext], Body | None]
 """Function that returns a body to use for a node instead of ONNX Runtime's own kernel, or None to
 use the kernel."""
 

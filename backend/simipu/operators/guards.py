@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Chain, attribute
 
-from simipu.operators.entry import Body, Surroundings
+from simipu.operators.entry import Body, GraphContext
 
 _AXES_AS_INPUT = 13
 """First opset in which Squeeze and Unsqueeze take their axes as an input."""
@@ -40,7 +40,7 @@ Runtime add in all opsets."""
 _UNSIGNED = (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64)
 
 
-def guard_vector_product(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def guard_vector_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute a product of a vector and a matrix as one of two matrices.
 
     ONNX Runtime fuses a Transpose into such a MatMul, which is wrong for vectors, and moves a Transpose from
@@ -50,7 +50,7 @@ def guard_vector_product(node: onnx.NodeProto, around: Surroundings) -> Body | N
     return _multiply_as_matrices if _VECTOR in ranks and max(ranks) > _VECTOR else None
 
 
-def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     left, right = node.input
     if around.ranks[left] == _VECTOR:
         row = _move_axis(chain, "Unsqueeze", left, 0, around.opset)
@@ -69,7 +69,7 @@ def _move_axis(chain: Chain, op_type: str, source: str, axis: int, opset: int, r
     return chain.add_as(result or chain.new_name(), op_type, source, axes)
 
 
-def guard_transpose(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
+def guard_transpose(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     """Compute a Transpose that moves no axis as an Identity.
 
     Some versions of ONNX Runtime treat every Transpose before a Gemm as one that swaps axes (issue
@@ -79,18 +79,18 @@ def guard_transpose(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
     return _pass_on if order and list(order) == sorted(order) else None
 
 
-def _pass_on(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _pass_on(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
 
 
-def guard_regions(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
+def guard_regions(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     """Clip regions that extend more than one image's size beyond the image, if their size
     determines the number of samples. ONNX Runtime ends the process if it has no memory for the
     samples."""
     return None if attribute(node, "sampling_ratio", 0) else _cut_regions
 
 
-def _cut_regions(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _cut_regions(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     image, regions = node.input[:2]
     kind = helper.tensor_dtype_to_np_dtype(around.types.get(regions) or TensorProto.FLOAT)
     # A region is (x1, y1, x2, y2), of an image of shape (batch, channels, height, width).
@@ -102,7 +102,7 @@ def _cut_regions(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> No
     _copy_with(chain, node, 1, cut)
 
 
-def guard_recurrence(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def guard_recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute the results of an LSTM or a GRU over an empty input as empty tensors, or as its
     initial states: ONNX Runtime ends the process."""
     known = [around.shapes.get(name, (None,)) for name in (node.input[0], *filter(None, node.output))]
@@ -110,7 +110,7 @@ def guard_recurrence(node: onnx.NodeProto, around: Surroundings) -> Body | None:
     return _recur_over_nothing if is_static and 0 in known[0] else None
 
 
-def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     kind = around.types.get(node.input[0]) or TensorProto.FLOAT
     zero = numpy_helper.from_array(np.zeros(1, helper.tensor_dtype_to_np_dtype(kind)))
     # The last states are the outputs from 1 on, the first ones the inputs from 5 on.
@@ -124,7 +124,7 @@ def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: Surroundings
             chain.add_as(name, "ConstantOfShape", sizes, value=zero)
 
 
-def guard_cast(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def guard_cast(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Cast to float before a Transpose that moves the first axis, not after it.
 
     ONNX Runtime ends the process as it fuses such a Transpose and a Cast into a MatMul of operands of two
@@ -137,7 +137,7 @@ def guard_cast(node: onnx.NodeProto, around: Surroundings) -> Body | None:
     return _cast_first if transpose.op_type == "Transpose" and (not order or order[0]) else None
 
 
-def _find_maker(node: onnx.NodeProto, around: Surroundings) -> onnx.NodeProto | None:
+def _find_maker(node: onnx.NodeProto, around: GraphContext) -> onnx.NodeProto | None:
     """Return the node that makes the first input of a node, skipping Identities."""
     maker = around.makers.get(node.input[0])
     while maker is not None and maker.op_type == "Identity":
@@ -145,7 +145,7 @@ def _find_maker(node: onnx.NodeProto, around: Surroundings) -> onnx.NodeProto | 
     return maker
 
 
-def _cast_first(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _cast_first(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     transpose = _find_maker(node, around)
     assert transpose is not None
     _copy_with(chain, node, 0, transpose.input[0])
@@ -154,7 +154,7 @@ def _cast_first(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> Non
     chain.nodes[-1].output[0] = node.output[0]
 
 
-def guard_frames(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def guard_frames(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Use frames of at least one sample in an STFT: the processor traps on empty frames."""
     length = node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
     known = around.constants.get(length)
@@ -162,7 +162,7 @@ def guard_frames(node: onnx.NodeProto, around: Surroundings) -> Body | None:
     return None if is_safe else _bound_frames
 
 
-def _bound_frames(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _bound_frames(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     length = node.input[_FRAME_LENGTH]
     kind = helper.tensor_dtype_to_np_dtype(around.types.get(length) or TensorProto.INT64)
     _copy_with(chain, node, _FRAME_LENGTH, chain.add("Max", length, chain.constant(1, kind)))
@@ -176,7 +176,7 @@ def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> N
     chain.nodes.append(made)
 
 
-def guard_division(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def guard_division(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute x / 0 as 0, and the least integer / -1 as itself: the processor traps on both.
 
     The chip's integers wrap. The standard leaves x / 0 undefined, and its reference returns 0.
@@ -184,12 +184,12 @@ def guard_division(node: onnx.NodeProto, around: Surroundings) -> Body | None:
     return _divide if _can_trap(node, around) else None
 
 
-def guard_remainder(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+def guard_remainder(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute the remainder of a division by 0 or -1 as 0: the processor traps on both."""
     return _find_remainder if _can_trap(node, around) else None
 
 
-def _can_trap(node: onnx.NodeProto, around: Surroundings) -> bool:
+def _can_trap(node: onnx.NodeProto, around: GraphContext) -> bool:
     """Return whether the divisor of a node is an integer that may be 0 or -1."""
     kind = _find_kind(node, around)
     if kind not in _WIDER or around.opset < _BROADCASTING:
@@ -200,13 +200,13 @@ def _can_trap(node: onnx.NodeProto, around: Surroundings) -> bool:
     return not {0, -1}.isdisjoint(numpy_helper.to_array(constant).reshape(-1).tolist())
 
 
-def _find_kind(node: onnx.NodeProto, around: Surroundings) -> int:
+def _find_kind(node: onnx.NodeProto, around: GraphContext) -> int:
     """Return the element type of a division, which both operands and the result have."""
     kinds = (around.types.get(name, TensorProto.UNDEFINED) for name in (*node.input, *node.output))
     return next(filter(None, kinds), TensorProto.UNDEFINED)
 
 
-def _divide(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _divide(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add x / divisor; if the divisor is 0 or -1, x / 1 * divisor, which wraps."""
     kind = _find_kind(node, around)
     value, divisor, excess = _replace_divisor(chain, node, kind)
@@ -214,7 +214,7 @@ def _divide(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
     _finish(chain, kind, node, "Mul", chain.add("Div", value, divisor), factor)
 
 
-def _find_remainder(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _find_remainder(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add x mod divisor; if the divisor is 0 or -1, x mod 1, which is 0."""
     kind = _find_kind(node, around)
     value, divisor, _ = _replace_divisor(chain, node, kind)

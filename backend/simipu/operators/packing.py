@@ -20,7 +20,7 @@ from onnxgraph import Chain, Value, like_first_input, register_stand_in
 
 from simipu.operators.attributes import read_axis, read_size, read_sizes
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
+from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.work import Context, Work
 
@@ -67,13 +67,13 @@ def _rest(chain: Chain, source: str) -> str:
     return chain.add("Slice", chain.add("Shape", source), chain.shape([_TOKENS]), last)
 
 
-def _zeros(chain: Chain, node: onnx.NodeProto, sizes: str, around: Surroundings) -> str:
+def _zeros(chain: Chain, node: onnx.NodeProto, sizes: str, around: GraphContext) -> str:
     data_type = around.types.get(node.input[0], TensorProto.FLOAT)
     value = helper.make_tensor("zero", data_type, [1], [0])
     return chain.add("ConstantOfShape", sizes, value=value)
 
 
-def _unpack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _unpack(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add a lookup in the tokens, followed by a zero for places beyond a sample."""
     rest = _rest(chain, node.input[0])
     flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
@@ -86,7 +86,7 @@ def _unpack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
     chain.add_as(node.output[0], "Reshape", found, wanted)
 
 
-def _repack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _repack(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add nodes that move each token back to its place; tokens of no sample are zero."""
     # Places without a token have the index batch * tokens: they are written to one more token at
     # the end, which is cut off.
@@ -101,7 +101,7 @@ def _repack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
     chain.add_as(node.output[0], "Reshape", kept, wanted)
 
 
-def _mask_compress(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+def _mask_compress(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     """Add nodes that move kept elements to the front, in their order, by a table of target indices;
     the rest is zero.
 

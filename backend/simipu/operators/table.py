@@ -18,7 +18,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu.operators import counts, guards
 from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Indexing, Operator, Rounding, Surroundings
+from simipu.operators.entry import GraphContext, Indexing, Operator, Rounding
 from simipu.operators.facts import add_facts
 from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
@@ -60,7 +60,7 @@ _REGIONS = "its regions are numbered over the whole batch"
 _ONE_SHAPE = "its inputs are sizes, one for the whole batch"
 
 
-def _copy_body(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+def _copy_body(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
 
 

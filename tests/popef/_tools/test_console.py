@@ -51,7 +51,7 @@ class ChildError(Exception):
         (LookupError("wanted"), "tool: error: wanted"),
         (
             MemoryError(),
-            "tool: error: not enough memory: the system gave no more; give it more, or less to do",
+            "tool: error: not enough memory: the system has no more; add memory, or reduce the work",
         ),
         (
             RecursionError("too deep"),
@@ -75,7 +75,7 @@ def test_a_defect_is_one_line_as_well_and_says_how_to_report_it(capsys, monkeypa
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tool: error: KeyError: ")
     assert line.endswith(
-        "this is a defect of ours: please report it, with what the same call prints under "
+        "this is a defect of ours: please report it, with the output of the same command under "
         "POPLAR_TRITON_TRACEBACK=1"
     )
     monkeypatch.setenv("POPLAR_TRITON_TRACEBACK", "1")
