@@ -48,9 +48,9 @@ class BuildKernels(build_ext):
 
     def copy_extensions_to_source(self) -> None:
         """Copy extensions to an editable installation's checkout, replacing the older ones."""
-        Path(self.get_finalized_command("build_py").get_package_dir("simipu.kernels"), "libsimipu.so").unlink(
-            missing_ok=True
-        )
+        Path(
+            self.get_finalized_command("build_py").get_package_dir("simipu.kernels"), "libsimipu.so"
+        ).unlink(missing_ok=True)
         super().copy_extensions_to_source()
 
 
@@ -64,8 +64,8 @@ class OneWheel(bdist_wheel):
 
 REQUIRED = [
     f"popef=={VERSION}",
-    # Major versions above the tested ones are excluded: earlier ones broke the binding of Triton's stub
-    # (numpy 2) and older generated code (protobuf 5 and 6).
+    # Major versions above the tested ones are excluded: earlier ones broke the binding of Triton's
+    # stub (numpy 2) and older generated code (protobuf 5 and 6).
     "numpy>=1.23.5,<3",
     "protobuf>=6.33.5,<8",  # what tritonclient's messages are generated with, at least
     "onnx>=1.16",
@@ -75,11 +75,12 @@ REQUIRED = [
     "pyyaml>=6",
     # Apache-2.0 and BSD-2-Clause, pure Python: writes the page of metrics of `poplar-triton serve`.
     "prometheus-client>=0.17",
-    # MPL-2.0, 60 KiB, needs nothing: writes the shells' completion scripts out of argparse, as the real
-    # poprt does with it.
+    # MPL-2.0, 60 KiB, needs nothing: writes the shells' completion scripts out of argparse, as the
+    # real poprt does with it.
     "shtab>=1.7",
-    # BSD-3-Clause, 1 MiB: Triton's own message of a model configuration, which poprt writes. Its extra
-    # [grpc] pins protobuf<7, although its messages work with 7; what the extra brings else is named here.
+    # BSD-3-Clause, 1 MiB: Triton's own message of a model configuration, which poprt writes. Its
+    # extra [grpc] pins protobuf<7, although its messages work with 7; what the extra brings else is
+    # named here.
     "tritonclient>=2.50",
     "grpcio>=1.81.1",  # Apache-2.0, 20 MiB; at least what tritonclient's stubs are generated with
     "packaging>=14.1",  # Apache-2.0 or BSD-2-Clause, 70 KiB

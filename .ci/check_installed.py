@@ -1,4 +1,5 @@
-"""Run every command once in an environment with the wheels, and check one answer. Run by `.ci/check_dist`.
+"""Run every command once in an environment with the wheels, and check one answer. Run by
+`.ci/check_dist`.
 
 Imports nothing of the project, so that only the installed programs are tested.
 """
@@ -22,7 +23,8 @@ SECONDS = 120
 
 
 def main() -> int:
-    """Compile y = 2x, serve it and query it. Return 0 if the answer is correct and the server exits 0."""
+    """Compile y = 2x, serve it and query it. Return 0 if the answer is correct and the server exits
+    0."""
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # sent by `timeout`; also ends the child processes
@@ -43,7 +45,9 @@ def main() -> int:
 
 def call(program: str, *arguments: str | Path) -> None:
     """Run an installed program, which must exit 0."""
-    subprocess.run([PROGRAMS / program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+    subprocess.run(
+        [PROGRAMS / program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS
+    )
 
 
 def check_kernels() -> None:
@@ -59,7 +63,9 @@ def save_model(path: Path) -> None:
     shape = ["n", 3]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path
+    )
 
 
 def serve_and_ask(repository: Path) -> int:
@@ -69,7 +75,13 @@ def serve_and_ask(repository: Path) -> int:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            ask(next(line.rpartition("/")[2].strip() for line in server.stdout if line.startswith("HTTP")))
+            ask(
+                next(
+                    line.rpartition("/")[2].strip()
+                    for line in server.stdout
+                    if line.startswith("HTTP")
+                )
+            )
         finally:
             server.terminate()  # also ends tritonserver; SIGKILL would not
         return server.wait(SECONDS)

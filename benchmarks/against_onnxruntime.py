@@ -47,7 +47,9 @@ def write_case(folder: Path, name: str, options: argparse.Namespace) -> Case:
     network = NETWORKS[name](sources)
     served = {}
     for precision in options.precisions:
-        config = repository.read_config(compile_network(network, precision, models / f"{name}_{precision}"))
+        config = repository.read_config(
+            compile_network(network, precision, models / f"{name}_{precision}")
+        )
         repository.set_instances(config, options.instances)
         if name in SMALL:
             config.parameters["sim_threads"].string_value = "1"
@@ -78,9 +80,15 @@ def measure(
         case = write_case(folder, name, options)
         comparisons = [make_comparison(case, each, folder) for each in options.concurrency]
         with repository.serve(folder / "models", folder / "log") as server:
-            if "fp32" in case.served:  # this benchmark does not check the answers of other precisions
-                inputs.check_answers(server.grpc_url, case.rows[0], (case.rival, case.served["fp32"]))
-            found = rounds.run_rounds(server.grpc_url, comparisons, options.rounds, options.seconds, console)
+            if (
+                "fp32" in case.served
+            ):  # this benchmark does not check the answers of other precisions
+                inputs.check_answers(
+                    server.grpc_url, case.rows[0], (case.rival, case.served["fp32"])
+                )
+            found = rounds.run_rounds(
+                server.grpc_url, comparisons, options.rounds, options.seconds, console
+            )
     return comparisons, found
 
 
@@ -89,8 +97,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--instances", type=int, default=1, help="of every model; they share the cores (default 1)")
-    add("--models", nargs="+", choices=SERVED, default=SERVED, metavar="M", help=f"of {', '.join(SERVED)}")
-    add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="(default: all)")
+    add(
+        "--models",
+        nargs="+",
+        choices=SERVED,
+        default=SERVED,
+        metavar="M",
+        help=f"of {', '.join(SERVED)}",
+    )
+    add(
+        "--precisions",
+        nargs="+",
+        choices=PRECISIONS,
+        default=list(PRECISIONS),
+        help="(default: all)",
+    )
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
     console = report.make_console()
     comparisons: list[Comparison] = []
@@ -99,7 +120,10 @@ def main() -> None:
         compared, measured = measure(name, options, console)
         comparisons += compared
         found += measured
-    title = f"beside ONNX Runtime in a Python model, gRPC, a row per request, {options.instances} instance(s)"
+    title = (
+        f"beside ONNX Runtime in a Python model, gRPC, a row per request, {options.instances} "
+        "instance(s)"
+    )
     report.print_report(title, comparisons, found, console)
 
 

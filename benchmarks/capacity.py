@@ -58,7 +58,8 @@ class Capacity:
 
 def read_processor_seconds(process: int) -> float:
     """Return the processor time used so far by a process and its descendants."""
-    # Behind the name, which may hold anything: user and system time are the 14th and the 15th field of all.
+    # Behind the name, which may hold anything: user and system time are the 14th and the 15th field
+    # of all.
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     own = (int(fields[11]) + int(fields[12])) / _TICKS
     return own + sum(map(read_processor_seconds, find_children(process)))
@@ -75,7 +76,9 @@ def read_counters(server: TritonServer, model: str) -> tuple[int, float]:
 def measure(server: TritonServer, load: Load, seconds: float) -> Capacity:
     """Put the load on."""
     requests, taken = read_counters(server, load.model)
-    measured = perf_analyzer.measure(server.grpc_url, load.model, load.at_once, load.data, seconds, load.rows)
+    measured = perf_analyzer.measure(
+        server.grpc_url, load.model, load.at_once, load.data, seconds, load.rows
+    )
     all_requests, all_taken = read_counters(server, load.model)
     per_core_second = (all_requests - requests) / (all_taken - taken)
     return Capacity(measured.per_second, measured.p99_us, per_core_second)
@@ -131,12 +134,15 @@ def main() -> None:
             Progress(console=console, disable=not console.is_terminal, transient=True) as progress,
         ):
             for load in loads:  # until memory has grown and caches are warm
-                perf_analyzer.measure(server.grpc_url, load.model, load.at_once, load.data, 0.2, load.rows)
+                perf_analyzer.measure(
+                    server.grpc_url, load.model, load.at_once, load.data, 0.2, load.rows
+                )
             for load in progress.track(loads * options.rounds):
                 found[load].append(measure(server, load, options.seconds))
     console.print(make_table(found))
     console.print(
-        f"{options.rounds} rounds on {len(os.sched_getaffinity(0))} cores, which the client shares; the last "
+        f"{options.rounds} rounds on {len(os.sched_getaffinity(0))} cores, which the client "
+        "shares; the last "
         "two columns count the processor time of the server and its instances alone."
     )
 

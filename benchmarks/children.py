@@ -33,8 +33,9 @@ class Child:
 def run_child(command: Sequence[str], seconds: float) -> Child:
     """Run a command to its end, or for so long.
 
-    The peak is that of the process and those that it started together, looked at every LOOK_SECONDS.
-    ru_maxrss of wait4 is that of the largest one alone, and counts this process's own memory before the exec.
+    The peak is that of the process and those that it started together, looked at every
+    LOOK_SECONDS. ru_maxrss of wait4 is that of the largest one alone, and counts this process's own
+    memory before the exec.
     """
     environment = {**os.environ, "COLUMNS": "1000"}  # no log line is broken in two
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -70,7 +71,8 @@ def read_resident_bytes(process: int) -> int:
 def read_cpu_seconds(process: int) -> float:
     """Return the processor time of a process and its descendants; those that are gone count 0."""
     try:
-        # Behind the name, which may hold anything: the state is field 3, utime and stime are 14 and 15.
+        # Behind the name, which may hold anything: the state is field 3, utime and stime are 14 and
+        # 15.
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0

@@ -2,10 +2,10 @@
 
     benchmarks/conformance.py [--docs FILE] [--cases PATTERN ...]
 
-Every case runs in fp32, and every third in fp16, in a worker process that is ended when it takes too long. A
-case passes, is refused with a reason, differs, fails or crashes. Exits with 1 where a case fails, crashes, or
-differs for no reason that tests/support/suite_findings.py names. With --docs the tables are written into that
-document.
+Every case runs in fp32, and every third in fp16, in a worker process that is ended when it takes
+too long. A case passes, is refused with a reason, differs, fails or crashes. Exits with 1 where a
+case fails, crashes, or differs for no reason that tests/support/suite_findings.py names. With
+--docs the tables are written into that document.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def count_outcomes(results: Sequence[Result]) -> list[list[str]]:
     for precision in STEPS:
         found = [result for result in results if result.precision == precision]
         for kind in (*KINDS, "all"):
-            counts = Counter(each.outcome.status for each in found if kind in ("all", each.case.kind))
+            counts = Counter(
+                each.outcome.status for each in found if kind in ("all", each.case.kind)
+            )
             numbers = [counts.total(), *(counts[status] for status in Status)]
             rows.append([precision, kind, *map(str, numbers)])
     return rows
@@ -106,7 +108,8 @@ def list_refusals(results: Iterable[Result]) -> list[list[str]]:
 
 
 def count_operators(results: Iterable[Result]) -> list[list[str]]:
-    """Return a row for each operator, or kind of models of several, with its outcomes in both precisions."""
+    """Return a row for each operator, or kind of models of several, with its outcomes in both
+    precisions."""
     found: dict[str, Counter[tuple[str, Status]]] = {}
     for each in results:
         outcomes = found.setdefault(find_operator(each.case), Counter())
@@ -119,18 +122,24 @@ def count_operators(results: Iterable[Result]) -> list[list[str]]:
 
 def _describe(counts: Counter[tuple[str, Status]], precision: str) -> str:
     return ", ".join(
-        f"{counts[precision, status]} {status.value}" for status in Status if counts[precision, status]
+        f"{counts[precision, status]} {status.value}"
+        for status in Status
+        if counts[precision, status]
     )
 
 
 def make_sections(results: Sequence[Result]) -> dict[str, str]:
     """Return the tables of docs/conformance.md."""
     statuses = [status.value for status in Status]
-    fixed = sum(bool(each.outcome.fixed) and each.outcome.status is Status.PASSED for each in results)
+    fixed = sum(
+        bool(each.outcome.fixed) and each.outcome.status is Status.PASSED for each in results
+    )
     versions = f"Of onnx {onnx.__version__}, with ONNX Runtime {onnxruntime.__version__}. "
     return {
         "versions": f"{versions}{fixed} cases passed with inputs that had to become constants.",
-        "outcomes": make_markdown(["precision", "kind", "cases", *statuses], count_outcomes(results)),
+        "outcomes": make_markdown(
+            ["precision", "kind", "cases", *statuses], count_outcomes(results)
+        ),
         "differences": make_markdown(["reason", "cases", "which"], list_differences(results)),
         "refusals": make_markdown(["reason", "cases", "operators"], list_refusals(results)),
         "operators": make_markdown(["operator", *STEPS], count_operators(results)),
@@ -140,14 +149,20 @@ def make_sections(results: Sequence[Result]) -> dict[str, str]:
 def main() -> int:
     """Run, print the counts, and write the requested files."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="put the tables into this document")
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE", help="put the tables into this document"
+    )
     parser.add_argument(
         "--cases", nargs="+", default=["*"], metavar="PATTERN", help="names of cases (default: all)"
     )
     seconds_help = "that a case may take (default: %(default)g)"
-    parser.add_argument("--seconds", type=float, default=MAX_SECONDS, metavar="SECONDS", help=seconds_help)
+    parser.add_argument(
+        "--seconds", type=float, default=MAX_SECONDS, metavar="SECONDS", help=seconds_help
+    )
     options = parser.parse_args()
     results = run_suite(options.cases, options.seconds)
     console = make_console()

@@ -144,7 +144,9 @@ def write_cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     """Write the models into a folder."""
     for make in (make_chain, make_wide):
         for count in NODES[:1] if quick else NODES:
-            yield _write(folder, f"{make.__name__.removeprefix('make_')}, {count} nodes", make(count))
+            yield _write(
+                folder, f"{make.__name__.removeprefix('make_')}, {count} nodes", make(count)
+            )
     yield _write(folder, "ResNet-50, 0.1 GB", make_resnet())
     if not quick:
         yield _write(folder, "layers, 1.3 GB in the file", make_large(1.3 * GIGABYTES))
@@ -208,7 +210,9 @@ def print_table(cases: Sequence[Case], rounds: int) -> None:
 def main() -> int:
     """Write the models, convert them, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], allow_abbrev=False)
-    parser.add_argument("--against", metavar="REVISION", help="convert with another revision's code too")
+    parser.add_argument(
+        "--against", metavar="REVISION", help="convert with another revision's code too"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small models only")
     options = parser.parse_args()

@@ -55,7 +55,9 @@ def iter_groups(folder: Path, wanted: str) -> Iterator[Mapping[str, Case]]:
             if name == "folder":
                 local = LocalRepository(folder / name / "models")
                 fill(local, [PLAIN])
-                yield list_local_cases(running.enter_context(run_fleet(tools, folder / name, local)), new)
+                yield list_local_cases(
+                    running.enter_context(run_fleet(tools, folder / name, local)), new
+                )
             else:
                 store = running.enter_context(Store(tools, folder / name))
                 fill(store, [PLAIN])
@@ -94,7 +96,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--runs", type=int, default=3, help="of each case (default: %(default)s)")
     parser.add_argument(
-        "--repository", choices=("all", "folder", "s3"), default="all", help="whose cases (default: all)"
+        "--repository",
+        choices=("all", "folder", "s3"),
+        default="all",
+        help="whose cases (default: all)",
     )
     options = parser.parse_args()
     console = report.make_console()

@@ -93,7 +93,8 @@ Predict = Callable[[dict[str, Any], Calibration], Answer]
 
 
 def iter_points(
-    calibration: Calibration = CALIBRATION, networks_wanted: Callable[[str], bool] = lambda _network: True
+    calibration: Calibration = CALIBRATION,
+    networks_wanted: Callable[[str], bool] = lambda _network: True,
 ) -> Iterator[Point]:
     """Yield all figures that the model can predict, of the wanted networks."""
     yield from _iter_simulator_points(calibration, networks_wanted)
@@ -258,7 +259,9 @@ def _vertex(row: dict[str, Any], calibration: Calibration) -> Answer:
 
 def _null(row: dict[str, Any], calibration: Calibration) -> Answer:
     net = networks.Builder()
-    model = net.model(net.add("LeakyRelu", net.input("x", [row["batch_size"], 1], TensorProto.FLOAT)))
+    model = net.model(
+        net.add("LeakyRelu", net.input("x", [row["batch_size"], 1], TensorProto.FLOAT))
+    )
     return _answer(model, C600, CostOptions(), calibration, lambda found: found.latency_seconds)
 
 
@@ -289,7 +292,11 @@ _PREDICTORS: dict[str, tuple[str, str, Predict]] = {
         ("poprt/bert-base-128", "poprt/bert-base-pack", "poprt/bert-large-128"),
         ("BERT", "BERT-base and -large 128 fp16 (C600)", _published),
     ),
-    "poprt/roformer_v2_chinese_char_small": ("RoFormer", "RoFormer-v2-small fp16 (C600)", _published),
+    "poprt/roformer_v2_chinese_char_small": (
+        "RoFormer",
+        "RoFormer-v2-small fp16 (C600)",
+        _published,
+    ),
     "poprt/vit-base-patch16-224": ("ViT", "ViT-B/16 fp16 (C600)", _published),
     **dict.fromkeys(
         ("poprt/widedeep", "bytemlperf/widedeep-tf-fp32/FP16"),
@@ -318,14 +325,18 @@ def _iter_simulator_points(
         rows = list(csv.DictReader(file))
     for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
         for row in rows:
-            network, family = f"simulator: {row['tool']}", f"simulator: {row['tool']} ({target.description})"
+            network, family = (
+                f"simulator: {row['tool']}",
+                f"simulator: {row['tool']} ({target.description})",
+            )
             if not networks_wanted(network):
                 continue
             if row["tool"] in _MODELS:
                 model = _MODELS[row["tool"]](row)
                 if model is not None:
                     chip = replace(
-                        target, tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu))
+                        target,
+                        tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu)),
                     )
                     options = CostOptions(partials_type="float")
                     cycles = estimate(model, chip, options, calibration=calibration).cycles
@@ -337,7 +348,9 @@ def _iter_simulator_points(
                 yield Point(network, family, row["name"], simulated, float(row[column]))
 
 
-def _simulated_cycles(products: list[Product], tool: str, target: Target, calibration: Calibration) -> float:
+def _simulated_cycles(
+    products: list[Product], tool: str, target: Target, calibration: Calibration
+) -> float:
     plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
     cycles = sum(plan.cycles + plan.steps * calibration.step_cycles(target) for plan in plans)
     if tool == "gemm":  # adds its result to a third operand
@@ -355,7 +368,9 @@ def _recurrent(row: dict[str, str]) -> onnx.ModelProto | None:
     if options.get("phase") == "all" or "cell-order" in options:
         return None
     element = TensorProto.FLOAT if options["data-type"] == "float" else TensorProto.FLOAT16
-    length, batch, width = (int(options[name]) for name in ("sequence-size", "batch-size", "input-size"))
+    length, batch, width = (
+        int(options[name]) for name in ("sequence-size", "batch-size", "input-size")
+    )
     return networks.recurrent(row["tool"].upper(), length, batch, width, element)
 
 
@@ -368,9 +383,9 @@ _MODELS: dict[str, Callable[[dict[str, str]], onnx.ModelProto | None]] = {
     **dict.fromkeys(("lstm", "gru"), _recurrent),
     "reduction": _reduction,
 }
-"""Tools whose rows are single operators of inference. Left out are those that time gradients with them
-(pooling, depthwise convolutions, embeddings) or have no operator in ONNX (CTC loss, solvers, octave
-convolutions)."""
+"""Tools whose rows are single operators of inference. Left out are those that time gradients with
+them (pooling, depthwise convolutions, embeddings) or have no operator in ONNX (CTC loss, solvers,
+octave convolutions)."""
 
 
 def _products(row: dict[str, str]) -> list[Product]:
@@ -378,7 +393,9 @@ def _products(row: dict[str, str]) -> list[Product]:
     if row["tool"] == "gemm":
         return [Product(1, int(options["m"]), int(options["k"]), int(options["n"]), 2, 4)]
     if row["tool"] == "fc":
-        batch, source, target = (int(options[name]) for name in ("batch-size", "input-size", "output-size"))
+        batch, source, target = (
+            int(options[name]) for name in ("batch-size", "input-size", "output-size")
+        )
         element = 4 if options.get("data-type") == "float" else 2
         base = Product(int(options.get("num-groups", 1)), batch, source, target, element, 4)
         gradients = [replace(base, k=target, n=source), replace(base, rows=source, k=batch)]
@@ -397,14 +414,18 @@ def _convolution(params: str, options: dict[str, str]) -> list[Product]:
     out_h = (height + 2 * padding[0] - kernel_h) // stride[0] + 1
     out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
     taps, rows = kernel_h * kernel_w, batch * out_h * out_w
-    halo = 1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
+    halo = (
+        1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
+    )
     forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=True)
     if source < _BLOCK and kernel_h > 1:
         packed = min(4 if source <= _BLOCK // 4 else 2, kernel_h)
         forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
     strides = stride[0] * stride[1]
     in_rows = rows if taps == 1 else batch * height * width
-    backward = replace(forward, rows=in_rows, k=target, n=source, taps=math.ceil(taps / strides), width=width)
+    backward = replace(
+        forward, rows=in_rows, k=target, n=source, taps=math.ceil(taps / strides), width=width
+    )
     backward = replace(backward, inputs_per_row=out_h * out_w / (height * width))
     weights = Product(1, source * taps, rows, target, 2, 4, 1, 1, 1 / taps**0.5)
     return [forward] if "inference-only" in params else [forward, backward, weights]

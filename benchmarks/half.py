@@ -68,10 +68,14 @@ def open_original(
     options.log_severity_level = 4
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
-    return onnxruntime.InferenceSession(str(network.file), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        str(network.file), options, providers=["CPUExecutionProvider"]
+    )
 
 
-def make_feeds(session: onnxruntime.InferenceSession, executable: Executable, rows: int) -> dict[str, Array]:
+def make_feeds(
+    session: onnxruntime.InferenceSession, executable: Executable, rows: int
+) -> dict[str, Array]:
     """Return random inputs of the compiled shapes, with `rows` rows where these are independent."""
     generator = np.random.default_rng(0)
     streams = {each.tensor: each for each in executable.executable.program(MAIN_PROGRAM).streams}
@@ -84,7 +88,9 @@ def make_feeds(session: onnxruntime.InferenceSession, executable: Executable, ro
             made[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
         else:
             dtype = np.dtype(value.type.removeprefix("tensor(").removesuffix(")"))
-            least, most = inputs.INTEGER_RANGES.get(value.name, (0, PIXEL if dtype == np.uint8 else 2))
+            least, most = inputs.INTEGER_RANGES.get(
+                value.name, (0, PIXEL if dtype == np.uint8 else 2)
+            )
             made[value.name] = generator.integers(least, most, shape).astype(dtype)
     return made
 
@@ -92,8 +98,12 @@ def make_feeds(session: onnxruntime.InferenceSession, executable: Executable, ro
 def open_ours(executable: Executable, threads: int, feeds: Feeds) -> Subject:
     """Open the lowered graph in ONNX Runtime, as an instance does."""
     main = executable.executable.program(MAIN_PROGRAM)
-    weights = {each.name: each.array() for each in executable.executable.constants} | executable.weights
-    graph = open_graph(main, weights, GraphOptions(num_threads=threads), executable.executable.numerics)
+    weights = {
+        each.name: each.array() for each in executable.executable.constants
+    } | executable.weights
+    graph = open_graph(
+        main, weights, GraphOptions(num_threads=threads), executable.executable.numerics
+    )
     names = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
     dtypes = {each.tensor: each.dtype for each in main.streams}
     given = {name: value.astype(dtypes[name]) for name, value in feeds.items()}
@@ -114,7 +124,8 @@ def time_runs(run: Callable[[], object], seconds: float) -> float:
 
 
 def measure(subjects: Sequence[Subject], rounds: int, seconds: float) -> None:
-    """Fill in the times: the baseline's, the first's, are the mean of before and after the others."""
+    """Fill in the times: the baseline's, the first's, are the mean of before and after the
+    others."""
     baseline, *others = subjects
     for number in range(rounds):
         before = time_runs(baseline.run, seconds)
@@ -149,7 +160,10 @@ def compare(
         measure([baseline, *subjects.values()], options.rounds, options.seconds)
         expected = baseline.run()
         for precision, subject in subjects.items():
-            ratios = [theirs / ours for theirs, ours in zip(baseline.seconds, subject.seconds, strict=True)]
+            ratios = [
+                theirs / ours
+                for theirs, ours in zip(baseline.seconds, subject.seconds, strict=True)
+            ]
             goal = PRECISIONS[precision].goal
             milliseconds = (1e3 * statistics.median(each.seconds) for each in (baseline, subject))
             rows.append(
@@ -178,7 +192,9 @@ def profile(
             feeds = make_feeds(session, next(iter(executables.values())), network.rows)
             time_runs(partial(session.run, None, feeds), options.seconds)
             del session  # which writes the profile
-            node_times.print_tables(prefix, f"{name}, ONNX Runtime fp32, {threads} threads", console)
+            node_times.print_tables(
+                prefix, f"{name}, ONNX Runtime fp32, {threads} threads", console
+            )
             for precision, executable in executables.items():
                 prefix = Path(folder, precision)
                 with node_times.profiling(prefix):
@@ -191,13 +207,26 @@ def profile(
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add(
-        "--models", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="M", help=", ".join(NETWORKS)
+        "--models",
+        nargs="+",
+        choices=NETWORKS,
+        default=list(NETWORKS),
+        metavar="M",
+        help=", ".join(NETWORKS),
     )
-    add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="(default: all)")
+    add(
+        "--precisions",
+        nargs="+",
+        choices=PRECISIONS,
+        default=list(PRECISIONS),
+        help="(default: all)",
+    )
     add("--threads", nargs="+", type=int, default=[1, 2], help="of an operator (default: 1 2)")
     add("--rounds", type=int, default=5, help="(default %(default)s)")
     add("--seconds", type=float, default=0.4, help="of each measurement (default %(default)s)")
@@ -209,8 +238,19 @@ def main() -> None:
     """Measure, and print the report."""
     options = parse_options()
     console = report.make_console()
-    columns = ("network", "threads", "partials", "ONNX Runtime, ms", "ours, ms", "speed", "goal", "apart")
-    table = report.make_table(f"beside ONNX Runtime's fp32, medians of {options.rounds} rounds", *columns)
+    columns = (
+        "network",
+        "threads",
+        "partials",
+        "ONNX Runtime, ms",
+        "ours, ms",
+        "speed",
+        "goal",
+        "apart",
+    )
+    table = report.make_table(
+        f"beside ONNX Runtime's fp32, medians of {options.rounds} rounds", *columns
+    )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for name in progress.track(options.models, description="measuring"):
             with tempfile.TemporaryDirectory() as text:
@@ -228,7 +268,9 @@ def main() -> None:
                 table.add_section()
     if not options.profile:
         console.print(table)
-        console.print("Apart: the largest difference of an output from ONNX Runtime's, of its largest value.")
+        console.print(
+            "Apart: the largest difference of an output from ONNX Runtime's, of its largest value."
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The requests that the models of a comparison get: the same rows for each, in its own types and names."""
+"""The requests that the models of a comparison get: the same rows for each, in its own types and
+names."""
 
 from __future__ import annotations
 
@@ -55,7 +56,10 @@ def write_inputs(folder: Path, config: ModelConfig, rows: Sequence[Row]) -> Path
     """Write the rows as perf_analyzer's --input-data for the model with `config`, each a separate
     request."""
     data = [
-        {tensor.name: _describe(tensor, array) for tensor, array in zip(config.input, row, strict=True)}
+        {
+            tensor.name: _describe(tensor, array)
+            for tensor, array in zip(config.input, row, strict=True)
+        }
         for row in rows
     ]
     file = folder / f"{config.name}.json"
@@ -81,7 +85,8 @@ def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
                 error, largest = np.abs(right - found).max(), np.abs(right).max()
                 if not error <= TOLERANCE * max(1, largest):
                     raise SystemExit(
-                        f"benchmarks: {config.name} answers otherwise than {configs[0].name}: {error:.2g} "
+                        f"benchmarks: {config.name} answers otherwise than {configs[0].name}: "
+                        f"{error:.2g} "
                         f"apart, largest value {largest:.2g}; see the tests of the model"
                     )
 

@@ -68,7 +68,9 @@ def open_graph(make: Make) -> onnxruntime.InferenceSession:
     """Open a graph of NODES nodes one after the other."""
     names = ["x", *(f"t{i}" for i in range(NODES - 1)), "y"]
     nodes = [make(source, result) for source, result in itertools.pairwise(names)]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIZE, SIZE]) for name in "xy"]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, SIZE, SIZE]) for name in "xy"
+    ]
     identity = np.eye(SIZE, dtype=np.float16)
     weights = [
         numpy_helper.from_array(identity, "weights"),
@@ -105,9 +107,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="(default %(default)s)")
     options, _ = parser.parse_known_args()
     sessions = {kind: open_graph(make) for kind, make in KINDS.items()}
-    rounds = [{kind: time_node(each) for kind, each in sessions.items()} for _ in range(options.rounds)]
+    rounds = [
+        {kind: time_node(each) for kind, each in sessions.items()} for _ in range(options.rounds)
+    ]
     columns = ("node", "us", "beyond ONNX Runtime's own", "goal")
-    table = report.make_table(f"a call of {SIZE * SIZE} elements, {options.rounds} rounds", *columns)
+    table = report.make_table(
+        f"a call of {SIZE * SIZE} elements, {options.rounds} rounds", *columns
+    )
     for kind in KINDS:
         taken = [each[kind] for each in rounds]
         beyond = [each[kind] - each[OWN] for each in rounds]

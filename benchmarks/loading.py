@@ -38,14 +38,18 @@ def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--rounds", type=int, default=7, help="(default %(default)s)")
-    options, _ = parser.parse_known_args()  # the other benchmarks' options of windows have no effect here
+    options, _ = (
+        parser.parse_known_args()
+    )  # the other benchmarks' options of windows have no effect here
     console = report.make_console()
     columns = ("model", "fp32, s", "half, s", "half / fp32", "goal")
     table = report.make_table(f"load, medians of {options.rounds} rounds", *columns)
     for model in MODELS:
         with tempfile.TemporaryDirectory() as name:
             network = NETWORKS[model](Path(name))
-            folders = [compile_network(network, each, Path(name, each, model)) for each in PRECISIONS]
+            folders = [
+                compile_network(network, each, Path(name, each, model)) for each in PRECISIONS
+            ]
             for folder in folders:
                 time_load(folder)  # brings the files into memory
             rounds = [[time_load(folder) for folder in folders] for _ in range(options.rounds)]

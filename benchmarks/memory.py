@@ -39,8 +39,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Private bytes of an instance, the mean over a server's instances: when they were loaded, when they had
-    served."""
+    """Private bytes of an instance, the mean over a server's instances: when they were loaded, when
+    they had served."""
 
     loaded: float
     served: float
@@ -110,7 +110,8 @@ def write_models(folder: Path, model: str) -> list[Path]:
     """Write the model without weights, the example, and its variants, each in a separate
     repository."""
     weightless, example, unpacked, half = (
-        folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}", f"{model}_{HALF}")
+        folder / name / name
+        for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}", f"{model}_{HALF}")
     )
     repository.write_poplar_model(weightless, synthetic.make_nothing(1))
     repository.copy_example(model, example)
@@ -124,7 +125,11 @@ def write_models(folder: Path, model: str) -> list[Path]:
 def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
     """Return the table of the measured sizes."""
     table = report.make_table(
-        "private memory of an instance, MiB (least..greatest)", "model", "instances", "loaded", "served"
+        "private memory of an instance, MiB (least..greatest)",
+        "model",
+        "instances",
+        "loaded",
+        "served",
     )
     for (model, instances), visits in seen.items():
         sizes = ([each.loaded / MIB for each in visits], [each.served / MIB for each in visits])
@@ -135,8 +140,16 @@ def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
 def make_ratio_table(examples: dict[Path, list[Visit]], weightless: list[Visit]) -> Table:
     """Return the table of what a second instance of each example adds: in total, and beyond a model
     without weights."""
-    columns = ("weights, MiB", "all of it", "beyond a model without weights", "goal", "the same, served")
-    table = report.make_table("what a second instance adds, in units of its weights", "model", *columns)
+    columns = (
+        "weights, MiB",
+        "all of it",
+        "beyond a model without weights",
+        "goal",
+        "the same, served",
+    )
+    table = report.make_table(
+        "what a second instance adds, in units of its weights", "model", *columns
+    )
     for (folder, visits), goal in zip(examples.items(), GOALS, strict=True):
         weights = weights_bytes(folder)
         pairs = list(zip(visits, weightless, strict=True))
@@ -154,7 +167,9 @@ def make_ratio_table(examples: dict[Path, list[Visit]], weightless: list[Visit])
 def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--model", help="example model with a weights.popef (default: that with the largest)")
+    parser.add_argument(
+        "--model", help="example model with a weights.popef (default: that with the largest)"
+    )
     options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)
     console = report.make_console()
     perf_analyzer.prepare()
@@ -174,12 +189,15 @@ def main() -> None:
         visited = [(weightless, 2), (example, 1), (example, 2), *((each, 2) for each in variants)]
         for _ in range(options.rounds):
             for folder, instances in visited:
-                seen.setdefault((folder.name, instances), []).append(visit(folder, instances, options))
+                seen.setdefault((folder.name, instances), []).append(
+                    visit(folder, instances, options)
+                )
         console.print(make_size_table(seen))
         examples = {folder: seen[folder.name, 2] for folder in (example, *variants)}
         console.print(make_ratio_table(examples, seen[WEIGHTLESS, 2]))
     console.print(
-        f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of the "
+        f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of "
+        "the "
         "runs, which"
     )
     console.print("grows with the compiled batch and not with the weights.")

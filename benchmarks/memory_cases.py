@@ -1,8 +1,8 @@
 """Networks whose memory on a real IPU is published: by category, or whether they fit.
 
-The categories are those of Poplar's reports, as the tests of graphcore/popliner (tests/test_profile.py,
-tests/test_popart_bert_inf.py) and of graphcore/ipu_tensorflow_addons (pva_utils_test.py) print them; sums
-over all tiles are divided by these.
+The categories are those of Poplar's reports, as the tests of graphcore/popliner
+(tests/test_profile.py, tests/test_popart_bert_inf.py) and of graphcore/ipu_tensorflow_addons
+(pva_utils_test.py) print them; sums over all tiles are divided by these.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def bert_large(batch: int, sequence: int = 128, layers: int = 24) -> onnx.ModelP
     and values."""
     net = networks.Builder()
     hidden, heads = 1024, 16
-    ids, places = (net.input(name, [batch * sequence], TensorProto.INT32) for name in ("ids", "positions"))
+    ids, places = (
+        net.input(name, [batch * sequence], TensorProto.INT32) for name in ("ids", "positions")
+    )
     mask = net.input("mask", [batch, 1, 1, sequence])
 
     def norm(x: str) -> str:
@@ -55,24 +57,28 @@ def bert_large(batch: int, sequence: int = 128, layers: int = 24) -> onnx.ModelP
         y = net.add("Transpose", y, perm=[0, 2, 1, 3])
         y = net.add("Reshape", y, net.integers(batch * sequence, hidden))
         x = norm(net.add("Add", net.add("MatMul", y, net.weight(hidden, hidden)), x))
-        y = net.add("Add", net.add("MatMul", x, net.weight(hidden, 4 * hidden)), net.weight(4 * hidden))
+        y = net.add(
+            "Add", net.add("MatMul", x, net.weight(hidden, 4 * hidden)), net.weight(4 * hidden)
+        )
         y = net.add("MatMul", net.add("Gelu", y), net.weight(4 * hidden, hidden))
         x = norm(net.add("Add", net.add("Add", y, net.weight(hidden)), x))
     return net.model(net.add("MatMul", x, net.weight(hidden, 2)))
 
 
 def efficientnet(batch: int = 4, size: int = 224) -> onnx.ModelProto:
-    """EfficientNet-EdgeTPU-L without its head, as TensorFlow's optimiser leaves it: each norm's product is in
-    the convolution, its sum behind it.
+    """EfficientNet-EdgeTPU-L without its head, as TensorFlow's optimiser leaves it: each norm's
+    product is in the convolution, its sum behind it.
 
-    The profile says neither batch nor size; its activations (12,845,056 bytes after the first expansion) are
-    those of four pictures of 224 x 224 in half.
+    The profile says neither batch nor size; its activations (12,845,056 bytes after the first
+    expansion) are those of four pictures of 224 x 224 in half.
     """
     net = networks.Builder()
 
     def conv(x: str, source: int, target: int, kernel: int, stride: int = 1, group: int = 1) -> str:
         shape = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
-        y = net.add("Conv", x, net.weight(target, source // group, kernel, kernel), group=group, **shape)
+        y = net.add(
+            "Conv", x, net.weight(target, source // group, kernel, kernel), group=group, **shape
+        )
         return net.add("Add", y, net.weight(target, 1, 1))
 
     x, source = net.add("Relu", conv(net.input("x", [batch, 3, size, size]), 3, 40, 3, 2)), 40
@@ -133,9 +139,13 @@ def iter_categories() -> Iterator[Category]:
         "control code": 22_325,
     }
     yield from _compare("BERT-Large, batch 1", found, published)
-    found = estimate(efficientnet(), MK2, CostOptions(partials_type="float", enable_outlining=False))
+    found = estimate(
+        efficientnet(), MK2, CostOptions(partials_type="float", enable_outlining=False)
+    )
     published = {"vertex code": 11_808, "vertex state": 22_059, "control code": 8_831}
-    yield from _compare("EfficientNet-EdgeTPU-L", found, published | {"internal exchange code": 79_581})
+    yield from _compare(
+        "EfficientNet-EdgeTPU-L", found, published | {"internal exchange code": 79_581}
+    )
     variables = found.weight_bytes + found.by_memory()["live"]
     yield Category("EfficientNet-EdgeTPU-L", "variables", variables, 116_141)
     found = estimate(networks.matmul(16, 4096, 1024, TensorProto.FLOAT), MK2)
@@ -180,7 +190,9 @@ class Case:
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.onnx"
             graph = published_models.Graph()
-            with patch.object(published_models, "text_mask", self.mask or published_models.text_mask):
+            with patch.object(
+                published_models, "text_mask", self.mask or published_models.text_mask
+            ):
                 getattr(published_models, self.builder)(graph, self.batch, **self.shape)
             graph.save(str(file))
             arguments = converter_options(self.run)
@@ -209,8 +221,17 @@ def _resnet() -> Iterator[Case]:
     for tiles, words in ((32, "32 I/O tiles"), (0, "no I/O tiles")):
         cost = {"num_io_tiles": tiles}
         single = cost | {"partials_type": "float"}
-        for batch, fits in ((1, True), (16, True), (32, False), (64, False), (90, False), (96, False)):
-            yield Case(f"resnet50 fp32 {batch}, {words}", "resnet50", batch, fits, "fp32", cost=single)
+        for batch, fits in (
+            (1, True),
+            (16, True),
+            (32, False),
+            (64, False),
+            (90, False),
+            (96, False),
+        ):
+            yield Case(
+                f"resnet50 fp32 {batch}, {words}", "resnet50", batch, fits, "fp32", cost=single
+            )
         for batch, fits in ((1, True), (32, True), (64, True), (90, True), (96, not tiles)):
             yield Case(f"resnet50 fp16 {batch}, {words}", "resnet50", batch, fits, cost=cost)
         for kept, name, most in (
@@ -220,7 +241,9 @@ def _resnet() -> Iterator[Case]:
         ):
             for batch in (1, 64, 90, 96):
                 full = f"resnet50 {name} {batch}, {words}"
-                yield Case(full, "resnet50", batch, batch <= most, "fp8", cost=cost, keeps_half=kept)
+                yield Case(
+                    full, "resnet50", batch, batch <= most, "fp8", cost=cost, keeps_half=kept
+                )
 
 
 def _pairs_mask(graph: Any, batch: int, sequence: int, _: bool) -> str:
@@ -228,7 +251,9 @@ def _pairs_mask(graph: Any, batch: int, sequence: int, _: bool) -> str:
 
     It is ones for each token that looks, times the mask of those that it looks at.
     """
-    mask = graph.unsq(graph.cast(graph.input("attention_mask", batch, sequence, dtype=TensorProto.INT32)), 1)
+    mask = graph.unsq(
+        graph.cast(graph.input("attention_mask", batch, sequence, dtype=TensorProto.INT32)), 1
+    )
     pairs = graph.expand(mask, batch, sequence, sequence)
     found: str = graph.mul(graph.unsq(graph.sub(1, pairs), 1), -1e4)
     return found
@@ -250,7 +275,9 @@ def _bert_256() -> Iterator[Case]:
         for batch in (1, 2, 4, 8, 16, 32, 64):
             name = f"bert-base 256 {precision}{', gelu' if fused else ''} {batch}"
             fits = batch <= most
-            yield Case(name, "bert", batch, fits, precision, shape, run, cost | partials, _pairs_mask)
+            yield Case(
+                name, "bert", batch, fits, precision, shape, run, cost | partials, _pairs_mask
+            )
 
 
 def _others() -> Iterator[Case]:

@@ -86,10 +86,15 @@ class Differences:
         """Count one request's answer in."""
         self.requests += 1
         for name, wanted in right.items():
-            given = found[name].reshape(wanted.shape) if wanted.size == found[name].size == 1 else found[name]
+            given = (
+                found[name].reshape(wanted.shape)
+                if wanted.size == found[name].size == 1
+                else found[name]
+            )
             if given.shape != wanted.shape:
                 self.problem = (
-                    self.problem or f"{name} has shape {list(given.shape)}, expected {list(wanted.shape)}"
+                    self.problem
+                    or f"{name} has shape {list(given.shape)}, expected {list(wanted.shape)}"
                 )
                 continue
             self.outputs.setdefault(name, Difference()).add(name, wanted, given)
@@ -115,10 +120,16 @@ def looks_like_classes(name: str, values: Array) -> bool:
 
     It does if its name says so, or if it sums to one.
     """
-    if values.ndim == 0 or values.shape[-1] <= 1 or values.dtype.kind != "f" or not np.isfinite(values).all():
+    if (
+        values.ndim == 0
+        or values.shape[-1] <= 1
+        or values.dtype.kind != "f"
+        or not np.isfinite(values).all()
+    ):
         return False
     return bool(CLASSES.search(name)) or bool(
-        np.greater_equal(values, 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=SUM_TOLERANCE)
+        np.greater_equal(values, 0).all()
+        and np.allclose(values.sum(-1), 1, rtol=0, atol=SUM_TOLERANCE)
     )
 
 
@@ -133,7 +144,9 @@ class Original:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            str(file), options, providers=["CPUExecutionProvider"]
+        )
         self._axes = axes
         self.types = {each.name: _dtype(each.type) for each in self._session.get_inputs()}
 
@@ -142,7 +155,9 @@ class Original:
         if self._axes is None:
             return self._run(feeds, outputs)
         chunk = self._chunk()
-        rows = next(array.shape[self._axes[name]] for name, array in feeds.items() if name in self._axes)
+        rows = next(
+            array.shape[self._axes[name]] for name, array in feeds.items() if name in self._axes
+        )
         parts = []
         for start in range(0, rows, chunk):
             # The last chunk of a fixed size is filled up with rows that are there already.
@@ -160,7 +175,9 @@ class Original:
         if name not in self._axes:
             return parts[0]
         axis = self._axes[name]
-        return np.concatenate([np.atleast_1d(part) for part in parts], axis).take(np.arange(rows), axis)
+        return np.concatenate([np.atleast_1d(part) for part in parts], axis).take(
+            np.arange(rows), axis
+        )
 
     def _run(self, feeds: Arrays, outputs: list[str]) -> dict[str, Array]:
         return dict(zip(outputs, self._session.run(outputs, dict(feeds)), strict=True))

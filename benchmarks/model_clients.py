@@ -46,8 +46,8 @@ class Served:
         self.model = result.model
         self.types = {tensor.name: _dtype(tensor) for tensor in config.input}
         self.outputs = [tensor.name for tensor in config.output]
-        # Triton has no scalars: a row that is one is a row of one element, and without a batch so is a
-        # tensor.
+        # Triton has no scalars: a row that is one is a row of one element, and without a batch so
+        # is a tensor.
         self.scalars = {
             tensor.name for tensor in (*config.input, *config.output) if tensor.HasField("reshape")
         }
@@ -108,7 +108,8 @@ def ask(
                 if time.monotonic() > deadline or stop.is_set():
                     raise TimeoutError("the time for this model was over")
                 made = model_inputs.make_inputs(served.model.inputs, rows, (number, rows))
-                # ONNX Runtime gets the same inputs: rounded to half if the served model takes halves.
+                # ONNX Runtime gets the same inputs: rounded to half if the served model takes
+                # halves.
                 sent = served.model.cast(made, served.types)
                 answers.append(
                     Answer(
@@ -146,7 +147,10 @@ def _infer(
     found = {name: answer.as_numpy(name) for name in served.outputs}
     if missing := [name for name, array in found.items() if array is None]:
         raise ValueError(f"the answer lacks {', '.join(missing)}")
-    return {name: array.reshape(-1) if name in served.scalars else array for name, array in found.items()}
+    return {
+        name: array.reshape(-1) if name in served.scalars else array
+        for name, array in found.items()
+    }
 
 
 def check(server: TritonServer, served: Served, result: Result, seconds: float) -> None:

@@ -14,14 +14,17 @@ from rich.progress import Progress
 
 PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
 CREATE_SESSION = (
-    "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+    "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], "
+    "providers=['CPUExecutionProvider'])"
 )
 WHOLE = "the rows of a batch are not proven to be independent: "
 
 _WARNING = "poprt: warning: "
 
 
-def compile_all(results: list[Result], repository: Path, seconds: float, progress: Progress) -> None:
+def compile_all(
+    results: list[Result], repository: Path, seconds: float, progress: Progress
+) -> None:
     """Compile everything, one after the other, and create a session on each file once."""
     sessions: dict[str, Child] = {}
     for result in progress.track(results, description="compiling"):
@@ -43,14 +46,24 @@ def compile_model(result: Result, repository: Path, seconds: float) -> None:
     model = result.model
     file = model.fetch()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "poprt", "--input_model", str(file), "--precision", result.precision]
+        command = [
+            sys.executable,
+            "-m",
+            "poprt",
+            "--input_model",
+            str(file),
+            "--precision",
+            result.precision,
+        ]
         command += [*model.arguments(), *PRECISION_OPTIONS.get(result.precision, ())]
         command += ["--triton_model_dir", str(repository / result.name), "--output_dir", folder]
         result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
     lines = result.compiled.errors.splitlines()
     result.warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
     told = [
-        line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)
+        line.removeprefix(WHOLE)
+        for line in result.compiled.output.splitlines()
+        if line.startswith(WHOLE)
     ]
     said = [line.split(". The compiled batch")[0] for line in told]
     result.rows = said[0] if said else "independent"

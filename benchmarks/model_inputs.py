@@ -1,5 +1,5 @@
-"""Inputs for real models, different in every request and in the range that the model expects: the kinds of
-`models.json`."""
+"""Inputs for real models, different in every request and in the range that the model expects: the
+kinds of `models.json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LETTERS = list("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .
 def make_inputs(inputs: Mapping[str, Input], rows: int, seed: tuple[int, ...]) -> dict[str, Array]:
     """Return values for every input with `rows` rows; the same for the same `seed`."""
     generator = np.random.default_rng(seed)
-    return {name: make_array(each.kind, each.sizes(rows), generator) for name, each in inputs.items()}
+    return {
+        name: make_array(each.kind, each.sizes(rows), generator) for name, each in inputs.items()
+    }
 
 
 def make_array(kind: str, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
@@ -32,11 +34,15 @@ def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return generator.standard_normal(shape)
 
 
-def _range(generator: np.random.Generator, shape: tuple[int, ...], least: float, greatest: float) -> Array:
+def _range(
+    generator: np.random.Generator, shape: tuple[int, ...], least: float, greatest: float
+) -> Array:
     return generator.uniform(least, greatest, shape)
 
 
-def _integers(generator: np.random.Generator, shape: tuple[int, ...], least: float, end: float) -> Array:
+def _integers(
+    generator: np.random.Generator, shape: tuple[int, ...], least: float, end: float
+) -> Array:
     return generator.integers(int(least), int(end), shape).astype(np.float64)
 
 

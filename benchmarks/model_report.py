@@ -49,7 +49,9 @@ class Table:
         ]
         rows = [self.columns, tuple(figures), *self.rows]
         lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
-        return "\n".join([f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines, ""])
+        return "\n".join(
+            [f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines, ""]
+        )
 
 
 def make_tables(results: Sequence[Result], compared: list[tuple[str, ...]]) -> list[Table]:
@@ -64,7 +66,9 @@ def make_tables(results: Sequence[Result], compared: list[tuple[str, ...]]) -> l
             "Over gRPC, medians of interleaved rounds (least..greatest). ONNX Runtime's side is a "
             "Python model of a few lines."
         )
-        tables.append(Table("Throughput of recurrent models beside ONNX Runtime", columns, compared, note))
+        tables.append(
+            Table("Throughput of recurrent models beside ONNX Runtime", columns, compared, note)
+        )
     return [*tables, make_sources(results)]
 
 
@@ -83,9 +87,12 @@ def make_answers(results: Sequence[Result]) -> Table:
     )
     note = (
         "Errors are the largest of all answers, in fp32 over max(1, largest value) (allowed: "
-        f"{FLOAT_TOLERANCE}), in fp16 as it is and over the output's largest value (allowed without a "
-        f"warning of poprt's: {HALF_TOLERANCE}; `w`: it warned). Labels: how many of the classes with the "
-        "largest value agree. Rows: along which axis requests may have any number of rows, or why the "
+        f"{FLOAT_TOLERANCE}), in fp16 as it is and over the output's largest value (allowed "
+        "without a "
+        f"warning of poprt's: {HALF_TOLERANCE}; `w`: it warned). Labels: how many of the classes "
+        "with the "
+        "largest value agree. Rows: along which axis requests may have any number of rows, or why "
+        "the "
         "compiled batch is computed whole."
     )
     rows = [(*_describe_answers(pair), _describe_rows(pair)) for pair in _pairs(results)]
@@ -94,9 +101,15 @@ def make_answers(results: Sequence[Result]) -> Table:
 
 def _describe_answers(pair: dict[str, Result]) -> tuple[str, ...]:
     model = next(iter(pair.values())).model
-    cells = [model.name, str(model.batch), str(sum(each.differences.requests for each in pair.values()))]
+    cells = [
+        model.name,
+        str(model.batch),
+        str(sum(each.differences.requests for each in pair.values())),
+    ]
     wide, half = pair.get("fp32"), pair.get("fp16")
-    cells += [f"{_short(wide.differences.scaled)}{_mark(wide)}", _labels(wide)] if wide else ["", ""]
+    cells += (
+        [f"{_short(wide.differences.scaled)}{_mark(wide)}", _labels(wide)] if wide else ["", ""]
+    )
     if half is None:
         return (*cells, "", "", "")
     worst = half.differences.worst()
@@ -129,14 +142,28 @@ def _describe_rows(pair: dict[str, Result]) -> str:
 
 def make_costs(results: Sequence[Result]) -> Table:
     """Return the table of the costs of compiling and loading; pairs are fp32, fp16."""
-    columns = ("model", "ONNX MiB", "compile s", "x ORT", "peak MiB", "x ORT", "load s", "private MiB")
+    columns = (
+        "model",
+        "ONNX MiB",
+        "compile s",
+        "x ORT",
+        "peak MiB",
+        "x ORT",
+        "load s",
+        "private MiB",
+    )
     note = (
-        "fp32 / fp16. Compiling is the whole command, from start to end; x ORT is that over a Python "
-        "process that creates an ONNX Runtime session on the file and ends. Load: Triton's answer to a "
-        "load request, one model at a time, those before it staying. Private: memory of the model's own "
+        "fp32 / fp16. Compiling is the whole command, from start to end; x ORT is that over a "
+        "Python "
+        "process that creates an ONNX Runtime session on the file and ends. Load: Triton's answer "
+        "to a "
+        "load request, one model at a time, those before it staying. Private: memory of the "
+        "model's own "
         "process that no other shares, after it has answered."
     )
-    return Table("Time and memory", columns, [_describe_costs(pair) for pair in _pairs(results)], note)
+    return Table(
+        "Time and memory", columns, [_describe_costs(pair) for pair in _pairs(results)], note
+    )
 
 
 def _describe_costs(pair: dict[str, Result]) -> tuple[str, ...]:
@@ -206,20 +233,26 @@ with a problem. Machine: {_describe_machine()}. Software: {_describe_software()}
 """
     lines = [f"- `{name}`: {problem}" for name, problem in problems.items()]
     found = "\n".join(["## Problems", "", *lines, ""]) if lines else ""
-    return "\n".join([head, *([found] if found else []), *(table.to_markdown() for table in tables)])
+    return "\n".join(
+        [head, *([found] if found else []), *(table.to_markdown() for table in tables)]
+    )
 
 
 def _describe_machine() -> str:
     name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
-        f"{name[1] if name else platform.machine()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
+        f"{name[1] if name else platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
+        f"{memory:.0f} GiB"
     )
 
 
 def _describe_software() -> str:
     return ", ".join(
-        [f"Python {platform.python_version()}", *(f"{name} {metadata.version(name)}" for name in PACKAGES)]
+        [
+            f"Python {platform.python_version()}",
+            *(f"{name} {metadata.version(name)}" for name in PACKAGES),
+        ]
     )
 
 

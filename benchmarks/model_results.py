@@ -46,7 +46,9 @@ def judge(result: Result) -> str:
         return "was never asked"
     if result.precision == "fp32":
         error = result.differences.scaled
-        return "" if error <= FLOAT_TOLERANCE else f"differs by {error:.2g} of max(1, largest value)"
+        return (
+            "" if error <= FLOAT_TOLERANCE else f"differs by {error:.2g} of max(1, largest value)"
+        )
     error = result.differences.worst().relative
     if error > HALF_TOLERANCE and not result.warnings:
         return f"differs by {error:.2g} of the largest value, and poprt gave no warning"

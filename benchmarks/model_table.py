@@ -28,7 +28,8 @@ INSTALLED = "installed"
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that goes into a model: its shape, and the kind of its values as `model_inputs` has them."""
+    """A tensor that goes into a model: its shape, and the kind of its values as `model_inputs` has
+    them."""
 
     shape: tuple[int | str, ...]
     kind: str
@@ -45,8 +46,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of the table. `batch` is the compiled batch; `refused` names the precisions in which poprt is
-    expected not to compile it; `recurrent` says that it goes step by step over time."""
+    """A model of the table. `batch` is the compiled batch; `refused` names the precisions in which
+    poprt is expected not to compile it; `recurrent` says that it goes step by step over time."""
 
     name: str
     recipe: Recipe
@@ -59,7 +60,9 @@ class Model:
     def version(self) -> str:
         """Version of the package that holds the file."""
         return (
-            metadata.version(self.recipe.package) if self.recipe.version == INSTALLED else self.recipe.version
+            metadata.version(self.recipe.package)
+            if self.recipe.version == INSTALLED
+            else self.recipe.version
         )
 
     def fetch(self) -> Path:
@@ -76,7 +79,9 @@ class Model:
         assert spec.origin is not None
         file = Path(spec.origin).parents[1] / self.recipe.file
         if not file.is_file():
-            raise RecipeError(f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}")
+            raise RecipeError(
+                f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}"
+            )
         if (found := recipes.sha256(file)) != self.recipe.sha256:
             raise RecipeError(
                 f"{self.name}: {file} has SHA-256 {found}, models.json expects {self.recipe.sha256}"
@@ -94,13 +99,16 @@ class Model:
         if len(axes) == 1 and None not in axes:
             arguments += ["--batch_size", str(self.batch), "--batch_axis", str(axes.pop())]
         if self.settings:
-            arguments += ["--fix_input", *(f"{name}={value}" for name, value in self.settings.items())]
+            arguments += [
+                "--fix_input",
+                *(f"{name}={value}" for name, value in self.settings.items()),
+            ]
         return arguments
 
     @property
     def settings(self) -> dict[str, str]:
-        """Scalars that are always the same, and are fixed when the model is compiled: their values by
-        name."""
+        """Scalars that are always the same, and are fixed when the model is compiled: their values
+        by name."""
         constant = {name: each.kind.split() for name, each in self.inputs.items() if not each.shape}
         return {name: words[1] for name, words in constant.items() if words[0] == "constant"}
 
@@ -113,7 +121,9 @@ class Model:
 
 def read_models(only: Sequence[str] = ()) -> list[Model]:
     """Return the models of the table, or those named; raises SystemExit for an unknown name."""
-    models = [model for package in json.loads(TABLE.read_text()) for model in _read_package(package)]
+    models = [
+        model for package in json.loads(TABLE.read_text()) for model in _read_package(package)
+    ]
     if unknown := sorted(set(only) - {model.name for model in models}):
         raise SystemExit(
             f"benchmarks: no model {', '.join(unknown)}; there are "
@@ -127,8 +137,14 @@ def _read_package(package: dict[str, Any]) -> list[Model]:
     origin["wheel_sha256"] = package.get("wheel_sha256", "")  # an installed package needs none
     models = []
     for name, fields in package["models"].items():
-        recipe = Recipe(CACHE / name, file=fields["file"], sha256=fields["sha256"], poprt=(), **origin)
-        inputs = {key: Input(tuple(each["shape"]), each["kind"]) for key, each in fields["inputs"].items()}
+        recipe = Recipe(
+            CACHE / name, file=fields["file"], sha256=fields["sha256"], poprt=(), **origin
+        )
+        inputs = {
+            key: Input(tuple(each["shape"]), each["kind"]) for key, each in fields["inputs"].items()
+        }
         refused = tuple(fields.get("refused", ()))
-        models.append(Model(name, recipe, fields["batch"], inputs, refused, fields.get("recurrent", False)))
+        models.append(
+            Model(name, recipe, fields["batch"], inputs, refused, fields.get("recurrent", False))
+        )
     return models

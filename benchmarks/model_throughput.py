@@ -34,7 +34,9 @@ def compare(
     Each model and concurrency gives a row: both sides' requests a second and the ratio.
     """
     chosen = [
-        each for each in results if each.model.recurrent and each.precision == "fp32" and not each.refusal
+        each
+        for each in results
+        if each.model.recurrent and each.precision == "fp32" and not each.refusal
     ]
     # ONNX Runtime's model would have to be given the settings that are fixed in ours.
     chosen = [each for each in chosen if not each.model.settings and not judge(each)]
@@ -46,7 +48,9 @@ def compare(
     for result in chosen:
         configs = _write_pair(result, compiled, models)
         rows = [make_row(result, configs[1], number) for number in range(NUM_ROWS)]
-        subjects = tuple(Subject(each.name, inputs.write_inputs(requests, each, rows)) for each in configs)
+        subjects = tuple(
+            Subject(each.name, inputs.write_inputs(requests, each, rows)) for each in configs
+        )
         comparisons += [Comparison(result.model.name, each, subjects) for each in CONCURRENCIES]
         checks.append((rows[0], configs))
     with repository.serve(models, folder / "throughput.log") as server:
@@ -54,7 +58,9 @@ def compare(
             inputs.check_answers(server.grpc_url, row, configs)
         found = rounds.run_rounds(server.grpc_url, comparisons, num_rounds, WINDOW_SECONDS, console)
     shutil.rmtree(models)
-    return [_describe(comparison, each) for comparison, each in zip(comparisons, found, strict=True)]
+    return [
+        _describe(comparison, each) for comparison, each in zip(comparisons, found, strict=True)
+    ]
 
 
 def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConfig, ModelConfig]:
@@ -63,7 +69,9 @@ def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConf
     served = repository.write_twin(models / f"{name}_poplar", compiled / result.name)
     names = repository.read_names(models / f"{name}_poplar")
     file = result.model.fetch()
-    return repository.write_onnxruntime_model(models / f"{name}_onnxruntime", served, names, file), served
+    return repository.write_onnxruntime_model(
+        models / f"{name}_onnxruntime", served, names, file
+    ), served
 
 
 def make_row(result: Result, config: ModelConfig, number: int) -> Row:
@@ -72,7 +80,9 @@ def make_row(result: Result, config: ModelConfig, number: int) -> Row:
     It has one row if rows are independent, otherwise the compiled shape.
     """
     whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
-    made = model_inputs.make_inputs(result.model.inputs, result.model.batch if whole else 1, (number,))
+    made = model_inputs.make_inputs(
+        result.model.inputs, result.model.batch if whole else 1, (number,)
+    )
     arrays = [made[tensor.name] for tensor in config.input]
     return tuple(array[0] if config.max_batch_size else np.atleast_1d(array) for array in arrays)
 

@@ -1,14 +1,14 @@
-"""Real models, end to end: compiled by the real command, loaded in one real server, asked over HTTP and gRPC,
-compared.
+"""Real models, end to end: compiled by the real command, loaded in one real server, asked over HTTP
+and gRPC, compared.
 
-Every model of `models.json` is compiled in fp32 and in fp16 with float partials, which poprt looks into with
-inputs that it makes up. A server loads all of a precision, one after the other, and keeps them. Each is asked
-by several clients at once, all with different data, in requests of 1, 3, B and 2B + 1 rows of a compiled
-batch B, or of the compiled shape where its rows are not independent; every answer is compared with ONNX
-Runtime on the original file.
+Every model of `models.json` is compiled in fp32 and in fp16 with float partials, which poprt looks
+into with inputs that it makes up. A server loads all of a precision, one after the other, and keeps
+them. Each is asked by several clients at once, all with different data, in requests of 1, 3, B and
+2B + 1 rows of a compiled batch B, or of the compiled shape where its rows are not independent;
+every answer is compared with ONNX Runtime on the original file.
 
-Ends with status 1 when an answer in fp32 is wrong, one in fp16 is far off without a warning of poprt's, or a
-model does not compile that should.
+Ends with status 1 when an answer in fp32 is wrong, one in fp16 is far off without a warning of
+poprt's, or a model does not compile that should.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 """Written where nothing was left out."""
 
 
-def serve_all(results: list[Result], repository: Path, log: Path, seconds: float, progress: Progress) -> None:
+def serve_all(
+    results: list[Result], repository: Path, log: Path, seconds: float, progress: Progress
+) -> None:
     """Load the models compiled in a precision into one server, query one after the other, then take
     the next precision.
 
@@ -51,7 +53,9 @@ def serve_all(results: list[Result], repository: Path, log: Path, seconds: float
         grpcclient.InferenceServerClient(server.grpc_url) as client,
     ):
         for precision in PRECISIONS:
-            compiled = [each for each in results if each.precision == precision and not each.refusal]
+            compiled = [
+                each for each in results if each.precision == precision and not each.refusal
+            ]
             loaded = []
             for result in progress.track(compiled, description=f"loading {precision}"):
                 if served := load(client, server, result, seconds):
@@ -66,16 +70,25 @@ def serve_all(results: list[Result], repository: Path, log: Path, seconds: float
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="models, by their names in models.json"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="models, by their names in models.json",
     )
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="(default: both)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=300, help="for each step of a model (default %(default).0f)"
+        "--seconds",
+        type=float,
+        default=300,
+        help="for each step of a model (default %(default).0f)",
     )
     parser.add_argument(
         "--keep", type=Path, metavar="DIR", help="leave the compiled models, results and log there"
@@ -85,7 +98,9 @@ def parse_options() -> argparse.Namespace:
         action="store_true",
         help="recurrent models beside ONNX Runtime in a Python model, too",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of --throughput (default %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of --throughput (default %(default)s)"
+    )
     return parser.parse_args()
 
 
@@ -103,7 +118,9 @@ def main() -> int:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             compile_all(results, repository, options.seconds, progress)
             serve_all(results, repository, folder / "log", options.seconds, progress)
-        (folder / "results.json").write_text(json.dumps([_to_json(result) for result in results], indent=1))
+        (folder / "results.json").write_text(
+            json.dumps([_to_json(result) for result in results], indent=1)
+        )
         compared = (
             model_throughput.compare(results, repository, folder, options.rounds, console)
             if options.throughput

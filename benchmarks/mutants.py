@@ -38,7 +38,14 @@ ROOMS = {
     "popef": "popef",
     **{
         room: f"backend/{room}"
-        for room in ("onnxgraph", "simipu", "model_runtime", "poprt", "triton_poplar", "poplar_triton")
+        for room in (
+            "onnxgraph",
+            "simipu",
+            "model_runtime",
+            "poprt",
+            "triton_poplar",
+            "poplar_triton",
+        )
     },
 }
 """Folder of the code of each room; its tests are in `tests/` under the same name."""
@@ -47,7 +54,8 @@ FURTHER_TESTS: Mapping[str, Sequence[str]] = {"onnxgraph": ("tests/poprt", "test
 MUTANT_SECONDS = 90
 """Time limit after which a changed program counts as noticed, because it does not end any more."""
 SLOWEST = 3
-"""Times as long all tests of a room may take with a change, if that is more: other work may have begun."""
+"""Times as long all tests of a room may take with a change, if that is more: other work may have
+begun."""
 MAX_TESTS = 400
 """Maximum number of tests for each mutant: a line that so many run through is noticed by the first,
 or by none."""
@@ -86,7 +94,8 @@ def main() -> None:
         chosen = _choose(copy / ROOMS[options.room], options.count, options.seed)
         survivors = 0
         for number, mutant in enumerate(chosen, 1):
-            # Coverage does not see lines that only child processes run: any test may notice a change.
+            # Coverage does not see lines that only child processes run: any test may notice a
+            # change.
             found = reached.get((mutant.file, mutant.line), [])
             seconds = patience if set(found) <= set(tests) else options.seconds
             change, noticed = _try(copy, mutant, found or tests, seconds)
@@ -94,12 +103,15 @@ def main() -> None:
             place = f"{mutant.file.relative_to(copy)}:{mutant.line}"
             unseen = "" if found else ", which no test is seen to come through"
             print(
-                f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}{unseen}", flush=True
+                f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}{unseen}",
+                flush=True,
             )
             if not noticed:
                 print(change, flush=True)
     noticed_share = 1 - survivors / max(1, len(chosen))
-    print(f"{options.room}: {len(chosen) - survivors} of {len(chosen)} noticed ({noticed_share:.2f})")
+    print(
+        f"{options.room}: {len(chosen) - survivors} of {len(chosen)} noticed ({noticed_share:.2f})"
+    )
 
 
 def _copy_checkout(folder: Path) -> None:
@@ -117,7 +129,17 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
 
     The code of the copy takes precedence over the installed one.
     """
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not server"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not server",
+    ]
     path = os.pathsep.join([str(folder / "backend"), str(folder)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     # A separate process group, so that children of a changed program do not outlive it.
@@ -152,7 +174,9 @@ def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Pat
     for file in data.measured_files():
         for line, contexts in data.contexts_by_lineno(file).items():
             # Lines that run when the module is imported, mostly tables, belong to every test.
-            names = sorted({context.partition("|")[0] for context in contexts if context}) or list(tests)
+            names = sorted({context.partition("|")[0] for context in contexts if context}) or list(
+                tests
+            )
             found[Path(file), line] = names
             for name in names:
                 lines_of[name] = lines_of.get(name, 0) + 1
@@ -182,14 +206,18 @@ def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
     nodes = list(ast_nodes(tree))
     for name in sorted(set(operator_names()) - PARAMETRISED):
         operator = get_operator(name)()
-        found = [(node, position) for node in nodes for position in operator.mutation_positions(node)]
+        found = [
+            (node, position) for node in nodes for position in operator.mutation_positions(node)
+        ]
         for occurrence, (node, (start, end)) in enumerate(found):
             # Replacing a signature's lone * is no Python, or changes only how arguments are passed.
             is_mark = node.parent is not None and node.parent.type in ("parameters", "lambdef")
             # cosmic-ray replaces plain names only; with queue.Empty or *ERRORS it raises an error.
             caught = lines[start[0] - 1][start[1] : end[1]]
             is_unsupported = name == EXCEPTIONS and not caught.isidentifier()
-            if not (is_mark or is_unsupported or any(first <= start < last for first, last in idle)):
+            if not (
+                is_mark or is_unsupported or any(first <= start < last for first, last in idle)
+            ):
                 yield start, Mutant(file, start[0], name, occurrence)
 
 
@@ -201,7 +229,9 @@ def _idle_lines(text: str) -> list[tuple[Position, Position]]:
     found += [
         node.value
         for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and _names_type(node.targets[0])
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.BinOp)
+        and _names_type(node.targets[0])
     ]
     return [
         ((each.lineno, each.col_offset), (each.end_lineno, each.end_col_offset))
@@ -215,24 +245,37 @@ def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(each, ast.expr):
             yield each
     if isinstance(node, ast.ClassDef):
-        # No code assigns to frozen fields, and slots save memory: both are for readers and for mypy.
+        # No code assigns to frozen fields, and slots save memory: both are for readers and for
+        # mypy.
         for keyword in (
-            each for call in node.decorator_list if isinstance(call, ast.Call) for each in call.keywords
+            each
+            for call in node.decorator_list
+            if isinstance(call, ast.Call)
+            for each in call.keywords
         ):
             if keyword.arg in ("frozen", "slots"):
                 yield keyword.value
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+    if (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    ):
         yield node.test
     if isinstance(node, ast.Call):
         yield from _iter_waits(node)
         # An assertion: both are as long wherever it stands.
-        yield from (each.value for each in node.keywords if each.arg == "strict" and _is_zip(node.func))
+        yield from (
+            each.value for each in node.keywords if each.arg == "strict" and _is_zip(node.func)
+        )
 
 
 def _iter_waits(call: ast.Call) -> Iterator[ast.expr]:
     """Yield literal seconds of a pause or of a limit: no test asserts a time."""
     pauses = call.args if isinstance(call.func, ast.Attribute) and call.func.attr == "sleep" else []
-    for each in (*pauses, *(keyword.value for keyword in call.keywords if keyword.arg == "timeout")):
+    for each in (
+        *pauses,
+        *(keyword.value for keyword in call.keywords if keyword.arg == "timeout"),
+    ):
         if isinstance(each, ast.Constant):
             yield each
 
@@ -242,7 +285,11 @@ def _is_zip(function: ast.expr) -> bool:
 
 
 def _names_type(target: ast.expr) -> bool:
-    return isinstance(target, ast.Name) and target.id.lstrip("_")[:1].isupper() and not target.id.isupper()
+    return (
+        isinstance(target, ast.Name)
+        and target.id.lstrip("_")[:1].isupper()
+        and not target.id.isupper()
+    )
 
 
 def _try(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str, bool]:

@@ -1,5 +1,5 @@
-"""The networks whose times on real IPUs are published, as ONNX graphs in fp16 whose weights have shapes but
-no values."""
+"""The networks whose times on real IPUs are published, as ONNX graphs in fp16 whose weights have
+shapes but no values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Builder:
     def integers(self, *values: int) -> str:
         """Add a constant that shape inference must know."""
         name = f"weight_{len(self._initializers)}"
-        self._initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        self._initializers.append(
+            helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+        )
         return name
 
     def constant(self, value: bool | int) -> str:
@@ -67,9 +69,13 @@ def resnet50(batch: int) -> onnx.ModelProto:
     """Return ResNet-50 with folded normalisations, on 224 x 224 pictures."""
     net = Builder()
 
-    def conv(x: str, source: int, target: int, kernel: int, stride: int = 1, *, relu: bool = True) -> str:
+    def conv(
+        x: str, source: int, target: int, kernel: int, stride: int = 1, *, relu: bool = True
+    ) -> str:
         shape = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
-        y = net.add("Conv", x, net.weight(target, source, kernel, kernel), net.weight(target), **shape)
+        y = net.add(
+            "Conv", x, net.weight(target, source, kernel, kernel), net.weight(target), **shape
+        )
         return net.add("Relu", y) if relu else y
 
     x = conv(net.input("x", [batch, 3, 224, 224]), 3, 64, 7, 2)
@@ -89,8 +95,9 @@ def resnet50(batch: int) -> onnx.ModelProto:
 
 
 def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.ModelProto:
-    """GPT-2 XL, one token further with `context` keys and values of each layer at hand, by the operators that
-    graphcore/PopTransformer writes (models/gpt2/attention.py); layers are on the IPUs given.
+    """GPT-2 XL, one token further with `context` keys and values of each layer at hand, by the
+    operators that graphcore/PopTransformer writes (models/gpt2/attention.py); layers are on the
+    IPUs given.
 
     The first IPU has the embedding, which the last layer's result is multiplied with.
     """
@@ -115,22 +122,34 @@ def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.M
     for net.ipu, layers in enumerate(layers_of_ipus):
         for _ in range(layers):
             new = dense(norm(x), hidden, 3 * hidden)
-            query = net.add("Reshape", sliced(new, 0, hidden, 2), net.integers(batch, 1, heads, size))
+            query = net.add(
+                "Reshape", sliced(new, 0, hidden, 2), net.integers(batch, 1, heads, size)
+            )
             query = net.add("Transpose", query, perm=[0, 2, 1, 3])
             pair = net.add(
-                "Reshape", sliced(new, hidden, 3 * hidden, 2), net.integers(batch, 1, 2, heads, size)
+                "Reshape",
+                sliced(new, hidden, 3 * hidden, 2),
+                net.integers(batch, 1, 2, heads, size),
             )
             pair = net.add("Transpose", pair, perm=[2, 0, 3, 1, 4])
-            past = net.add("KVCache", step, pair, domain=CHIP_DOMAIN, max_len=context, sequence_axis=3)
+            past = net.add(
+                "KVCache", step, pair, domain=CHIP_DOMAIN, max_len=context, sequence_axis=3
+            )
             past = net.add("Remap", past, domain=CHIP_DOMAIN)
-            key, value = (net.add("Squeeze", sliced(past, i, i + 1, 0), net.integers(0)) for i in range(2))
+            key, value = (
+                net.add("Squeeze", sliced(past, i, i + 1, 0), net.integers(0)) for i in range(2)
+            )
             scores = net.add("MatMul", query, net.add("Transpose", key, perm=[0, 1, 3, 2]))
-            weights = net.add("SoftmaxV2", net.add("Add", scores, mask), domain=CHIP_DOMAIN, axis=-1)
+            weights = net.add(
+                "SoftmaxV2", net.add("Add", scores, mask), domain=CHIP_DOMAIN, axis=-1
+            )
             joined = net.add("Transpose", net.add("MatMul", weights, value), perm=[0, 2, 1, 3])
             joined = net.add("Reshape", joined, net.integers(batch, 1, hidden))
             x = net.add("Add", x, dense(joined, hidden, hidden))
             x = net.add(
-                "Add", x, dense(net.add("Gelu", dense(norm(x), hidden, 4 * hidden)), 4 * hidden, hidden)
+                "Add",
+                x,
+                dense(net.add("Gelu", dense(norm(x), hidden, 4 * hidden)), 4 * hidden, hidden),
             )
     net.ipu = 0
     logits = net.add("MatMul", norm(x), net.add("Transpose", embedding, perm=[1, 0]))
@@ -157,7 +176,9 @@ def wide_deep(batch: int) -> onnx.ModelProto:
     net = Builder()
     ids = net.input("categorical", [26 * batch, 2], TensorProto.INT32)
     numbers = net.input("numeric", [batch, 13])
-    rows = net.add("Gather", net.weight(1000, 32), net.add("Gather", ids, net.integers(1), axis=1), axis=0)
+    rows = net.add(
+        "Gather", net.weight(1000, 32), net.add("Gather", ids, net.integers(1), axis=1), axis=0
+    )
     x = net.add("Concat", net.add("Reshape", rows, net.integers(batch, 26 * 32)), numbers, axis=1)
     source = 26 * 32 + 13
     for width in (1024, 512, 256, 1):
@@ -170,4 +191,6 @@ def wide_deep(batch: int) -> onnx.ModelProto:
 def matmul(rows: int, k: int, n: int, element: int = TensorProto.FLOAT16) -> onnx.ModelProto:
     """Return one dense product."""
     net = Builder()
-    return net.model(net.add("MatMul", net.input("x", [rows, k], element), net.weight(k, n, element=element)))
+    return net.model(
+        net.add("MatMul", net.input("x", [rows, k], element), net.weight(k, n, element=element))
+    )

@@ -62,7 +62,11 @@ def print_tables(prefix: Path, title: str, console: Console) -> None:
         found.microseconds += spent.microseconds
     between = total - sum(each.microseconds for each in nodes.values()) / len(runs)
     table = report.make_table(
-        f"{title}: {total:.0f} us a run, {between:.0f} of them between nodes", "operator", "calls", "us", "%"
+        f"{title}: {total:.0f} us a run, {between:.0f} of them between nodes",
+        "operator",
+        "calls",
+        "us",
+        "%",
     )
     for operator, spent in _sort(by_operator.items()):
         table.add_row(operator, *_describe(spent, len(runs), total))
@@ -97,7 +101,9 @@ def _collect(events: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Spent]:
     around: list[tuple[float, Spent]] = []
     for call in sorted(calls, key=lambda each: (each["ts"], -each["dur"])):
         name = call["name"].removesuffix(_SUFFIX)
-        spent = found.setdefault((name, call["args"]["op_name"]), Spent(_describe_shape(call["args"])))
+        spent = found.setdefault(
+            (name, call["args"]["op_name"]), Spent(_describe_shape(call["args"]))
+        )
         while around and around[-1][0] <= call["ts"]:
             around.pop()
         if around:

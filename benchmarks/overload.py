@@ -63,7 +63,8 @@ class Client:
 
     def __init__(self, url: str, model: str, width: int = 16) -> None:
         self._channels = [
-            grpc.insecure_channel(url, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(NUM_CHANNELS)
+            grpc.insecure_channel(url, [("grpc.use_local_subchannel_pool", 1)])
+            for _ in range(NUM_CHANNELS)
         ]
         self._stubs = [service_pb2_grpc.GRPCInferenceServiceStub(each) for each in self._channels]
         self._request = service_pb2.ModelInferRequest(
@@ -74,7 +75,9 @@ class Client:
 
     def send(self, number: int, deadline_seconds: float | None) -> Any:
         """Return a call's future; a call without an answer in time ends as DEADLINE_EXCEEDED."""
-        return self._stubs[number % NUM_CHANNELS].ModelInfer.future(self._request, timeout=deadline_seconds)
+        return self._stubs[number % NUM_CHANNELS].ModelInfer.future(
+            self._request, timeout=deadline_seconds
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -150,7 +153,9 @@ def write_models(models: Path) -> None:
     repository.write_twin(models / "drained", folder, **PACED)
     repository.write_twin(models / "undrained", folder, drain_backlog="0", **PACED)
     for mode in ("drained", "undrained"):
-        repository.write_twin(models / f"{mode}_asynchronous", models / mode, synchronous_execution="0")
+        repository.write_twin(
+            models / f"{mode}_asynchronous", models / mode, synchronous_execution="0"
+        )
 
 
 def measure(url: str, model: str, options: argparse.Namespace, table: Table) -> None:
@@ -163,15 +168,23 @@ def measure(url: str, model: str, options: argparse.Namespace, table: Table) -> 
         for factor in options.factors:
             found = offer(client, factor * capacity.per_second, options.seconds, options.deadlines)
             ratio = found.per_second / capacity.per_second
-            goal = GOALS.get(factor) if model.startswith("drained") and len(options.deadlines) == 1 else None
+            goal = (
+                GOALS.get(factor)
+                if model.startswith("drained") and len(options.deadlines) == 1
+                else None
+            )
             deadlines = ", ".join(f"{each:g}" for each in options.deadlines)
             _add(table, model, f"{factor:g} x, {deadlines} s deadlines", found, ratio, goal)
     finally:
         client.close()
 
 
-def _add(table: Table, model: str, load: str, found: Found, ratio: float, goal: float | None) -> None:
-    refused = ", ".join(f"{name} {count}" for name, count in sorted(found.codes.items()) if name != "OK")
+def _add(
+    table: Table, model: str, load: str, found: Found, ratio: float, goal: float | None
+) -> None:
+    refused = ", ".join(
+        f"{name} {count}" for name, count in sorted(found.codes.items()) if name != "OK"
+    )
     met = "" if goal is None else f">= {goal:.2f}" + ("" if ratio >= goal else " MISSED")
     table.add_row(model, load, f"{found.per_second:.1f}", f"{ratio:.2f}", met, refused)
 
@@ -179,15 +192,23 @@ def _add(table: Table, model: str, load: str, found: Found, ratio: float, goal: 
 def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--seconds", type=float, default=12.0, help="counted of each load (default 12)")
     parser.add_argument(
-        "--deadlines", type=float, nargs="+", default=[2.0], help="clients' deadlines in s (default 2)"
+        "--seconds", type=float, default=12.0, help="counted of each load (default 12)"
+    )
+    parser.add_argument(
+        "--deadlines",
+        type=float,
+        nargs="+",
+        default=[2.0],
+        help="clients' deadlines in s (default 2)",
     )
     parser.add_argument("--clients", type=int, default=64, help="closed-loop clients (default 64)")
     parser.add_argument(
         "--factors", type=float, nargs="+", default=[3.0, 10.0], help="offered load over capacity"
     )
-    parser.add_argument("--models", nargs="+", default=["drained", "undrained", "drained_asynchronous"])
+    parser.add_argument(
+        "--models", nargs="+", default=["drained", "undrained", "drained_asynchronous"]
+    )
     options = parser.parse_args()
     console = report.make_console()
     table = Table("model", "load", "answers/s in time", "of capacity", "goal", "others")
@@ -199,7 +220,9 @@ def main() -> None:
                 measure(server.grpc_url, model, options, table)
         log = (folder / "log").read_text()
     console.print(table)
-    console.print(*[line for line in log.splitlines() if "overload" in line], sep="\n", markup=False)
+    console.print(
+        *[line for line in log.splitlines() if "overload" in line], sep="\n", markup=False
+    )
 
 
 if __name__ == "__main__":

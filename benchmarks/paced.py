@@ -179,7 +179,9 @@ def describe(load: Load, found: Sequence[Found]) -> tuple[str, ...]:
 def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    options = rounds.parse_options(parser, rounds=3, seconds=1, concurrency=(1, 2, 4), quick_rounds=1)
+    options = rounds.parse_options(
+        parser, rounds=3, seconds=1, concurrency=(1, 2, 4), quick_rounds=1
+    )
     console = report.make_console()
     perf_analyzer.prepare()
     with tempfile.TemporaryDirectory() as name:
@@ -189,7 +191,12 @@ def main() -> None:
         with repository.serve(folder / "models", folder / "log") as server:
             for load in loads:
                 perf_analyzer.measure(
-                    server.grpc_url, load.model, 2, load.input_data, rounds.WARM_UP_SECONDS, load.rows
+                    server.grpc_url,
+                    load.model,
+                    2,
+                    load.input_data,
+                    rounds.WARM_UP_SECONDS,
+                    load.rows,
                 )
             time.sleep(PUBLISHED_SECONDS)
             turns = [load for _ in range(options.rounds) for load in loads]
@@ -197,9 +204,12 @@ def main() -> None:
                 turns, "measuring", console=console, disable=not console.is_terminal, transient=True
             )
             measured = [measure(server, load, options.seconds) for load in progress]
-    console.print(make_report(loads, [measured[index :: len(loads)] for index in range(len(loads))]))
     console.print(
-        "Alone (1 at once) a client's own way to the server and back comes on top of the modelled time."
+        make_report(loads, [measured[index :: len(loads)] for index in range(len(loads))])
+    )
+    console.print(
+        "Alone (1 at once) a client's own way to the server and back comes on top of the modelled "
+        "time."
     )
     console.print("Synchronous: so does Triton's way from one call to the next.")
 

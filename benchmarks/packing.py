@@ -143,12 +143,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=20_000, metavar="N")
     parser.add_argument("--rounds", type=int, default=20, metavar="N")
-    parser.add_argument("--seconds", type=float, default=0.2, metavar="S", help="of each measurement")
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, metavar="S", help="of each measurement"
+    )
     options = parser.parse_args(arguments)
     ratios, chance = measure_runners(options.rounds, options.seconds)
     ratio = statistics.median(ratios)
     print(
-        f"Runner over ModelRunner: {ratio:.3f} (rounds {min(ratios):.3f}..{max(ratios):.3f}; the ModelRunner "
+        f"Runner over ModelRunner: {ratio:.3f} (rounds {min(ratios):.3f}..{max(ratios):.3f}; the "
+        "ModelRunner "
         f"over itself {min(chance):.3f}..{max(chance):.3f}); goal: at least {GOAL_RATIO}"
     )
     costs = []
@@ -157,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         costs.append(statistics.median(cost for cost, _ in found))
         print(
             f"{algorithm.name}: {costs[-1]:.1f} us a request "
-            f"({min(found)[0]:.1f}..{max(found)[0]:.1f}; goal: at most {GOAL_US:.0f}), {found[0][1]:.1%} of "
+            f"({min(found)[0]:.1f}..{max(found)[0]:.1f}; goal: at most {GOAL_US:.0f}), "
+            f"{found[0][1]:.1%} of "
             "the places filled"
         )
     return 0 if ratio >= GOAL_RATIO and max(costs) <= GOAL_US else 1

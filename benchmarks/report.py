@@ -49,15 +49,22 @@ def make_document(template: str, sections: Mapping[str, str]) -> str:
 
 
 def print_report(
-    title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]], console: Console
+    title: str,
+    comparisons: Sequence[Comparison],
+    found: Sequence[Sequence[Round]],
+    console: Console,
 ) -> None:
     """Print a row per model and concurrency, and the breakdown of those that missed a goal."""
     console.print(
         _ratio_table(
-            f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)", comparisons, found
+            f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)",
+            comparisons,
+            found,
         )
     )
-    console.print("Baseline rows: its second measurement of a round over its first, which is the resolution.")
+    console.print(
+        "Baseline rows: its second measurement of a round over its first, which is the resolution."
+    )
     console.print("Goals: by the median; the fraction is that of the rounds that keep the bound.")
     missed = _missed_table(comparisons, found)
     if missed.row_count:
@@ -72,7 +79,8 @@ def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
     cut = round if goal is None else math.ceil if goal.at_most else math.floor
     # Ten digits first: 0.29 * 100 is 28.999999999999996.
     median, least, greatest = (
-        cut(round(ratio * 100, 10)) / 100 for ratio in (statistics.median(ratios), min(ratios), max(ratios))
+        cut(round(ratio * 100, 10)) / 100
+        for ratio in (statistics.median(ratios), min(ratios), max(ratios))
     )
     return f"{median:.2f} ({least:.2f}..{greatest:.2f})"
 
@@ -92,7 +100,9 @@ def describe_goal(ratios: Sequence[float], goal: Goal | None) -> str:
     )
 
 
-def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
+def _ratio_table(
+    title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]
+) -> Table:
     figures = ("requests/s", "p50 us", "p99 us", "throughput ratio", "goal", "p99 ratio", "goal")
     table = make_table(title, "requests", "at once", "model", *figures)
     for comparison, rounds in zip(comparisons, found, strict=True):
@@ -114,16 +124,23 @@ def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[
 
 def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
     """Return a table of each model that missed a goal, beside its baseline."""
-    title = "goals missed: where a request's time goes, us (perf_analyzer's means, medians over the rounds)"
+    title = (
+        "goals missed: where a request's time goes, us (perf_analyzer's means, medians over "
+        "the rounds)"
+    )
     table = make_table(title, "requests", "at once", "model", *PARTS.values())
     for comparison, rounds in zip(comparisons, found, strict=True):
         missed = [
-            index for index, subject in enumerate(comparison.subjects) if _has_missed(subject, rounds, index)
+            index
+            for index, subject in enumerate(comparison.subjects)
+            if _has_missed(subject, rounds, index)
         ]
         for index in [0, *missed] if missed else []:
             runs = _runs(rounds, index)
             parts = (_median_part(runs, part) for part in PARTS.values())
-            table.add_row(comparison.what, str(comparison.concurrency), comparison.label(index), *parts)
+            table.add_row(
+                comparison.what, str(comparison.concurrency), comparison.label(index), *parts
+            )
         table.add_section()
     return table
 
@@ -137,11 +154,14 @@ def _median_part(runs: Sequence[Measurement], part: str) -> str:
 def _has_missed(subject: Subject, rounds: Sequence[Round], index: int) -> bool:
     pairs = ((subject.throughput, _throughput), (subject.p99, _p99))
     return any(
-        goal and not goal.is_met(statistics.median(_ratios(rounds, index, figure))) for goal, figure in pairs
+        goal and not goal.is_met(statistics.median(_ratios(rounds, index, figure)))
+        for goal, figure in pairs
     )
 
 
-def _ratios(rounds: Sequence[Round], index: int, figure: Callable[[Measurement], float]) -> list[float]:
+def _ratios(
+    rounds: Sequence[Round], index: int, figure: Callable[[Measurement], float]
+) -> list[float]:
     return [each.ratios(figure)[index] for each in rounds]
 
 

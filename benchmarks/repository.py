@@ -1,5 +1,5 @@
-"""Model folders for the benchmarks: the poplar models, and the Python models of a few lines that they are
-compared with."""
+"""Model folders for the benchmarks: the poplar models, and the Python models of a few lines that
+they are compared with."""
 
 from __future__ import annotations
 
@@ -75,9 +75,13 @@ def write_config(folder: Path, config: ModelConfig) -> ModelConfig:
 
 
 def write_poplar_model(
-    folder: Path, model: onnx.ModelProto, batch_size: int = BATCH_SIZE, options: CompilerOptions | None = None
+    folder: Path,
+    model: onnx.ModelProto,
+    batch_size: int = BATCH_SIZE,
+    options: CompilerOptions | None = None,
 ) -> ModelConfig:
-    """Compile `model`, whose tensors have a free leading dimension, to a batch; returns its configuration."""
+    """Compile `model`, whose tensors have a free leading dimension, to a batch; returns its
+    configuration."""
     write_triton_model(
         Compiler.compile(Converter(batch_size=batch_size).convert(model), None, options), folder
     )
@@ -134,11 +138,17 @@ def write_onnxruntime_model(
         tensor.data_type = types[tensor.name]
     for output in config.output:
         output.label_filename = ""
-    given = config.parameters["sim_threads"].string_value if "sim_threads" in config.parameters else ""
+    given = (
+        config.parameters["sim_threads"].string_value if "sim_threads" in config.parameters else ""
+    )
     threads = int(given or max(1, len(os.sched_getaffinity(0)) // count_instances(config)))
     outputs = [tensor.name for tensor in config.output]
-    array = _SCALARS.format(names=scalars) if (scalars := _find_scalars(file)) else "tensor.as_numpy()"
-    source = ONNXRUNTIME.format(threads=threads, file=str(file.resolve()), outputs=outputs, array=array)
+    array = (
+        _SCALARS.format(names=scalars) if (scalars := _find_scalars(file)) else "tensor.as_numpy()"
+    )
+    source = ONNXRUNTIME.format(
+        threads=threads, file=str(file.resolve()), outputs=outputs, array=array
+    )
     return write_python_model(folder, config, source)
 
 
@@ -149,7 +159,9 @@ _SCALARS = "tensor.as_numpy().reshape(()) if tensor.name() in {names} else tenso
 def _find_scalars(file: Path) -> list[str]:
     graph = onnx.load(file, load_external_data=False).graph
     return [
-        value.name for value in graph.input if value.type.tensor_type.HasField("shape") and not _rank(value)
+        value.name
+        for value in graph.input
+        if value.type.tensor_type.HasField("shape") and not _rank(value)
     ]
 
 
@@ -192,8 +204,10 @@ def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
     """
     if int(np.__version__.split(".")[0]) > NUMPY:
         raise SystemExit(
-            f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the "
-            "stub's binding misreads the arrays of numpy 2; run `make clean`, then `make PYTHON=python3.11 "
+            "benchmarks: the Python-backend models compared with need numpy 1, found "
+            f"{np.__version__}: the "
+            "stub's binding misreads the arrays of numpy 2; run `make clean`, then `make "
+            "PYTHON=python3.11 "
             "bench`"
         )
     with TritonServer(repository, log=log) as server:

@@ -23,8 +23,8 @@ from rich.progress import Progress
 QUICK_ROUNDS, QUICK_SECONDS = 2, 0.1
 WARM_UP_SECONDS = 0.1
 MIN_BURSTS, LARGEST_WINDOW_SECONDS = 10, 4.0
-"""Answers to as many requests as are in flight, over the windows of a measurement; no window is lengthened
-for more than that."""
+"""Answers to as many requests as are in flight, over the windows of a measurement; no window is
+lengthened for more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ class Comparison:
     def label(self, index: int) -> str:
         """Return what distinguishes a subject: its server, or the model's name without that of the
         comparison."""
-        return self.subjects[index].server or self.subjects[index].model.removeprefix(f"{self.what}_")
+        return self.subjects[index].server or self.subjects[index].model.removeprefix(
+            f"{self.what}_"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +93,16 @@ def parse_options(
     concurrency: Sequence[int],
     quick_rounds: int = QUICK_ROUNDS,
 ) -> argparse.Namespace:
-    """Parse the command line: the options that all benchmarks have, with these defaults, and those of
-    `parser`."""
+    """Parse the command line: the options that all benchmarks have, with these defaults, and those
+    of `parser`."""
     parser.add_argument(
         "--rounds", type=int, help=f"interleaved rounds (default {rounds}, quick {quick_rounds})"
     )
     parser.add_argument(
         "--seconds",
         type=float,
-        help=f"one of the three windows of a measurement (default {seconds}, quick {QUICK_SECONDS})",
+        help=f"one of the three windows of a measurement (default {seconds}, quick "
+        f"{QUICK_SECONDS})",
     )
     parser.add_argument(
         "--concurrency",
@@ -109,7 +112,9 @@ def parse_options(
         help="requests in flight (default %(default)s)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="few short rounds: shows that it works, resolves little"
+        "--quick",
+        action="store_true",
+        help="few short rounds: shows that it works, resolves little",
     )
     options = parser.parse_args()
     options.rounds = options.rounds or (quick_rounds if options.quick else rounds)
@@ -136,7 +141,11 @@ def run_rounds(
 
 
 def run_rounds_by(
-    measure: Measure, comparisons: Sequence[Comparison], num_rounds: int, seconds: float, console: Console
+    measure: Measure,
+    comparisons: Sequence[Comparison],
+    num_rounds: int,
+    seconds: float,
+    console: Console,
 ) -> list[list[Round]]:
     """Run the rounds of each comparison with `measure`, which knows the servers."""
     perf_analyzer.prepare()
@@ -155,21 +164,26 @@ def run_rounds_by(
 
         for number in range(num_rounds):
             for rounds, comparison, window in zip(found, comparisons, windows, strict=True):
-                rounds.append(_run_round(comparison, partial(show, window=window), backwards=number % 2 == 1))
+                rounds.append(
+                    _run_round(comparison, partial(show, window=window), backwards=number % 2 == 1)
+                )
     return found
 
 
 def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]:
-    """Let every model grow its memory before anything counts; returns the shortest sensible window of each
-    comparison.
+    """Let every model grow its memory before anything counts; returns the shortest sensible window
+    of each comparison.
 
-    Joined requests are answered in bursts, so a window that sees few of them counts one too many or too few.
+    Joined requests are answered in bursts, so a window that sees few of them counts one too many or
+    too few.
     """
     windows = []
     for comparison in comparisons:
         at_once = comparison.concurrency
         runs = [measure(each, at_once, WARM_UP_SECONDS) for each in comparison.subjects]
-        window = MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS
+        window = (
+            MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS
+        )
         windows.append(min(window, LARGEST_WINDOW_SECONDS))
     return windows
 
@@ -181,6 +195,9 @@ def _run_round(
     neighbour."""
     baseline, *others = comparison.subjects
     before = measure(baseline, comparison.concurrency)
-    runs = [measure(subject, comparison.concurrency) for subject in (others[::-1] if backwards else others)]
+    runs = [
+        measure(subject, comparison.concurrency)
+        for subject in (others[::-1] if backwards else others)
+    ]
     after = measure(baseline, comparison.concurrency)
     return Round(before, tuple(runs[::-1] if backwards else runs), after)

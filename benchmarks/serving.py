@@ -49,7 +49,11 @@ def make_comparisons(
     """Return one comparison per concurrency."""
     floor, nothing, *twins = (config.name for config in configs)
     others = [Subject(twin, data) for twin in twins]
-    subjects = (Subject(floor, data), Subject(nothing, data, THROUGHPUT_GOALS[payload], P99_GOAL), *others)
+    subjects = (
+        Subject(floor, data),
+        Subject(nothing, data, THROUGHPUT_GOALS[payload], P99_GOAL),
+        *others,
+    )
     return [Comparison(payload, concurrency, subjects) for concurrency in at_once]
 
 
@@ -69,8 +73,12 @@ def main() -> None:
         with repository.serve(folder / "models", folder / "log") as server:
             for row, configs in checks:
                 inputs.check_answers(server.grpc_url, row, configs)
-            found = rounds.run_rounds(server.grpc_url, comparisons, options.rounds, options.seconds, console)
-    report.print_report("the backend beside the floor, gRPC, a row per request", comparisons, found, console)
+            found = rounds.run_rounds(
+                server.grpc_url, comparisons, options.rounds, options.seconds, console
+            )
+    report.print_report(
+        "the backend beside the floor, gRPC, a row per request", comparisons, found, console
+    )
 
 
 if __name__ == "__main__":

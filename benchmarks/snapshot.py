@@ -1,13 +1,14 @@
-"""Writes what users see of this checkout into a folder of texts: profiles, listings, files and answers of
-models, as they are, or as hashes. Two folders that `diff -r` finds equal are of two checkouts that behave
-alike.
+"""Writes what users see of this checkout into a folder of texts: profiles, listings, files and
+answers of models, as they are, or as hashes. Two folders that `diff -r` finds equal are of two
+checkouts that behave alike.
 
     benchmarks/snapshot.py FOLDER [--published FOLDER] [--models REPOSITORY]
 
-Models are the examples, built, and whatever ONNX files `--published` has, each in a folder of its own with a
-`case.json` beside it (`precision`, `target`, `options` by the names of PopRT), which are profiled only.
-Everything runs through the commands that this interpreter has installed and through `model_runtime`, so that
-the script of one revision also looks at another. Answers are equal on one machine only.
+Models are the examples, built, and whatever ONNX files `--published` has, each in a folder of its
+own with a `case.json` beside it (`precision`, `target`, `options` by the names of PopRT), which are
+profiled only. Everything runs through the commands that this interpreter has installed and through
+`model_runtime`, so that the script of one revision also looks at another. Answers are equal on one
+machine only.
 """
 
 from __future__ import annotations
@@ -83,12 +84,18 @@ def write_case(case: Path, folder: Path) -> None:
 def write_executable(file: Path, folder: Path) -> None:
     """Write profile, listing, hash and answers of a compiled model."""
     folder.mkdir(exist_ok=True)
-    (folder / f"{file.name}.sha256").write_text(hashlib.sha256(file.read_bytes()).hexdigest() + "\n")
-    listing = re.sub(r"^\[[\d:.]+\] ", "", run("popef_dump", file), flags=re.MULTILINE)  # the time of day
+    (folder / f"{file.name}.sha256").write_text(
+        hashlib.sha256(file.read_bytes()).hexdigest() + "\n"
+    )
+    listing = re.sub(
+        r"^\[[\d:.]+\] ", "", run("popef_dump", file), flags=re.MULTILINE
+    )  # the time of day
     (folder / f"{file.name}.dump").write_text(listing)
     if file.name != "weights.popef":
         (folder / "profile.txt").write_text(run("poplar-triton", "profile", file, "--top", "1000"))
-        (folder / "answers.sha256").write_text(hash_answers([file, *file.parent.glob("weights.popef")]))
+        (folder / "answers.sha256").write_text(
+            hash_answers([file, *file.parent.glob("weights.popef")])
+        )
 
 
 def hash_answers(files: list[Path]) -> str:
@@ -101,7 +108,9 @@ def hash_answers(files: list[Path]) -> str:
             inputs = {}
             for anchor in runner.getExecuteInputs():
                 shape = [rows, *list(anchor.shape)[1:]] if anchor.shape else []
-                drawn = random.uniform(0, 50 if np.dtype(anchor.numpy_data_type()).kind in "iu" else 1, shape)
+                drawn = random.uniform(
+                    0, 50 if np.dtype(anchor.numpy_data_type()).kind in "iu" else 1, shape
+                )
                 inputs[anchor.name] = drawn.astype(anchor.numpy_data_type())
             try:
                 answers = runner.execute(inputs)
@@ -110,7 +119,8 @@ def hash_answers(files: list[Path]) -> str:
                 continue
             for name, value in sorted(answers.items()):
                 lines.append(
-                    f"{rows} rows: {name} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+                    f"{rows} rows: {name} {value.shape} "
+                    f"{hashlib.sha256(value.tobytes()).hexdigest()}"
                 )
     return "\n".join(lines) + "\n"
 
@@ -122,13 +132,15 @@ def write_small(precision: str, folder: Path) -> None:
     save(make_small(), source)
     compiled = folder / "executable.popef"
     told = run(
-        "poprt", "--input_model", source, "--export_popef", "--output_dir", folder, "--precision", precision,
-        "--ipu_version", "ipu21", "--show_profile",
+        "poprt", "--input_model", source, "--export_popef", "--output_dir", folder,
+        "--precision", precision, "--ipu_version", "ipu21", "--show_profile",
     )  # fmt: skip
     (folder / "poprt.txt").write_text(told.replace(str(folder), "FOLDER"))
     if compiled.exists():
         (folder / "answers.sha256").write_text(hash_answers([compiled]))
-        (folder / "executable.sha256").write_text(hashlib.sha256(compiled.read_bytes()).hexdigest() + "\n")
+        (folder / "executable.sha256").write_text(
+            hashlib.sha256(compiled.read_bytes()).hexdigest() + "\n"
+        )
         compiled.unlink()
     source.unlink()
 

@@ -1,5 +1,5 @@
-"""ONNX models made for measuring: an identity, a chain of small operators, and two small networks with random
-weights."""
+"""ONNX models made for measuring: an identity, a chain of small operators, and two small networks
+with random weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _generator = np.random.default_rng(0)
 def make_nothing(width: int) -> ModelProto:
     """Return a model that answers rows of `width` INT32 with themselves."""
     return _make_model(
-        "nothing", TensorProto.INT32, [width], [width], [([helper.make_node("Identity", ["x"], ["y"])], {})]
+        "nothing",
+        TensorProto.INT32,
+        [width],
+        [width],
+        [([helper.make_node("Identity", ["x"], ["y"])], {})],
     )
 
 
@@ -30,9 +34,12 @@ def make_steps(count: int) -> ModelProto:
     and the CPU 1 us."""
     tensors = ["x", *(f"h{step}" for step in range(1, count)), "y"]
     nodes = [
-        helper.make_node("LayerNormalization", [a, "scale"], [b]) for a, b in itertools.pairwise(tensors)
+        helper.make_node("LayerNormalization", [a, "scale"], [b])
+        for a, b in itertools.pairwise(tensors)
     ]
-    return _make_model("steps", TensorProto.FLOAT, [16], [16], [(nodes, {"scale": np.ones(16, np.float32)})])
+    return _make_model(
+        "steps", TensorProto.FLOAT, [16], [16], [(nodes, {"scale": np.ones(16, np.float32)})]
+    )
 
 
 def make_mlp() -> ModelProto:
@@ -40,7 +47,11 @@ def make_mlp() -> ModelProto:
 
     Reading the weights, which joined rows share, bounds the time.
     """
-    layers = [_dense("x", "h", 1024, 1024), _dense("h", "g", 1024, 1024), _dense("g", "y", 1024, 10)]
+    layers = [
+        _dense("x", "h", 1024, 1024),
+        _dense("h", "g", 1024, 1024),
+        _dense("g", "y", 1024, 10),
+    ]
     return _make_model("mlp", TensorProto.FLOAT, [1024], [10], layers)
 
 
@@ -59,7 +70,11 @@ def make_convnet() -> ModelProto:
         helper.make_node("Flatten", ["pool"], ["flat"]),
     ]
     return _make_model(
-        "convnet", TensorProto.FLOAT, [1, 28, 28], [10], [*layers, (pool, {}), _dense("flat", "y", 128, 10)]
+        "convnet",
+        TensorProto.FLOAT,
+        [1, 28, 28],
+        [10],
+        [*layers, (pool, {}), _dense("flat", "y", 128, 10)],
     )
 
 
@@ -75,7 +90,9 @@ def _dense(source: str, target: str, width: int, units: int) -> Layer:
 def _convolution(source: str, target: str, channels: int, filters: int, stride: int) -> Layer:
     weights = f"{target}.weights"
     nodes = [
-        helper.make_node("Conv", [source, weights], [f"{target}.sums"], pads=[1] * 4, strides=[stride] * 2),
+        helper.make_node(
+            "Conv", [source, weights], [f"{target}.sums"], pads=[1] * 4, strides=[stride] * 2
+        ),
         helper.make_node("Relu", [f"{target}.sums"], [target]),
     ]
     return nodes, {weights: _make_weights(filters, channels, 3, 3)}
@@ -97,6 +114,10 @@ def _make_model(
         name,
         [helper.make_tensor_value_info("x", element, ["n", *inputs])],
         [helper.make_tensor_value_info("y", element, ["n", *outputs])],
-        [numpy_helper.from_array(value, key) for _, weights in layers for key, value in weights.items()],
+        [
+            numpy_helper.from_array(value, key)
+            for _, weights in layers
+            for key, value in weights.items()
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

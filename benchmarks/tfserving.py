@@ -1,8 +1,8 @@
-"""TensorFlow Serving's protocol beside Triton's own, over gRPC both, with the same models and requests:
-computed in one process and in two, and forwarded to that Triton.
+"""TensorFlow Serving's protocol beside Triton's own, over gRPC both, with the same models and
+requests: computed in one process and in two, and forwarded to that Triton.
 
-The time of processors is that of all processes of a server over the requests that its metrics count, of a
-forwarded request also Triton's.
+The time of processors is that of all processes of a server over the requests that its metrics
+count, of a forwarded request also Triton's.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Server:
         with urllib.request.urlopen(self.metrics_url, timeout=ASK_SECONDS) as answer:
             page = answer.read().decode()
         return sum(
-            float(value) for value in re.findall(rf"^{self.metric}\{{.*\}} (\S+)$", page, re.MULTILINE)
+            float(value)
+            for value in re.findall(rf"^{self.metric}\{{.*\}} (\S+)$", page, re.MULTILINE)
         )
 
 
@@ -110,7 +111,9 @@ def make_comparisons(
     return [Comparison(name, concurrency, subjects) for concurrency in at_once]
 
 
-def make_measure(servers: Mapping[str, Server], configs: Mapping[str, ModelConfig]) -> rounds.Measure:
+def make_measure(
+    servers: Mapping[str, Server], configs: Mapping[str, ModelConfig]
+) -> rounds.Measure:
     """Return a function that loads a subject's server, and reads its processes' figures before and
     after."""
 
@@ -129,11 +132,16 @@ def make_measure(servers: Mapping[str, Server], configs: Mapping[str, ModelConfi
 
 def make_cpu_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
     """Return a table of the processor time of a request, and its ratio to Triton's."""
-    title = f"processor time of a request in the server; medians of {len(found[0])} rounds (least..greatest)"
+    title = (
+        f"processor time of a request in the server; medians of {len(found[0])} rounds "
+        "(least..greatest)"
+    )
     table = report.make_table(title, "requests", "at once", "server", "us", "ratio")
     for comparison, each in zip(comparisons, found, strict=True):
         for index in range(len(comparison.subjects)):
-            figures = [one.before.cpu_us if index == 0 else one.runs[index - 1].cpu_us for one in each]
+            figures = [
+                one.before.cpu_us if index == 0 else one.runs[index - 1].cpu_us for one in each
+            ]
             ratios = [one.ratios(_cpu)[index] for one in each]
             table.add_row(
                 *(comparison.what, str(comparison.concurrency), comparison.label(index)),
@@ -150,8 +158,13 @@ def _cpu(measurement: Measurement) -> float:
 def main() -> None:
     """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    names = [*WIDTHS, *(recipe.directory.name for recipe in recipes.read_recipes(repository.EXAMPLES))]
-    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these requests only")
+    names = [
+        *WIDTHS,
+        *(recipe.directory.name for recipe in recipes.read_recipes(repository.EXAMPLES)),
+    ]
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, help="these requests only"
+    )
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
     console = report.make_console()
     if not WIDTHS.keys() >= set(options.only):

@@ -49,8 +49,8 @@ CONSTANTS = (
     Constant("host_batch_seconds", (80e-6, 100e-6, 120e-6), "Wide&Deep"),
     Constant("host_call_seconds", (130e-6, 160e-6), "an empty graph"),
 )
-"""Every one. `reduction_cycles` is fitted too, but on the simulator's reductions alone, which no network
-knows."""
+"""Every one. `reduction_cycles` is fitted too, but on the simulator's reductions alone, which no
+network knows."""
 
 Chosen = dict[str, float]
 
@@ -93,7 +93,9 @@ class Responses:
         The search starts from the present constants and changes one after the other, until there is
         no improvement.
         """
-        chosen: Chosen = {constant.name: getattr(CALIBRATION, constant.name) for constant in CONSTANTS}
+        chosen: Chosen = {
+            constant.name: getattr(CALIBRATION, constant.name) for constant in CONSTANTS
+        }
         best = self.loss(chosen, without)
         for _ in range(_SWEEPS):
             before = dict(chosen)
@@ -154,7 +156,9 @@ class Baseline:
     def errors(self, points: Sequence[Point]) -> list[float]:
         """Return the error of every figure, with coefficients fitted on the other networks by least
         relative squares."""
-        usable = [point for point in points if point.modelled is not None and not point.is_simulated]
+        usable = [
+            point for point in points if point.modelled is not None and not point.is_simulated
+        ]
         found = []
         for network in dict.fromkeys(point.network for point in usable):
             others = [point for point in usable if point.network != network]
@@ -193,7 +197,9 @@ BASELINES = (
 
 def summarise(errors: Sequence[float]) -> tuple[float, float, float]:
     """Return the median of errors, and the shares within 10 and 25 %."""
-    close, near = (sum(error <= limit for error in errors) / len(errors) for limit in (_CLOSE, _NEAR))
+    close, near = (
+        sum(error <= limit for error in errors) / len(errors) for limit in (_CLOSE, _NEAR)
+    )
     return statistics.median(errors), close, near
 
 
@@ -291,7 +297,9 @@ def make_sections(
         (baseline.name, *(f"{share:.0%}" for share in summarise(baseline.errors(points))))
         for baseline in BASELINES
     ]
-    real = [point.error for point in points if point.modelled is not None and not point.is_simulated]
+    real = [
+        point.error for point in points if point.modelled is not None and not point.is_simulated
+    ]
     ours = ("the model", *(f"{share:.0%}" for share in summarise(real)))
     constants = [
         (
@@ -315,14 +323,16 @@ def make_sections(
         f"{close:.0%} within 10 %, {near:.0%} within 25 %. {len(CONSTANTS)} fitted constants, "
         f"{len({point.network for point in points if not point.is_simulated})} networks.",
         "misses": "\n".join(
-            f"- {point.family}: {' '.join(point.name.split())}: {point.ratio:.2f}" for point in misses
+            f"- {point.family}: {' '.join(point.name.split())}: {point.ratio:.2f}"
+            for point in misses
         )
         or "None.",
         "baselines": make_markdown(
             ("prediction", "median error", "within 10 %", "within 25 %"), [ours, *baselines]
         ),
         "constants": make_markdown(
-            ("constant", "value", "chosen on all", "chosen without a network", "fitted on"), constants
+            ("constant", "value", "chosen on all", "chosen without a network", "fitted on"),
+            constants,
         ),
         "verdicts": f"{len(verdicts) - len(wrong)} of {len(verdicts)} are right. Wrong: "
         + ("; ".join(verdict.name for verdict in wrong) or "none")
@@ -341,10 +351,18 @@ def main() -> int:
     """Print the tables, and write the requested files."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--points", action="store_true", help="print every figure too")
-    parser.add_argument("--fitted", action="store_true", help="with the constants as they are, only")
-    parser.add_argument("--plot", metavar="FILE", help="draw predicted over published times (matplotlib)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="put the tables into this document")
-    parser.add_argument("--errors", type=Path, metavar="FILE", help="write what profiles say of their error")
+    parser.add_argument(
+        "--fitted", action="store_true", help="with the constants as they are, only"
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw predicted over published times (matplotlib)"
+    )
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE", help="put the tables into this document"
+    )
+    parser.add_argument(
+        "--errors", type=Path, metavar="FILE", help="write what profiles say of their error"
+    )
     options = parser.parse_args()
     console = Console()
     if options.fitted:
@@ -355,10 +373,13 @@ def main() -> int:
     if options.points:
         for point in points:
             console.print(
-                f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  {point.family}: "
+                f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  "
+                f"{point.family}: "
                 f"{point.name}"
             )
-    table = Table(*COLUMNS, title=f"predicted over published, modelled ({C600.description} and others)")
+    table = Table(
+        *COLUMNS, title=f"predicted over published, modelled ({C600.description} and others)"
+    )
     for row in iter_rows(points, usual):
         table.add_row(*row)
     console.print(table)

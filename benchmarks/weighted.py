@@ -51,7 +51,9 @@ def _write(folder: Path, build: Any, batch: int, **sizes: int) -> Path:
     return file
 
 
-def _draw(generator: np.random.Generator, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+def _draw(
+    generator: np.random.Generator, name: str, shape: tuple[int, ...]
+) -> npt.NDArray[np.float32]:
     if name.endswith(".weight") and len(shape) == 1:  # of a norm
         return np.ones(shape, np.float32)
     values = generator.standard_normal(shape, np.float32)

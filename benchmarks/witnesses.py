@@ -110,12 +110,15 @@ def compare(name: str, folder: Path) -> tuple[dict[str, Count], Count, float]:
     executable, inputs = open_network(name, folder)
     main = executable.executable.program(MAIN_PROGRAM)
     model, numerics = read_graph(main), executable.executable.numerics
-    weights = {each.name: each.array() for each in executable.executable.constants} | executable.weights
+    weights = {
+        each.name: each.array() for each in executable.executable.constants
+    } | executable.weights
     dtypes = {each.tensor: each.dtype for each in main.streams}
     feeds = {name: value.astype(dtypes[name]) for name, value in inputs.items()}
     outputs = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
     kernels, nodes = (
-        _run(model, weights, numerics, use, feeds, outputs) for use in (KernelUse.FUSED, KernelUse.NONE)
+        _run(model, weights, numerics, use, feeds, outputs)
+        for use in (KernelUse.FUSED, KernelUse.NONE)
     )
     apart, largest = Count(), 0.0
     for found, expected in zip(kernels, nodes, strict=True):
@@ -170,14 +173,20 @@ def _read(tensor: TensorProto) -> Array:
     return np.asarray(onnx.numpy_helper.to_array(tensor))
 
 
-def _emulate(node: onnx.NodeProto, values: Arrays, numerics: Numerics, model: onnx.ModelProto) -> Array:
+def _emulate(
+    node: onnx.NodeProto, values: Arrays, numerics: Numerics, model: onnx.ModelProto
+) -> Array:
     """Return the emulated result of a node, from the kernels' results before it."""
     alone = onnx.NodeProto()
     alone.CopyFrom(node)
     del alone.attribute[:]
-    alone.attribute.extend(each for each in node.attribute if not each.name.startswith("__"))  # its place
+    alone.attribute.extend(
+        each for each in node.attribute if not each.name.startswith("__")
+    )  # its place
     given = {name: values[name].astype(np.float16) for name in node.input if name}
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, v.shape) for n, v in given.items()]
+    infos = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT16, v.shape) for n, v in given.items()
+    ]
     result = [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT16, None)]
     graph = helper.make_graph([alone], "alone", infos, result)
     whole = helper.make_model(graph, opset_imports=model.opset_import)
@@ -188,7 +197,9 @@ def _emulate(node: onnx.NodeProto, values: Arrays, numerics: Numerics, model: on
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     usual = [*EXAMPLES, "resnet50", *OTHERS]
     parser.add_argument(
@@ -200,8 +211,18 @@ def parse_options() -> argparse.Namespace:
 def main() -> int:
     """Compare, and print the report."""
     options, console, differ = parse_options(), report.make_console(), 0
-    columns = ("network", "products", "differ", "sums, ratios", "differ", "outputs differ", "by at most")
-    table = report.make_table(f"elements that differ, kernels: {find_kernels().instructions}", *columns)
+    columns = (
+        "network",
+        "products",
+        "differ",
+        "sums, ratios",
+        "differ",
+        "outputs differ",
+        "by at most",
+    )
+    table = report.make_table(
+        f"elements that differ, kernels: {find_kernels().instructions}", *columns
+    )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for name in progress.track(options.models, description="comparing"):
             with tempfile.TemporaryDirectory() as folder:

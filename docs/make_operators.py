@@ -79,9 +79,14 @@ def make_table() -> str:
         newest=NEWEST_OPSET,
         all=len(rows),
         here=sum(here.startswith("yes") for _, _, here, *_ in rows),
-        both=sum(here.startswith("yes") and ipu_operators.is_implemented(name) for name, _, here, *_ in rows),
+        both=sum(
+            here.startswith("yes") and ipu_operators.is_implemented(name)
+            for name, _, here, *_ in rows
+        ),
     )
-    chip = [(name, *_chip_cells(name, operator)) for name, operator in sorted(CHIP_OPERATORS.items())]
+    chip = [
+        (name, *_chip_cells(name, operator)) for name, operator in sorted(CHIP_OPERATORS.items())
+    ]
     return head + _join(rows) + CHIP_HEAD + _join(chip)
 
 
@@ -114,7 +119,9 @@ def _cells(schema: onnx.defs.OpSchema) -> tuple[str, str, str, str, str]:
 
 
 def _has_bodies(schema: onnx.defs.OpSchema) -> bool:
-    return any(each.type == onnx.defs.OpSchema.AttrType.GRAPH for each in schema.attributes.values())
+    return any(
+        each.type == onnx.defs.OpSchema.AttrType.GRAPH for each in schema.attributes.values()
+    )
 
 
 def _describe_here(schema: onnx.defs.OpSchema, operator: Operator) -> str:
@@ -125,7 +132,9 @@ def _describe_here(schema: onnx.defs.OpSchema, operator: Operator) -> str:
         conditions.append(f"to opset {operator.last_opset}")
     if not _has_bodies(schema):
         known = [
-            f"`{schema.inputs[place].name}`" for place in operator.shaped_by if place < len(schema.inputs)
+            f"`{schema.inputs[place].name}`"
+            for place in operator.shaped_by
+            if place < len(schema.inputs)
         ]
         conditions += [f"known: {', '.join(known)}"] if known else []
     conditions += [operator.condition] if operator.condition else []
@@ -151,7 +160,9 @@ def _describe_cost(schema: onnx.defs.OpSchema, operator: Operator) -> str:
 def _describe_half(schema: onnx.defs.OpSchema, operator: Operator) -> str:
     if _has_bodies(schema):
         return "of its bodies"
-    if not any({"tensor(float)", "tensor(float16)"}.intersection(output.types) for output in schema.outputs):
+    if not any(
+        {"tensor(float)", "tensor(float16)"}.intersection(output.types) for output in schema.outputs
+    ):
         return "no floats"
     if not has_half(schema):
         return "stays in float"

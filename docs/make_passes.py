@@ -51,7 +51,9 @@ def _make_real_rows(known: dict[str, type[Pass]]) -> list[str]:
     for name, found in sorted(known.items()):
         if not found.info.is_ours:
             refusal = found.info.refusal
-            runs = "by `--passes` only" if name not in in_order else _describe_condition(found, False)
+            runs = (
+                "by `--passes` only" if name not in in_order else _describe_condition(found, False)
+            )
             told = f"refused: {refusal}" if refusal else runs
             rows.append(f"| `{name}` | {told} | {'' if refusal else _describe(found)} |")
     return rows

@@ -2,8 +2,9 @@
 
     python examples/bulk_dask.py executable.popef rows/ answers/
 
-Reads Parquet files with a column `id` and the features of a row, and writes `id` and the model's output `y`.
-A worker that dies is started again with the model, and its partitions are computed again.
+Reads Parquet files with a column `id` and the features of a row, and writes `id` and the model's
+output `y`. A worker that dies is started again with the model, and its partitions are computed
+again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def predict(rows: pd.DataFrame) -> pd.DataFrame:
     return get_worker().predictor(rows)
 
 
-def run(model: str, source: str, target: str, cores: int, predictor: type[Predictor] = Predictor) -> None:
+def run(
+    model: str, source: str, target: str, cores: int, predictor: type[Predictor] = Predictor
+) -> None:
     """Compute the answers of the rows in the folder `source`."""
     with LocalCluster(n_workers=cores, threads_per_worker=1) as cluster, Client(cluster) as client:
         client.register_plugin(OpenModel(model, predictor))

@@ -2,8 +2,8 @@
 
     python examples/bulk_ray.py executable.popef rows/ answers/
 
-Reads Parquet files with a column `id` and the features of a row, and writes `id` and the model's output `y`.
-An actor that dies is started again, and its batches are computed again.
+Reads Parquet files with a column `id` and the features of a row, and writes `id` and the model's
+output `y`. An actor that dies is started again, and its batches are computed again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Predictor:
         return pd.DataFrame({"id": rows["id"], "y": y[:, 0]})
 
 
-def run(model: str, source: str, target: str, cores: int, predictor: type[Predictor] = Predictor) -> None:
+def run(
+    model: str, source: str, target: str, cores: int, predictor: type[Predictor] = Predictor
+) -> None:
     """Compute the answers of the rows in the folder `source`."""
     ray.init(num_cpus=cores + 1)  # a core per actor, and one for the tasks that read and write
     answers = ray.data.read_parquet(source).map_batches(

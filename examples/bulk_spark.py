@@ -1,9 +1,11 @@
-"""Bulk inference with Spark: `mapInPandas`, a Python worker per core, the model open for each partition.
+"""Bulk inference with Spark: `mapInPandas`, a Python worker per core, the model open for each
+partition.
 
     python examples/bulk_spark.py executable.popef rows/ answers/
 
-Reads Parquet files with a column `id` and the features of a row, and writes `id` and the model's output `y`.
-The partition of a worker that dies is computed again. Spark needs Java 17 or later, on PATH or in JAVA_HOME.
+Reads Parquet files with a column `id` and the features of a row, and writes `id` and the model's
+output `y`. The partition of a worker that dies is computed again. Spark needs Java 17 or later, on
+PATH or in JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Predictor:
         return pd.DataFrame({"id": rows["id"], "y": y[:, 0]})
 
 
-def run(model: str, source: str, target: str, cores: int, predictor: type[Predictor] = Predictor) -> None:
+def run(
+    model: str, source: str, target: str, cores: int, predictor: type[Predictor] = Predictor
+) -> None:
     """Compute the answers of the rows in the folder `source`."""
 
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

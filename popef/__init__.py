@@ -1,4 +1,5 @@
-"""Read and write PopEF, the files in which compiled IPU models travel; FORMAT.md describes every byte.
+"""Read and write PopEF, the files in which compiled IPU models travel; FORMAT.md describes every
+byte.
 
 The names are those of the real `popef` package, so programs written for it run against this one:
 
@@ -6,7 +7,8 @@ The names are those of the real `popef` package, so programs written for it run 
         reader.parseFile("executable.popef")
         model = popef.ModelBuilder(reader).createModel()
         for anchor in model.metadata.anchors:
-            print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)  # anchor.name() works as well
+            print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)  # anchor.name() works as
+            well
 """
 
 from typing import TYPE_CHECKING

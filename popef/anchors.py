@@ -23,7 +23,8 @@ def user_anchors(metadata: Metadata, kind: TensorType) -> list[Anchor]:
     return [
         anchor
         for anchor in metadata.anchors()
-        if anchor.type() == kind and (not anchor.programs() or mains.intersection(anchor.programs()))
+        if anchor.type() == kind
+        and (not anchor.programs() or mains.intersection(anchor.programs()))
     ]
 
 

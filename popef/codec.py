@@ -44,7 +44,9 @@ class Decoder:
         result = self.struct(kind, self.message.struct(0, 0) or _NOWHERE)
         for name, reasons in self.ignored.items():
             places = "1 place" if len(reasons) == 1 else f"{len(reasons)} places"
-            text = f"ignored the optional field {name} in {places}, it does not decode: {reasons[0]}"
+            text = (
+                f"ignored the optional field {name} in {places}, it does not decode: {reasons[0]}"
+            )
             warn(Rule.OPTIONAL_FIELD, f"{self.message.label}: {text}")
         return result
 
@@ -108,7 +110,9 @@ def _pointer_reader(field: AnyField) -> Read:
 
     def read(decoder: Decoder, _words: Sequence[int], at: StructAt) -> Any:
         segment, data, data_words, num_pointers = at
-        return decode(decoder, segment, data + data_words + slot if slot < num_pointers else None, kind)
+        return decode(
+            decoder, segment, data + data_words + slot if slot < num_pointers else None, kind
+        )
 
     return read
 
@@ -128,7 +132,8 @@ def _decode_sizes(decoder: Decoder, segment: int, pointer: int | None, _: Any) -
     limit = decoder.message.limits.max_rank
     if len(sizes) > limit:
         raise LimitError(
-            f"{decoder.message.label}: expected a tensor of at most {limit} dimensions, got {len(sizes)}; "
+            f"{decoder.message.label}: expected a tensor of at most {limit} dimensions, got "
+            f"{len(sizes)}; "
             "raise Limits.max_rank if numpy can hold it"
         )
     if sizes and min(sizes) < 0:
@@ -137,7 +142,9 @@ def _decode_sizes(decoder: Decoder, segment: int, pointer: int | None, _: Any) -
     return sizes
 
 
-def _decode_struct(decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]) -> Record:
+def _decode_struct(
+    decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]
+) -> Record:
     at = None if pointer is None else decoder.message.struct(segment, pointer)
     return decoder.struct(kind, at or _NOWHERE)
 
@@ -148,7 +155,9 @@ def _decode_structs(
     return Records(() if pointer is None else decoder.structs(kind, segment, pointer))
 
 
-def _decode_map(decoder: Decoder, segment: int, pointer: int | None, kind: type[ProgramName]) -> Names:
+def _decode_map(
+    decoder: Decoder, segment: int, pointer: int | None, kind: type[ProgramName]
+) -> Names:
     items = () if pointer is None else decoder.structs(kind, segment, pointer)
     names = Names((int(item.index), item.name) for item in items)
     if pointer is not None and len(names) != len(items):
@@ -234,7 +243,9 @@ def _needs_long(record: Record) -> bool:
     )
 
 
-def _encode_struct(builder: MessageBuilder, start: int, size: tuple[int, int], record: Record) -> None:
+def _encode_struct(
+    builder: MessageBuilder, start: int, size: tuple[int, int], record: Record
+) -> None:
     long = size != record.SCHEMA.short
     for field in record.SCHEMA.fields:
         value = getattr(record, field.name)
@@ -259,7 +270,9 @@ _INT64 = -(1 << 63), (1 << 63) - 1
 
 
 def _out_of_range(field: AnyField, low: int, high: int, value: int) -> PopefError:
-    return PopefError(f"{field.path}: expected {low} to {high}, got {int(value)}; correct the value")
+    return PopefError(
+        f"{field.path}: expected {low} to {high}, got {int(value)}; correct the value"
+    )
 
 
 def _encode_pointer(builder: MessageBuilder, pointer: int, field: AnyField, value: Any) -> None:
@@ -277,7 +290,9 @@ def _encode_pointer(builder: MessageBuilder, pointer: int, field: AnyField, valu
         _encode_ints(builder, pointer, field, value)
 
 
-def _encode_ints(builder: MessageBuilder, pointer: int, field: AnyField, value: Sequence[int]) -> None:
+def _encode_ints(
+    builder: MessageBuilder, pointer: int, field: AnyField, value: Sequence[int]
+) -> None:
     low, high = _INT64
     wrong = next((number for number in value if not low <= number <= high), None)
     if wrong is not None:

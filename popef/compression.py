@@ -98,9 +98,13 @@ class Inflater:
             raise self._fail(f"{self._bytes} bytes after decompression", "more")
         self._left -= len(piece)
         if not piece and self._left:
-            raise self._fail(f"{self._bytes} bytes after decompression", f"{self._bytes - self._left} bytes")
+            raise self._fail(
+                f"{self._bytes} bytes after decompression", f"{self._bytes - self._left} bytes"
+            )
         if not piece and self._stream.rest():
-            raise self._fail("a payload of one compressed stream", f"{self._stream.rest()} bytes after it")
+            raise self._fail(
+                "a payload of one compressed stream", f"{self._stream.rest()} bytes after it"
+            )
         return piece
 
     def _fail(self, expected: str, got: str) -> FormatError:
@@ -129,7 +133,10 @@ class _ZlibStream:
         while not self._stream.eof:
             source = self._stream.unconsumed_tail
             if not source:
-                source, self._payload = bytes(self._payload[:CHUNK_BYTES]), self._payload[CHUNK_BYTES:]
+                source, self._payload = (
+                    bytes(self._payload[:CHUNK_BYTES]),
+                    self._payload[CHUNK_BYTES:],
+                )
             piece = self._stream.decompress(source, size)
             if piece:
                 return piece
@@ -169,7 +176,8 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
         module = importlib.import_module("zstandard")
     except ImportError as error:
         raise UnsupportedError(
-            f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; `pip "
+            f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; "
+            "`pip "
             "install zstandard`"
         ) from error
 

@@ -36,7 +36,10 @@ def describe_blob(blob: Blob) -> list[str]:
     """Return the lines that the real library logs when it reads a blob."""
     lines = [f"Read header: {blob.header}", f"start end: {blob.start} {blob.end}"]
     if blob.structure is None:
-        return [*lines, f"Skipped blob of unknown type {int(blob.type)}: {blob.payload_bytes} bytes"]
+        return [
+            *lines,
+            f"Skipped blob of unknown type {int(blob.type)}: {blob.payload_bytes} bytes",
+        ]
     title, size_name = TITLES[blob.type]
     size = f" {size_name}: {blob.structure_bytes}" if size_name else ""
     return [*lines, f"Read {title}: {blob.structure}{size}"]
@@ -46,7 +49,11 @@ def tree(record: Record) -> JsonTree:
     """Return the JSON object of a structure; inferred fields appear only if set, as older readers
     print it."""
     values = ((field, getattr(record, field.name)) for field in record.SCHEMA.fields)
-    return {field.name: _field_tree(field, value) for field, value in values if value or not field.inferred}
+    return {
+        field.name: _field_tree(field, value)
+        for field, value in values
+        if value or not field.inferred
+    }
 
 
 def _field_tree(field: Field[Any, Any], value: Any) -> Any:

@@ -32,7 +32,9 @@ _ML_DTYPES_NAMES: dict[DataType, str] = {
 }
 
 _POPEF_TYPES: dict[str, DataType] = {
-    name: data_type for names in (_NUMPY_NAMES, _ML_DTYPES_NAMES) for data_type, name in names.items()
+    name: data_type
+    for names in (_NUMPY_NAMES, _ML_DTYPES_NAMES)
+    for data_type, name in names.items()
 }
 
 
@@ -64,7 +66,8 @@ def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
         ml_dtypes = importlib.import_module("ml_dtypes")
     except ImportError as error:
         raise UnsupportedError(
-            f"{dataType.name}: expected the package ml_dtypes, got none; `pip install ml_dtypes` or read it "
+            f"{dataType.name}: expected the package ml_dtypes, got none; `pip install ml_dtypes` "
+            "or read it "
             "as uint8"
         ) from error
     return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[dataType]))

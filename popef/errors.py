@@ -19,7 +19,8 @@ class FormatError(PopefError):
 
     def __init__(self, rule: Rule, offset: int, blob: str, expected: str, got: str) -> None:
         super().__init__(
-            f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not PopEF "
+            f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not "
+            "PopEF "
             f"({rule})"
         )
         self.rule = rule
@@ -37,7 +38,8 @@ class UnsupportedError(PopefError):
 
 
 class LimitError(PopefError):
-    """The file is larger or deeper than a `Limits` field allows; the message names the field to raise."""
+    """The file is larger or deeper than a `Limits` field allows; the message names the field to
+    raise."""
 
 
 def _limit(default: int, doc: str) -> int:
@@ -52,10 +54,16 @@ class Limits:
 
     max_structure_bytes: int = _limit(16 << 20, "Bytes of one message (a header, a Metadata, ...).")
     max_depth: int = _limit(
-        16, "Pointers that a word dump follows from the root of a message; readers follow the 4 PopEF has."
+        16,
+        "Pointers that a word dump follows from the root of a message; readers follow the 4 PopEF "
+        "has.",
     )
-    max_list_items: int = _limit(1 << 18, "Elements of one list in a structure (anchors, options, shape).")
+    max_list_items: int = _limit(
+        1 << 18, "Elements of one list in a structure (anchors, options, shape)."
+    )
     max_rank: int = _limit(32, "Dimensions of a tensor; 32 is what every numpy can represent.")
     max_blobs: int = _limit(1_000_000, "Blobs in one file.")
-    max_stream_bytes: int = _limit(16 << 30, "Bytes read from a stream or pipe, which are kept in memory.")
+    max_stream_bytes: int = _limit(
+        16 << 30, "Bytes read from a stream or pipe, which are kept in memory."
+    )
     max_executable_bytes: int = _limit(4 << 30, "Bytes of one executable after decompression.")

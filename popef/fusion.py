@@ -60,7 +60,9 @@ def fused_models(metadata: Metadata) -> tuple[FusedModel, ...]:
     Returns:
         The anchor names of each model; () if the file holds a single model.
     """
-    inputs, outputs = (user_anchors(metadata, kind) for kind in (TensorType.INPUT, TensorType.OUTPUT))
+    inputs, outputs = (
+        user_anchors(metadata, kind) for kind in (TensorType.INPUT, TensorType.OUTPUT)
+    )
     selectors = [anchor for anchor in inputs if anchor.name() == INDEX]
     fits = len(selectors) == 1 and selectors[0].tensorInfo().dataType() in _WHOLE
     if not fits or replica_shape(metadata, selectors[0]) not in ((), (1,)):

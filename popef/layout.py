@@ -1,4 +1,5 @@
-"""Cap'n Proto messages, writing side: one segment, laid out in preorder, so equal values give equal bytes."""
+"""Cap'n Proto messages, writing side: one segment, laid out in preorder, so equal values give equal
+bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ MAX_COUNT = (1 << 29) - 1
 
 
 class MessageBuilder:
-    """A growing segment; positions are word indices. The bit diagrams of the pointers are in `wire.py`."""
+    """A growing segment; positions are word indices. The bit diagrams of the pointers are in
+    `wire.py`."""
 
     def __init__(self) -> None:
         self._segment = bytearray(WORD_BYTES)
@@ -81,5 +83,7 @@ class MessageBuilder:
 
 def _checked_count(count: int) -> int:
     if count > MAX_COUNT:
-        raise PopefError(f"list or text: expected at most {MAX_COUNT} elements, got {count}; split it")
+        raise PopefError(
+            f"list or text: expected at most {MAX_COUNT} elements, got {count}; split it"
+        )
     return count

@@ -47,7 +47,9 @@ class Model:
     def sources(self) -> list[Source]:
         """Return the files that hold the payloads, each once (our addition)."""
         blobs = [self.executable.blob]
-        blobs += [reader.blob for reader in chain[_Reader](self.tensors, self.feeds, self.opaqueBlobs)]
+        blobs += [
+            reader.blob for reader in chain[_Reader](self.tensors, self.feeds, self.opaqueBlobs)
+        ]
         return list(dict.fromkeys(blob.source for blob in blobs))
 
     def frozen_inputs(self) -> dict[str, TensorReader]:
@@ -128,13 +130,23 @@ class _Parts:
         self._warn_of_strays()
 
     def choose(self, name: str | None) -> ExecutableReader:
-        found = list(chain(*self.executables.values())) if name is None else self.executables.get(name, [])
+        found = (
+            list(chain(*self.executables.values()))
+            if name is None
+            else self.executables.get(name, [])
+        )
         if len(found) == 1:
             return found[0]
         wanted = "one executable" if name is None else f"one executable called {name!r}"
-        advice = "parse the file that holds it" if not found else "name one, or parse each model on its own"
+        advice = (
+            "parse the file that holds it"
+            if not found
+            else "name one, or parse each model on its own"
+        )
         candidates = [each for each, readers in self.executables.items() for _ in readers]
-        raise PopefError(f"model: expected {wanted}, got {len(found)} among {_names(candidates)}; {advice}")
+        raise PopefError(
+            f"model: expected {wanted}, got {len(found)} among {_names(candidates)}; {advice}"
+        )
 
     def bind(self, executable: ExecutableReader) -> Model:
         name = executable.name
@@ -142,7 +154,8 @@ class _Parts:
         if len(metadata) != 1:
             candidates = _names([each for each, blobs in self._metadata.items() for _ in blobs])
             raise PopefError(
-                f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among those for "
+                f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among "
+                "those for "
                 f"{candidates}; parse the files of one export together, each once"
             )
         anchors = dict.fromkeys(anchor.name for anchor in metadata[0].anchors)
@@ -161,7 +174,9 @@ class _Parts:
         }
         strays = [name for name in (*self._tensors, *self._feeds) if name not in anchors]
         if strays:
-            _log.warning("data for %s matches no anchor of any model and is ignored", _names(strays))
+            _log.warning(
+                "data for %s matches no anchor of any model and is ignored", _names(strays)
+            )
 
 
 def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
@@ -171,14 +186,17 @@ def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     return found
 
 
-def _data(model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Iterable[str]) -> list[AnyData]:
+def _data(
+    model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Iterable[str]
+) -> list[AnyData]:
     found = []
     for name in anchors:
         readers = data.get(name, [])
         if len(readers) > 1:
             places = " and ".join(reader.blob.label for reader in readers[:2])
             raise PopefError(
-                f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of one model "
+                f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of "
+                "one model "
                 "only"
             )
         found += readers

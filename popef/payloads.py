@@ -35,7 +35,8 @@ class ViewStream(io.RawIOBase):
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._view)}[whence]
         if base + offset < 0:
             raise ValueError(
-                f"seek: expected an offset of 0 and above, got {base + offset}; seek inside the payload"
+                f"seek: expected an offset of 0 and above, got {base + offset}; seek inside the "
+                "payload"
             )
         self._position = base + offset
         return self._position

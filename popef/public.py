@@ -10,7 +10,16 @@ from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorRe
 from .rows import ROWS_BLOB, RowFacts, batch_size, read_rows
 from .rules import Rule, Severity
 from .scan import Blob
-from .types import Anchor, BlobHeader, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo
+from .types import (
+    Anchor,
+    BlobHeader,
+    FeedDataInfo,
+    Metadata,
+    Option,
+    ProgramFlow,
+    TensorDataInfo,
+    TensorInfo,
+)
 from .writer import BlobWriter, FileWriter, MultiFeedWriter, Writer
 
 __all__ = [

@@ -14,8 +14,8 @@ UNBOUNDED_MICROSECONDS = 24 * 60 * 60 * 10**6
 def make_queue_policy(timeout_ms: int) -> dict[str, Any]:
     """Return the fields of `dynamic_batching.default_queue_policy`.
 
-    Requests that wait longer than `timeout_ms` are rejected. A request's own `timeout` counts where it is
-    shorter.
+    Requests that wait longer than `timeout_ms` are rejected. A request's own `timeout` counts where
+    it is shorter.
     """
     return {
         "timeout_action": "REJECT",

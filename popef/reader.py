@@ -62,7 +62,8 @@ class ExecutableReader:
         codec = detect(head, blob.payload_bytes, self.uncompressedSize)
         if codec is None:
             raise UnsupportedError(
-                f"{blob.label} ({self.name!r}): expected zlib, gzip, zstd or {self.uncompressedSize} raw "
+                f"{blob.label} ({self.name!r}): expected zlib, gzip, zstd or "
+                f"{self.uncompressedSize} raw "
                 "bytes, got something else; write the executable again with a known codec"
             )
         return codec
@@ -87,17 +88,27 @@ class ExecutableReader:
         It is decompressed while it is read, with the errors of `executable`.
         """
         codec = self.codec()
-        return open_view(self.blob.payload()) if codec is Codec.RAW else open_inflated(self._inflater(codec))
+        return (
+            open_view(self.blob.payload())
+            if codec is Codec.RAW
+            else open_inflated(self._inflater(codec))
+        )
 
     def _inflater(self, codec: Codec) -> Inflater:
         limit = self._limits.max_executable_bytes
         if self.uncompressedSize > limit:
             raise LimitError(
-                f"{self.blob.label} ({self.name!r}): expected at most {limit} bytes after decompression, "
-                f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the file"
+                f"{self.blob.label} ({self.name!r}): expected at most {limit} bytes after "
+                "decompression, "
+                f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the "
+                "file"
             )
         return Inflater(
-            self.blob.payload(), codec, self.uncompressedSize, self.blob.payload_start, self.blob.label
+            self.blob.payload(),
+            codec,
+            self.uncompressedSize,
+            self.blob.payload_start,
+            self.blob.label,
         )
 
     def __repr__(self) -> str:
@@ -197,7 +208,8 @@ def _array(blob: Blob, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray[A
     # numpy refuses such shapes even when another dimension is zero and no byte is needed.
     if np.prod([size for size in shape if size], dtype=object) * dtype.itemsize > _MAX_ARRAY_BYTES:
         raise LimitError(
-            f"{blob.label}: expected a shape numpy can hold, got {shape}; read the blob's payload instead"
+            f"{blob.label}: expected a shape numpy can hold, got {shape}; read the blob's payload "
+            "instead"
         )
     return np.frombuffer(blob.payload(), dtype).reshape(shape)
 
@@ -246,7 +258,9 @@ class Reader:
             OSError: if the file cannot be opened.
             PopefError: for anything wrong with its bytes.
         """
-        self._add(open_source(path, mapped=self._mapped, max_stream_bytes=self.limits.max_stream_bytes))
+        self._add(
+            open_source(path, mapped=self._mapped, max_stream_bytes=self.limits.max_stream_bytes)
+        )
 
     def parseStream(self, stream: BinaryIO) -> None:
         """Add the blobs of a binary stream, read from its position to its end and kept in memory.

@@ -51,7 +51,9 @@ def text(doc: str, *, pointer: int) -> Field[values.Text, str]:
     return Field(Kind.TEXT, pointer, doc, values.text, values.Text)
 
 
-def integers(doc: str, *, pointer: int, inferred: bool = False) -> Field[values.Numbers, Iterable[int]]:
+def integers(
+    doc: str, *, pointer: int, inferred: bool = False
+) -> Field[values.Numbers, Iterable[int]]:
     """Describe a list of integers."""
     return Field(Kind.INTS, pointer, doc, values.numbers, values.Numbers, inferred=inferred)
 
@@ -81,7 +83,9 @@ def records(
     return Field(Kind.STRUCTS, pointer, doc, convert, values.Records, record=kind)
 
 
-def names(doc: str, kind: type[Record], *, pointer: int) -> Field[values.Names, Mapping[int, str] | None]:
+def names(
+    doc: str, kind: type[Record], *, pointer: int
+) -> Field[values.Names, Mapping[int, str] | None]:
     """Describe a map from index to name, stored as a list of structures; inferred."""
 
     def convert(value: Mapping[int, str] | None) -> values.Names:
@@ -132,7 +136,8 @@ class Record:
         field = self._fields.get(name)
         if field is None:
             raise AttributeError(
-                f"{type(self).__name__}.{name}: expected one of {', '.join(self._fields)}; correct the name"
+                f"{type(self).__name__}.{name}: expected one of {', '.join(self._fields)}; correct "
+                "the name"
             )
         try:
             self.__dict__[name] = field.convert(value)
@@ -140,7 +145,9 @@ class Record:
             raise type(error)(f"{type(self).__name__}.{name}: {error}; correct the value") from None
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__}.{name}: cannot be deleted; set it to its default")
+        raise AttributeError(
+            f"{type(self).__name__}.{name}: cannot be deleted; set it to its default"
+        )
 
     def __call__(self: AnyRecord) -> AnyRecord:
         """Return the structure itself, so that `anchor.tensorInfo()` is `anchor.tensorInfo`."""

@@ -77,12 +77,16 @@ def read_rows(model: Model) -> RowFacts:
     ranks = {anchor.name(): len(anchor.tensorInfo().shape()) for anchor in model.metadata.anchors()}
     try:
         if len(blobs) > 1 or blob.getAvailableReadSize() > _MAX_BYTES:
-            raise ValueError(f"{len(blobs)} blobs, the first of {blob.getAvailableReadSize()} bytes")
+            raise ValueError(
+                f"{len(blobs)} blobs, the first of {blob.getAvailableReadSize()} bytes"
+            )
         return _decode(json.loads(bytes(blob.data())), ranks)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PopefError(
-            f"{blob.blob.label}: expected one JSON object of at most {_MAX_BYTES} bytes with dependence "
-            f"(text or null) and batch_axes (axes by anchor), found {str(error)[:200]}; compile the model "
+            f"{blob.blob.label}: expected one JSON object of at most {_MAX_BYTES} bytes with "
+            "dependence "
+            f"(text or null) and batch_axes (axes by anchor), found {str(error)[:200]}; compile "
+            "the model "
             "again with poprt"
         ) from error
 
@@ -105,7 +109,9 @@ def batch_size(shapes: Iterable[tuple[int, ...]], axes: Iterable[int] | None = N
         >>> popef.batch_size([(8, 3), (8, 1)]), popef.batch_size([(8, 3), (4, 1)])
         (8, 0)
     """
-    placed = [(shape, 0) for shape in shapes] if axes is None else list(zip(shapes, axes, strict=True))
+    placed = (
+        [(shape, 0) for shape in shapes] if axes is None else list(zip(shapes, axes, strict=True))
+    )
     sizes = {shape[axis] if shape else 0 for shape, axis in placed}
     return sizes.pop() if len(sizes) == 1 else 0
 

@@ -24,34 +24,45 @@ class Rule(Enum):
     BLOB_COUNT = (Severity.ERROR, "A file MUST hold at least one blob.")
     BLOB_SIZE = (
         Severity.ERROR,
-        "A blob's `size` MUST count every byte from the first of its header to the last of its payload, "
+        "A blob's `size` MUST count every byte from the first of its header to the last of its "
+        "payload, "
         "and no byte MUST lie beyond the end of the file.",
     )
     SEGMENT_TABLE = (
         Severity.ERROR,
-        "A message MUST begin with its segment table (number of segments minus one, words in each, padding "
-        "to 8 bytes), MUST have 1 to 512 segments, and its first segment MUST hold at least the root "
+        "A message MUST begin with its segment table (number of segments minus one, words in each, "
+        "padding "
+        "to 8 bytes), MUST have 1 to 512 segments, and its first segment MUST hold at least the "
+        "root "
         "pointer.",
     )
     SEGMENT_BOUNDS = (
         Severity.ERROR,
         "The segments of a message MUST lie back to back behind the table, inside the blob.",
     )
-    POINTER_BOUNDS = (Severity.ERROR, "What a pointer leads to MUST lie inside the segment it leads to.")
+    POINTER_BOUNDS = (
+        Severity.ERROR,
+        "What a pointer leads to MUST lie inside the segment it leads to.",
+    )
     POINTER_KIND = (
         Severity.ERROR,
-        "A pointer MUST be null, or lead to what its field holds: a structure, a list, or either through a "
+        "A pointer MUST be null, or lead to what its field holds: a structure, a list, or either "
+        "through a "
         "far pointer. Capability pointers MUST NOT occur.",
     )
     FAR_POINTER = (
         Severity.ERROR,
-        "A far pointer MUST name a segment of its message and a landing pad inside it: one struct or list "
-        "pointer; or, when double, a single far pointer to the content and then a struct or list tag.",
+        "A far pointer MUST name a segment of its message and a landing pad inside it: one struct "
+        "or list "
+        "pointer; or, when double, a single far pointer to the content and then a struct or list "
+        "tag.",
     )
     STRUCT_LIST = (
         Severity.ERROR,
-        "The tag of a composite list MUST be a struct tag whose elements fit into the words that the list "
-        "pointer announces. A list of bits, or of elements narrower than a word, MUST NOT stand for "
+        "The tag of a composite list MUST be a struct tag whose elements fit into the words that "
+        "the list "
+        "pointer announces. A list of bits, or of elements narrower than a word, MUST NOT stand "
+        "for "
         "structures unless it is empty.",
     )
     TEXT = (
@@ -60,14 +71,16 @@ class Rule(Enum):
     )
     INTEGERS = (
         Severity.ERROR,
-        "A list of integers MUST have elements of 1, 2, 4 or 8 bytes, or structures whose first word is "
+        "A list of integers MUST have elements of 1, 2, 4 or 8 bytes, or structures whose first "
+        "word is "
         "the integer.",
     )
     SHAPE = (Severity.ERROR, "The sizes in a shape MUST NOT be negative.")
     METADATA_PAYLOAD = (Severity.ERROR, "A metadata blob MUST NOT have a payload.")
     TENSOR_PAYLOAD = (
         Severity.ERROR,
-        "A tensor blob's payload MUST be exactly the tensor: the product of its shape times the bytes of "
+        "A tensor blob's payload MUST be exactly the tensor: the product of its shape times the "
+        "bytes of "
         "its type.",
     )
     FEED_PAYLOAD = (
@@ -77,7 +90,8 @@ class Rule(Enum):
     EXECUTABLE_NAME = (Severity.ERROR, "An executable MUST have a name that is not empty.")
     EXECUTABLE_SIZE = (
         Severity.ERROR,
-        "A compressed executable MUST be one whole compressed stream of exactly `uncompressedSize` bytes.",
+        "A compressed executable MUST be one whole compressed stream of exactly `uncompressedSize` "
+        "bytes.",
     )
     EXECUTABLE_CODEC = (
         Severity.ERROR,
@@ -86,13 +100,16 @@ class Rule(Enum):
     EXECUTABLE_UNIQUE = (Severity.ERROR, "Two executables of a file MUST NOT have the same name.")
     OPTIONAL_FIELD = (
         Severity.WARNING,
-        "The inferred fields `Anchor.programs`, `Metadata.programsMap` and `Metadata.deviceIterations` "
-        "SHOULD decode: program indices of 0 to 2^32 - 1, each named once, and no negative iterations. "
+        "The inferred fields `Anchor.programs`, `Metadata.programsMap` and "
+        "`Metadata.deviceIterations` "
+        "SHOULD decode: program indices of 0 to 2^32 - 1, each named once, and no negative "
+        "iterations. "
         "Readers MUST ignore one that does not, with a warning.",
     )
     ENUMERANT = (
         Severity.WARNING,
-        "A blob type, data type or tensor type SHOULD be one that FORMAT.md's tables name. Readers MUST "
+        "A blob type, data type or tensor type SHOULD be one that FORMAT.md's tables name. Readers "
+        "MUST "
         "skip a blob of an unknown type by its size, and MUST keep an unknown ordinal as it is.",
     )
     CONTROL_CHARACTERS = (
@@ -101,17 +118,22 @@ class Rule(Enum):
     )
     METADATA_EXECUTABLE = (
         Severity.WARNING,
-        "The executable that a metadata or opaque blob names SHOULD stand in one of the files of its model.",
+        "The executable that a metadata or opaque blob names SHOULD stand in one of the files of "
+        "its model.",
     )
     METADATA_UNIQUE = (Severity.WARNING, "An executable SHOULD have one metadata blob.")
     ANCHOR_UNIQUE = (
         Severity.WARNING,
         "Two anchors of one metadata blob SHOULD NOT have the same name and programs in common.",
     )
-    ANCHOR_HANDLE = (Severity.WARNING, "An input or output anchor SHOULD have the handle of its stream.")
+    ANCHOR_HANDLE = (
+        Severity.WARNING,
+        "An input or output anchor SHOULD have the handle of its stream.",
+    )
     ANCHOR_REPLICAS = (
         Severity.WARNING,
-        "With a replication factor above 1 an anchor that is per replica SHOULD have that many replicas as "
+        "With a replication factor above 1 an anchor that is per replica SHOULD have that many "
+        "replicas as "
         "its first size.",
     )
     DATA_ANCHOR = (
@@ -124,7 +146,8 @@ class Rule(Enum):
     )
     PROGRAM_NAMES = (
         Severity.WARNING,
-        "Programs that the flow or an anchor names SHOULD have a name in a `programsMap` that is not empty.",
+        "Programs that the flow or an anchor names SHOULD have a name in a `programsMap` that is "
+        "not empty.",
     )
 
     @property

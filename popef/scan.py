@@ -80,7 +80,10 @@ class Blob:
             size = min(CHUNK_BYTES, self.end - offset)
             chunk = self.source.read(offset, size)
             if len(chunk) != size:
-                expected, got = f"{size} bytes", f"{len(chunk)}: the file has shrunk since it was opened"
+                expected, got = (
+                    f"{size} bytes",
+                    f"{len(chunk)}: the file has shrunk since it was opened",
+                )
                 raise FormatError(Rule.BLOB_SIZE, offset, self.label, expected, got)
             yield chunk
 
@@ -128,8 +131,22 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
             start = blob.end
         else:
             payload, size, seen = found
-            structure, payload, end = start + templates.STRUCTURE_START, start + payload, start + size
-            yield Blob(source, index, start, structure, payload, end, _NO_VERSION, BlobType.DATA_TENSOR, seen)
+            structure, payload, end = (
+                start + templates.STRUCTURE_START,
+                start + payload,
+                start + size,
+            )
+            yield Blob(
+                source,
+                index,
+                start,
+                structure,
+                payload,
+                end,
+                _NO_VERSION,
+                BlobType.DATA_TENSOR,
+                seen,
+            )
             start = end
         index += 1
 
@@ -171,7 +188,9 @@ def read_blob(
 
     def read(offset: int, size: int) -> bytes:
         first = offset - start
-        return head[first : first + size] if first + size <= len(head) else source.read(offset, size)
+        return (
+            head[first : first + size] if first + size <= len(head) else source.read(offset, size)
+        )
 
     header, structure_start = _read_header(read, source, index, start, limits, warn)
     end, label = start + header.size, f"{_label(source, index)} ({header.type.name})"
@@ -179,14 +198,31 @@ def read_blob(
     if kind is None:
         warn(
             Rule.ENUMERANT,
-            f"{label}: skipped {end - structure_start} bytes of a blob of a type this package does not know",
+            f"{label}: skipped {end - structure_start} bytes of a blob of a type this package does "
+            "not know",
         )
         return Blob(
-            source, index, start, structure_start, structure_start, end, header.version, header.type, None
+            source,
+            index,
+            start,
+            structure_start,
+            structure_start,
+            end,
+            header.version,
+            header.type,
+            None,
         )
     structure, payload_start = decode_message(read, structure_start, end, label, limits, kind, warn)
     blob = Blob(
-        source, index, start, structure_start, payload_start, end, header.version, header.type, structure
+        source,
+        index,
+        start,
+        structure_start,
+        payload_start,
+        end,
+        header.version,
+        header.type,
+        structure,
     )
     _check_payload(blob)
     return blob

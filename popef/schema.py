@@ -114,10 +114,14 @@ class Struct:
     """Words of data and number of pointers, with the inferred fields."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "short", _size([each for each in self.fields if not each.inferred]))
+        object.__setattr__(
+            self, "short", _size([each for each in self.fields if not each.inferred])
+        )
         object.__setattr__(self, "long", _size(self.fields))
 
 
 def _size(fields: Sequence[Field[Any, Any]]) -> tuple[int, int]:
-    data_bits = max((field.slot + field.kind.bits for field in fields if field.kind.bits), default=0)
+    data_bits = max(
+        (field.slot + field.kind.bits for field in fields if field.kind.bits), default=0
+    )
     return -(-data_bits // WORD_BITS), sum(not field.kind.bits for field in fields)

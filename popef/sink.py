@@ -42,13 +42,17 @@ class Sink:
         else:
             self._stream = file
         # A file in append mode claims to be seekable, but always writes at its end.
-        self._patches = self._stream.seekable() and "a" not in str(getattr(self._stream, "mode", ""))
+        self._patches = self._stream.seekable() and "a" not in str(
+            getattr(self._stream, "mode", "")
+        )
         self._spool: BinaryIO | None = None
 
     def begin(self, part: Part | None) -> None:
         """Close the current part and make `part` the current one."""
         if self._closed:
-            raise PopefError("writer: expected an open writer, got a closed one; create a new Writer")
+            raise PopefError(
+                "writer: expected an open writer, got a closed one; create a new Writer"
+            )
         self._finish_part()
         self._part = part
 
@@ -133,7 +137,8 @@ class Sink:
             self._finish_part()
             if self._spoiled:
                 raise PopefError(
-                    "close: expected a file without errors, but a previous write failed; write it again"
+                    "close: expected a file without errors, but a previous write failed; write it "
+                    "again"
                 )
             if self._staged is None:
                 self._stream.flush()

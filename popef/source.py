@@ -204,4 +204,6 @@ def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:
 
 
 def _closed(name: str) -> PopefError:
-    return PopefError(f"{name}: expected an open reader, got a closed one; take the data before closing it")
+    return PopefError(
+        f"{name}: expected an open reader, got a closed one; take the data before closing it"
+    )

@@ -85,7 +85,12 @@ class TensorTemplates:
         if len(head) < layout.size:
             return None
         first, size, raw_name, second, ordinal, third, *shape = layout.unpack_from(head)
-        if first != before_size or second != after_name or third != after_type or ordinal >= len(_DATA_TYPES):
+        if (
+            first != before_size
+            or second != after_name
+            or third != after_type
+            or ordinal >= len(_DATA_TYPES)
+        ):
             return None
         data_type, item_bytes = _DATA_TYPES[ordinal]
         # Sizes are read as unsigned: a negative one makes the product too large, unless one is 0.
@@ -150,7 +155,9 @@ def _template(head: bytes, name_bytes: int, rank: int) -> _Template:
     data_type = name_end + 1 + -(name_end + 1) % WORD_BYTES
     shape = len(head) - rank * WORD_BYTES
     between = _NAME - _SIZE - WORD_BYTES
-    layout = f"<{_SIZE}sQ{between}x{name_bytes}s{data_type - name_end}sH{shape - data_type - 2}s{rank}Q"
+    layout = (
+        f"<{_SIZE}sQ{between}x{name_bytes}s{data_type - name_end}sH{shape - data_type - 2}s{rank}Q"
+    )
     return _Template(
         struct.Struct(layout), head[:_SIZE], head[name_end:data_type], head[data_type + 2 : shape]
     )

@@ -18,7 +18,19 @@ from collections.abc import Iterable, Mapping
 from . import values
 from .enums import ITEM_BYTES, BlobType, DataType, TensorType
 from .errors import UnsupportedError
-from .record import Record, enumeration, flag, integers, names, number, record, records, setter, sizes, text
+from .record import (
+    Record,
+    enumeration,
+    flag,
+    integers,
+    names,
+    number,
+    record,
+    records,
+    setter,
+    sizes,
+    text,
+)
 from .schema import Field
 
 # Types of attributes: the type on reading, and the type on assignment.
@@ -35,7 +47,9 @@ class BlobHeader(Record):
 
     version: Text = text("Version of the writer; empty in known files.", pointer=0)
     setVersion = setter(version)
-    type: Field[BlobType, BlobType] = enumeration("What the blob holds.", BlobType.POPLAR_EXECUTABLE, bit=0)
+    type: Field[BlobType, BlobType] = enumeration(
+        "What the blob holds.", BlobType.POPLAR_EXECUTABLE, bit=0
+    )
     setType = setter(type)
     size: Number = number("Bytes of the whole blob, this header included.", bit=64)
     setSize = setter(size)
@@ -57,7 +71,8 @@ class TensorInfo(Record):
         """Return the bytes of the raw data; raises UnsupportedError for an unknown element type."""
         if self.dataType not in ITEM_BYTES:
             raise UnsupportedError(
-                f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one from a newer "
+                f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one "
+                "from a newer "
                 "SDK; read the blob's payload instead"
             )
         return math.prod(self.shape) * ITEM_BYTES[self.dataType]
@@ -83,7 +98,9 @@ class FeedDataInfo(Record):
         "Shape and type of each tensor.", TensorInfo, pointer=1
     )
     setTensorInfo = setter(tensorInfo)
-    numTensors: Number = number("Number of tensors; a writer counts them itself when this is 0.", bit=0)
+    numTensors: Number = number(
+        "Number of tensors; a writer counts them itself when this is 0.", bit=0
+    )
     setNumTensors = setter(numTensors)
 
     def sizeInBytes(self) -> int:
@@ -119,7 +136,8 @@ class Anchor(Record):
     handle: Text = text('Name of the Poplar stream; "" when nothing is streamed.', pointer=1)
     setHandle = setter(handle)
     tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
-        "Shape and type of one transfer, with a leading replica dimension where data is per replica.",
+        "Shape and type of one transfer, with a leading replica dimension where data is per "
+        "replica.",
         TensorInfo,
         pointer=2,
     )

@@ -118,5 +118,7 @@ def sizes(value: Iterable[int]) -> Sizes:
     """Return `value` as a shape; raises ValueError for a negative size."""
     result = Sizes(map(operator.index, value))
     if any(size < 0 for size in result):
-        raise ValueError(f"expected sizes of 0 and above, got {tuple(result)}; name every dimension")
+        raise ValueError(
+            f"expected sizes of 0 and above, got {tuple(result)}; name every dimension"
+        )
     return result

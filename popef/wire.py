@@ -24,7 +24,8 @@ VISITS_PER_WORD = 8
 """Visit budget per word of the message. The densest valid case is a list of bytes, with eight
 elements a word."""
 ELEMENT_FEE = 8
-"""Words charged per struct list element on top of its size, so that zero-sized elements are not free."""
+"""Words charged per struct list element on top of its size, so that zero-sized elements are not
+free."""
 
 STRUCT, LIST, FAR = 0, 1, 2
 BIT_LIST, BYTE_LIST, WORD_LIST, POINTER_LIST, COMPOSITE_LIST = 1, 2, 5, 6, 7
@@ -95,7 +96,8 @@ class Message:
         if self._budget < 0:
             raise LimitError(
                 f"{self.label}: expected at most {VISITS_PER_WORD} visits a word, got more: "
-                "its pointers overlap or its lists claim more than the file holds; do not trust this file"
+                "its pointers overlap or its lists claim more than the file holds; do not trust "
+                "this file"
             )
 
     def check(self, segment: int, position: int, words: int, thing: str) -> None:
@@ -129,15 +131,17 @@ class Message:
         word = self.words[segment][position]
         if word == 0:
             return None
-        # The target is not checked here. Its size depends on the kind that the caller expects, and a
-        # target without words may lie just behind the segment.
+        # The target is not checked here. Its size depends on the kind that the caller expects, and
+        # a target without words may lie just behind the segment.
         if word & 2 == 0:
             offset = word >> 2 & 0x3FFFFFFF
             return segment, position + 1 + (offset - (1 << 30) if offset >> 29 else offset), word
         if word & 3 == FAR:
             return self._follow_far(segment, position, word)
         expected = "a struct, list or far pointer"
-        raise self.fail(Rule.POINTER_KIND, segment, position, expected, f"a capability pointer {word:#018x}")
+        raise self.fail(
+            Rule.POINTER_KIND, segment, position, expected, f"a capability pointer {word:#018x}"
+        )
 
     # Far pointer:
     #
@@ -146,8 +150,8 @@ class Message:
     # |        landing segment         |   landing pad, in words     |D | 2  |
     # +--------------------------------+-----------------------------+--+----+
     #
-    # D = 0: the pad is one ordinary pointer. D = 1: the pad is two words, a far pointer (D = 0) to the
-    # content itself and a tag that describes the content.
+    # D = 0: the pad is one ordinary pointer. D = 1: the pad is two words, a far pointer (D = 0) to
+    # the content itself and a tag that describes the content.
     def _follow_far(self, segment: int, position: int, word: int) -> Target:
         double = bool(word & 4)
         pad_segment, pad = self._landing(segment, position, word, 2 if double else 1)
@@ -156,7 +160,8 @@ class Message:
             if pad_word & 2:
                 expected = "a struct or list pointer as landing pad"
                 raise self.fail(Rule.FAR_POINTER, pad_segment, pad, expected, f"{pad_word:#018x}")
-            # Null in a landing pad is, as in the reference library, a structure of no words, and no list.
+            # Null in a landing pad is, as in the reference library, a structure of no words, and no
+            # list.
             return self.follow(pad_segment, pad) or (pad_segment, pad + 1, 0)
         if pad_word & 7 != FAR:
             expected = "a single far pointer in the double landing pad"
@@ -233,7 +238,9 @@ class Message:
         at = self.structs(segment, position)
         if at.length and not at.data_words:
             got = "structures without data"
-            raise self.fail(Rule.INTEGERS, segment, position, "structures that begin with an integer", got)
+            raise self.fail(
+                Rule.INTEGERS, segment, position, "structures that begin with an integer", got
+            )
         words, step = self.words[at.segment], at.data_words + at.num_pointers
         found = (words[at.first + i * step] for i in range(at.length))
         return [word - (1 << 64) if word >> 63 else word for word in found]
@@ -245,7 +252,9 @@ class Message:
             return None
         target_segment, start, word = target
         if word & 3 != STRUCT:
-            raise self.fail(Rule.POINTER_KIND, segment, position, "a struct pointer", f"a list {word:#018x}")
+            raise self.fail(
+                Rule.POINTER_KIND, segment, position, "a struct pointer", f"a list {word:#018x}"
+            )
         data_words, num_pointers = word >> 32 & 0xFFFF, word >> 48
         self.check(target_segment, start, data_words + num_pointers, "a structure")
         return target_segment, start, data_words, num_pointers
@@ -266,7 +275,10 @@ class Message:
         step = data_words + num_pointers
         # Fewer words than announced are read without complaint, as the reference library does.
         if tag & 3 != STRUCT or count * step > words:
-            expected, got = f"a tag for structures in {words} words", f"{count} of {step} words ({tag:#018x})"
+            expected, got = (
+                f"a tag for structures in {words} words",
+                f"{count} of {step} words ({tag:#018x})",
+            )
             raise self.fail(Rule.STRUCT_LIST, segment, start, expected, got)
         self._limit_items(count)
         self.charge(count * ELEMENT_FEE)
@@ -275,8 +287,8 @@ class Message:
     def _grown_structs(self, segment: int, start: int, code: int, count: int) -> StructsAt:
         """Return the place of a simpler list that a newer schema reads as structures with it as
         first field."""
-        # No list of PopEF can have grown from narrow elements: a field would be wider than the element it is
-        # read from.
+        # No list of PopEF can have grown from narrow elements: a field would be wider than the
+        # element it is read from.
         if code == BIT_LIST or (code in _NARROW_LISTS and count):
             got = f"{count} elements of {ELEMENT_BITS[code]} bits"
             raise self.fail(Rule.STRUCT_LIST, segment, start, "a list of structures", got)
@@ -335,7 +347,8 @@ def read_message(read: ReadBytes, start: int, end: int, label: str, limits: Limi
         raise FormatError(Rule.SEGMENT_BOUNDS, start, label, expected, got)
     if total > limits.max_structure_bytes:
         raise LimitError(
-            f"{label}: expected a structure of at most {limits.max_structure_bytes} bytes, got {total}; "
+            f"{label}: expected a structure of at most {limits.max_structure_bytes} bytes, got "
+            f"{total}; "
             "raise Limits.max_structure_bytes if you trust the file"
         )
     data = _read_exactly(read, body, total, label)
@@ -354,7 +367,11 @@ def _frame_bytes(num_segments: int) -> int:
 def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
     if end - start < 2 * WORD_BYTES:
         raise FormatError(
-            Rule.SEGMENT_TABLE, start, label, "a message of at least 16 bytes", f"{end - start} bytes"
+            Rule.SEGMENT_TABLE,
+            start,
+            label,
+            "a message of at least 16 bytes",
+            f"{end - start} bytes",
         )
     # Read the count alone first: it is checked before the table, up to 16 GiB of it, is read.
     num_segments = int.from_bytes(_read_exactly(read, start, 4, label), "little") + 1

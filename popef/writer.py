@@ -53,7 +53,9 @@ class _PartWriter(ABC):
 class BlobWriter(_PartWriter):
     """Writer of the payload of one blob; made by a `Writer`, whose next call finishes it."""
 
-    def __init__(self, sink: Sink, kind: BlobType, structure: Record, *, compress: bool = False) -> None:
+    def __init__(
+        self, sink: Sink, kind: BlobType, structure: Record, *, compress: bool = False
+    ) -> None:
         self._sink = sink
         self._kind = kind
         self._structure = structure
@@ -61,8 +63,8 @@ class BlobWriter(_PartWriter):
         self._expected_bytes = _payload_bytes(structure)
         self._raw_bytes = 0
         self._payload_bytes = 0
-        # A head whose sizes are known is written once. Otherwise it is written again when the blob is
-        # finished.
+        # A head whose sizes are known is written once. Otherwise it is written again when the blob
+        # is finished.
         self._final = self._expected_bytes is not None
         head = _head(kind, structure, self._expected_bytes or 0)
         sink.begin(self)
@@ -92,7 +94,8 @@ class BlobWriter(_PartWriter):
         if length is not None:
             if not 0 <= length <= len(raw):
                 raise PopefError(
-                    f"write: expected a length of 0 to {len(raw)}, got {length}; pass that much data"
+                    f"write: expected a length of 0 to {len(raw)}, got {length}; pass that much "
+                    "data"
                 )
             raw = raw[:length]
         self._check(self._raw_bytes + len(raw), whole=False)
@@ -119,7 +122,9 @@ class BlobWriter(_PartWriter):
         if self._compressor is not None and self._raw_bytes:
             self._put(self._compressor.flush())
         self._settle_structure()
-        self._sink.replace_head(self._start, _head(self._kind, self._structure, self._payload_bytes))
+        self._sink.replace_head(
+            self._start, _head(self._kind, self._structure, self._payload_bytes)
+        )
 
     def _put(self, data: bytes | memoryview) -> None:
         self._sink.put(data)
@@ -131,7 +136,8 @@ class BlobWriter(_PartWriter):
             return
         self._sink.spoil()
         raise PopefError(
-            f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info "
+            f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what "
+            "its info "
             "announces"
         )
 
@@ -144,7 +150,8 @@ class BlobWriter(_PartWriter):
             if item == 0 or self._raw_bytes % item:
                 self._sink.spoil()
                 raise PopefError(
-                    f"{_name(structure)}: expected a multiple of {item} bytes, got {self._raw_bytes}; write "
+                    f"{_name(structure)}: expected a multiple of {item} bytes, got "
+                    f"{self._raw_bytes}; write "
                     "whole tensors"
                 )
             structure.numTensors = self._raw_bytes // item
@@ -176,7 +183,8 @@ class MultiFeedWriter(_PartWriter):
         self._sink.require(self)
         if len(tensors) != len(self._infos):
             raise PopefError(
-                f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass "
+                f"write: expected {len(self._infos)} tensors, one for each feed, got "
+                f"{len(tensors)}; pass "
                 "them all"
             )
         views = [_as_bytes(tensor) for tensor in tensors]
@@ -184,7 +192,8 @@ class MultiFeedWriter(_PartWriter):
             if len(view) != info.tensorInfo.sizeInBytes():
                 expected = f"{info.tensorInfo.sizeInBytes()} bytes per tensor"
                 raise PopefError(
-                    f"{_name(info)}: expected {expected}, got {len(view)}; write what its info announces"
+                    f"{_name(info)}: expected {expected}, got {len(view)}; write what its info "
+                    "announces"
                 )
         for spool, view in zip(self._spools, views, strict=True):
             spool.write(view)
@@ -255,7 +264,9 @@ class Writer:
                 "createExecutable: expected a name, got an empty one; metadata refers to it by name"
             )
         self._take_name("createExecutable", name)
-        return BlobWriter(self._sink, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
+        return BlobWriter(
+            self._sink, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress
+        )
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
         """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow.
@@ -373,7 +384,9 @@ class FileWriter(Writer):
 
 def _head(kind: BlobType, structure: Record, payload_bytes: int) -> bytes:
     message = encode(structure)
-    return encode(BlobHeader(type=kind, size=_HEADER_BYTES + len(message) + payload_bytes)) + message
+    return (
+        encode(BlobHeader(type=kind, size=_HEADER_BYTES + len(message) + payload_bytes)) + message
+    )
 
 
 def _name(structure: Record) -> str:

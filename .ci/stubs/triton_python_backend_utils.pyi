@@ -1,7 +1,8 @@
-"""Type stubs of Triton's module, as far as backend/poplar/model.py uses it. For mypy only, never shipped.
+"""Type stubs of Triton's module, as far as backend/poplar/model.py uses it. For mypy only, never
+shipped.
 
-https://github.com/triton-inference-server/python_backend documents the module. Its classes are written
-in C++.
+https://github.com/triton-inference-server/python_backend documents the module. Its classes are
+written in C++.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,9 @@ class Tensor:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class InferenceResponse:
-    def __init__(self, output_tensors: Sequence[Tensor] = ..., error: TritonError | None = ...) -> None: ...
+    def __init__(
+        self, output_tensors: Sequence[Tensor] = ..., error: TritonError | None = ...
+    ) -> None: ...
 
 class InferenceResponseSender:
     def send(self, response: InferenceResponse | None = ..., flags: int = ...) -> None: ...

@@ -58,7 +58,9 @@ class CompiledModel:
         mains = _main_programs(metadata, executable)
         _check_anchors(model, executable, mains)
         if not mains:
-            raise ModelRuntimeError(f"model {executable.name!r} has no main program in its program flow")
+            raise ModelRuntimeError(
+                f"model {executable.name!r} has no main program in its program flow"
+            )
         self.popef_model = model
         """Model as read from the files."""
         self.executable = executable
@@ -73,7 +75,9 @@ class CompiledModel:
         """Maximum rows of one device iteration: compiled batch times replicas."""
         self.rows_per_run = self.rows_per_iteration * self.iterations
         """Maximum rows of one run: compiled batch times replicas times device iterations."""
-        reasons = [p.row_dependence or "nothing says that they are" for p in mains if not p.row_independent]
+        reasons = [
+            p.row_dependence or "nothing says that they are" for p in mains if not p.row_independent
+        ]
         self.row_dependence = reasons[0] if reasons and self.batch_size else ""
         """Reason why a row's result may depend on the other rows of its batch, with the node; empty
         if it is proven not to."""
@@ -147,8 +151,10 @@ def _check_batch_axis(executable: SimulatedExecutable, axis: int) -> None:
         if program.graph and (not program.batch_size or axis not in _input_axes(executable)):
             shapes = ", ".join(f"{stream.tensor} {stream.shape}" for stream in program.streams)
             raise ModelRuntimeError(
-                f"batching dimension {axis}: expected one along which all inputs and outputs have the same "
-                f"size, the compiled batch; found {shapes}. Leave it out for requests of whole batches"
+                f"batching dimension {axis}: expected one along which all inputs and outputs have "
+                "the same "
+                f"size, the compiled batch; found {shapes}. Leave it out for requests of whole "
+                "batches"
             )
 
 
@@ -158,11 +164,14 @@ def _input_axes(executable: SimulatedExecutable) -> set[int]:
     return {stream.batch_axis for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
 
 
-def _read_frozen_input(metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader) -> Array:
+def _read_frozen_input(
+    metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader
+) -> Array:
     """Return the value of a frozen input on each replica."""
     if tensor.info.tensorInfo() != anchor.tensorInfo():
         raise ModelRuntimeError(
-            f"input {anchor.name()!r}: the file's data are {tensor.info.tensorInfo()}, its anchor says "
+            f"input {anchor.name()!r}: the file's data are {tensor.info.tensorInfo()}, its anchor "
+            "says "
             f"{anchor.tensorInfo()}"
         )
     value = np.asarray(tensor.data())
@@ -171,7 +180,8 @@ def _read_frozen_input(metadata: popef.Metadata, anchor: popef.Anchor, tensor: p
     _check_replicas(metadata, anchor)
     if any(each.tobytes() != value[0].tobytes() for each in value[1:]):
         raise ModelRuntimeError(
-            f"input {anchor.name()!r}: the file's data differ between replicas; each of them is simulated as "
+            f"input {anchor.name()!r}: the file's data differ between replicas; each of them is "
+            "simulated as "
             "the same model"
         )
     return np.asarray(value[0])
@@ -183,7 +193,9 @@ def find_stream(executable: SimulatedExecutable, anchor: popef.Anchor) -> Stream
         for stream in program.streams:
             if stream.handle == anchor.handle():
                 return stream
-    raise ModelRuntimeError(f"anchor {anchor.name()!r} has no stream in executable {executable.name!r}")
+    raise ModelRuntimeError(
+        f"anchor {anchor.name()!r} has no stream in executable {executable.name!r}"
+    )
 
 
 def _make_plan(metadata: popef.Metadata, mains: list[Program]) -> Plan:
@@ -191,8 +203,12 @@ def _make_plan(metadata: popef.Metadata, mains: list[Program]) -> Plan:
     names = {a.handle(): a.name() for kind in kinds for a in popef.user_anchors(metadata, kind)}
     plan = []
     for program in mains:
-        inputs = [names[s.handle] for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
-        outputs = [names[s.handle] for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
+        inputs = [
+            names[s.handle] for s in program.streams if s.direction is Direction.HOST_TO_DEVICE
+        ]
+        outputs = [
+            names[s.handle] for s in program.streams if s.direction is Direction.DEVICE_TO_HOST
+        ]
         plan.append((program.index, inputs, outputs))
     return plan
 
@@ -211,23 +227,29 @@ def _check_target(metadata: popef.Metadata, executable: SimulatedExecutable) -> 
     wanted = model_target(metadata)
     if wanted.ipu_version != executable.target.ipu_version:
         raise ModelRuntimeError(
-            f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, its "
+            f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, "
+            "its "
             f"metadata says {wanted.ipu_version}; they do not belong together"
         )
 
 
-def _check_anchors(model: popef.Model, executable: SimulatedExecutable, mains: list[Program]) -> None:
+def _check_anchors(
+    model: popef.Model, executable: SimulatedExecutable, mains: list[Program]
+) -> None:
     """Check that every user anchor is a stream of the executable, in shape and type, and vice
     versa."""
     metadata = model.metadata
-    streams = {(stream.handle, stream.direction): stream for program in mains for stream in program.streams}
+    streams = {
+        (stream.handle, stream.direction): stream for program in mains for stream in program.streams
+    }
     for kind, direction in DIRECTIONS.items():
         for anchor in model.user_anchors(kind):
             stream = streams.pop((anchor.handle(), direction), None)
             if stream is None:
                 raise ModelRuntimeError(
                     f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no "
-                    f"{direction.name.lower()} stream of executable {executable.name!r}; its metadata "
+                    f"{direction.name.lower()} stream of executable {executable.name!r}; its "
+                    "metadata "
                     "belongs to another executable"
                 )
             _check_replicas(metadata, anchor)
@@ -243,17 +265,21 @@ def _check_replicas(metadata: popef.Metadata, anchor: popef.Anchor) -> None:
     replicas, shape = metadata.replicationFactor(), anchor.tensorInfo().shape()
     if replicas > 1 and anchor.isPerReplica() and tuple(shape[:1]) != (replicas,):
         raise ModelRuntimeError(
-            f"anchor {anchor.name()!r} isPerReplica in a model with replication factor {replicas}: expected "
+            f"anchor {anchor.name()!r} isPerReplica in a model with replication factor {replicas}: "
+            "expected "
             f"the replicas as leading dimension, found shape {tuple(shape)}"
         )
 
 
-def _check_tensor(metadata: popef.Metadata, anchor: popef.Anchor, stream: Stream, executable: str) -> None:
+def _check_tensor(
+    metadata: popef.Metadata, anchor: popef.Anchor, stream: Stream, executable: str
+) -> None:
     shape = popef.replica_shape(metadata, anchor)
     dtype = np.dtype(popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType()))
     if (shape, dtype) != (stream.shape, stream.dtype):
         raise ModelRuntimeError(
             f"anchor {anchor.name()!r} is {dtype.name} of shape {shape} in the metadata, but "
-            f"{stream.dtype.name} of shape {stream.shape} in executable {executable!r}; its metadata "
+            f"{stream.dtype.name} of shape {stream.shape} in executable {executable!r}; its "
+            "metadata "
             "belongs to another executable"
         )

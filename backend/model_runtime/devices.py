@@ -131,8 +131,8 @@ class DeviceManager:
 
     def __init__(self, num_ipus: int | None = None) -> None:
         self._num_ipus = num_ipus
-        # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation on the
-        # dict.
+        # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation
+        # on the dict.
         self._attached: dict[int, int] = {}
         self._lock = Lock()
         FORKS.watch(self)
@@ -180,7 +180,9 @@ class DeviceManager:
             target = model_target(model.metadata)
         return self.attach(target, wait_config or DeviceWaitConfig())
 
-    def getSpecificDevice(self, device_id: int, wait_config: DeviceWaitConfig | None = None) -> Device:
+    def getSpecificDevice(
+        self, device_id: int, wait_config: DeviceWaitConfig | None = None
+    ) -> Device:
         """Attach the ipu21 with a given id.
 
         Args:
@@ -195,14 +197,18 @@ class DeviceManager:
         """
         if self._num_ipus is not None and not 0 <= device_id < self._num_ipus:
             raise ModelRuntimeError(
-                f"No IPU can be attached: there is no device {device_id}; there are 0 to {self._num_ipus - 1}"
+                f"No IPU can be attached: there is no device {device_id}; there are 0 to "
+                f"{self._num_ipus - 1}"
             )
         device = self.attach(find_target(DEFAULT_CHIP), wait_config or DeviceWaitConfig())
         device.device().id = device_id
         return device
 
     def createIpuModelDevice(
-        self, model: popef.Model | int, ipu_version: str | int | None = None, tiles_per_ipu: int | None = None
+        self,
+        model: popef.Model | int,
+        ipu_version: str | int | None = None,
+        tiles_per_ipu: int | None = None,
     ) -> Device:
         """Make a simulated device that is independent of those of the machine.
 
@@ -225,7 +231,9 @@ class DeviceManager:
                 tiles_per_ipu = ipu_version
             target = model_target(model.metadata)
         else:
-            target = _find_target(DEFAULT_CHIP if ipu_version is None else ipu_version).with_ipus(model)
+            target = _find_target(DEFAULT_CHIP if ipu_version is None else ipu_version).with_ipus(
+                model
+            )
         return Device(simipu.Device(_with_tiles(target, tiles_per_ipu), id=next(_ids)))
 
     def createSmallIpuModelDevice(
@@ -257,7 +265,8 @@ class DeviceManager:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ModelRuntimeError(
-                    f"No IPU can be attached: {target.num_ipus} of {target.name} wanted, the simulated "
+                    f"No IPU can be attached: {target.num_ipus} of {target.name} wanted, the "
+                    "simulated "
                     f"machine has {self._num_ipus}, of which {self._num_attached()} are attached"
                 )
             time.sleep(min(remaining, wait.sleep_seconds()))
@@ -310,6 +319,7 @@ def _with_tiles(target: Target, tiles_per_ipu: int | None) -> Target:
         return target
     if not 1 <= tiles_per_ipu <= target.tiles_per_ipu:
         raise ModelRuntimeError(
-            f"tiles_per_ipu must be 1 to {target.tiles_per_ipu} for {target.name}, found {tiles_per_ipu}"
+            f"tiles_per_ipu must be 1 to {target.tiles_per_ipu} for {target.name}, found "
+            f"{tiles_per_ipu}"
         )
     return replace(target, tiles_per_ipu=tiles_per_ipu)

@@ -39,7 +39,8 @@ def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float
     except (ValueError, TypeError, AttributeError):
         pass
     _log.warning(
-        'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, a '
+        'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, '
+        "a "
         "positive number, "
         "found %r; the default counts",
         text,

@@ -19,16 +19,20 @@ class FusedRequests:
     def __init__(self, metadata: popef.Metadata, models: Sequence[popef.FusedModel]) -> None:
         self.models = tuple(models)
         anchors = popef.user_anchors(metadata, popef.TensorType.INPUT)
-        self._owners = {name: number for number, model in enumerate(models) for name in model.inputs}
+        self._owners = {
+            name: number for number, model in enumerate(models) for name in model.inputs
+        }
         self._shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in anchors}
         types = {
             anchor.name(): np.dtype(popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType()))
             for anchor in anchors
         }
         self._index_type = types[popef.INDEX]
-        # Arrays of one element in memory, for tensors of any size: the run ignores the other models' inputs.
+        # Arrays of one element in memory, for tensors of any size: the run ignores the other
+        # models' inputs.
         self._zeros = {
-            name: np.broadcast_to(np.zeros((), types[name]), self._shapes[name]) for name in self._owners
+            name: np.broadcast_to(np.zeros((), types[name]), self._shapes[name])
+            for name in self._owners
         }
 
     @staticmethod
@@ -64,13 +68,15 @@ class FusedRequests:
             value = np.asarray(given[popef.INDEX])
             if value.size != 1 or value.dtype.kind not in "iu":
                 raise ModelRuntimeError(
-                    f"input {popef.INDEX!r}: expected one whole number, found {value.dtype.name} of shape "
+                    f"input {popef.INDEX!r}: expected one whole number, found {value.dtype.name} "
+                    "of shape "
                     f"{value.shape}"
                 )
             number = int(value.ravel()[0])
             if not 0 <= number < len(self.models):
                 raise ModelRuntimeError(
-                    f"input {popef.INDEX!r}: expected the number of a model, 0 to {len(self.models) - 1}, "
+                    f"input {popef.INDEX!r}: expected the number of a model, 0 to "
+                    f"{len(self.models) - 1}, "
                     f"found {number}"
                 )
             return number

@@ -28,8 +28,8 @@ _log = logging.getLogger("model_runtime")
 
 Args = Mapping[str, object]
 _Thread = tuple[int, str]
-# Sequence number, phase, name, start in ns, duration in ns, thread, args. A plain tuple: a NamedTuple takes
-# longer to make.
+# Sequence number, phase, name, start in ns, duration in ns, thread, args. A plain tuple: a
+# NamedTuple takes longer to make.
 _Event = tuple[int, str, str, int, int, _Thread, Args | None]
 
 _CAPACITY = 200_000  # about 75 MB of events with one argument each, 20 MB of file
@@ -61,10 +61,13 @@ def parse_options(text: str) -> Options:
     enable = {"true": True, "false": False}.get(str(found.pop("enable", True)).lower())
     paths = {key: found.pop(key, "") for key in ("directory", "file")}
     if enable is None or not all(isinstance(path, str) for path in paths.values()):
-        raise ValueError(f"expected true or false for enable, strings for directory and file, found {text}")
+        raise ValueError(
+            f"expected true or false for enable, strings for directory and file, found {text}"
+        )
     if found:
         _log.warning(
-            "PVTI_OPTIONS: ignoring %s; known are enable, directory and file", ", ".join(map(repr, found))
+            "PVTI_OPTIONS: ignoring %s; known are enable, directory and file",
+            ", ".join(map(repr, found)),
         )
     return Options(enable, **paths)
 
@@ -131,7 +134,9 @@ class Trace:
     interpreter exits.
     """
 
-    def __init__(self, name: str, options: Options | None = None, capacity: int = _CAPACITY) -> None:
+    def __init__(
+        self, name: str, options: Options | None = None, capacity: int = _CAPACITY
+    ) -> None:
         self._name = name
         self._path = _choose_path(name, options or Options())
         self._claimed = False
@@ -156,9 +161,11 @@ class Trace:
             options = parse_options(text)
             return cls(name, options) if options.enable else None
         except (ValueError, RecursionError, OSError) as error:
-            # libpvti captures with its defaults then; not to fill a server's disk by a typing error is safer.
+            # libpvti captures with its defaults then; not to fill a server's disk by a typing error
+            # is safer.
             _log.warning(
-                'PVTI_OPTIONS: %s; nothing is traced. Expected for example \'{"enable":"true"}\'', error
+                'PVTI_OPTIONS: %s; nothing is traced. Expected for example \'{"enable":"true"}\'',
+                error,
             )
             return None
 
@@ -209,9 +216,13 @@ class Trace:
         JSON form."""
         self._record(_COUNTER, graph, time_ns, 0, {series: value})
 
-    def _record(self, phase: str, name: str, start_ns: int, duration_ns: int, args: Args | None) -> None:
+    def _record(
+        self, phase: str, name: str, start_ns: int, duration_ns: int, args: Args | None
+    ) -> None:
         # Both next() and append() are atomic: recording takes no lock.
-        self._events.append((next(self._sequence), phase, name, start_ns, duration_ns, _this_thread(), args))
+        self._events.append(
+            (next(self._sequence), phase, name, start_ns, duration_ns, _this_thread(), args)
+        )
 
     def _replace_file(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,8 +238,8 @@ class Trace:
         full = len(events) == self._events.maxlen
         dropped = max(event[0] for event in events) + 1 - len(events) if full else 0
         other = {"name": self._name, "clock": "time.perf_counter_ns", "dropped_events": dropped}
-        # The kernel gives the numbers of dead threads to new ones; a number can have one name only, so the
-        # last.
+        # The kernel gives the numbers of dead threads to new ones; a number can have one name only,
+        # so the last.
         threads = {tid: name for *_, (tid, name), _ in events}
         yield f'{{"displayTimeUnit":"ns","otherData":{_encode(other)},"traceEvents":[\n'
         yield _encode(_describe_name("process_name", self._pid, self._pid, self._name))
@@ -254,7 +265,13 @@ def _describe_name(what: str, pid: int, tid: int, name: str) -> dict[str, object
 def _describe_event(event: _Event, pid: int) -> dict[str, object]:
     """Return the event in the Trace Event Format, whose times are in microseconds."""
     _, phase, name, start_ns, duration_ns, (tid, _), args = event
-    fields: dict[str, object] = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": start_ns / 1000}
+    fields: dict[str, object] = {
+        "ph": phase,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": start_ns / 1000,
+    }
     if phase == _SLICE:
         fields["dur"] = duration_ns / 1000
     if phase == _INSTANT:

@@ -116,10 +116,15 @@ class InputQueue:
         self.add(data, callback)
 
     def check(self, data: Array) -> None:
-        """Raise ModelRuntimeError unless `data` is at least one row of the anchor's shape and type."""
+        """Check that `data` has at least one row of the anchor's shape and type.
+
+        Raises:
+            ModelRuntimeError: It has no row, or another shape or type.
+        """
         if data.shape[1:] != self._row_shape or data.dtype != self._dtype or not len(data):
             raise ModelRuntimeError(
-                f"input {self._name!r}: expected {self._dtype.name} rows of shape {self._row_shape}, at "
+                f"input {self._name!r}: expected {self._dtype.name} rows of shape "
+                f"{self._row_shape}, at "
                 f"least one; found {data.dtype.name} of shape {data.shape}"
             )
         self._check_rows(len(data))
@@ -170,7 +175,9 @@ class InputQueue:
                 started.append(entry.callback)
             rows = min(max_rows, len(entry.data) - entry.num_read)
             whole = rows == len(entry.data)
-            pieces.append(entry.data if whole else entry.data[entry.num_read : entry.num_read + rows])
+            pieces.append(
+                entry.data if whole else entry.data[entry.num_read : entry.num_read + rows]
+            )
             entry.num_read += rows
             if entry.num_read == len(entry.data):
                 self._entries.popleft()
@@ -357,11 +364,14 @@ class QueueManager:
         self.rows_per_run = rows_per_run
         self.rows_per_iteration = rows_per_iteration or rows_per_run
         self._inputs = {
-            name: InputQueue(anchor, row_shape, self.rows_per_iteration, self.lock, check_rows, runs_alone)
+            name: InputQueue(
+                anchor, row_shape, self.rows_per_iteration, self.lock, check_rows, runs_alone
+            )
             for name, (anchor, row_shape) in inputs.items()
         }
         self._outputs = {
-            anchor.name(): OutputQueue(anchor, self.lock, starts_runs=starts_runs) for anchor in outputs
+            anchor.name(): OutputQueue(anchor, self.lock, starts_runs=starts_runs)
+            for anchor in outputs
         }
         self._starts_runs = starts_runs
         self._runs_alone = runs_alone
@@ -405,7 +415,9 @@ class QueueManager:
     def ready_ns(self) -> int:
         """Return the time since which the rows read last are ready: their last arrival or the last
         flush."""
-        return max([self._flushed_at_ns, *(queue.enqueued_at_ns for queue in self._inputs.values())])
+        return max(
+            [self._flushed_at_ns, *(queue.enqueued_at_ns for queue in self._inputs.values())]
+        )
 
     @property
     def is_disconnected(self) -> bool:
@@ -474,7 +486,9 @@ class QueueManager:
                         self.lock.wait()
                     looked_ns = time.perf_counter_ns()
                     continue
-                idle_since_ns = max(looked_ns, *(queue.enqueued_at_ns for queue in self._inputs.values()))
+                idle_since_ns = max(
+                    looked_ns, *(queue.enqueued_at_ns for queue in self._inputs.values())
+                )
                 flush_at_ns = idle_since_ns + self._timeout_ns
                 remaining_ns = flush_at_ns - time.perf_counter_ns()
                 if remaining_ns > 0:
@@ -495,7 +509,9 @@ class QueueManager:
         """Return how many of the `rows` waiting rows a run may take now."""
         if rows >= self.rows_per_run:
             return self.rows_per_run
-        if rows and (self._runs_alone or self._timeout_ns is None or self._flush_to > self.rows_read):
+        if rows and (
+            self._runs_alone or self._timeout_ns is None or self._flush_to > self.rows_read
+        ):
             return rows
         return rows - rows % self.rows_per_iteration
 

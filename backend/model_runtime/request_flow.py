@@ -77,7 +77,11 @@ class RequestFlow:
         This ends when it is stopped, when the started session thread ends, or when the device is
         lost for good. The check is fast and takes no lock.
         """
-        return not self.queues.is_disconnected and self.session.lost is None and not self._thread.has_ended
+        return (
+            not self.queues.is_disconnected
+            and self.session.lost is None
+            and not self._thread.has_ended
+        )
 
     def enqueue_request(
         self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
@@ -174,7 +178,9 @@ class RequestFlow:
 
     def _find_unread(self) -> list[_Request]:
         with self.queues.lock:
-            return [request for request in self._requests if request.first_row >= self.queues.rows_read]
+            return [
+                request for request in self._requests if request.first_row >= self.queues.rows_read
+            ]
 
     def _serve(self) -> None:
         try:
@@ -195,7 +201,9 @@ class RequestFlow:
             request.started()
         last = len(request.outputs) - 1
         for index, (anchor, buffer) in enumerate(request.outputs.items()):
-            queues.outputQueue(anchor).add(buffer, request.rows, self._finish if index == last else None)
+            queues.outputQueue(anchor).add(
+                buffer, request.rows, self._finish if index == last else None
+            )
 
     def _finish(self) -> None:
         """Answer the oldest request, which has all its rows: requests are written in their order of
@@ -226,11 +234,14 @@ class RequestFlow:
         """Return the requests that had rows in the last run, which are the oldest, and enqueue the
         later ones again."""
         with self.queues.lock:
-            # Check under the lock: disconnecting drops the record of which requests had rows in the run.
+            # Check under the lock: disconnecting drops the record of which requests had rows in the
+            # run.
             if self.queues.is_disconnected:
                 return []  # `_serve` answers all
             requests = list(self._requests)
-            affected = [request for request in requests if request.first_row < self.queues.rows_read]
+            affected = [
+                request for request in requests if request.first_row < self.queues.rows_read
+            ]
             self.queues.clear()
             self._requests = deque(affected)
             for request in requests[len(affected) :]:

@@ -93,7 +93,9 @@ def compute_after_failure(
 
 
 def _compute_again(session: Session, request: Request, ready_ns: int) -> Outcome:
-    outcome = StoppedError(STOPPED) if session.is_stopped else _compute_one(session, request, ready_ns)
+    outcome = (
+        StoppedError(STOPPED) if session.is_stopped else _compute_one(session, request, ready_ns)
+    )
     return StoppedError(STOPPED) if isinstance(outcome, RunCancelledError) else outcome
 
 

@@ -81,13 +81,21 @@ class ModelRunnerConfig:
     is_batch_size_timeout_enabled: bool = False
     request_tracepoints_buffer_size: int = 1000
     replica_to_device: Mapping[int, Device] = field(default_factory=dict)
-    flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
+    flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(
+        default_factory=lambda: ({}, {})
+    )
     num_threads: int = 0
     load_seconds: float = 300.0
     memory_bytes: int = 0
     join_dependent_rows: bool = False
     index_check: str = "error"
-    OURS: ClassVar = ("num_threads", "load_seconds", "memory_bytes", "join_dependent_rows", "index_check")
+    OURS: ClassVar = (
+        "num_threads",
+        "load_seconds",
+        "memory_bytes",
+        "join_dependent_rows",
+        "index_check",
+    )
     """Names of the fields that the real class lacks."""
 
     def flush_after_ns(self) -> int:
@@ -285,15 +293,23 @@ class ModelRunner:
         )
         self._session = Session(model, session_config)
         anchors = (*self._session.getUserInputAnchors(), *self._session.getUserOutputAnchors())
-        self._axes = {anchor.name(): self._session.batch_axes[anchor.handle()] for anchor in anchors}
+        self._axes = {
+            anchor.name(): self._session.batch_axes[anchor.handle()] for anchor in anchors
+        }
         self._session.bindToDevice(config.replica_to_device.get(0))
         self._session.runLoadPrograms()
         metadata = self._session.model().metadata
-        self._inputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserInputAnchors()}
-        self._outputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserOutputAnchors()}
+        self._inputs = {
+            a.name(): describe_anchor(metadata, a) for a in self._session.getUserInputAnchors()
+        }
+        self._outputs = {
+            a.name(): describe_anchor(metadata, a) for a in self._session.getUserOutputAnchors()
+        }
         self._batched = bool(self._session.batch_size)
         records = config.flush_on_waiting_outputs
-        self._tracepoints = RequestTracepoints(config.request_tracepoints_buffer_size) if records else None
+        self._tracepoints = (
+            RequestTracepoints(config.request_tracepoints_buffer_size) if records else None
+        )
         self._fused = FusedRequests.of(metadata)
         self._request_flow = RequestFlow(
             self._session,
@@ -368,15 +384,17 @@ class ModelRunner:
         promise = Promise()
         axes = self._axes if self._batched else None
 
-        # The session thread holds this function. It must refer neither to the runner nor to the caller's
-        # result, or both would stay alive.
+        # The session thread holds this function. It must refer neither to the runner nor to the
+        # caller's result, or both would stay alive.
         def done(error: Exception | None) -> None:
             if error is None:
                 promise.set_result(_collect(buffers, axes))
             else:
                 promise.set_exception(error)
 
-        started, ended = (None, done) if self._tracepoints is None else self._tracepoints.watch(rows, done)
+        started, ended = (
+            (None, done) if self._tracepoints is None else self._tracepoints.watch(rows, done)
+        )
         with self._request_flow.queues.lock:
             self._request_flow.enqueue_request(arrays, rows, started)
             self._request_flow.set_request_outputs(buffers, rows, ended)
@@ -418,7 +436,8 @@ class ModelRunner:
         missing = sorted(self._inputs.keys() - inputs.keys() - {popef.INDEX})
         if self._config.validate_io_params and missing:
             raise ModelRuntimeError(
-                f"input {missing[0]!r} is not given; set validate_io_params to False for requests that bring "
+                f"input {missing[0]!r} is not given; set validate_io_params to False for requests "
+                "that bring "
                 "the inputs of one of the fused models only"
             )
         return complete, fused.models[number].outputs
@@ -441,14 +460,17 @@ class ModelRunner:
             )
         if not self._batched:
             return 1
-        counts = {name: len(self._rows_first(name, np.atleast_1d(inputs[name]))) for name in self._inputs}
+        counts = {
+            name: len(self._rows_first(name, np.atleast_1d(inputs[name]))) for name in self._inputs
+        }
         rows = next(iter(counts.values()))
         if set(counts.values()) != {rows} or not rows:
             raise ModelRuntimeError(f"the inputs' batch sizes differ or are 0: {counts}")
         batch = self._session.batch_size
         if self._config.batching_dim == NO_BATCHING_DIM and rows % batch:
             raise ModelRuntimeError(
-                f"the request has batch size {rows}, which is no multiple of the compiled {batch}; set "
+                f"the request has batch size {rows}, which is no multiple of the compiled {batch}; "
+                "set "
                 "batching_dim to 0 for requests of any size"
             )
         return rows
@@ -468,7 +490,8 @@ class ModelRunner:
                 shape = (*shape[:axis], rows, *shape[axis + 1 :])
             if array.shape != shape or array.dtype != description.numpy_data_type():
                 raise ModelRuntimeError(
-                    f"output {name!r}: expected {description.numpy_data_type().name} of shape {shape}, found "
+                    f"output {name!r}: expected {description.numpy_data_type().name} of shape "
+                    f"{shape}, found "
                     f"{array.dtype.name} of shape {array.shape}"
                 )
         return {

@@ -34,7 +34,9 @@ class ServingThread:
         Raises StoppedError if the interpreter is exiting.
         """
         if is_exiting():
-            raise StoppedError("the interpreter exits: a session thread would not end in order any more")
+            raise StoppedError(
+                "the interpreter exits: a session thread would not end in order any more"
+            )
         self._name = name
         self._thread = SessionThread(serve, name, session)
         self._thread.start()

@@ -156,7 +156,8 @@ class Session(CompiledModel):
         """
         if self._paths is None:
             raise PicklingError(
-                f"model {self.executable.name!r} was given as a popef.Model, which cannot be pickled; make "
+                f"model {self.executable.name!r} was given as a popef.Model, which cannot be "
+                "pickled; make "
                 "the session or runner from the paths of its PopEF files"
             )
         return self._paths
@@ -206,7 +207,9 @@ class Session(CompiledModel):
         self._engine = self._device = None
         self._streams.attach(None)
 
-    def setUserInputHandler(self, handler: Handler, predicate: AnchorCallbackPredicate | None = None) -> None:
+    def setUserInputHandler(
+        self, handler: Handler, predicate: AnchorCallbackPredicate | None = None
+    ) -> None:
         """Connect input anchors to the user's callbacks.
 
         `handler(anchor)` returns the callback that fills an array of the compiled shape (one batch
@@ -254,7 +257,8 @@ class Session(CompiledModel):
             {anchor.name(): (anchor, self._streams.row_shape(anchor)) for anchor in inputs},
             outputs,
             self.rows_per_run,
-            # A paced device spends the time of a run's empty iterations, too: it begins with all that come.
+            # A paced device spends the time of a run's empty iterations, too: it begins with all
+            # that come.
             rows_per_iteration=self.rows_per_run if self._config.paced else self.rows_per_iteration,
             timeout_callback=timeout_callback,
             timeout_ns=timeout_ns,
@@ -295,7 +299,8 @@ class Session(CompiledModel):
         granted = self.rows_per_run if queues is None else queues.wait(free_at_ns)
         if not granted:
             return 0
-        # Check after the wait, so that a session without a device does not raise before there is a request.
+        # Check after the wait, so that a session without a device does not raise before there is a
+        # request.
         engine = self._require_engine()
         try:
             work = [(index, engine.pull(index, granted), names) for index, _, names in self.plan]
@@ -337,7 +342,9 @@ class Session(CompiledModel):
             ]
             pieces = [self.run(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        work = [(index, [inputs[name] for name in taken], names) for index, taken, names in self.plan]
+        work = [
+            (index, [inputs[name] for name in taken], names) for index, taken, names in self.plan
+        ]
         return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:
@@ -352,9 +359,12 @@ class Session(CompiledModel):
         """
         if self.runs_alone and rows > self.batch_size:
             raise ModelRuntimeError(
-                f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the rows of "
-                f"model {self.executable.name!r} are not proven to be independent ({self.row_dependence}), "
-                "so that a request spread over batches would get other results; send less, compile a "
+                f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the "
+                "rows of "
+                f"model {self.executable.name!r} are not proven to be independent "
+                f"({self.row_dependence}), "
+                "so that a request spread over batches would get other results; send less, compile "
+                "a "
                 "larger batch or batch 1, or set join_dependent_rows to have it spread all the same"
             )
 
@@ -365,7 +375,9 @@ class Session(CompiledModel):
             ModelRuntimeError: if the device was lost and will not be replaced.
         """
         if self.lost is not None:
-            raise ModelRuntimeError(f"the device was lost and auto_reset is off: {self.lost}") from self.lost
+            raise ModelRuntimeError(
+                f"the device was lost and auto_reset is off: {self.lost}"
+            ) from self.lost
 
     def runSavePrograms(self) -> None:
         """Run the save programs once."""
@@ -389,7 +401,9 @@ class Session(CompiledModel):
         if engine is not None:
             engine.cancel()
 
-    def _run(self, work: Work, rows: int, ready_ns: int | None, to_streams: bool = False) -> dict[str, Array]:
+    def _run(
+        self, work: Work, rows: int, ready_ns: int | None, to_streams: bool = False
+    ) -> dict[str, Array]:
         """Run each main program once on its rows. This is the only place that counts a run or
         detects a lost device.
 
@@ -438,9 +452,13 @@ class Session(CompiledModel):
         """Return the cost of the most expensive of the models that the rows of a run are for."""
         index, arrays, _ = work
         program = self.executable.program(index)
-        selector = next(arrays[i] for i, name in enumerate(self.plan[0][1]) if name == program.selector)
+        selector = next(
+            arrays[i] for i, name in enumerate(self.plan[0][1]) if name == program.selector
+        )
         asked = {program.find_branch(row) for row in selector.reshape(len(selector), -1)}
-        return max((self.branch_costs[number] for number in asked), key=lambda cost: cost.modelled_seconds)
+        return max(
+            (self.branch_costs[number] for number in asked), key=lambda cost: cost.modelled_seconds
+        )
 
     def _require_engine(self) -> Engine:
         if self._engine is None:
@@ -462,8 +480,10 @@ class Session(CompiledModel):
             if stream.tensor not in data:
                 missing = sorted(each.tensor for each in streams if each.tensor not in data)
                 raise ModelRuntimeError(
-                    f"model {self.executable.name!r} loads {len(missing)} weights that no PopEF file "
-                    f"holds, the first being {missing[0]!r}; give weights.popef (parameter weights_path)"
+                    f"model {self.executable.name!r} loads {len(missing)} weights that no PopEF "
+                    "file "
+                    f"holds, the first being {missing[0]!r}; give weights.popef (parameter "
+                    "weights_path)"
                 )
             engine.connect_input(stream.handle, make_weight_reader(data[stream.tensor]))
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import atexit
 
-# Its hook, which waits for the workers of thread pools, and then ours are called in the reverse order of
-# their registration: a worker may wait for a result that only our hook can give.
+# Its hook, which waits for the workers of thread pools, and then ours are called in the reverse
+# order of their registration: a worker may wait for a result that only our hook can give.
 import concurrent.futures.thread  # noqa: F401
 import os
 import threading
@@ -138,8 +138,8 @@ def _stop_all() -> None:
     threads = _session_threads()
     for session in _live_sessions():
         session.stop()
-    # Only theirs: an atexit callback may still have a session compute. The runs of the user's daemons
-    # simipu.watchdog ends.
+    # Only theirs: an atexit callback may still have a session compute. The runs of the user's
+    # daemons simipu.watchdog ends.
     for thread in threads:
         thread.session.cancel()
     deadline = time.monotonic() + _JOIN_SECONDS
@@ -164,8 +164,8 @@ def _clear_after_fork() -> None:
     _endless_waits.clear()
 
 
-# Where this is imported too late already no thread but this one is left to wait. Python has no public hook
-# between the end of the main thread and that of the others.
+# Where this is imported too late already no thread but this one is left to wait. Python has no
+# public hook between the end of the main thread and that of the others.
 with suppress(RuntimeError):
     threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]  # noqa: SLF001
 atexit.register(_stop_all)

@@ -69,7 +69,9 @@ class StreamConnections:
         """Connect input anchors to the callbacks of `handler`, or to zeros."""
         for anchor, policy in self._select_anchors(popef.TensorType.INPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
-                self.connect_input(anchor, _make_reader(self._find(anchor), handler(anchor), self._batched))
+                self.connect_input(
+                    anchor, _make_reader(self._find(anchor), handler(anchor), self._batched)
+                )
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
                 self._discard_rows(anchor)
 
@@ -80,7 +82,10 @@ class StreamConnections:
                 axis = self._find(anchor).batch_axis
                 take = handler(anchor)
                 self.connect_output(
-                    anchor, _make_row_writer(take, axis) if self._batched else _make_single_row_writer(take)
+                    anchor,
+                    _make_row_writer(take, axis)
+                    if self._batched
+                    else _make_single_row_writer(take),
                 )
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
                 self._discard_rows(anchor)
@@ -127,7 +132,9 @@ def make_weight_reader(tensor: popef.TensorReader) -> ReadCallback:
 
 def _default_predicate(metadata: popef.Metadata) -> AnchorCallbackPredicate:
     accept, reject = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
-    return orBind(accept, reject, predProgramFlowMain(metadata.programFlow()), predProgramNotAssigned())
+    return orBind(
+        accept, reject, predProgramFlowMain(metadata.programFlow()), predProgramNotAssigned()
+    )
 
 
 def _ignore(_array: Array) -> None:

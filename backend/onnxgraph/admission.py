@@ -25,7 +25,8 @@ Known models have some dozens.
 """
 _CARRIERS = frozenset(
     (
-        "Add Cast Ceil Concat Constant Div Floor Gather Identity Mod Mul Neg Range Shape Size Slice Squeeze "
+        "Add Cast Ceil Concat Constant Div Floor Gather Identity Mod Mul Neg Range Shape Size "
+        "Slice Squeeze "
         "Sub Unsqueeze"
     ).split()
 )
@@ -50,7 +51,8 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
     """
     if model.functions or model.training_info:
         raise GraphError(
-            "the graph brings functions or training steps of its own; inline functions when exporting the "
+            "the graph brings functions or training steps of its own; inline functions when "
+            "exporting the "
             "model"
         )
     _check_names(model.graph)
@@ -65,12 +67,14 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
             _check_data(tensor, may_lack)
         elif not may_lack:
             raise GraphError(
-                f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside itself"
+                f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside "
+                "itself"
             )
     numbers = _count_shape_numbers(model.graph, {})
     if numbers > MAX_SHAPE_NUMBERS:
         raise GraphTooLargeError(
-            f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most likely; the "
+            f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most "
+            "likely; the "
             f"limit is {MAX_SHAPE_NUMBERS}"
         )
 
@@ -100,7 +104,8 @@ def _check_names(graph: onnx.GraphProto) -> None:
 def _check_type(tensor: TensorProto) -> None:
     if tensor.data_type not in helper.get_all_tensor_dtypes() or min(tensor.dims, default=0) < 0:
         raise GraphError(
-            f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, which is none"
+            f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, "
+            "which is none"
         )
 
 
@@ -121,7 +126,8 @@ def _check_data(tensor: TensorProto, may_lack: bool) -> None:
         fits = fits or (may_lack and not field)
     if not fits:
         raise GraphError(
-            f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} says"
+            f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} "
+            "says"
         )
 
 
@@ -145,7 +151,8 @@ def _check_equation(node: onnx.NodeProto) -> None:
         if not fits:
             raise GraphError(
                 f"node {node.name or node.op_type!r} has the equation {_shorten(equation)!r} for "
-                f"{len(node.input)} inputs; expected letters and at most one '...' for each input, separated "
+                f"{len(node.input)} inputs; expected letters and at most one '...' for each input, "
+                "separated "
                 "by commas, then, behind '->', letters of the inputs, each once"
             )
 
@@ -184,7 +191,8 @@ def _check_makes_numbers(node: onnx.NodeProto) -> None:
     operators of ai.onnx.ml."""
     if node.domain == _CLASSICAL_DOMAIN:
         raise GraphError(
-            f"node {node.name or node.op_type!r} has an operator of domain {node.domain}, which may make "
+            f"node {node.name or node.op_type!r} has an operator of domain {node.domain}, which "
+            "may make "
             f"strings and maps; {_TENSORS_ONLY}"
         )
     for each in node.attribute:
@@ -208,7 +216,9 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
     onnx follows them all."""
     counts = dict(outer)
     counts.update(
-        (tensor.name, math.prod(tensor.dims)) for tensor in graph.initializer if len(tensor.dims) <= 1
+        (tensor.name, math.prod(tensor.dims))
+        for tensor in graph.initializer
+        if len(tensor.dims) <= 1
     )
     most = 0
     for node in graph.node:
@@ -220,7 +230,10 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
             count = 1  # its rank, which files spell out
         elif node.op_type in _CARRIERS:
             count = max(
-                (*taken, *(math.prod(each.t.dims) for each in node.attribute if len(each.t.dims) <= 1)),
+                (
+                    *taken,
+                    *(math.prod(each.t.dims) for each in node.attribute if len(each.t.dims) <= 1),
+                ),
                 default=0,
             )
         counts.update(dict.fromkeys(node.output, count))

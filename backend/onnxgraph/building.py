@@ -25,7 +25,9 @@ class Chain:
 
     def add_as(self, name: str, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Append a node whose output has the given name, and return that name."""
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=f"{name}/{op_type}", **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, inputs, [name], name=f"{name}/{op_type}", **attributes)
+        )
         return name
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
@@ -50,7 +52,10 @@ def make_body(
     """
     types = dict.fromkeys(whole, TensorProto.INT64)
     taken, made = (
-        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in names]
+        [
+            helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None)
+            for name in names
+        ]
         for names in (inputs, outputs)
     )
     return helper.make_graph(chain.nodes, chain.prefix, taken, made)

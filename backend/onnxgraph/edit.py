@@ -214,7 +214,9 @@ def change_without_weights(
     """
     given = {value.name for value in model.graph.input}
     changed = change(without_weights(model, names))
-    kept = [value for value in changed.graph.input if value.name in given or value.name not in names]
+    kept = [
+        value for value in changed.graph.input if value.name in given or value.name not in names
+    ]
     replace_inputs(changed.graph, kept)
     drop_weights(model.graph, set(names) & used_names(changed.graph))
     _clear(model, "graph")

@@ -25,7 +25,9 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     """
     told = {entry.key: entry.value for entry in tensor.external_data}
     location, size = told.get("location", ""), count_bytes(tensor)
-    where = f"external data of weight {escape(tensor.name, 100)!r}, location {escape(location, 100)!r}"
+    where = (
+        f"external data of weight {escape(tensor.name, 100)!r}, location {escape(location, 100)!r}"
+    )
     mode: int | None = None
     try:
         file = Path(folder, location).resolve()
@@ -40,11 +42,14 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
         ) from None
     if not inside:
         raise GraphError(
-            f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside "
+            f"{where}: expected a file inside the model's folder {folder}; the data of a model "
+            "stand beside "
             "it"
         )
     if mode is None:
-        raise FileNotFoundError(f"{where}: there is no such file in {folder}; put it beside the model")
+        raise FileNotFoundError(
+            f"{where}: there is no such file in {folder}; put it beside the model"
+        )
     if not stat.S_ISREG(mode):
         raise GraphError(f"{where}: expected a regular file, found a folder, a device or a pipe")
     try:
@@ -53,8 +58,10 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
         raise GraphError(f"{where}: expected numbers for offset and length, found {told}") from None
     if offset < 0 or length != size or offset + size > file.stat().st_size:
         raise GraphError(
-            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} at offset "
-            f"{offset} of {file.stat().st_size} bytes; the data belong to another model, or are not whole"
+            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} "
+            "at offset "
+            f"{offset} of {file.stat().st_size} bytes; the data belong to another model, or are "
+            "not whole"
         )
     return file, offset
 

@@ -21,7 +21,12 @@ from onnxgraph.edit import replace_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS, iter_bodies
 from onnxgraph.tensors import element_bytes
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
+_FLOATS = (
+    TensorProto.FLOAT,
+    TensorProto.FLOAT16,
+    TensorProto.FLOAT8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2FNUZ,
+)
 _LARGE = 256
 """Number of elements above which a float weight is large. No shape depends on its values: the
 tensors that shapes are made of are smaller."""
@@ -202,7 +207,9 @@ def _infer(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     return inferred
 
 
-def _lend_constants(graph: onnx.GraphProto, outer: ChainMap[str, TensorProto], lent: list[int]) -> None:
+def _lend_constants(
+    graph: onnx.GraphProto, outer: ChainMap[str, TensorProto], lent: list[int]
+) -> None:
     """Copy the small constants that bodies read from outer graphs into the bodies, in place.
 
     ONNX's inference sees only there the shapes that they make. The number copied into each body is
@@ -216,8 +223,12 @@ def _lend_constants(graph: onnx.GraphProto, outer: ChainMap[str, TensorProto], l
     seen = outer.new_child(small)
     for node in graph.node:
         for body in iter_bodies(node):
-            own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
-            read = dict.fromkeys(name for inner in body.node for name in inner.input if name not in own)
+            own = {value.name for value in body.input} | {
+                tensor.name for tensor in body.initializer
+            }
+            read = dict.fromkeys(
+                name for inner in body.node for name in inner.input if name not in own
+            )
             found = [seen[name] for name in read if name in seen]
             body.initializer.extend(found)
             lent.append(len(found))
@@ -318,7 +329,8 @@ def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     }
     for tensor in graph.initializer:
         known.setdefault(
-            tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            tensor.name,
+            onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims),
         )
     return known
 
@@ -356,7 +368,9 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
     for info in (*graph.input, *graph.value_info, *graph.output):
         shape = _static_shape(info)
         if shape is not None:
-            values.setdefault(info.name, Value(shape, _bytes_per_element(info.type.tensor_type.elem_type)))
+            values.setdefault(
+                info.name, Value(shape, _bytes_per_element(info.type.tensor_type.elem_type))
+            )
     return values
 
 
@@ -417,7 +431,9 @@ def _declare(graph: onnx.GraphProto, info: onnx.ValueInfoProto) -> None:
 
 def _static_shape(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     tensor = info.type.tensor_type
-    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+    if not tensor.HasField("shape") or not all(
+        dim.HasField("dim_value") for dim in tensor.shape.dim
+    ):
         return None
     return tuple(dim.dim_value for dim in tensor.shape.dim)
 

@@ -18,7 +18,9 @@ STANDARD_DOMAINS = ("", "ai.onnx")
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """Return the value of an attribute of `node`."""
-    return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
+    return next(
+        (helper.get_attribute_value(each) for each in node.attribute if each.name == name), default
+    )
 
 
 def find_opset(model: onnx.ModelProto, default: int | None = None) -> int:
@@ -175,7 +177,8 @@ def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
             if i not in done:
                 if any(needed not in done for needed in waits[i]):
                     raise GraphError(
-                        f"node {graph.node[i].name or graph.node[i].output[0]!r} waits for what is made of "
+                        f"node {graph.node[i].name or graph.node[i].output[0]!r} waits for what is "
+                        "made of "
                         "its own result; a graph has no circles"
                     )
                 done.add(i)

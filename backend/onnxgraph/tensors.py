@@ -29,7 +29,11 @@ def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[Tenso
                 yield attribute.t, False
             yield from ((tensor, False) for tensor in attribute.tensors)
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from ((tensor, False) for tensor in (sparse.values, sparse.indices) if tensor.data_type)
+                yield from (
+                    (tensor, False)
+                    for tensor in (sparse.values, sparse.indices)
+                    if tensor.data_type
+                )
             for inner in (attribute.g, *attribute.graphs):
                 yield from iter_tensors(inner, depth + 1)
 
@@ -45,7 +49,10 @@ def element_bytes(data_type: int) -> int:
 def count_bytes(tensor: TensorProto) -> int:
     """Return the bytes of a tensor's raw data by its type and shape; -1 for an invalid type or
     shape."""
-    sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
+    sized = (
+        tensor.data_type in helper.get_all_tensor_dtypes()
+        and tensor.data_type != TensorProto.STRING
+    )
     if not sized or min(tensor.dims, default=0) < 0:
         return -1
     return math.prod(tensor.dims) * element_bytes(tensor.data_type)
@@ -53,4 +60,6 @@ def count_bytes(tensor: TensorProto) -> int:
 
 def is_packed(data_type: int) -> bool:
     """Return whether several elements share a byte."""
-    return "INT4" in TensorProto.DataType.Name(data_type) or "FLOAT4" in TensorProto.DataType.Name(data_type)
+    return "INT4" in TensorProto.DataType.Name(data_type) or "FLOAT4" in TensorProto.DataType.Name(
+        data_type
+    )

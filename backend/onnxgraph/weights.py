@@ -60,7 +60,9 @@ _made: WeakValueDictionary[tuple[str | int, ...], Array] = WeakValueDictionary()
 """Changed values that are still in use, by their origin and their changes."""
 
 
-def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+def register_change(
+    name: str, undoes: str = ""
+) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Return a decorator that registers a change of values.
 
     The decorated function takes values, and the whole numbers given to `change_values`, and returns
@@ -149,7 +151,11 @@ def read_array(tensor: TensorProto) -> Array:
     cached while in use, and are read-only.
     """
     if not is_outlined(tensor):
-        return _read_codes(tensor) if tensor.data_type in _CODED_TYPES else numpy_helper.to_array(tensor)
+        return (
+            _read_codes(tensor)
+            if tensor.data_type in _CODED_TYPES
+            else numpy_helper.to_array(tensor)
+        )
     told = _describe(tensor)
     is_file = told["location"] not in _lenders
     key: tuple[str | int, ...] = describe_place(tensor)
@@ -197,7 +203,11 @@ def _read_codes(tensor: TensorProto) -> Array:
 
 
 def change_values(
-    tensor: TensorProto, name: str, data_type: int, *arguments: int, shape: Sequence[int] | None = None
+    tensor: TensorProto,
+    name: str,
+    data_type: int,
+    *arguments: int,
+    shape: Sequence[int] | None = None,
 ) -> None:
     """Apply the registered change `name` to the values of `tensor`, in place.
 
@@ -229,7 +239,9 @@ def _listed(told: dict[str, str]) -> list[str]:
 
 def _write_down(tensor: TensorProto, told: dict[str, str]) -> None:
     del tensor.external_data[:]
-    tensor.external_data.extend(onnx.StringStringEntryProto(key=key, value=told[key]) for key in told)
+    tensor.external_data.extend(
+        onnx.StringStringEntryProto(key=key, value=told[key]) for key in told
+    )
 
 
 def hold(tensor: TensorProto, values: Array, data_type: int) -> None:

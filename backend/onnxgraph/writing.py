@@ -54,7 +54,8 @@ class _Member:
         data = read_array(tensor).tobytes() if is_outlined(tensor) else tensor.raw_data
         if len(data) != self.data_bytes:
             raise ValueError(
-                f"weight {tensor.name!r}: expected {self.data_bytes} bytes of data, found {len(data)}"
+                f"weight {tensor.name!r}: expected {self.data_bytes} bytes of data, found "
+                f"{len(data)}"
             )
         return data
 
@@ -83,7 +84,8 @@ class ModelWriter:
         """
         if self.size > onnx.checker.MAXIMUM_PROTOBUF:
             raise GraphTooLargeError(
-                f"the model takes {self.size} bytes, and one file holds {onnx.checker.MAXIMUM_PROTOBUF}; "
+                f"the model takes {self.size} bytes, and one file holds "
+                f"{onnx.checker.MAXIMUM_PROTOBUF}; "
                 "save its weights as external data"
             )
         for piece in self._iter_pieces():
@@ -114,7 +116,9 @@ def write_with_data(model: onnx.ModelProto, file: BinaryIO, data: BinaryIO, loca
             light.graph.initializer.append(tensor)
             continue
         data.write(member.read_data())
-        stub = light.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        stub = light.graph.initializer.add(
+            name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
+        )
         stub.data_location = TensorProto.EXTERNAL
         told = {"location": location, "offset": offset, "length": member.data_bytes}
         stub.external_data.extend(

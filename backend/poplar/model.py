@@ -1,8 +1,8 @@
 """The poplar backend: the only file that imports Triton's Python utilities. It converts Triton's
 requests to those of `triton_poplar`, and the results to Triton's responses.
 
-It works from a backend directory (`backend: "poplar"`) and as model.py in a model's version folder (`backend:
-"python"`).
+It works from a backend directory (`backend: "poplar"`) and as model.py in a model's version folder
+(`backend: "python"`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ NUMPY_IS_OLD = np.__version__.startswith("1.")
 """Whether the stub's binding to numpy works; with numpy 2, tensors go through DLPack capsules."""
 
 HOUSEKEEPING_SECONDS = 1.0
-"""Interval between updates of metrics and checks for cancelled requests. Each such call takes 50 us,
-too long to make it for every request."""
+"""Interval between updates of metrics and checks for cancelled requests. Each such call takes 50
+us, too long to make it for every request."""
 
 
 log_to_stderr()
@@ -54,7 +54,8 @@ log_to_stderr()
 def _with_one_line_errors(load: Callable[Given, Loaded]) -> Callable[Given, Loaded]:
     """Decorate a function that loads a model: its errors reach Triton's log in one line.
 
-    Triton adds places of the traceback to a message. They are kept for a defect of the backend only.
+    Triton adds places of the traceback to a message. They are kept for a defect of the backend
+    only.
     """
 
     @functools.wraps(load)
@@ -85,11 +86,13 @@ class TritonPythonModel:
 
     @staticmethod
     @_with_one_line_errors
-    def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
+    def auto_complete_config(
+        auto_complete_model_config: pb_utils.ModelConfig,
+    ) -> pb_utils.ModelConfig:
         """Fill in missing fields of the configuration.
 
-        Triton runs this in a separate process and hangs if that process dies, so only the headers of
-        PopEF files are read, in pure Python.
+        Triton runs this in a separate process and hangs if that process dies, so only the headers
+        of PopEF files are read, in pure Python.
         """
         config = auto_complete_model_config.as_dict()
         for name, value in complete_config(config, Path(pb_utils.get_model_dir())).items():
@@ -98,15 +101,17 @@ class TritonPythonModel:
 
     @_with_one_line_errors
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the model. Triton reports an error that is raised here as the reason why the model did not
-        load."""
+        """Load the model. Triton reports an error that is raised here as the reason why the model
+        did not load."""
         # Imported here: the process that completes configurations must not load ONNX Runtime.
         from triton_poplar.instance_state import ModelInstanceState
         from triton_poplar.request import Request
 
         self._make_request = Request
         version_folder = Path(args["model_repository"], args["model_version"])
-        self._state = ModelState(json.loads(args["model_config"]), version_folder, BackendState.of_server())
+        self._state = ModelState(
+            json.loads(args["model_config"]), version_folder, BackendState.of_server()
+        )
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
         self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -114,10 +119,14 @@ class TritonPythonModel:
         self._is_synchronous = self._state.parameters.synchronous_execution
         respond = None if self._is_synchronous else self._answers.put
         self._instance = ModelInstanceState(
-            self._state, args["model_instance_name"], respond, lambda request: request.reply.is_cancelled()
+            self._state,
+            args["model_instance_name"],
+            respond,
+            lambda request: request.reply.is_cancelled(),
         )
         pb_utils.Logger.log_info(
-            f"[poplar] {escape(self._instance.name)}: numerics {self._state.parameters.sim_numerics}, "
+            f"[poplar] {escape(self._instance.name)}: numerics "
+            f"{self._state.parameters.sim_numerics}, "
             f"kernels {self._instance.kernels}"
         )
         if not self._is_synchronous:
@@ -138,8 +147,8 @@ class TritonPythonModel:
         return None
 
     def is_ready(self) -> bool:
-        """Return whether the instance answers requests. Triton 26.03 and later call this in each readiness
-        check, while `execute` runs; older versions never do."""
+        """Return whether the instance answers requests. Triton 26.03 and later call this in each
+        readiness check, while `execute` runs; older versions never do."""
         return self._instance.is_ready and (self._is_synchronous or self._sender.is_alive())
 
     def finalize(self) -> None:
@@ -153,8 +162,8 @@ class TritonPythonModel:
     def _compute(
         self, requests: Sequence[pb_utils.InferenceRequest]
     ) -> list[pb_utils.InferenceResponse] | None:
-        """Return the responses in the order of the requests, or None after a long call, whose responses are
-        sent."""
+        """Return the responses in the order of the requests, or None after a long call, whose
+        responses are sent."""
         try:
             taken = [self._take(request, request) for request in requests]
             parts = self._instance.split(taken)
@@ -180,11 +189,13 @@ class TritonPythonModel:
             request.reply.send(_answer(request))
 
     def _hand_over(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
-        """Pass requests to the session's thread. Once a sender exists, the server crashes if `execute` raises
-        an error or returns anything but None."""
+        """Pass requests to the session's thread. Once a sender exists, the server crashes if
+        `execute` raises an error or returns anything but None."""
         replies = [_Reply(request.get_response_sender()) for request in requests]
         try:
-            taken = [self._take(request, reply) for request, reply in zip(requests, replies, strict=True)]
+            taken = [
+                self._take(request, reply) for request, reply in zip(requests, replies, strict=True)
+            ]
         except Exception as error:  # noqa: BLE001
             for reply in replies:
                 reply.send(_refuse(error))
@@ -197,7 +208,8 @@ class TritonPythonModel:
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         else:
             inputs = {
-                tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()
+                tensor.name(): _view(tensor, self._dtypes.get(tensor.name()))
+                for tensor in request.inputs()
             }
         names = request.requested_output_names()
         return self._make_request(self._state, inputs, names, reply, request.timeout())
@@ -226,8 +238,8 @@ class TritonPythonModel:
 
 
 class _Reply:
-    """Sender of one request's response. After the response the sender must not be used: the server has
-    freed its memory."""
+    """Sender of one request's response. After the response the sender must not be used: the server
+    has freed its memory."""
 
     def __init__(self, sender: pb_utils.InferenceResponseSender) -> None:
         self._sender = sender
@@ -268,11 +280,19 @@ class _Publisher:
     """Sets Triton's custom metrics to an instance's sums."""
 
     def __init__(self, state: ModelState, instance: ModelInstanceState) -> None:
-        from triton_poplar.statistics import BUILD_INFO, ERROR_KINDS, ERRORS, HISTOGRAMS, LOAD, METRICS
+        from triton_poplar.statistics import (
+            BUILD_INFO,
+            ERROR_KINDS,
+            ERRORS,
+            HISTOGRAMS,
+            LOAD,
+            METRICS,
+        )
 
         self._instance = instance
-        # The label `process` tells the old and the new instance of a reloaded model apart. Otherwise they
-        # share a series, and the end of the old instance frees it while the new one uses it.
+        # The label `process` tells the old and the new instance of a reloaded model apart.
+        # Otherwise they share a series, and the end of the old instance frees it while the new one
+        # uses it.
         process = str(os.getpid())
         labels = {
             "model": state.name,
@@ -284,7 +304,9 @@ class _Publisher:
         labels["kernels"] = instance.kernels
         self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
         errors = _make_family(ERRORS)
-        self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}
+        self._errors = {
+            kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS
+        }
         self._families = [errors]
         self._histograms = [(metric, self._make_histogram(metric, labels)) for metric in HISTOGRAMS]
         self._published: dict[str, float] = {}
@@ -307,26 +329,36 @@ class _Publisher:
             for part, value in values.items():
                 self._set(f"{histogram.name} {part}", parts[part], value, True)
 
-    def _make_histogram(self, metric: HistogramMetric, labels: dict[str, str]) -> dict[str, pb_utils.Metric]:
+    def _make_histogram(
+        self, metric: HistogramMetric, labels: dict[str, str]
+    ) -> dict[str, pb_utils.Metric]:
         """Return the series of a histogram, by `le`, "sum" and "count".
 
-        They are counters, which can be increased by many values at once. Triton's own histograms take
-        one value at a time, 18 us each.
+        They are counters, which can be increased by many values at once. Triton's own histograms
+        take one value at a time, 18 us each.
         """
-        buckets, total, count = (self._make_counter(name, metric.help) for name in metric.series_names())
+        buckets, total, count = (
+            self._make_counter(name, metric.help) for name in metric.series_names()
+        )
         bounds = metric.value(self._instance.statistics).iter_buckets()
         series = {le: buckets.Metric(labels={**labels, "le": le}) for le, _ in bounds}
         return {**series, "sum": total.Metric(labels=labels), "count": count.Metric(labels=labels)}
 
     def _make_counter(self, name: str, text: str) -> pb_utils.MetricFamily:
-        family = pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.COUNTER)
+        family = pb_utils.MetricFamily(
+            name=name, description=text, kind=pb_utils.MetricFamily.COUNTER
+        )
         self._families.append(family)
         return family
 
-    def _set_once(self, fact: tuple[str, str], value: float, labels: dict[str, str]) -> pb_utils.Metric:
+    def _set_once(
+        self, fact: tuple[str, str], value: float, labels: dict[str, str]
+    ) -> pb_utils.Metric:
         """Publish a value that does not change."""
         name, text = fact
-        family = pb_utils.MetricFamily(name=name, description=text, kind=pb_utils.MetricFamily.GAUGE)
+        family = pb_utils.MetricFamily(
+            name=name, description=text, kind=pb_utils.MetricFamily.GAUGE
+        )
         self._families.append(family)
         series = family.Metric(labels=labels)
         series.set(value)
@@ -358,7 +390,9 @@ def _make_family(metric: Metric) -> pb_utils.MetricFamily:
     return pb_utils.MetricFamily(name=metric.name, description=metric.help, kind=kind)
 
 
-def _make_metric(metric: Metric, labels: dict[str, str]) -> tuple[pb_utils.MetricFamily, pb_utils.Metric]:
+def _make_metric(
+    metric: Metric, labels: dict[str, str]
+) -> tuple[pb_utils.MetricFamily, pb_utils.Metric]:
     """Return a metric with its family, because Triton drops a metric whose family is freed."""
     family = _make_family(metric)
     return family, family.Metric(labels=labels)
@@ -376,7 +410,9 @@ def _respond(request: Request) -> pb_utils.InferenceResponse:
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
-    return pb_utils.InferenceResponse([_make_tensor(name, array) for name, array in outputs.items()])
+    return pb_utils.InferenceResponse(
+        [_make_tensor(name, array) for name, array in outputs.items()]
+    )
 
 
 def _answer(request: Request) -> pb_utils.InferenceResponse:
@@ -396,4 +432,6 @@ def _make_tensor(name: str, array: Array) -> pb_utils.Tensor:
 def _refuse(error: Exception) -> pb_utils.InferenceResponse:
     """Return the response to a request after a defect of the backend."""
     text = escape(f"poplar backend: {error!r}")
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))
+    return pb_utils.InferenceResponse(
+        error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL)
+    )

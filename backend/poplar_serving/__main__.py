@@ -57,14 +57,23 @@ def _parser() -> Parser:
     make = _add(commands, "build", text)
     make.set_defaults(run=_build)
     make.add_path(
-        "--output", type=Path, metavar="FILE", help="output file (default: where poplar_serving.load looks)"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="output file (default: where poplar_serving.load looks)",
     )
-    make.add_path("--python", metavar="FILE", help="interpreter that runs models (default: this one)")
+    make.add_path(
+        "--python", metavar="FILE", help="interpreter that runs models (default: this one)"
+    )
     put = _add(commands, "export", "write a SavedModel that runs a PopEF file")
     put.set_defaults(run=_export)
     put.add_path("popef", nargs="+", type=Path, metavar="POPEF", help="PopEF files of one model")
     put.add_path(
-        "export_dir", folder=True, type=Path, metavar="EXPORT_DIR", help="output folder, such as my_model/1"
+        "export_dir",
+        folder=True,
+        type=Path,
+        metavar="EXPORT_DIR",
+        help="output folder, such as my_model/1",
     )
     put.add_argument(
         "--output_names",

@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from queue import SimpleQueue
 from socket import socket
 
-from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError, host_sync_timeout_seconds
+from model_runtime import (
+    ModelRunner,
+    ModelRunnerConfig,
+    ModelRuntimeError,
+    host_sync_timeout_seconds,
+)
 from simipu import (
     DeviceLostError,
     LoadError,
@@ -30,7 +35,15 @@ from popef._tools.console import LineFormatter
 from popef._tools.text import escape
 from poplar_serving.description import ModelDescription, describe_session
 from poplar_serving.errors import ExportError, FrameError
-from poplar_serving.frames import Code, encode_fault, encode_ready, encode_result, read_call, read_start, send
+from poplar_serving.frames import (
+    Code,
+    encode_fault,
+    encode_ready,
+    encode_result,
+    read_call,
+    read_start,
+    send,
+)
 
 _MAX_WAITING_BYTES = 256 << 20
 """Maximum size of inputs that are read and not yet computed. Further inputs wait in the server."""
@@ -104,7 +117,9 @@ def find_code(error: BaseException) -> Code:
 def describe_error(error: BaseException) -> str:
     """Return the text of an error, in one line."""
     if isinstance(error, OSError) and error.filename is not None:
-        return escape(f"{os.fsdecode(error.filename)}: expected a PopEF file, found: {error.strerror}")
+        return escape(
+            f"{os.fsdecode(error.filename)}: expected a PopEF file, found: {error.strerror}"
+        )
     return escape(str(error) or type(error).__name__)
 
 
@@ -112,7 +127,9 @@ class Calls:
     """Calls of one connection. This thread reads them, the runner's thread computes them, and a
     thread of their own answers them."""
 
-    def __init__(self, connection: socket, runner: ModelRunner, described: ModelDescription) -> None:
+    def __init__(
+        self, connection: socket, runner: ModelRunner, described: ModelDescription
+    ) -> None:
         self._connection = connection
         self._runner = runner
         self._described = described

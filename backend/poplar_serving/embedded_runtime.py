@@ -1,4 +1,5 @@
-"""The operators in Python, under the names of Graphcore's `tensorflow.python.ipu.embedded_runtime`."""
+"""The operators in Python, under the names of Graphcore's
+`tensorflow.python.ipu.embedded_runtime`."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def embedded_runtime_start(
     """
     if len(inputs):
         raise ExportError(
-            f"engine {name!r}: expected no inputs, found {len(inputs)}; the weights of a model are in its "
+            f"engine {name!r}: expected no inputs, found {len(inputs)}; the weights of a model are "
+            "in its "
             "PopEF file"
         )
     tensorflow = import_tensorflow()
@@ -111,7 +113,8 @@ def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:
     """Raise NotImplementedError, as the real function does: an engine ends with the graphs that use
     it."""
     raise NotImplementedError(
-        f"engine {context.name()!r}: engines cannot be stopped; an engine ends with the graphs that use it"
+        f"engine {context.name()!r}: engines cannot be stopped; an engine ends with the graphs "
+        "that use it"
     )
 
 
@@ -128,7 +131,8 @@ def check_tensors(
         dtype = tensorflow.as_dtype(wanted.numpy_data_type())
         if found.dtype != dtype or not found.shape.is_compatible_with(wanted.shape):
             raise ExportError(
-                f"{place} {number} ({wanted.name!r}): expected {dtype.name} of shape {wanted.shape}, found "
+                f"{place} {number} ({wanted.name!r}): expected {dtype.name} of shape "
+                f"{wanted.shape}, found "
                 f"{found.dtype.name} of shape {found.shape}; {remedy}"
             )
 

@@ -14,7 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from poplar_serving.description import ModelDescription, read_description
-from poplar_serving.embedded_runtime import check_tensors, embedded_runtime_call, embedded_runtime_start
+from poplar_serving.embedded_runtime import (
+    check_tensors,
+    embedded_runtime_call,
+    embedded_runtime_start,
+)
 from poplar_serving.errors import ExportError
 from poplar_serving.library import import_tensorflow, load_library
 
@@ -76,11 +80,19 @@ def export(
     described = read_description(files)
     names = _read_names(output_names)
     _check_dataset(
-        tensorflow, input_dataset, preprocessing_step, preprocessing_step_signature, predict_step_signature
+        tensorflow,
+        input_dataset,
+        preprocessing_step,
+        preprocessing_step_signature,
+        predict_step_signature,
     )
     with_dataset = None if preprocessing_step is None else input_dataset
-    before = _make_step("preprocessing_step", preprocessing_step, preprocessing_step_signature, with_dataset)
-    after = _make_step("postprocessing_step", postprocessing_step, postprocessing_step_signature, None)
+    before = _make_step(
+        "preprocessing_step", preprocessing_step, preprocessing_step_signature, with_dataset
+    )
+    after = _make_step(
+        "postprocessing_step", postprocessing_step, postprocessing_step_signature, None
+    )
     if predict_step_signature is None and preprocessing_step is None and input_dataset is not None:
         predict_step_signature = _element_spec(input_dataset)
     own = _predict_signature(tensorflow, described, predict_step_signature)
@@ -91,7 +103,9 @@ def export(
     asset = f"application_{unique_name}.popef"
 
     def make_model(file: Path) -> Any:
-        return _make_model(tensorflow, file, unique_name, described, own, before, after, names, timeout)
+        return _make_model(
+            tensorflow, file, unique_name, described, own, before, after, names, timeout
+        )
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / asset
@@ -170,11 +184,15 @@ def _read_names(names: str | list[str] | None) -> list[str] | None:
             raise TypeError(f"output_names: expected names, found {type(name).__name__}")
     twice = [name for name in given if given.count(name) > 1]
     if twice:
-        raise ExportError(f"output_names: expected different names, found {twice[0]!r} {len(twice)} times")
+        raise ExportError(
+            f"output_names: expected different names, found {twice[0]!r} {len(twice)} times"
+        )
     return given
 
 
-def _predict_signature(tensorflow: Any, described: ModelDescription, given: Signature | None) -> Signature:
+def _predict_signature(
+    tensorflow: Any, described: ModelDescription, given: Signature | None
+) -> Signature:
     """Return TensorSpecs of the file's inputs, under names that TensorFlow accepts."""
     if given is not None:
         _check_signature("predict_step_signature", given)
@@ -207,7 +225,9 @@ def _check_dataset(
     if dataset is None:
         return
     if not isinstance(dataset, tensorflow.data.Dataset):
-        raise TypeError(f"input_dataset: expected a tf.data.Dataset, found {type(dataset).__name__}")
+        raise TypeError(
+            f"input_dataset: expected a tf.data.Dataset, found {type(dataset).__name__}"
+        )
     name, given = (
         ("predict_step_signature", predict_signature)
         if step is None
@@ -217,7 +237,9 @@ def _check_dataset(
         raise ExportError(f"{name} and input_dataset: expected one of them, found both")
 
 
-def _make_step(name: str, step: Step | None, signature: Signature | None, dataset: Any) -> _Step | None:
+def _make_step(
+    name: str, step: Step | None, signature: Signature | None, dataset: Any
+) -> _Step | None:
     """Return the step in the form in which it is exported, or None without a step."""
     if step is None:
         return None
@@ -229,7 +251,8 @@ def _make_step(name: str, step: Step | None, signature: Signature | None, datase
         signature = getattr(step, "input_signature", None)
     if signature is None:
         raise ExportError(
-            f"{name}_signature: expected a TensorSpec for each parameter of {name}, found none; give it, or "
+            f"{name}_signature: expected a TensorSpec for each parameter of {name}, found none; "
+            "give it, or "
             "make the function a tf.function with an input_signature"
         )
     _check_signature(f"{name}_signature", signature)
@@ -251,7 +274,9 @@ def _freeze(name: str, step: Step, signature: Signature) -> _Step:
     function = tensorflow.function(lambda *args: step(*args), input_signature=specs)
     concrete = function.get_concrete_function()
     if concrete.variables:
-        from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+        from tensorflow.python.framework.convert_to_constants import (
+            convert_variables_to_constants_v2,
+        )
 
         concrete = convert_variables_to_constants_v2(concrete)
         return _Step(lambda *args: concrete(*args), specs, concrete.outputs)
@@ -261,7 +286,9 @@ def _freeze(name: str, step: Step, signature: Signature) -> _Step:
 def _check_signature(name: str, signature: Any) -> None:
     tensorflow = import_tensorflow()
     if not isinstance(signature, (tuple, list)):
-        raise TypeError(f"{name}: expected a tuple or list of TensorSpecs, found {type(signature).__name__}")
+        raise TypeError(
+            f"{name}: expected a tuple or list of TensorSpecs, found {type(signature).__name__}"
+        )
     if not signature:
         raise ExportError(f"{name}: expected TensorSpecs, found none")
     for number, spec in enumerate(signature):
@@ -290,7 +317,9 @@ def _check_folder(folder: Path, purge: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"export_dir {str(folder)!r}: expected a folder, found a file")
     if folder.is_symlink() and purge:
-        raise ExportError(f"export_dir {str(folder)!r}: expected a folder to purge, found a link to one")
+        raise ExportError(
+            f"export_dir {str(folder)!r}: expected a folder to purge, found a link to one"
+        )
     if not purge and folder.is_dir() and any(folder.iterdir()):
         raise ExportError(
             f"export_dir {str(folder)!r}: expected an empty folder, found files in it; choose "

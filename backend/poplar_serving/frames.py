@@ -69,7 +69,9 @@ def read_header(connection: socket, expected: Kind) -> tuple[int, int]:
     read_into(connection, memoryview(header))
     kind, _, call, size = _HEADER.unpack(header)
     if kind != expected:
-        raise FrameError(f"expected a frame of kind {expected.value} ({expected.name}), found {kind}")
+        raise FrameError(
+            f"expected a frame of kind {expected.value} ({expected.name}), found {kind}"
+        )
     return call, size
 
 
@@ -78,7 +80,9 @@ def read_start(connection: socket) -> tuple[str, int]:
     `read_header`."""
     _, size = read_header(connection, Kind.START)
     if not _START.size < size <= _START.size + MAX_PATH_BYTES:
-        raise FrameError(f"expected a path of 1 to {MAX_PATH_BYTES} bytes, found a body of {size} bytes")
+        raise FrameError(
+            f"expected a path of 1 to {MAX_PATH_BYTES} bytes, found a body of {size} bytes"
+        )
     body = bytearray(size)
     read_into(connection, memoryview(body))
     (timeout_us,) = _START.unpack_from(body)
@@ -128,7 +132,9 @@ def encode_result(call: int, outputs: Sequence[Array]) -> list[memoryview]:
 
 def encode_fault(call: int, code: Code, text: str) -> list[memoryview]:
     """Return the frame with the error of a call, or (call 0) the reason why no model is loaded."""
-    return _encode(Kind.FAULT, [text.encode("utf-8", "backslashreplace")[:MAX_TEXT_BYTES]], call, code)
+    return _encode(
+        Kind.FAULT, [text.encode("utf-8", "backslashreplace")[:MAX_TEXT_BYTES]], call, code
+    )
 
 
 def send(connection: socket, frame: Sequence[memoryview]) -> None:
@@ -141,7 +147,10 @@ def _encode(
     kind: Kind, body: Sequence[bytes | memoryview], call: int = 0, code: Code = Code.NONE
 ) -> list[memoryview]:
     pieces = [memoryview(piece) for piece in body]
-    return [memoryview(_HEADER.pack(kind, code, call, sum(piece.nbytes for piece in pieces))), *pieces]
+    return [
+        memoryview(_HEADER.pack(kind, code, call, sum(piece.nbytes for piece in pieces))),
+        *pieces,
+    ]
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -37,7 +37,8 @@ def import_tensorflow() -> Any:
         import tensorflow
     except ImportError as error:
         raise LibraryError(
-            f"the package tensorflow cannot be imported ({error}): pip install 'poplar-triton[tensorflow]'"
+            f"the package tensorflow cannot be imported ({error}): pip install "
+            "'poplar-triton[tensorflow]'"
         ) from error
     return tensorflow
 
@@ -53,7 +54,9 @@ def find_library() -> Path:
 
 
 def build(
-    output: str | PathLike[str] | None = None, python: str | None = None, extra: tuple[str, ...] = ()
+    output: str | PathLike[str] | None = None,
+    python: str | None = None,
+    extra: tuple[str, ...] = (),
 ) -> Path:
     """Compile the operators against the installed TensorFlow.
 
@@ -80,7 +83,16 @@ def build(
             made = Path(folder) / place.name
             sources = [str(SOURCES / unit) for unit in UNITS]
             linked = tensorflow.sysconfig.get_link_flags()
-            command = [*find_cxx(), *FLAGS, *flags, *extra, interpreter, "-shared", *sources, *linked]
+            command = [
+                *find_cxx(),
+                *FLAGS,
+                *flags,
+                *extra,
+                interpreter,
+                "-shared",
+                *sources,
+                *linked,
+            ]
             run([*command, "-o", str(made)])
             made.replace(place)
     except CompilerError as error:
@@ -117,7 +129,8 @@ def load_library() -> Any:
         return tensorflow.load_op_library(str(library))
     except tensorflow.errors.OpError as error:
         raise LibraryError(
-            f"{library}: TensorFlow {tensorflow.__version__} cannot load it: {error.message}; build it again "
+            f"{library}: TensorFlow {tensorflow.__version__} cannot load it: {error.message}; "
+            "build it again "
             f"with `{_COMMAND}`"
         ) from error
 

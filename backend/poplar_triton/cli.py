@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, triton_options = (
-        (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (words, [])
     )
     called = [word for word in own[:1] if word in _COMMANDS]
     parser = _parser(called)
@@ -56,7 +58,9 @@ def _demo(options: argparse.Namespace) -> int:
 
     check_repository(options.model_repository)
     if not examples(options.model_repository):
-        raise ServerError(f"{options.model_repository}: expected one of the example models, found none")
+        raise ServerError(
+            f"{options.model_repository}: expected one of the example models, found none"
+        )
     doctor.require()
     console = make_console()
     log = options.model_repository.parent / ".cache" / "demo-tritonserver.log"
@@ -79,10 +83,16 @@ def _build(options: argparse.Namespace) -> int:
 
     if not read_recipes(options.model_repository):
         raise RecipeError(
-            f"{options.model_repository}: expected model folders with a recipe.json, found none; nothing to "
+            f"{options.model_repository}: expected model folders with a recipe.json, found none; "
+            "nothing to "
             "build"
         )
-    build(options.model_repository, force=options.force, only=options.only or None, console=make_console())
+    build(
+        options.model_repository,
+        force=options.force,
+        only=options.only or None,
+        console=make_console(),
+    )
     return 0
 
 
@@ -127,7 +137,11 @@ def _parser(names: Iterable[str] = ()) -> Parser:
         prog="poplar-triton",
         description="Serve PopEF models on Triton, on a simulated IPU.",
         version=f"poplar-triton {find_version()}",
-        examples=("poplar-triton doctor", "poplar-triton serve models", "poplar-triton COMMAND --help"),
+        examples=(
+            "poplar-triton doctor",
+            "poplar-triton serve models",
+            "poplar-triton COMMAND --help",
+        ),
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in names or _COMMANDS:
@@ -138,7 +152,12 @@ def _parser(names: Iterable[str] = ()) -> Parser:
 def _add_serve(commands: Commands[Parser]) -> None:
     text = "start a tritonserver on a model repository and supervise it"
     serve = _add(
-        commands, "serve", serve_command.run, text, serve_command.EXAMPLES, epilog=serve_command.EPILOG
+        commands,
+        "serve",
+        serve_command.run,
+        text,
+        serve_command.EXAMPLES,
+        epilog=serve_command.EPILOG,
     )
     serve_command.add_arguments(serve)
     _add_server_options(serve, (8000, 8001, 8002), with_store=True)
@@ -165,10 +184,16 @@ def _add_build(commands: Commands[Parser]) -> None:
         "poplar-triton build model_repository --only magika --force",
     )
     make = _add(
-        commands, "build", _build, "compile the models of a repository that have a recipe.json", examples
+        commands,
+        "build",
+        _build,
+        "compile the models of a repository that have a recipe.json",
+        examples,
     )
     make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
-    make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="compile only these models")
+    make.add_argument(
+        "--only", nargs="+", default=[], metavar="MODEL", help="compile only these models"
+    )
     make.add_argument("--force", action="store_true", help="recompile models that are up to date")
 
 
@@ -181,7 +206,13 @@ def _add_profile(commands: Commands[Parser]) -> None:
 
 def _add_install(commands: Commands[Parser]) -> None:
     examples = ("poplar-triton install /opt/tritonserver/backends",)
-    put = _add(commands, "install", _install, "install the backend into an existing Triton server", examples)
+    put = _add(
+        commands,
+        "install",
+        _install,
+        "install the backend into an existing Triton server",
+        examples,
+    )
     put.add_path(
         "backends_dir",
         folder=True,
@@ -193,7 +224,9 @@ def _add_install(commands: Commands[Parser]) -> None:
 
 def _add_doctor(commands: Commands[Parser]) -> None:
     text = "check this machine's prerequisites for the embedded server"
-    look = _add(commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
+    look = _add(
+        commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json")
+    )
     look.add_argument("--json", action="store_true", help="machine-readable")
 
 
@@ -225,7 +258,9 @@ def _add(
     return command
 
 
-def _add_server_options(parser: Parser, ports: tuple[int, int, int], *, with_store: bool = False) -> None:
+def _add_server_options(
+    parser: Parser, ports: tuple[int, int, int], *, with_store: bool = False
+) -> None:
     kind = find_repository if with_store else Path
     parser.add_path("model_repository", folder=True, type=kind, metavar="MODEL_REPOSITORY")
     port_type = whole_number(0, 65535)

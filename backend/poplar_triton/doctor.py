@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.installation import backend_file, find_stub, find_triton, make_environment
+from poplar_triton.serving.installation import (
+    backend_file,
+    find_stub,
+    find_triton,
+    make_environment,
+)
 from poplar_triton.serving.server_resources import SHARED_MEMORY
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
@@ -59,7 +64,8 @@ def examine_kernels() -> Finding:
     except LoadError as error:
         return Finding("kernels", "not checked", str(error))
     return Finding(
-        "kernels", f"{kernels.instructions}: {kernels.reason}" if kernels.reason else kernels.instructions
+        "kernels",
+        f"{kernels.instructions}: {kernels.reason}" if kernels.reason else kernels.instructions,
     )
 
 
@@ -67,7 +73,9 @@ def require() -> None:
     """Raise ServerError with every remedy, if anything is missing."""
     faults = [finding for finding in examine() if finding.remedy]
     if faults:
-        raise ServerError("; ".join(f"{fault.subject}: {fault.found}: {fault.remedy}" for fault in faults))
+        raise ServerError(
+            "; ".join(f"{fault.subject}: {fault.found}: {fault.remedy}" for fault in faults)
+        )
 
 
 def _examine_system() -> Finding:
@@ -80,7 +88,8 @@ def _examine_system() -> Finding:
         return Finding(
             subject,
             found,
-            "the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later",
+            "the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or "
+            "later",
         )
     return Finding(subject, found)
 
@@ -135,7 +144,9 @@ def _examine_shared_memory() -> Finding:
         status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
         return Finding(
-            str(SHARED_MEMORY), str(error), "Triton's Python backends require it: mount a tmpfs there"
+            str(SHARED_MEMORY),
+            str(error),
+            "Triton's Python backends require it: mount a tmpfs there",
         )
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = (

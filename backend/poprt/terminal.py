@@ -38,7 +38,9 @@ def cell(text: object) -> Text:
 def configure_logging(program: str, level: str) -> None:
     """Log to stderr: in colours on a terminal, elsewhere as lines `PROGRAM: warning: TEXT`."""
     console = make_console(stderr=True)
-    handler = RichHandler(console=console) if console.is_terminal else logging.StreamHandler(sys.stderr)
+    handler = (
+        RichHandler(console=console) if console.is_terminal else logging.StreamHandler(sys.stderr)
+    )
     handler.setFormatter(_TextFormatter() if console.is_terminal else LineFormatter(program))
     logging.basicConfig(level=level, handlers=[handler])
 

@@ -39,7 +39,9 @@ def get_input_info_from_model_proto(
     """Return shapes and types of a model's inputs, by name; a variable dimension is 0."""
     inputs = {value.name: value.type.tensor_type for value in find_inputs(model.graph)}
     shapes = {name: [dim.dim_value for dim in tensor.shape.dim] for name, tensor in inputs.items()}
-    types = {name: onnx_tensor_dtype_to_np_dtype(tensor.elem_type) for name, tensor in inputs.items()}
+    types = {
+        name: onnx_tensor_dtype_to_np_dtype(tensor.elem_type) for name, tensor in inputs.items()
+    }
     return shapes, types
 
 

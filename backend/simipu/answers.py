@@ -5,9 +5,8 @@ The parent does not trust the child, which computes graphs from unknown sources.
 nothing in an answer and looks nothing up by name, unlike with a pickle. Types and errors are
 indices into fixed tables, and every size is checked against the number of bytes received.
 
-    loaded   kind
-    error    kind, number of the class (1 byte), text in UTF-8
-    arrays   kind, for each array: number of the type, rank (1 byte each), dimensions (8 bytes each), elements
+    loaded   kind error    kind, number of the class (1 byte), text in UTF-8 arrays   kind, for each
+    array: number of the type, rank (1 byte each), dimensions (8 bytes each), elements
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ _ERROR_BYTES = 2
 """Number of bytes of an error's kind and class."""
 _TYPES = tuple(
     np.dtype(name)
-    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 "
+    "float64".split()
 )
 _ERRORS: tuple[type[SimIpuError], ...] = (
     LoadError,
@@ -83,7 +83,9 @@ def encode_arrays(arrays: Sequence[Array]) -> bytes:
     for array in map(np.asarray, arrays):
         if array.dtype not in _TYPES or array.ndim > MAX_AXES:
             raise RunError(f"the graph gives an array of type {array.dtype}, which no stream has")
-        parts.append(struct.pack(f"<BB{array.ndim}q", _TYPES.index(array.dtype), array.ndim, *array.shape))
+        parts.append(
+            struct.pack(f"<BB{array.ndim}q", _TYPES.index(array.dtype), array.ndim, *array.shape)
+        )
         parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return b"".join(parts)
 
@@ -123,7 +125,9 @@ def _decode_array(answer: bytes | bytearray, at: int) -> tuple[Array, int]:
     end = start + elements * dtype.itemsize
     # numpy also limits the product of the sizes that are not 0.
     if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 59 or end > len(answer):
-        raise AnswerError(f"expected an array of shape {list(shape)}, found {len(answer) - start} bytes")
+        raise AnswerError(
+            f"expected an array of shape {list(shape)}, found {len(answer) - start} bytes"
+        )
     return np.frombuffer(answer, dtype, elements, start).reshape(shape).copy(), end
 
 

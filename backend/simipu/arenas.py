@@ -45,7 +45,9 @@ class Arenas:
 def _register_arena(num_bytes: int) -> None:
     # ONNX Runtime before 1.23 keeps the first arena for all sessions of the process.
     with suppress(RuntimeError):
-        onnxruntime.create_and_register_allocator(_ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes}))
+        onnxruntime.create_and_register_allocator(
+            _ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes})
+        )
 
 
 ARENAS = Arenas()

@@ -23,18 +23,25 @@ class BranchedGraph:
 
     def __init__(self, program: Program, graphs: Sequence[ComputedGraph]) -> None:
         self._program, self._graphs = program, graphs
-        outputs = [stream for stream in program.streams if stream.direction is Direction.DEVICE_TO_HOST]
+        outputs = [
+            stream for stream in program.streams if stream.direction is Direction.DEVICE_TO_HOST
+        ]
         self._zeros = {
-            stream.tensor: np.broadcast_to(np.zeros((), stream.dtype), stream.shape) for stream in outputs
+            stream.tensor: np.broadcast_to(np.zeros((), stream.dtype), stream.shape)
+            for stream in outputs
         }
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Return the outputs called `names`. Raises RunError for a selector that names no branch,
         and the errors of the branch's graph."""
         number = self._program.find_branch(feeds[self._program.selector])
-        tensors = {stream.tensor: stream.direction for stream in self._program.branches[number].streams}
+        tensors = {
+            stream.tensor: stream.direction for stream in self._program.branches[number].streams
+        }
         wanted = [name for name in names if name in tensors]
-        taken = {name: feeds[name] for name, way in tensors.items() if way is Direction.HOST_TO_DEVICE}
+        taken = {
+            name: feeds[name] for name, way in tensors.items() if way is Direction.HOST_TO_DEVICE
+        }
         made = dict(zip(wanted, self._graphs[number].run(wanted, taken), strict=True))
         return [made[name] if name in made else self._zeros[name] for name in names]
 

@@ -42,7 +42,8 @@ class DeviceClock:
         if seconds > self._limit_seconds:
             raise RunTimeoutError(
                 f"a run takes {seconds:g} s on the modelled device, longer than its limit of "
-                f"{self._limit_seconds:g} s (the limit is target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS; "
+                f"{self._limit_seconds:g} s (the limit is target.hostSyncTimeout of "
+                "POPLAR_RUNTIME_OPTIONS; "
                 "sim_timing fast does not wait)"
             )
         self.free_at_ns = max(self.free_at_ns, ready_ns)

@@ -4,9 +4,8 @@ keeps them as codes and widens them whenever a product reads them.
 ONNX Runtime's own Cast of 8-bit floats is not part of the opsets that models have, and takes three
 times as long. So the graph looks up two codes at a time in a table of pairs of halves:
 
-    codes (mapped)  -> Gather row 0 -> Cast to int32 -> Gather in a table -> Reshape -> Cast to float
-    [1, n / 2] of 16 bits     ^                         [65536, 2] halves
-                      0 * activation
+    codes (mapped)  -> Gather row 0 -> Cast to int32 -> Gather in a table -> Reshape -> Cast to
+    float [1, n / 2] of 16 bits     ^                         [65536, 2] halves 0 * activation
 
 ONNX Runtime would widen all weights before it computes anything, and keep them. So the index of the
 row depends on the activation that the product also reads. The table is an input with a default:
@@ -74,18 +73,24 @@ def keep_codes(
     }
     if not found:
         return {}
-    shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer if tensor.name in found}
+    shapes = {
+        tensor.name: list(tensor.dims) for tensor in graph.initializer if tensor.name in found
+    }
     kept = [tensor for tensor in graph.initializer if tensor.name not in found]
     del graph.initializer[:]
     graph.initializer.extend(kept)
     for quarter in dict.fromkeys(quarters[name] for name in found):
         tensor = numpy_helper.from_array(_pairs(quarter), _table_name(quarter))
         graph.initializer.append(tensor)
-        graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims))
+        graph.input.append(
+            helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims)
+        )
     codes: dict[str, Array] = {}
     for name, values in found.items():
         codes[f"{name}/codes"] = values.view(np.dtype("<u2"))[None]
-        stub = TensorProto(name=f"{name}/codes", data_type=TensorProto.UINT16, dims=[1, values.size // 2])
+        stub = TensorProto(
+            name=f"{name}/codes", data_type=TensorProto.UINT16, dims=[1, values.size // 2]
+        )
         stub.data_location = TensorProto.EXTERNAL
         graph.initializer.append(stub)
     activations = _find_activations(given, found)
@@ -128,13 +133,17 @@ def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from _iter_reads(each)
 
 
-def _widen(name: str, shape: Sequence[int], table: str, activation: str | None) -> list[onnx.NodeProto]:
+def _widen(
+    name: str, shape: Sequence[int], table: str, activation: str | None
+) -> list[onnx.NodeProto]:
     chain = Chain(f"{name}/widened")
     zero = chain.shape([0])
     if activation is not None:
         # 0 times an element of the activation, as an integer: 0, but known only when it is run.
         first = chain.add("Slice", activation, zero, chain.shape([1]), zero)
-        first = chain.add("Slice", chain.add("Reshape", first, chain.shape([-1])), zero, chain.shape([1]))
+        first = chain.add(
+            "Slice", chain.add("Reshape", first, chain.shape([-1])), zero, chain.shape([1])
+        )
         zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)
     codes = chain.add("Cast", chain.add("Gather", f"{name}/codes", zero), to=TensorProto.INT32)
     halves = chain.add("Reshape", chain.add("Gather", table, codes), chain.shape(shape))

@@ -95,7 +95,8 @@ _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 
 _NO_OPERATOR = "is not a registered function/op"
 _NO_OPERATOR_HINT = (
-    "; if it is a custom operator, name the library that has it: sim_custom_ops of a server's model, "
+    "; if it is a custom operator, name the library that has it: sim_custom_ops of a server's "
+    "model, "
     "simipu.register_library in Python"
 )
 
@@ -107,19 +108,18 @@ onnxruntime.disable_telemetry_events()
 class GraphOptions:
     """Options for computing a graph.
 
-    num_threads: number of threads that one operator may use; 0 for all cores.
-    prepack: let ONNX Runtime repack weights for speed, into its own memory; else they stay mapped.
-    limit_seconds: maximum duration of one run.
-    exact: round results to half or fp8 between operators as the chip does; else nothing is rounded there.
-    ready_seconds: maximum time that ONNX Runtime may take to prepare the graph.
-    memory_bytes: maximum size of a graph's values, without weights (default: the container's memory).
-    in_order: compute nodes in the order of the graph; ONNX Runtime's own order leaves
-        nodes that only inspect tensors to the end, which keeps all these tensors alive.
+    num_threads: number of threads that one operator may use; 0 for all cores. prepack: let ONNX
+    Runtime repack weights for speed, into its own memory; else they stay mapped. limit_seconds:
+    maximum duration of one run. exact: round results to half or fp8 between operators as the chip
+    does; else nothing is rounded there. ready_seconds: maximum time that ONNX Runtime may take to
+    prepare the graph. memory_bytes: maximum size of a graph's values, without weights (default: the
+    container's memory). in_order: compute nodes in the order of the graph; ONNX Runtime's own order
+    leaves nodes that only inspect tensors to the end, which keeps all these tensors alive.
     optimise: let ONNX Runtime's optimisers rewrite the graph; without them the graph can serve as a
-        reference, because some optimisers are wrong.
-    index_check: effect of an index that is computed at run time and outside of its table (Gather,
-        GatherElements, GatherND): "error" ends the run, "clamp" takes the nearest element.
-    libraries: custom-operator libraries; the default is those of the process.
+    reference, because some optimisers are wrong. index_check: effect of an index that is computed
+    at run time and outside of its table (Gather, GatherElements, GatherND): "error" ends the run,
+    "clamp" takes the nearest element. libraries: custom-operator libraries; the default is those of
+    the process.
     """
 
     num_threads: int = 0
@@ -157,7 +157,8 @@ class ComputedGraph(Protocol):
         DeviceLostError if the run did not end normally."""
 
     def cancel(self) -> None:
-        """Cancel the run in flight, from any thread: it and all later runs raise RunCancelledError."""
+        """Cancel the run in flight, from any thread: it and all later runs raise
+        RunCancelledError."""
 
     def close(self) -> None:
         """Release everything that the graph holds."""
@@ -183,13 +184,16 @@ class _Loading:
 
 
 class NoKernelError(LoadError):
-    """ONNX Runtime lacks a kernel for an operator of the graph; the onnx reference has the operator."""
+    """ONNX Runtime lacks a kernel for an operator of the graph; the onnx reference has the
+    operator."""
 
 
 class OrtGraph:
     """A graph in ONNX Runtime. A run that exceeds its limit is ended at the next operator."""
 
-    def __init__(self, model: bytes, weights: Weights, options: GraphOptions, *, fold: bool = True) -> None:
+    def __init__(
+        self, model: bytes, weights: Weights, options: GraphOptions, *, fold: bool = True
+    ) -> None:
         # ONNX Runtime reads the arrays in place, so they must live as long as the session.
         self._weights = {
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()
@@ -210,7 +214,8 @@ class OrtGraph:
         except ORT_ERRORS as error:
             if loading.terminate:
                 raise LoadTimeoutError(
-                    f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s and was "
+                    f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s "
+                    "and was "
                     "stopped"
                 ) from error
             raise
@@ -241,7 +246,8 @@ class OrtGraph:
 
     def cancel(self) -> None:
         """Cancel the run at its next operator."""
-        # The order matters: a run that has not seen the flag yet stored its options before it checked.
+        # The order matters: a run that has not seen the flag yet stored its options before it
+        # checked.
         self._cancelled = True
         self._run_options.terminate = True
 
@@ -271,7 +277,8 @@ def read_graph(program: Program) -> onnx.ModelProto:
         ) from error
     if any(node.domain == KERNELS for node in iter_nodes(model.graph)):
         raise LoadError(
-            f"the graph of program {program.index} ({program.name}) has a node of domain {KERNELS!r}, which "
+            f"the graph of program {program.index} ({program.name}) has a node of domain "
+            f"{KERNELS!r}, which "
             "no file may have: they are made when one is loaded; compile it with poprt again"
         )
     _check_operators(program, model)
@@ -291,12 +298,14 @@ def read_graph(program: Program) -> onnx.ModelProto:
 
 
 def _check_operators(program: Program, model: onnx.ModelProto) -> None:
-    """Raise LoadError for types that the chip does not have, such as sequences of unbounded size."""
+    """Raise LoadError for types that the chip does not have, such as sequences of unbounded
+    size."""
     for node in iter_nodes(model.graph):
         operator = operator_of(node)
         if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
             raise LoadError(
-                f"the graph of program {program.index} ({program.name}) has operator {node.op_type} (node "
+                f"the graph of program {program.index} ({program.name}) has operator "
+                f"{node.op_type} (node "
                 f"{node.name!r}), which is not served: {operator.refusal}"
             )
 
@@ -304,7 +313,8 @@ def _check_operators(program: Program, model: onnx.ModelProto) -> None:
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """A computed graph for ONNX Runtime: the model without its large weights, and the weights.
-    `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be cancelled."""
+    `fold`: ONNX Runtime may compute, while it loads, what depends on no input, which cannot be
+    cancelled."""
 
     model: bytes
     weights: Mapping[str, Array]
@@ -312,12 +322,17 @@ class Lowered:
 
 
 def use_kernels() -> KernelUse:
-    """Return which kernels to compute graphs with: the fused ones if the library exists, else none."""
+    """Return which kernels to compute graphs with: the fused ones if the library exists, else
+    none."""
     return KernelUse.FUSED if find_kernels().are_there else KernelUse.NONE
 
 
 def lower_program(
-    program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None, kernels: KernelUse
+    program: Program,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    kernels: KernelUse,
 ) -> Lowered:
     """Return the graph that computes what the chip would, or fp32 without `numerics`, with its
     weights in the types that it reads.
@@ -331,14 +346,16 @@ def lower_program(
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
     if missing:
         raise LoadError(
-            f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the "
+            f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} "
+            "on the "
             "device; run the load program with the weights' tensor data first"
         )
     for tensor in model.graph.initializer:
         if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
             raise LoadError(
                 f"program {program.index} ({program.name}) takes weight {tensor.name!r} of shape "
-                f"{list(tensor.dims)}, the executable has it of shape {list(weights[tensor.name].shape)}; "
+                f"{list(tensor.dims)}, the executable has it of shape "
+                f"{list(weights[tensor.name].shape)}; "
                 "compile it with poprt again"
             )
     try:
@@ -347,12 +364,15 @@ def lower_program(
             inferred = infer_shapes(model)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
-        lowered, values = lower_model(model, weights, numerics, inferred, kernels, keeps_codes=keeps)
+        lowered, values = lower_model(
+            model, weights, numerics, inferred, kernels, keeps_codes=keeps
+        )
     except SimIpuError:
         raise
     except Exception as error:  # three libraries raise any exception for damaged data
         raise LoadError(
-            f"the graph of program {program.index} ({program.name}) is damaged: {type(error).__name__}: "
+            f"the graph of program {program.index} ({program.name}) is damaged: "
+            f"{type(error).__name__}: "
             f"{error}"
         ) from error
     try:
@@ -361,15 +381,24 @@ def lower_program(
         raise LoadMemoryError(f"program {program.index} ({program.name}): {error}") from error
     set_threads(lowered.graph, options.num_cores)
     kinds = {tensor.data_type for tensor in model.graph.initializer}
-    if numerics is not None and not find_kernels().are_there and kinds & {TensorProto.FLOAT16, *QUARTERS}:
+    if (
+        numerics is not None
+        and not find_kernels().are_there
+        and kinds & {TensorProto.FLOAT16, *QUARTERS}
+    ):
         warn_of_none()
-    fold = demand.folded_operations is not None and demand.folded_operations <= MAX_FOLDED_OPERATIONS
+    fold = (
+        demand.folded_operations is not None and demand.folded_operations <= MAX_FOLDED_OPERATIONS
+    )
     return Lowered(lowered.SerializeToString(), values, fold)
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
-    """Return whether a weight has the declared size: ONNX Runtime would read beyond a smaller one."""
-    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == element_bytes(tensor.data_type)
+    """Return whether a weight has the declared size: ONNX Runtime would read beyond a smaller
+    one."""
+    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == element_bytes(
+        tensor.data_type
+    )
 
 
 def lower_model(
@@ -388,9 +417,15 @@ def lower_model(
     if lowered is model:
         lowered = onnx.ModelProto()
         lowered.CopyFrom(model)
-    quarters = {t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS}
+    quarters = {
+        t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS
+    }
     for tensor in lowered.graph.initializer:
-        if tensor.data_type == TensorProto.UINT8 and tensor.name in quarters and _is_variable(tensor):
+        if (
+            tensor.data_type == TensorProto.UINT8
+            and tensor.name in quarters
+            and _is_variable(tensor)
+        ):
             weights = {**weights, tensor.name: weights[tensor.name].view(np.uint8)}
             del quarters[tensor.name]
     if keeps_codes:
@@ -454,7 +489,8 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     except ORT_ERRORS as error:
         if _lacked_memory(error):
             limit = (
-                f"it asks for more than its limit of {options.memory_bytes} bytes of memory (sim_memory_mib)"
+                f"it asks for more than its limit of {options.memory_bytes} bytes of memory "
+                "(sim_memory_mib)"
             )
             raise LoadMemoryError(f"program {label}: {limit}") from error
         if not lowered.weights:

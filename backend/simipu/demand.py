@@ -53,7 +53,8 @@ class Demand:
             )
         if self.operations > seconds * cores * OPERATIONS_PER_CORE_SECOND:
             raise GraphTooLargeError(
-                f"node {self.node!r} takes {self.operations} multiply-adds, more than {cores} cores can do "
+                f"node {self.node!r} takes {self.operations} multiply-adds, more than {cores} "
+                "cores can do "
                 f"within the limit of {seconds:g} s"
             )
 
@@ -63,7 +64,9 @@ def measure(inferred: onnx.ModelProto) -> Demand:
     graph = inferred.graph
     sizes: dict[str, int] = {}
     dearest = (0, "")
-    constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
+    constants = {tensor.name for tensor in graph.initializer} - {
+        value.name for value in graph.input
+    }
     folded: int | None = 0
     made: list[str] = []
     for inner, is_main in _iter_graphs(graph):
@@ -72,16 +75,24 @@ def measure(inferred: onnx.ModelProto) -> Demand:
         for node in inner.node:
             count = count_operations(node, shapes)
             dearest = max(dearest, (count or 0, node.name or node.op_type))
-            if is_main and constants.issuperset(filter(None, node.input)) and not any(iter_bodies(node)):
+            if (
+                is_main
+                and constants.issuperset(filter(None, node.input))
+                and not any(iter_bodies(node))
+            ):
                 constants.update(node.output)
                 made += node.output
                 folded = None if folded is None or count is None else folded + count
     largest = max(sizes, key=lambda name: sizes[name], default="")
     largest_made = max(made, key=lambda name: sizes.get(name, 0), default="")
-    return Demand(sizes.get(largest, 0), largest, *dearest, folded, sizes.get(largest_made, 0), largest_made)
+    return Demand(
+        sizes.get(largest, 0), largest, *dearest, folded, sizes.get(largest_made, 0), largest_made
+    )
 
 
-def _iter_graphs(graph: onnx.GraphProto, is_main: bool = True) -> Iterator[tuple[onnx.GraphProto, bool]]:
+def _iter_graphs(
+    graph: onnx.GraphProto, is_main: bool = True
+) -> Iterator[tuple[onnx.GraphProto, bool]]:
     yield graph, is_main
     for node in graph.node:
         for body in iter_any_bodies(node):

@@ -28,7 +28,8 @@ class Device:
         kinds = [(target.ipu_version, target.tiles_per_ipu) for target in (wanted, mine)]
         if mine.num_ipus not in numbers or kinds[0] != kinds[1]:
             raise LoadError(
-                f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device {self.id} "
+                f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device "
+                f"{self.id} "
                 f"is {_describe(mine)}; compile for this device or load it on a matching one"
             )
 

@@ -171,7 +171,11 @@ class Engine:
         return main.pull(self._reads, most or self.batches_per_run * (main.batch_size or 1))
 
     def compute(
-        self, index: int, values: Sequence[Array], ready_ns: int | None = None, to_streams: bool = False
+        self,
+        index: int,
+        values: Sequence[Array],
+        ready_ns: int | None = None,
+        to_streams: bool = False,
     ) -> list[Array]:
         """Run MAIN program `index` once on rows of the caller.
 
@@ -205,7 +209,12 @@ class Engine:
         return self._mains[index]
 
     def _iterate(
-        self, main: _LoadedMain, values: Sequence[Array], rows: int, ready_ns: int | None, at_once: int
+        self,
+        main: _LoadedMain,
+        values: Sequence[Array],
+        rows: int,
+        ready_ns: int | None,
+        at_once: int,
     ) -> Iterator[list[Array]]:
         """Yield the outputs of each compiled batch, once the device would have those of `at_once`
         iterations.
@@ -225,11 +234,14 @@ class Engine:
         for start in range(0, rows, per_iteration * at_once):
             last = min(start + per_iteration * at_once, rows)
             results = [
-                main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)
+                main.compute(values, first, min(first + batch, last))
+                for first in range(start, last, batch)
             ]
             iterations = -(-(last - start) // per_iteration)
             if clock is not None:
-                late_ns = clock.advance(interval * (iterations - 1) + latency, interval * iterations)
+                late_ns = clock.advance(
+                    interval * (iterations - 1) + latency, interval * iterations
+                )
                 self.lateness_ns = max(self.lateness_ns, late_ns)
             yield from results
             done += iterations
@@ -238,10 +250,16 @@ class Engine:
             clock.skip(interval * (self.device_iterations - done))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
-        known = {s.handle for p in self.executable.programs for s in p.streams if s.direction is direction}
+        known = {
+            s.handle
+            for p in self.executable.programs
+            for s in p.streams
+            if s.direction is direction
+        }
         if handle not in known:
             raise RunError(
-                f"executable {self.executable.name!r} has no {direction.name.lower()} stream {handle!r}; "
+                f"executable {self.executable.name!r} has no {direction.name.lower()} stream "
+                f"{handle!r}; "
                 f"it has {', '.join(sorted(known)) or 'none'}"
             )
         return handle
@@ -259,7 +277,8 @@ class Engine:
         for stream in program.streams:
             if stream.tensor not in self._variables:
                 raise RunError(
-                    f"stream {stream.handle!r}: there is no {stream.tensor!r} on the device; run the load "
+                    f"stream {stream.handle!r}: there is no {stream.tensor!r} on the device; run "
+                    "the load "
                     "program first"
                 )
             if stream.handle in self._writes:
@@ -287,7 +306,9 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
     transfers = transfer_seconds(num_bytes * replication_factor, target)
     between = target.seconds(program.interval_cycles or program.cycles)
     interval = batch_seconds(between, transfers, overlapped=program.overlapped)
-    latency = pass_seconds(target.seconds(program.cycles), transfers, interval, overlapped=program.overlapped)
+    latency = pass_seconds(
+        target.seconds(program.cycles), transfers, interval, overlapped=program.overlapped
+    )
     return Timing(latency, interval)
 
 
@@ -309,7 +330,12 @@ class _LoadedMain:
         # Facts that are checked after each run, in the form that is fastest to compare. The axis of
         # the batch is None without a batch.
         self._given = [
-            (stream, stream.dtype, self._row_shape(stream), stream.batch_axis if self.batch_size else None)
+            (
+                stream,
+                stream.dtype,
+                self._row_shape(stream),
+                stream.batch_axis if self.batch_size else None,
+            )
             for stream in self.outputs
         ]
         self._moves_inputs = any(stream.batch_axis for stream in self.inputs)
@@ -333,7 +359,8 @@ class _LoadedMain:
         for stream, row_shape, value in zip(self.inputs, self._row_shapes, values, strict=True):
             if rows and len(value) != rows:
                 raise RunError(
-                    f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it {rows}; "
+                    f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it "
+                    f"{rows}; "
                     "give the same number of rows to every input"
                 )
             rows = len(value)
@@ -369,9 +396,13 @@ class _LoadedMain:
             if rows != self.batch_size and not self._row_independent:
                 values = [_pad(value, self.batch_size) for value in values]
             if self._moves_inputs:
-                values = [_place(value, stream) for stream, value in zip(self.inputs, values, strict=True)]
+                values = [
+                    _place(value, stream) for stream, value in zip(self.inputs, values, strict=True)
+                ]
         try:
-            results = self.graph.run(self._output_names, dict(zip(self._input_names, values, strict=True)))
+            results = self.graph.run(
+                self._output_names, dict(zip(self._input_names, values, strict=True))
+            )
         except RunError as error:
             raise type(error)(f"program {self._name!r}: {error}") from error
         self._check_results(results, rows if self._row_independent else self.batch_size)

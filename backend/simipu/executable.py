@@ -39,7 +39,9 @@ MAX_AXES = 32
 MAX_ELEMENTS = 1 << 48
 """Maximum number of elements of a tensor that a host stream copies or a file holds; an axis of 0
 counts as 1."""
-_DTYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
+_DTYPES = frozenset(
+    "bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+)
 _MAGIC = b"simipu"
 _HEADER_BYTES, _ALIGNMENT = 16, 64
 
@@ -125,7 +127,8 @@ class Program:
         number = int(value.ravel()[0])
         if not 0 <= number < len(self.branches):
             raise RunError(
-                f"input {self.selector!r}: expected the number of a model, 0 to {len(self.branches) - 1}, "
+                f"input {self.selector!r}: expected the number of a model, 0 to "
+                f"{len(self.branches) - 1}, "
                 f"found {number}"
             )
         return number
@@ -179,7 +182,9 @@ class SimulatedExecutable:
             name=self.name,
             target=pb.Target(name=self.target.name, num_ipus=self.target.num_ipus),
             programs=[_encode_program(program) for program in self.programs],
-            compile_options=[pb.Option(name=name, value=value) for name, value in self.compile_options],
+            compile_options=[
+                pb.Option(name=name, value=value) for name, value in self.compile_options
+            ],
             constants=[
                 pb.Constant(name=c.name, dtype=c.dtype.name, shape=c.shape, offset=offset)
                 for c, offset in zip(self.constants, offsets, strict=True)
@@ -204,7 +209,9 @@ class SimulatedExecutable:
         yield bytes(size - end)
 
     @staticmethod
-    def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> SimulatedExecutable:
+    def deserialize(
+        payload: bytes | memoryview, *, check_package_hash: bool = True
+    ) -> SimulatedExecutable:
         """Read a payload that `serialize` wrote; the constants are views of `payload`.
 
         Raises ForeignExecutableError for a payload of another program, LoadError for one of another
@@ -223,8 +230,10 @@ class SimulatedExecutable:
         if check_package_hash and message.package_hash != package_hash():
             raise LoadError(
                 f"Failed to deserialize {message.name} : Error reading executable - package hash "
-                f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile the model "
-                "again with this version, or set check_package_hash to false to load it all the same"
+                f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile "
+                "the model "
+                "again with this version, or set check_package_hash to false to load it all the "
+                "same"
             )
         constants = view[_align(start) :]
         return SimulatedExecutable(
@@ -232,10 +241,16 @@ class SimulatedExecutable:
             target=find_target(message.target.name, message.target.num_ipus),
             programs=tuple(_decode_program(program) for program in message.programs),
             package_hash=message.package_hash,
-            compile_options=tuple((option.name, option.value) for option in message.compile_options),
-            constants=tuple(_decode_constant(constant, constants) for constant in message.constants),
+            compile_options=tuple(
+                (option.name, option.value) for option in message.compile_options
+            ),
+            constants=tuple(
+                _decode_constant(constant, constants) for constant in message.constants
+            ),
             numerics=Numerics(
-                message.numerics.half_partials, message.numerics.nan_on_overflow, message.numerics.raises
+                message.numerics.half_partials,
+                message.numerics.nan_on_overflow,
+                message.numerics.raises,
             ),
         )
 
@@ -259,20 +274,25 @@ def _check_head(payload: memoryview) -> int:
     program, LoadError for one of another version or an incomplete one."""
     if payload[:6] != _MAGIC:
         raise ForeignExecutableError(
-            f"the executable payload of {len(payload)} bytes was not written by this project's poprt: it is "
-            "damaged, or holds machine code of a real IPU, which cannot be simulated; compile the ONNX "
-            "model with poprt, or name the ONNX graph that it was compiled from (parameter sim_graph_path)"
+            f"the executable payload of {len(payload)} bytes was not written by this project's "
+            "poprt: it is "
+            "damaged, or holds machine code of a real IPU, which cannot be simulated; compile the "
+            "ONNX "
+            "model with poprt, or name the ONNX graph that it was compiled from (parameter "
+            "sim_graph_path)"
         )
     version = bytes(payload[6:8])
     if version != b"%02d" % FORMAT_VERSION:
         raise LoadError(
-            f"the executable has format version {version.decode('ascii', 'replace')}, this simulator reads "
+            f"the executable has format version {version.decode('ascii', 'replace')}, this "
+            "simulator reads "
             f"{FORMAT_VERSION:02d}; compile the model again with poprt"
         )
     end = _HEADER_BYTES + int.from_bytes(payload[8:_HEADER_BYTES], "little")
     if len(payload) < end or end == _HEADER_BYTES:
         raise LoadError(
-            f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it with "
+            f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it "
+            "with "
             "poprt again"
         )
     return end
@@ -303,11 +323,14 @@ def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
     try:
         dtype, shape = _decode_dtype(message.dtype), _decode_shape(message.shape)
     except ValueError as error:
-        raise LoadError(f"constant {message.name!r} of the executable is damaged: {error}") from error
+        raise LoadError(
+            f"constant {message.name!r} of the executable is damaged: {error}"
+        ) from error
     end = message.offset + math.prod(shape) * dtype.itemsize
     if end > len(payload):
         raise LoadError(
-            f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} are there: "
+            f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} "
+            "are there: "
             "the file is damaged; compile it with poprt again"
         )
     return Constant(message.name, dtype, shape, payload[message.offset : end])
@@ -386,7 +409,9 @@ def _check_branches(program: Program) -> None:
 def _decode_stream(message: pb.Stream) -> Stream:
     shape, axis = _decode_shape(message.shape), message.batch_axis
     if axis and axis >= len(shape):
-        raise ValueError(f"stream {message.handle!r} of shape {shape} has no axis {axis} for its batch")
+        raise ValueError(
+            f"stream {message.handle!r} of shape {shape} has no axis {axis} for its batch"
+        )
     return Stream(
         message.handle,
         message.tensor,

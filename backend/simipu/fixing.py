@@ -33,7 +33,9 @@ def fix_inputs(
     Handles of no stream are ignored. Raises LoadError for values of another shape or type, and for
     damage.
     """
-    streams = {stream.handle: stream for program in executable.programs for stream in program.streams}
+    streams = {
+        stream.handle: stream for program in executable.programs for stream in program.streams
+    }
     fixed = {streams[handle].tensor: value for handle, value in values.items() if handle in streams}
     for handle, value in values.items():
         _check(streams.get(handle), value)
@@ -49,13 +51,17 @@ def fix_inputs(
 def _check(stream: Stream | None, value: Array) -> None:
     if stream is not None and (value.shape, value.dtype) != (stream.shape, stream.dtype):
         raise LoadError(
-            f"input {stream.tensor!r}: expected {stream.dtype} of shape {stream.shape}, its data are "
+            f"input {stream.tensor!r}: expected {stream.dtype} of shape {stream.shape}, its data "
+            "are "
             f"{value.dtype} of shape {value.shape}"
         )
 
 
 def _fix(
-    program: Program, fixed: Mapping[str, Array], weights: Mapping[str, Array], batch_axis: int | None
+    program: Program,
+    fixed: Mapping[str, Array],
+    weights: Mapping[str, Array],
+    batch_axis: int | None,
 ) -> Program:
     streams = tuple(
         stream
@@ -66,12 +72,15 @@ def _fix(
         return program
     if not program.graph:
         raise LoadError(
-            f"program {program.index} ({program.name}) has no graph of its own, as a fused model has none: "
+            f"program {program.index} ({program.name}) has no graph of its own, as a fused model "
+            "has none: "
             "neither can inputs of it be frozen nor its rows lie along another axis"
         )
     model = read_static(program)
     _hold(model.graph, fixed)
-    shapes = {each.tensor: each.shape for each in streams if each.direction is Direction.DEVICE_TO_HOST}
+    shapes = {
+        each.tensor: each.shape for each in streams if each.direction is Direction.DEVICE_TO_HOST
+    }
     for value in model.graph.output:
         set_shape(value, shapes[value.name])
     asked = batch_axis is not None
@@ -83,7 +92,11 @@ def _fix(
     graph, found, dependence = take_rows(model, streams, axis, weights)
     if found != streams and not asked:
         # A reader of the file that does not read its graph would expect the rows at another place.
-        graph, found, dependence = model, streams, f"its rows do not lie along axis {axis} of all tensors"
+        graph, found, dependence = (
+            model,
+            streams,
+            f"its rows do not lie along axis {axis} of all tensors",
+        )
     return replace(
         program,
         graph=graph.SerializeToString(deterministic=True),
@@ -126,7 +139,8 @@ def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelPr
         found = len(value.type.tensor_type.shape.dim)
         if found not in (0, len(shape)):
             raise LoadError(
-                f"input {value.name!r} has {found} dimensions, its stream is of shape {tuple(shape)}; "
+                f"input {value.name!r} has {found} dimensions, its stream is of shape "
+                f"{tuple(shape)}; "
                 "compile it with poprt again"
             )
         set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)

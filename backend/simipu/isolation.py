@@ -75,8 +75,8 @@ _CHILD = (
     "from simipu.sandbox import confine; confine(sys.argv[1:]); "
     "from simipu.isolation import serve; serve({})"
 )
-"""Code that the child runs, with the descriptor of its end of the channel; its arguments are the paths
-that it may read. It confines itself before anything starts a thread."""
+"""Code that the child runs, with the descriptor of its end of the channel; its arguments are the
+paths that it may read. It confines itself before anything starts a thread."""
 _OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
 """Memory of a child beside its graph's values: libraries and stacks, and copies of its weights, as
 received, widened and packed."""
@@ -138,7 +138,9 @@ def try_in_child(trial: Trial, options: GraphOptions, label: str) -> None:
     try:
         graph = IsolatedGraph(label, trial, {}, options, None)
     except OSError as error:
-        raise LoadError(f"{label}: cannot start the process that loads it first: {error}") from error
+        raise LoadError(
+            f"{label}: cannot start the process that loads it first: {error}"
+        ) from error
     graph.close()
 
 
@@ -147,12 +149,16 @@ def _warn_of_missing_confinement() -> None:
     """Log once which confinements of a child the kernel does not support."""
     if missing := find_missing():
         _log.warning(
-            "isolated graphs are computed without %s, which this system lacks", " and ".join(missing)
+            "isolated graphs are computed without %s, which this system lacks",
+            " and ".join(missing),
         )
 
 
 def open_lowered(
-    make: Callable[[KernelUse], Lowered], options: GraphOptions, label: str, kernels: KernelUse | None = None
+    make: Callable[[KernelUse], Lowered],
+    options: GraphOptions,
+    label: str,
+    kernels: KernelUse | None = None,
 ) -> ComputedGraph:
     """Return a graph that `make` lowers, with `kernels` if they can be used (None: those of served
     graphs); `label` names the program in messages."""
@@ -189,7 +195,8 @@ class IsolatedGraph:
         except RunTimeoutError as error:
             self.close()
             raise LoadTimeoutError(
-                f"{self._label}: it was not ready within {options.ready_seconds:g} s, and its process was "
+                f"{self._label}: it was not ready within {options.ready_seconds:g} s, and its "
+                "process was "
                 "ended"
             ) from error
         except DeviceLostError as error:
@@ -271,12 +278,17 @@ class IsolatedGraph:
         self._loaded = True
 
     def _ask(
-        self, question: tuple[Any, ...], limit_seconds: float, decode: Callable[[bytearray], _Answer]
+        self,
+        question: tuple[Any, ...],
+        limit_seconds: float,
+        decode: Callable[[bytearray], _Answer],
     ) -> _Answer:
         request = [encode_object(question)]
         max_bytes = self._options.memory_bytes + _OWN_BYTES
         try:
-            answer = decode(self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes))
+            answer = decode(
+                self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes)
+            )
             self._answered_at = time.monotonic()
             return answer
         except TimeoutError:
@@ -371,7 +383,9 @@ def _open_here(
     if isinstance(source, Lowered):  # the parent has already logged that ONNX Runtime cannot
         return ReferenceGraph(source)
     try:
-        return make_graph(lower_program(source, weights, options, numerics, use_kernels()), options, label)
+        return make_graph(
+            lower_program(source, weights, options, numerics, use_kernels()), options, label
+        )
     except NoKernelError as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
         return ReferenceGraph(lower_program(source, weights, options, numerics, KernelUse.NONE))

@@ -104,7 +104,8 @@ class KnownFiles:
         return True
 
     def remember_files(self, files: Sequence[Path], limits: LoadLimits) -> None:
-        """Note that these files were loaded within `limits`. Raises OSError for files that cannot be read."""
+        """Note that these files were loaded within `limits`. Raises OSError for files that cannot
+        be read."""
         self.remember(digest_files(files), limits)
         self.remember(digest_places(files), limits)
 
@@ -117,7 +118,9 @@ class KnownFiles:
                 return
             self._make_room(folder)
             # One write, and an unreadable entry counts as unknown, so no temporary file is needed.
-            new = os.open(digest, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN, 0o600, dir_fd=folder)
+            new = os.open(
+                digest, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN, 0o600, dir_fd=folder
+            )
             with open(new, "wb", buffering=0) as stream:
                 stream.write(json.dumps(asdict(limits)).encode())
 
@@ -140,7 +143,8 @@ class KnownFiles:
             is_mine = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
             if not is_mine:
                 _log.warning(
-                    "%s is not used: expected a folder of user %d, mode 0700, found user %d, mode %04o",
+                    "%s is not used: expected a folder of user %d, mode 0700, found user %d, mode "
+                    "%04o",
                     self.folder,
                     os.geteuid(),
                     found.st_uid,

@@ -94,16 +94,20 @@ def register_library(library: OperatorLibrary) -> None:
         )
     if known is not None and known.path != library.path:
         raise LoadError(
-            f"custom operators of domain {library.domain!r}: this process has them from {known.path}, found "
+            f"custom operators of domain {library.domain!r}: this process has them from "
+            f"{known.path}, found "
             f"{library.path}; a process can have one library for a domain"
         )
     if not Path(library.path).is_file():
-        raise LoadError(f"custom operators of domain {library.domain!r}: {library.path}: no such file")
+        raise LoadError(
+            f"custom operators of domain {library.domain!r}: {library.path}: no such file"
+        )
     try:
         onnxruntime.SessionOptions().register_custom_ops_library(library.path)
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise LoadError(
-            f"custom operators of domain {library.domain!r}: ONNX Runtime cannot load {library.path}: {error}"
+            f"custom operators of domain {library.domain!r}: ONNX Runtime cannot load "
+            f"{library.path}: {error}"
         ) from error
     _LIBRARIES[library.domain] = library
     register_domain(library.domain, _make_entry(library))
@@ -135,7 +139,9 @@ def infer_by_running(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     plain.name = plain.doc_string = ""
-    made = _run_on_zeros(plain.SerializeToString(deterministic=True), tuple(known), json.dumps(imports))
+    made = _run_on_zeros(
+        plain.SerializeToString(deterministic=True), tuple(known), json.dumps(imports)
+    )
     outputs = {value.name: value for value in model.graph.output}
     for name, (element, shape) in made.items():
         kind = TensorProto.FLOAT16 if in_half and element == TensorProto.FLOAT else element
@@ -167,7 +173,9 @@ def _run_on_zeros(data: bytes, specs: Sequence[_Spec], imports: str) -> Mapping[
             feeds[name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind))
             inputs.append(helper.make_tensor_value_info(name, kind, shape))
     names = [name for name in node.output if name]
-    graph = helper.make_graph([node], "alone", inputs, [onnx.ValueInfoProto(name=name) for name in names])
+    graph = helper.make_graph(
+        [node], "alone", inputs, [onnx.ValueInfoProto(name=name) for name in names]
+    )
     opsets = [helper.make_opsetid(*entry) for entry in json.loads(imports).items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
     options = onnxruntime.SessionOptions()
@@ -180,7 +188,8 @@ def _run_on_zeros(data: bytes, specs: Sequence[_Spec], imports: str) -> Mapping[
         found = session.run(names, feeds)
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise LoadError(
-            f"custom operator {node.domain}.{node.op_type}: ONNX Runtime cannot run it on zeros of shapes "
+            f"custom operator {node.domain}.{node.op_type}: ONNX Runtime cannot run it on zeros of "
+            "shapes "
             f"{[list(shape) for _, shape in specs]}: {error}"
         ) from error
     return {

@@ -15,7 +15,9 @@ STAGE_ATTRIBUTE = "__pipeline_stage"
 def has_placement(graph: onnx.GraphProto) -> bool:
     """Return whether a node names its IPU or its stage."""
     return any(
-        each.name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE) for node in iter_nodes(graph) for each in node.attribute
+        each.name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE)
+        for node in iter_nodes(graph)
+        for each in node.attribute
     )
 
 

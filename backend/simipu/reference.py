@@ -30,7 +30,9 @@ IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
     "BatchNormalization": frozenset(("spatial",)),
     "CastLike": frozenset(("round_mode",)),
     "GRU": frozenset(("activation_alpha", "activation_beta", "activations", "clip")),
-    "LSTM": frozenset(("activation_alpha", "activation_beta", "activations", "clip", "input_forget")),
+    "LSTM": frozenset(
+        ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
+    ),
     "RNN": frozenset(("clip",)),
     "Scan": frozenset(("directions",)),
     "Upsample": frozenset(("scales",)),
@@ -38,13 +40,16 @@ IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
 """Attributes, by operator, that the reference ignores although they change answers."""
 WRONG_OPERATORS = frozenset(
     (
-        "AveragePool BatchNormalization ConvTranspose GRU GlobalMaxPool Hardmax LRN LSTM LogSoftmax Loop "
+        "AveragePool BatchNormalization ConvTranspose GRU GlobalMaxPool Hardmax LRN LSTM "
+        "LogSoftmax Loop "
         "LpNormalization LpPool MaxPool QLinearConv QLinearMatMul RNN RoiAlign Scan Softmax"
     ).split()
 )
 """Operators that the reference computes differently from the standard, for some attributes, opsets
 or shapes. Comparing random graphs with ONNX Runtime has shown it."""
-_TYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
+_TYPES = frozenset(
+    "bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+)
 _SPELLED = _TYPES - {"float32", "float64"} | {"float", "double"}
 """Types that numpy has, as numpy and as ONNX Runtime call them."""
 _EVALUATED = frozenset(("Constant", "If"))
@@ -63,7 +68,8 @@ class ReferenceGraph:
         for node in iter_nodes(model.graph):
             if node.op_type == "Scan" or (node.op_type == "Loop" and _is_mistaken(node)):
                 raise LoadError(
-                    f"node {node.name or node.output[0]!r}: ONNX Runtime has no kernel for another operator "
+                    f"node {node.name or node.output[0]!r}: ONNX Runtime has no kernel for another "
+                    "operator "
                     f"of the graph, and the onnx reference computes {node.op_type} wrongly"
                 )
         try:
@@ -95,7 +101,9 @@ class _Operator(OpRun):
 
     op_domain = ""
 
-    def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
+    def __init__(
+        self, onnx_node: onnx.NodeProto, run_params: dict[str, Any], schema: Any = None
+    ) -> None:
         super().__init__(onnx_node, run_params, schema)
         self._opset = int(run_params["opsets"][""])
         self._sessions: dict[tuple[str, ...], onnxruntime.InferenceSession | None] = {}
@@ -114,7 +122,9 @@ class _Operator(OpRun):
         if not any(isinstance(value, list) for value in values):
             session = self._find_session(given)
             if session is not None:
-                feeds = {f"i{place}": value for place, value in enumerate(given) if value is not None}
+                feeds = {
+                    f"i{place}": value for place, value in enumerate(given) if value is not None
+                }
                 made = iter(session.run(None, feeds))
                 return tuple(next(made) if name else _NOTHING for name in self.onnx_node.output)
         return self._compute(values)
@@ -127,7 +137,10 @@ class _Operator(OpRun):
         if key not in self._sessions:
             try:
                 session = self._open(given)
-                results = {value.type.removeprefix("tensor(").rstrip(")") for value in session.get_outputs()}
+                results = {
+                    value.type.removeprefix("tensor(").rstrip(")")
+                    for value in session.get_outputs()
+                }
                 self._sessions[key] = session if results <= _SPELLED else None
             except ort_errors.NotImplemented:
                 self._sessions[key] = None
@@ -141,18 +154,24 @@ class _Operator(OpRun):
         node.input[:] = ["" if value is None else f"i{place}" for place, value in enumerate(given)]
         node.output[:] = [f"o{place}" if name else "" for place, name in enumerate(node.output)]
         inputs = [
-            helper.make_tensor_value_info(f"i{place}", helper.np_dtype_to_tensor_dtype(value.dtype), None)
+            helper.make_tensor_value_info(
+                f"i{place}", helper.np_dtype_to_tensor_dtype(value.dtype), None
+            )
             for place, value in enumerate(given)
             if value is not None
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "operator", inputs, outputs)
         opset = min(self._opset, operator_of(node).last_opset or self._opset)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+        )
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            model.SerializeToString(), options, ["CPUExecutionProvider"]
+        )
 
     def _compute(self, values: Sequence[Any]) -> tuple[Any, ...]:
         op_type = self.onnx_node.op_type
@@ -161,8 +180,10 @@ class _Operator(OpRun):
         if ignored or op_type in WRONG_OPERATORS:
             fault = f"ignores its attribute {ignored[0]!r}" if ignored else "computes it wrongly"
             raise RunError(
-                f"node {self.onnx_node.name or self.onnx_node.output[0]!r}: ONNX Runtime has no kernel for "
-                f"{op_type} of these types, and the onnx reference {fault}; cast its inputs to float"
+                f"node {self.onnx_node.name or self.onnx_node.output[0]!r}: ONNX Runtime has no "
+                "kernel for "
+                f"{op_type} of these types, and the onnx reference {fault}; cast its inputs to "
+                "float"
             )
         if self._own is None:
             self._own = load_op("", op_type, self._opset)(self.onnx_node, self.run_params)

@@ -11,8 +11,8 @@ a thread.
   child processes, no signals to and no memory of other processes, and no system call that mounts,
   loads or changes ownership or rights.
 
-The channel to the parent is already open, and stays usable. Rules that the kernel does not support are
-omitted; `find_missing` lists them.
+The channel to the parent is already open, and stays usable. Rules that the kernel does not support
+are omitted; `find_missing` lists them.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ _DENIED: dict[str, tuple[int, int]] = {
     "personality": (135, 92),
     "modify_ldt": (154, _NEVER),
 }
-"""System calls that fail with EPERM, with their numbers on x86-64 and aarch64 (syscalls(2), the kernel's
-tables)."""
+"""System calls that fail with EPERM, with their numbers on x86-64 and aarch64 (syscalls(2), the
+kernel's tables)."""
 
 
 def find_missing() -> list[str]:
@@ -250,7 +250,9 @@ def _find_python_paths() -> Iterator[str]:
 
 def _find_landlock_abi() -> int:
     """Return the version of Landlock; 0 if it is not available."""
-    version = _LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_QUERY_VERSION))
+    version = _LIBC.syscall(
+        _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_QUERY_VERSION)
+    )
     return max(0, int(version))
 
 
@@ -278,7 +280,9 @@ def _allow_reading(ruleset: int, path: str) -> None:
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", rights, opened)
-        _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0))
+        _call(
+            _ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0)
+        )
     finally:
         os.close(opened)
 

@@ -97,7 +97,11 @@ class Target:
             return 16
         if element_bytes > HALF_BYTES:
             return self.float_macs
-        macs = self.half_macs_half_partials if partial_bytes == HALF_BYTES else self.half_macs_float_partials
+        macs = (
+            self.half_macs_half_partials
+            if partial_bytes == HALF_BYTES
+            else self.half_macs_float_partials
+        )
         return macs // 4
 
 

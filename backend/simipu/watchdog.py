@@ -88,7 +88,9 @@ class Watchdog:
                 return
             # Assign the thread before it starts: the garbage collector may call a finalizer that
             # runs a model, which calls this method in between.
-            thread = self._thread = threading.Thread(target=self._watch, name="simipu watchdog", daemon=True)
+            thread = self._thread = threading.Thread(
+                target=self._watch, name="simipu watchdog", daemon=True
+            )
             try:
                 thread.start()
             except RuntimeError:

@@ -34,7 +34,13 @@ def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str
     untouched = not config.get("input") and not config.get("output")
     max_batch_size = state.max_batch_size
     proven = state.rows.dependence is None
-    if untouched and proven and not max_batch_size and state.batch_size and not state.rows.batch_axes:
+    if (
+        untouched
+        and proven
+        and not max_batch_size
+        and state.batch_size
+        and not state.rows.batch_axes
+    ):
         max_batch_size = min(state.total_batch_size * BATCHES_PER_REQUEST, MAX_BATCH_SIZE)
     added: dict[str, Any] = {"max_batch_size": max_batch_size}
     if max_batch_size and not any(name in config for name in _SCHEDULERS):
@@ -44,7 +50,9 @@ def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str
         batch = -1
     for kind, tensors in (("input", state.inputs), ("output", state.outputs)):
         if not config.get(kind):
-            added[kind] = [_describe(tensor, batch, bool(max_batch_size)) for tensor in tensors.values()]
+            added[kind] = [
+                _describe(tensor, batch, bool(max_batch_size)) for tensor in tensors.values()
+            ]
     if state.models:  # a request brings the inputs of one of them
         for entry in added.get("input", []):
             entry["optional"] = True

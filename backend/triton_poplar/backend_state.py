@@ -22,14 +22,18 @@ _BACKEND = "poplar,"
 class BackendState:
     """Options of the backend. Raises ModelConfigError naming an option with a bad value."""
 
-    def __init__(self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
         environ = os.environ if environ is None else environ
         given = {
             p.name: environ[variable]
             for p in fields(BackendOptions)
             if (variable := environment_variable(p.name)) in environ
         }
-        self.options: BackendOptions = parse_backend_options({**given, **find_options(command_line)})
+        self.options: BackendOptions = parse_backend_options(
+            {**given, **find_options(command_line)}
+        )
 
     @staticmethod
     def of_server() -> BackendState:

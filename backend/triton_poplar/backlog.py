@@ -46,8 +46,8 @@ MIN_WASTED, MAX_USEFUL_WASTE = 0.5, 0.25
 of few requests it must be more, because their share says little (`_is_wasted`). Up to
 `MAX_USEFUL_WASTE` of the requests it was computed for, it was not."""
 MIN_EVIDENCE = 4
-"""Minimum number of requests in successive wasted runs that shows a backlog. One client that cancels
-a request or two says nothing about the others."""
+"""Minimum number of requests in successive wasted runs that shows a backlog. One client that
+cancels a request or two says nothing about the others."""
 MIN_RUN_SECONDS = 0.01
 """Minimum duration of a run that is judged if it began with nothing cancelled; a shorter run loses
 little."""
@@ -113,7 +113,9 @@ class Backlog:
     """
 
     def __init__(
-        self, report: Callable[[int], None] = lambda _: None, clock: Callable[[], float] = time.monotonic
+        self,
+        report: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report = report
         self._clock = clock

@@ -30,7 +30,10 @@ from triton_poplar.model_state import ModelState
 Load = Callable[[ModelState], object]
 """Function that loads everything of a model; it can be pickled."""
 _REFUSALS = (ModelConfigError, ModelRuntimeError, SimIpuError, popef.PopefError)
-_TRIAL_PARAMETERS = {"sim_isolation": {"string_value": "none"}, "sim_timing": {"string_value": "fast"}}
+_TRIAL_PARAMETERS = {
+    "sim_isolation": {"string_value": "none"},
+    "sim_timing": {"string_value": "fast"},
+}
 """Parameters of a model that the child process loads but does not serve."""
 
 _log = logging.getLogger("triton_poplar")
@@ -59,7 +62,9 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     except LoadError as error:
         text = str(error)
         raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
-    _log.info("model %r was loaded first in a child process: %.1f s", state.name, time.monotonic() - start)
+    _log.info(
+        "model %r was loaded first in a child process: %.1f s", state.name, time.monotonic() - start
+    )
     if is_whole:
         with suppress(OSError):
             KNOWN_FILES.remember_files(files, limits)
@@ -87,7 +92,9 @@ def _needs_trial_load(state: ModelState) -> bool:
     return state.parameters.sim_first_load
 
 
-def _load_quietly(load: Load, config: Mapping[str, Any], version_folder: Path, backend: BackendState) -> None:
+def _load_quietly(
+    load: Load, config: Mapping[str, Any], version_folder: Path, backend: BackendState
+) -> None:
     """Load the model in the child process with the log switched off, because the later load for
     service logs the same messages."""
     logging.disable(logging.ERROR)

@@ -8,7 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, RequestFlow, Session, StoppedError
+from model_runtime import (
+    ModelRuntimeError,
+    OutputSlot,
+    QueueManager,
+    RequestFlow,
+    Session,
+    StoppedError,
+)
 from model_runtime.compiled_model import RunCost
 from model_runtime.pvti import Graph, Trace
 from model_runtime.request_joining import compute_joined, take_next_run
@@ -109,7 +116,11 @@ class ModelInstanceState:
     def get_graph(self, name: str, unit: str = "") -> Graph | None:
         """Return the PVTI graph of that name, prefixed with the model's name, or None while tracing
         is off."""
-        return self.trace.graph(f"{self.model_state.name} {name}", unit) if self.trace is not None else None
+        return (
+            self.trace.graph(f"{self.model_state.name} {name}", unit)
+            if self.trace is not None
+            else None
+        )
 
     def add_values_to_graph(self, batch_size: int, execution_ns: int) -> None:
         """Add the duration and batch size of a collection of requests to the PVTI graphs."""
@@ -122,7 +133,10 @@ class ModelInstanceState:
                 graph.addSeries(self.name).add(value)
 
     def enqueue_request(
-        self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None
+        self,
+        inputs: Mapping[str, Array],
+        batch_size: int,
+        callback: Callable[[], None] | None = None,
     ) -> None:
         """Put a request's rows into the input queues, by anchor. Call this with `queues_mutex`
         held, then `set_request_outputs` once. `callback` is called when the request's first row is
@@ -161,7 +175,9 @@ class ModelInstanceState:
     ) -> tuple[list[Request], Sequence[Request]]:
         """Return the requests of a call to compute, and those of them to judge after the run. The
         other requests get their errors."""
-        waiting = [request for request in requests if self._check_rows(request) and not request.expire()]
+        waiting = [
+            request for request in requests if self._check_rows(request) and not request.expire()
+        ]
         backlog = self._backlog
         if backlog is None or not waiting:
             return waiting, ()
@@ -192,7 +208,9 @@ class ModelInstanceState:
                 return [requests]
         if len(requests) == 1:
             return [requests]
-        runs = max(1, int(MAX_PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns)))
+        runs = max(
+            1, int(MAX_PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns))
+        )
         rest, most = deque(requests), runs * self._capacity
         parts: list[Sequence[Request]] = []
         while rest:
@@ -227,13 +245,16 @@ class ModelInstanceState:
             else:
                 request.finish(outcome)
 
-    def _admit_while_draining(self, backlog: Backlog, requests: Sequence[Request], is_full: bool) -> bool:
+    def _admit_while_draining(
+        self, backlog: Backlog, requests: Sequence[Request], is_full: bool
+    ) -> bool:
         """Return whether a call is computed. Requests of a backlog get their errors."""
         if backlog.admit(requests, is_full, self._is_cancelled):
             return True
         for request in requests:
             request.fail(
-                RequestError(f"model {self.model_state.name!r} {OVERLOADED}", "UNAVAILABLE"), "drained"
+                RequestError(f"model {self.model_state.name!r} {OVERLOADED}", "UNAVAILABLE"),
+                "drained",
             )
         backlog.record_refusals()
         return False
@@ -255,7 +276,9 @@ class ModelInstanceState:
             try:
                 self.session.check_rows(request.batch_size)
             except ModelRuntimeError as error:
-                request.fail(RequestError(f"model {self.model_state.name!r}: {error}"), "bad_request")
+                request.fail(
+                    RequestError(f"model {self.model_state.name!r}: {error}"), "bad_request"
+                )
         return request.error is None
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -353,7 +376,11 @@ class ModelInstanceState:
             if error is not None:
                 self._fail(request, error)
             request.finish(
-                {anchor: slot.array for anchor, slot in slots.items() if slot and slot.array is not None}
+                {
+                    anchor: slot.array
+                    for anchor, slot in slots.items()
+                    if slot and slot.array is not None
+                }
             )
             self._answer(request, collection)
 
@@ -398,7 +425,9 @@ class ModelInstanceState:
                 if request.error_kind != "bad_request":
                     add_waiting(waited_ns)
 
-    def _trace_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost) -> None:
+    def _trace_run(
+        self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
+    ) -> None:
         self.statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
         assert self.trace is not None
         modelled = {
@@ -407,7 +436,10 @@ class ModelInstanceState:
             "IPU and host seconds (modelled)": self.session.modelled_seconds,
         }
         self.trace.add_slice(
-            "run", start_ns, end_ns, {"rows": rows, **modelled, "CPU late by seconds": lateness_ns / 1e9}
+            "run",
+            start_ns,
+            end_ns,
+            {"rows": rows, **modelled, "CPU late by seconds": lateness_ns / 1e9},
         )
 
     def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
@@ -418,13 +450,17 @@ class ModelInstanceState:
             rows = sum(request.batch_size for request in requests)
             self.add_values_to_graph(rows, now_ns - arrived_ns)
             if self._respond is None:
-                self.trace.add_slice("execute", arrived_ns, now_ns, {"requests": len(requests), "rows": rows})
+                self.trace.add_slice(
+                    "execute", arrived_ns, now_ns, {"requests": len(requests), "rows": rows}
+                )
 
 
 class RequestCollection:
     """Requests of one call to `submit`; the last answer reports how long they took."""
 
-    def __init__(self, requests: Sequence[Request], report: Callable[[Sequence[Request], int], None]) -> None:
+    def __init__(
+        self, requests: Sequence[Request], report: Callable[[Sequence[Request], int], None]
+    ) -> None:
         self.arrived_ns = time.perf_counter_ns()
         self._report = report
         self._requests = requests

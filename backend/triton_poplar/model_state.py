@@ -44,7 +44,10 @@ class QueuePolicy:
         """
         batching = config.get("dynamic_batching") or {}
         policy = batching.get("default_queue_policy") or {}
-        if batching.get("priority_queue_policy") or policy.get("timeout_action", "REJECT") != "REJECT":
+        if (
+            batching.get("priority_queue_policy")
+            or policy.get("timeout_action", "REJECT") != "REJECT"
+        ):
             return cls(allows_override=False)
         if not policy:
             return cls()
@@ -72,7 +75,9 @@ class ModelState:
         self.version = version_folder.name
         self.version_folder = version_folder
         self.parameters: Parameters = parse_parameters(config)
-        self.executable_files = self._find_files("executable_path", "executable.popef", required=True)
+        self.executable_files = self._find_files(
+            "executable_path", "executable.popef", required=True
+        )
         self.weights_files = self._find_files("weights_path", "weights.popef", required=False)
         self.name_map_file = next(
             iter(self._find_files("name_map_file_path", "name_map.json", required=False)), None
@@ -101,8 +106,12 @@ class ModelState:
                     f"its data (anchor {self._friendly_frozen[entry['name']]!r}), so no request "
                     "can set it; remove the input"
                 )
-        check_config_tensors("input", self.config.get("input", []), self.inputs, batch, self.wraps_rows)
-        check_config_tensors("output", self.config.get("output", []), self.outputs, batch, self.wraps_rows)
+        check_config_tensors(
+            "input", self.config.get("input", []), self.inputs, batch, self.wraps_rows
+        )
+        check_config_tensors(
+            "output", self.config.get("output", []), self.outputs, batch, self.wraps_rows
+        )
 
     @property
     def holds_inputs(self) -> bool:
@@ -111,7 +120,8 @@ class ModelState:
 
     @property
     def holds_batch(self) -> bool:
-        """Whether requests and dims hold the model's batch: max_batch_size 0, and a model that has one."""
+        """Whether requests and dims hold the model's batch: max_batch_size 0, and a model that has
+        one."""
         return bool(self.batch_size) and not self.max_batch_size
 
     def load_model(self) -> popef.Model:
@@ -197,7 +207,9 @@ class ModelState:
         frozen = [anchor for anchor in metadata.anchors() if anchor.name() in fixed]
         self.names = read_name_map(self.name_map_file, [*inputs, *outputs, *frozen])
         self._friendly_frozen = {self.names[name]: name for name in fixed}
-        shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in (*inputs, *outputs)}
+        shapes = {
+            anchor.name(): popef.replica_shape(metadata, anchor) for anchor in (*inputs, *outputs)
+        }
         try:
             rows = popef.read_rows(model)
         except popef.PopefError as error:
@@ -205,12 +217,15 @@ class ModelState:
         self.rows = rows.with_frozen(shapes.values()) if frozen else rows
         axes = [self.rows.axis(name) for name in shapes]
         self.batch_size = popef.batch_size(shapes.values(), axes) if inputs else 0
-        replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
+        replicas, iterations = (
+            max(1, metadata.replicationFactor()),
+            max(1, metadata.deviceIterations()),
+        )
         self.total_batch_size = self.batch_size * replicas * iterations
         """Maximum number of rows in one run; 0 without a batch."""
         self.wraps_rows = not self.max_batch_size and not self.batch_size
-        """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a
-        batch."""
+        """Whether a request is one row without a batch dimension: max_batch_size 0 and a model
+        without a batch."""
         self.inputs = self._make_tensors(inputs, shapes)
         self.outputs = self._make_tensors(outputs, shapes)
 
@@ -257,12 +272,15 @@ class ModelState:
         """Return the file of that name, or None. A relative path is resolved against the version
         folder, then against the model folder."""
         # Not Path.is_file, which raises for a path that is too long.
-        return next((folder / name for folder in self._folders() if os.path.isfile(folder / name)), None)
+        return next(
+            (folder / name for folder in self._folders() if os.path.isfile(folder / name)), None
+        )
 
     def _file_not_found(self, parameter: str, name: str) -> ModelConfigError:
         looked = " or ".join(dict.fromkeys(str(folder / name) for folder in self._folders()))
         return ModelConfigError(
-            f"model {self.name!r}: file {name!r} (parameter {parameter}) does not exist; looked for {looked}"
+            f"model {self.name!r}: file {name!r} (parameter {parameter}) does not exist; looked "
+            f"for {looked}"
         )
 
 

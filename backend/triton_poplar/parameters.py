@@ -45,7 +45,9 @@ def parse_flag(text: str) -> bool:
 def parse_text(text: str) -> str:
     """Check a name that must be printable, and return it."""
     if find_name_fault(text.strip()):
-        raise ValueError(f"a name of 1 to {MAX_NAME_CHARACTERS} characters without control characters")
+        raise ValueError(
+            f"a name of 1 to {MAX_NAME_CHARACTERS} characters without control characters"
+        )
     return text
 
 
@@ -53,7 +55,8 @@ def parse_paths(text: str) -> str:
     """Check a path, or several separated by commas, and return the text. Each must be printable and
     no longer than the system allows."""
     if not text.strip() or any(
-        len(os.fsencode(path)) > MAX_PATH_BYTES or not path.isprintable() for path in text.split(",")
+        len(os.fsencode(path)) > MAX_PATH_BYTES or not path.isprintable()
+        for path in text.split(",")
     ):
         raise ValueError(
             f"a path, or several paths separated by commas, each of at most {MAX_PATH_BYTES} "
@@ -153,7 +156,10 @@ class Parameters:
         "`weights.popef`, if it exists",
     )
     name_map_file_path: str = _parameter(
-        "path", "", parse_paths, "JSON file of friendly names; default: `name_map.json`, if it exists"
+        "path",
+        "",
+        parse_paths,
+        "JSON file of friendly names; default: `name_map.json`, if it exists",
     )
     check_package_hash: bool = _parameter(
         "flag",
@@ -177,7 +183,10 @@ class Parameters:
         "guide's example and of all public configurations",
     )
     execute_delay_ms: int = _number(
-        "ms", 0, (0, 1000 * MAX_DELAY_SECONDS), "for tests: delay before the requests of a call are processed"
+        "ms",
+        0,
+        (0, 1000 * MAX_DELAY_SECONDS),
+        "for tests: delay before the requests of a call are processed",
     )
     instance_wise_delay_multiplier: int = _number(
         "count",
@@ -314,7 +323,10 @@ class BackendOptions:
         "on a machine without IPUs",
     )
     sim_num_IPUs: int | None = _number(
-        "count", None, (1, MAX_IPUS), "number of IPUs of the simulated machine; default: as many as required"
+        "count",
+        None,
+        (1, MAX_IPUS),
+        "number of IPUs of the simulated machine; default: as many as required",
     )
     sim_tiles_per_IPU: int | None = _number(
         "count",
@@ -337,8 +349,12 @@ def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     Raises ModelConfigError for a bad value, and for a name that is similar to a known one. Other
     unknown names cause a warning.
     """
-    given = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
-    return Parameters(**_parse(fields(Parameters), given, f"model {config.get('name', '')!r}: parameter"))
+    given = {
+        name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()
+    }
+    return Parameters(
+        **_parse(fields(Parameters), given, f"model {config.get('name', '')!r}: parameter")
+    )
 
 
 def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
@@ -356,7 +372,9 @@ def _parse(table: Sequence[Field[Any]], given: Mapping[str, str], owner: str) ->
     for parameter in table:
         text = given.get(parameter.name)
         try:
-            values[parameter.name] = parameter.default if text is None else parameter.metadata["parse"](text)
+            values[parameter.name] = (
+                parameter.default if text is None else parameter.metadata["parse"](text)
+            )
         except ValueError as expected:
             raise ModelConfigError(
                 f"{owner} {parameter.name}: expected {expected}, found {_quote(text)}"
@@ -370,7 +388,9 @@ def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
     folded = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower()[:MAX_NAME_CHARACTERS], folded, 1, _MIN_SIMILARITY)
     if near:
-        raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?")
+        raise ModelConfigError(
+            f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?"
+        )
     _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
 
 
@@ -389,7 +409,8 @@ def describe_parameters(table: type[Parameters | BackendOptions] = Parameters) -
     """Return the table for the documentation."""
     rows = ["| name | value | default | meaning |", "| --- | --- | --- | --- |"]
     rows += [
-        f"| `{p.name}` | {p.metadata['kind']} | {_describe_default(p.default)} | {p.metadata['help']} |"
+        f"| `{p.name}` | {p.metadata['kind']} | {_describe_default(p.default)} | "
+        f"{p.metadata['help']} |"
         for p in fields(table)
     ]
     return "\n".join(rows)

@@ -77,8 +77,14 @@ class Request:
         """Answer with an error if it has waited too long; return whether it has an error."""
         if self.error is None and time.perf_counter_ns() > self.expires_ns:
             seconds = (self.expires_ns - self.arrived_ns) / 1e9
-            text = f"model {self._state.name!r}: the request waited longer than its timeout of {seconds:g} s"
-            self.fail(RequestError(f"{text}; try again, or use a longer timeout", "UNAVAILABLE"), "expired")
+            text = (
+                f"model {self._state.name!r}: the request waited longer than its timeout of "
+                f"{seconds:g} s"
+            )
+            self.fail(
+                RequestError(f"{text}; try again, or use a longer timeout", "UNAVAILABLE"),
+                "expired",
+            )
         return self.error is not None
 
     def start_compute_timer(self) -> None:
@@ -91,7 +97,10 @@ class Request:
         """Answer with the error of a run."""
         code, kind = _classify(error)
         self.fail(
-            RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind
+            RequestError(
+                f"model {self._state.name!r} could not compute the request: {error}", code
+            ),
+            kind,
         )
 
     def wants(self, output: str) -> bool:
@@ -130,27 +139,32 @@ class Request:
             missing = sorted(state.inputs.keys() - inputs.keys())
             extra = sorted(inputs.keys() - state.inputs.keys())
             what = f"has no input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
-            raise RequestError(f"the request {what}; model {state.name!r} expects {', '.join(state.inputs)}")
+            raise RequestError(
+                f"the request {what}; model {state.name!r} expects {', '.join(state.inputs)}"
+            )
         if not state.inputs:
             self.batch_size = 1
         for name, tensor in state.inputs.items():
             array = _to_rows(inputs[name], tensor, state)
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
-                    f"input {name!r}: expected {tensor.dtype.name} of shape {['batch', *tensor.shape]}, "
+                    f"input {name!r}: expected {tensor.dtype.name} of shape "
+                    f"{['batch', *tensor.shape]}, "
                     f"found {array.dtype.name} of shape {list(array.shape)}"
                 )
             rows = len(array)
             if self.batch_size not in (0, rows) or not rows:
                 raise RequestError(
-                    f"input {name!r} has batch size {rows}, expected {self.batch_size or 'at least 1'}"
+                    f"input {name!r} has batch size {rows}, expected "
+                    f"{self.batch_size or 'at least 1'}"
                 )
             self.batch_size = rows
             self.inputs[tensor.anchor] = array
         for name in requested:
             if name not in state.outputs:
                 raise RequestError(
-                    f"output {name!r} is not known; model {state.name!r} has {', '.join(state.outputs)}"
+                    f"output {name!r} is not known; model {state.name!r} has "
+                    f"{', '.join(state.outputs)}"
                 )
         if requested and not any(map(self.wants, requested)):
             raise RequestError(
@@ -164,11 +178,15 @@ class Request:
         fused = state.fused_requests
         assert fused is not None
         try:
-            number, complete = fused.complete({state.inputs[name].anchor: a for name, a in inputs.items()})
+            number, complete = fused.complete(
+                {state.inputs[name].anchor: a for name, a in inputs.items()}
+            )
         except ModelRuntimeError as error:
             raise RequestError(f"model {state.name!r}: {error}") from error
         given = state.models[number].outputs
-        self._model_outputs = [name for name, tensor in state.outputs.items() if tensor.anchor in given]
+        self._model_outputs = [
+            name for name, tensor in state.outputs.items() if tensor.anchor in given
+        ]
         return {
             name: complete[tensor.anchor] if tensor.shape else complete[tensor.anchor].reshape(1)
             for name, tensor in state.inputs.items()

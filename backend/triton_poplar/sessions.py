@@ -128,7 +128,9 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
     """Return the executable of a graph that stands in for the model's one main program."""
     metadata = model.metadata
     flow = metadata.programFlow()
-    programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(flow.save(), ProgramKind.SAVE)
+    programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(
+        flow.save(), ProgramKind.SAVE
+    )
     programs[flow.main()[0]] = ProgramKind.MAIN
     # numIpus counts the IPUs of all replicas; an executable counts those of one replica.
     target = model_target(metadata)
@@ -139,10 +141,18 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
         for name in ("nanOverflowException", "floatPointOpException")
     )
     numerics = Numerics(nan_on_overflow=nan_on_overflow, raises=raises)
-    from poprt.compile.adoption import adopt_graph  # a compiler: 0.2 s of import that few models need
+    from poprt.compile.adoption import (
+        adopt_graph,
+    )  # a compiler: 0.2 s of import that few models need
 
     return adopt_graph(
-        graph_file, model.executable.name, target, programs, _streams(metadata), state.names, numerics
+        graph_file,
+        model.executable.name,
+        target,
+        programs,
+        _streams(metadata),
+        state.names,
+        numerics,
     )
 
 
@@ -165,7 +175,10 @@ def _check_target(state: ModelState, executable: SimulatedExecutable) -> None:
     """Raise ModelConfigError if the backend's options describe other chips than those the
     executable was compiled for."""
     options, target = state.backend.options, executable.target
-    asked = {"sim_ipu_version": options.sim_ipu_version, "sim_tiles_per_IPU": options.sim_tiles_per_IPU}
+    asked = {
+        "sim_ipu_version": options.sim_ipu_version,
+        "sim_tiles_per_IPU": options.sim_tiles_per_IPU,
+    }
     for name, compiled in (
         ("sim_ipu_version", target.ipu_version),
         ("sim_tiles_per_IPU", target.tiles_per_ipu),

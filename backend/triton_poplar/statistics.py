@@ -16,7 +16,16 @@ if TYPE_CHECKING:  # Triton completes configurations in a process that must not 
 DEFAULT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Default upper bounds of the histograms' buckets, in seconds."""
 
-ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped", "drained", "expired")
+ERROR_KINDS = (
+    "bad_request",
+    "run",
+    "timeout",
+    "device_lost",
+    "cancelled",
+    "stopped",
+    "drained",
+    "expired",
+)
 """Kinds of errors, by which the metrics count them.
 
 - bad_request: refused before it ran
@@ -79,7 +88,9 @@ class Statistics:
     latency: Histogram = field(default_factory=Histogram)
     waiting: Histogram = field(default_factory=Histogram)
 
-    def add_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost) -> None:
+    def add_run(
+        self, start_ns: int, end_ns: int, rows: int, lateness_ns: int, cost: RunCost
+    ) -> None:
         """Count a run of the main programs. `lateness_ns` is how late it was if runs are paced."""
         self.batches += 1
         self.rows += rows
@@ -105,7 +116,9 @@ class Metric:
 
 
 METRICS = (
-    Metric("poplar_requests_total", "Requests answered, with results or an error", lambda s: s.requests),
+    Metric(
+        "poplar_requests_total", "Requests answered, with results or an error", lambda s: s.requests
+    ),
     Metric("poplar_batches_total", "Runs of the main program", lambda s: s.batches),
     Metric("poplar_rows_total", "Rows computed", lambda s: s.rows),
     Metric(
@@ -114,18 +127,26 @@ METRICS = (
         lambda s: s.batches * s.capacity - s.rows,
     ),
     Metric("poplar_flushes_total", "Runs with an incomplete batch", lambda s: s.flushes),
-    Metric("poplar_queue_rows", "Rows that wait for a run now", lambda s: s.queue_depth, is_counter=False),
+    Metric(
+        "poplar_queue_rows",
+        "Rows that wait for a run now",
+        lambda s: s.queue_depth,
+        is_counter=False,
+    ),
     Metric(
         "poplar_queue_wait_seconds_total",
         "Time that requests waited in the backend's queues until their first row was read",
         lambda s: s.queue_wait_ns / 1e9,
     ),
     Metric(
-        "poplar_compute_seconds_total", "Wall-clock time of the runs on the CPU", lambda s: s.compute_ns / 1e9
+        "poplar_compute_seconds_total",
+        "Wall-clock time of the runs on the CPU",
+        lambda s: s.compute_ns / 1e9,
     ),
     Metric(
         "poplar_execution_seconds_total",
-        "Time from the arrival of each call's requests at the backend to the last of their responses",
+        "Time from the arrival of each call's requests at the backend to the last of their "
+        "responses",
         lambda s: s.execution_ns / 1e9,
     ),
     Metric(
@@ -145,11 +166,14 @@ METRICS = (
     ),
     Metric(
         "poplar_late_batches_total",
-        "Runs whose rows the CPU computed only after their modelled end; 0 unless `sim_timing` is paced",
+        "Runs whose rows the CPU computed only after their modelled end; 0 unless `sim_timing` is "
+        "paced",
         lambda s: s.late_batches,
     ),
 )
-ERRORS = Metric("poplar_errors_total", "Requests answered with an error, by kind", lambda s: s.errors.total())
+ERRORS = Metric(
+    "poplar_errors_total", "Requests answered with an error, by kind", lambda s: s.errors.total()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +193,8 @@ class HistogramMetric:
 HISTOGRAMS = (
     HistogramMetric(
         "poplar_request_seconds",
-        "Time from a request's arrival at the backend to its response, for requests answered with results",
+        "Time from a request's arrival at the backend to its response, for requests answered with "
+        "results",
         lambda s: s.latency,
     ),
     HistogramMetric(
@@ -188,7 +213,9 @@ BUILD_INFO = (
 def describe_metrics() -> str:
     """Return the table for the documentation."""
     rows = ["| metric | kind | meaning |", "| --- | --- | --- |"]
-    rows += [f"| `{m.name}` | {'counter' if m.is_counter else 'gauge'} | {m.help} |" for m in METRICS]
+    rows += [
+        f"| `{m.name}` | {'counter' if m.is_counter else 'gauge'} | {m.help} |" for m in METRICS
+    ]
     rows.append(f"| `{ERRORS.name}` | counter | {ERRORS.help}: {', '.join(ERROR_KINDS)} |")
     rows += [f"| `{m.name}` | histogram | {m.help} |" for m in HISTOGRAMS]
     rows += [f"| `{name}` | gauge | {text} |" for name, text in (LOAD, BUILD_INFO)]

@@ -73,7 +73,9 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     owners: dict[str, str] = {}
     for anchor, friendly in names.items():
         if fault := find_name_fault(friendly):
-            raise ModelConfigError(f"the name of anchor {anchor!r}: {fault}; rename it in name_map.json")
+            raise ModelConfigError(
+                f"the name of anchor {anchor!r}: {fault}; rename it in name_map.json"
+            )
         if friendly in owners:
             raise ModelConfigError(
                 f"name map {file} maps both {owners[friendly]!r} and {anchor!r} to {friendly!r}"
@@ -82,7 +84,9 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     return names
 
 
-def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int) -> Tensor:
+def make_tensor(
+    anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int
+) -> Tensor:
     """Return the tensor of an anchor. Raises ModelConfigError for a type that Triton lacks."""
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())
@@ -129,7 +133,9 @@ def check_config_tensors(
                 f"{tensor.triton_type} of the PopEF file (anchor {tensor.anchor!r})"
             )
         reshape = entry.get("reshape")
-        dims = [int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])]
+        dims = [
+            int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])
+        ]
         expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
@@ -143,7 +149,9 @@ def check_config_tensors(
             f"config.pbtxt has no input {missing[0]!r}; the model requires {', '.join(tensors)}"
         )
     if tensors and not entries:
-        raise ModelConfigError(f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}")
+        raise ModelConfigError(
+            f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}"
+        )
 
 
 def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: bool) -> str:

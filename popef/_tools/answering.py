@@ -35,7 +35,9 @@ class AnsweringChild:
         self.channel, theirs = make_channel()
         with theirs:
             number = theirs.fileno()
-            self.process: ChildProcess = start_python(code.format(number), *arguments, descriptors=[number])
+            self.process: ChildProcess = start_python(
+                code.format(number), *arguments, descriptors=[number]
+            )
         self._pause_seconds = pause_seconds
 
     def ask(self, *requests: Sequence[Part], limit_seconds: float, max_bytes: int) -> bytearray:

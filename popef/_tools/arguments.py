@@ -25,11 +25,17 @@ class Parser(argparse.ArgumentParser):
     one).
     """
 
-    def __init__(self, *, version: str | None = None, examples: Sequence[str] = (), **options: Any) -> None:
-        shown = ["examples:\n" + "\n".join(f"  {example}" for example in examples)] if examples else []
+    def __init__(
+        self, *, version: str | None = None, examples: Sequence[str] = (), **options: Any
+    ) -> None:
+        shown = (
+            ["examples:\n" + "\n".join(f"  {example}" for example in examples)] if examples else []
+        )
         epilog = "\n\n".join([*filter(None, (options.pop("epilog", None),)), *shown])
         kind = argparse.RawDescriptionHelpFormatter
-        super().__init__(**{"allow_abbrev": False, "formatter_class": kind, "epilog": epilog, **options})
+        super().__init__(
+            **{"allow_abbrev": False, "formatter_class": kind, "epilog": epilog, **options}
+        )
         self.path_options: dict[str, str] = {}
         """Option name by attribute of the namespace, for the arguments that are paths; "" for a
         positional argument."""
@@ -40,12 +46,13 @@ class Parser(argparse.ArgumentParser):
                 "--print_completion",
                 action=_PrintCompletion,
                 choices=("bash", "zsh"),
-                help=f'print the completion script of a shell: eval "$({self.prog} --print_completion bash)"',
+                help=f'print the completion script of a shell: eval "$({self.prog} '
+                '--print_completion bash)"',
             )
 
     def add_path(self, *names: str, folder: bool = False, **options: Any) -> None:
-        """Add an argument that is a path: the shell completes it, and an OSError about the file names the
-        option."""
+        """Add an argument that is a path: the shell completes it, and an OSError about the file
+        names the option."""
         action = self.add_argument(*names, **options)
         action.complete = _FOLDERS if folder else _FILES  # type: ignore[attr-defined]
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
@@ -77,7 +84,9 @@ class _PrintCompletion(argparse.Action):
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """Return an argparse type for whole numbers of at least `least` and at most `most`."""
     expected = (
-        f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+        f"a whole number of at least {least}"
+        if most is None
+        else f"a whole number from {least} to {most}"
     )
 
     def read(text: str) -> int:

@@ -168,7 +168,9 @@ def fork_child(work: Callable[[], int], limit_bytes: int) -> ChildProcess:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _do(work: Callable[[], int], limit_bytes: int, parent: int, mask: set[int | signal.Signals]) -> NoReturn:
+def _do(
+    work: Callable[[], int], limit_bytes: int, parent: int, mask: set[int | signal.Signals]
+) -> NoReturn:
     """Do the work in the forked process, and exit."""
     status = 1
     try:

@@ -35,7 +35,9 @@ class UsageError(Exception):
 
 
 def run(
-    parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[type[Exception], ...] = ()
+    parser: Parser,
+    arguments: Sequence[str] | None = None,
+    expected: tuple[type[Exception], ...] = (),
 ) -> int:
     """Parse `arguments`, call the parsed `run` function and return the exit status of the process.
 
@@ -135,27 +137,41 @@ def _discard_output() -> None:
 def _report(program: str, error: Exception, text: str) -> None:
     lines = [*getattr(error, "output_lines", ())]
     if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
-        lines += "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+        lines += "".join(
+            traceback.format_exception(type(error), error, error.__traceback__)
+        ).splitlines()
     for line in (*lines, f"{program}: error: {text}"):
         print_line(line, stderr=True)
 
 
-def _describe(error: Exception, options: argparse.Namespace, expected: tuple[type[Exception], ...]) -> str:
+def _describe(
+    error: Exception, options: argparse.Namespace, expected: tuple[type[Exception], ...]
+) -> str:
     if isinstance(error, expected):
         return str(error)
     if isinstance(error, OSError):
         return _describe_os_error(error, options)
     if isinstance(error, MemoryError):
-        return f"not enough memory: {str(error) or 'the system has no more'}; add memory, or reduce the work"
+        return (
+            f"not enough memory: {str(error) or 'the system has no more'}; add memory, or "
+            "reduce the work"
+        )
     if isinstance(error, RecursionError):
         return f"the input is nested deeper than can be followed ({error})"
-    return f"{type(error).__name__}: {error}; this is a defect of ours: {_ISSUE} {TRACEBACK_VARIABLE}=1"
+    return (
+        f"{type(error).__name__}: {error}; this is a defect of ours: {_ISSUE} "
+        f"{TRACEBACK_VARIABLE}=1"
+    )
 
 
 def _describe_os_error(error: OSError, options: argparse.Namespace) -> str:
     if error.filename is None or error.strerror is None:
         return error.strerror or str(error)
-    file = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+    file = (
+        os.fsdecode(error.filename)
+        if isinstance(error.filename, (str, bytes))
+        else str(error.filename)
+    )
     option = _find_option(Path(file), options)
     return f"{option}{': ' if option else ''}{file}: {error.strerror}"
 
@@ -209,7 +225,10 @@ class Progress:
             self._next = time.monotonic() + _REDRAW_SECONDS
             self._drawn = True
             print(
-                f"\r{self._title} {100 * self._done // self._total:3} %", end="", file=sys.stderr, flush=True
+                f"\r{self._title} {100 * self._done // self._total:3} %",
+                end="",
+                file=sys.stderr,
+                flush=True,
             )
 
     def track(self, parts: Iterable[_PartT], size: Callable[[_PartT], int]) -> Iterator[_PartT]:

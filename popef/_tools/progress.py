@@ -51,7 +51,9 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat:
     # The program's name, in brackets, may contain any character, brackets too.
     words = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
     if len(words) <= _STARTED:
-        raise ValueError(f"/proc/{pid}/stat: expected more than {_STARTED} fields, found {len(words)}")
+        raise ValueError(
+            f"/proc/{pid}/stat: expected more than {_STARTED} fields, found {len(words)}"
+        )
     work = tuple(int(words[place]) for place in (_MINOR_FAULTS, _MAJOR_FAULTS, _USER, _SYSTEM))
     return ProcessStat(words[_STATE], int(words[_PARENT]), int(words[_STARTED]), work)
 

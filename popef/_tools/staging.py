@@ -77,7 +77,10 @@ class Staging:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             if kind is None:
@@ -90,7 +93,9 @@ class Staging:
     def _commit(self) -> None:
         for target, staged in self._files.items():
             if os.path.isdir(target):  # renaming would find out when others had been replaced
-                raise IsADirectoryError(f"{target}: expected a file to replace, found a folder; remove it")
+                raise IsADirectoryError(
+                    f"{target}: expected a file to replace, found a folder; remove it"
+                )
             if staged is not None:
                 staged.finish()
         for target, staged in self._files.items():

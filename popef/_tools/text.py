@@ -27,7 +27,9 @@ def escape(text: object, most: int = 10_000) -> str:
         plain = f"{plain[: most // 2]} [{len(plain) - most} characters] {plain[-(most // 2) :]}"
     if plain.isascii() and plain.isprintable():
         return plain
-    return "".join(_escape(character) if _is_unseen(character) else character for character in plain)
+    return "".join(
+        _escape(character) if _is_unseen(character) else character for character in plain
+    )
 
 
 def escape_lines(text: str) -> str:
@@ -46,7 +48,8 @@ def find_name_fault(name: str) -> str | None:
     unseen = next((place for place, character in enumerate(name) if _is_unseen(character)), None)
     if unseen is not None:
         return (
-            f"expected a name without control characters, found {_escape(name[unseen])} at character {unseen}"
+            f"expected a name without control characters, found {_escape(name[unseen])} at "
+            f"character {unseen}"
         )
     return None
 

@@ -44,12 +44,17 @@ def _parser() -> Parser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    examples = ("popef verify executable.popef weights.popef", "popef verify --strict --json model.popef")
+    examples = (
+        "popef verify executable.popef weights.popef",
+        "popef verify --strict --json model.popef",
+    )
     text = "check files against every rule of FORMAT.md; print one line per finding"
     command = _add(commands, "verify", _verify, text, examples)
     command.add_path("files", nargs="+", metavar="FILE", help="PopEF files of one model")
     command.add_argument("--strict", action="store_true", help="fail on warnings too")
-    command.add_argument("--json", action="store_true", help="print one JSON document instead of lines")
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of lines"
+    )
 
     examples = (
         "popef extract model.popef -o payloads",
@@ -69,7 +74,9 @@ def _parser() -> Parser:
         "--name", action="append", metavar="NAME", help="only blobs with this name; repeatable"
     )
     kinds = {enumerant(kind): kind for kind in BlobType}
-    command.add_argument("--type", choices=kinds, action="append", help="only blobs of this type; repeatable")
+    command.add_argument(
+        "--type", choices=kinds, action="append", help="only blobs of this type; repeatable"
+    )
     command.add_argument("--raw", action="store_true", help="the raw bytes, compressed or not")
     command.add_path(
         "-o",
@@ -88,9 +95,16 @@ def _parser() -> Parser:
     command.add_argument("--json", action="store_true", help="print a JSON list instead of lines")
 
     for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
-        recode_examples = (f"popef {name} model.popef -o other.popef", f"popef {name} models/*.popef")
+        recode_examples = (
+            f"popef {name} model.popef -o other.popef",
+            f"popef {name} models/*.popef",
+        )
         command = _add(
-            commands, name, _recode, f"write files again with every executable {done}", recode_examples
+            commands,
+            name,
+            _recode,
+            f"write files again with every executable {done}",
+            recode_examples,
         )
         command.add_path("files", nargs="+", metavar="FILE")
         command.add_path(
@@ -102,12 +116,16 @@ def _parser() -> Parser:
         command.set_defaults(compress=name == "compress", done=done)
 
     merge_examples = ("popef merge executable.popef weights.popef -o model.popef",)
-    command = _add(commands, "merge", _merge, "merge the blobs of several files into one", merge_examples)
+    command = _add(
+        commands, "merge", _merge, "merge the blobs of several files into one", merge_examples
+    )
     command.add_path("files", nargs="+", metavar="FILE")
     command.add_path("-o", "--output", required=True, metavar="FILE", help="output file")
 
     split_examples = ("popef split model.popef --by data -o parts",)
-    command = _add(commands, "split", _split, "split the blobs of one file into several", split_examples)
+    command = _add(
+        commands, "split", _split, "split the blobs of one file into several", split_examples
+    )
     command.add_path("file", metavar="FILE")
     command.add_argument(
         "--by",
@@ -127,7 +145,11 @@ def _parser() -> Parser:
 
 
 def _add(
-    commands: argparse._SubParsersAction[Parser], name: str, run: Command, text: str, examples: Sequence[str]
+    commands: argparse._SubParsersAction[Parser],
+    name: str,
+    run: Command,
+    text: str,
+    examples: Sequence[str],
 ) -> Parser:
     command: Parser = commands.add_parser(
         name, help=text, description=text[0].upper() + text[1:] + ".", examples=examples
@@ -142,7 +164,11 @@ def _verify(options: argparse.Namespace) -> int:
     warnings = len(verification.findings) - errors
     if options.json:
         findings = [
-            {"severity": finding.severity.value, "rule": str(finding.rule or "limit"), "text": finding.text}
+            {
+                "severity": finding.severity.value,
+                "rule": str(finding.rule or "limit"),
+                "text": finding.text,
+            }
             for finding in verification.findings
         ]
         print(json.dumps({"files": options.files, "findings": findings}, indent=2))
@@ -163,12 +189,14 @@ def _extract(options: argparse.Namespace) -> int:
         blobs = [blob for blob in reader.blobs() if _wanted(blob, options)]
         if not blobs:
             raise PopefError(
-                f"{options.file}: expected a blob to extract, found none that matches; see popef_dump"
+                f"{options.file}: expected a blob to extract, found none that matches; see "
+                "popef_dump"
             )
         if options.output == "-":
             if len(blobs) > 1:
                 raise PopefError(
-                    f"{options.file}: expected one blob for stdout, got {len(blobs)}; choose with --blob"
+                    f"{options.file}: expected one blob for stdout, got {len(blobs)}; choose with "
+                    "--blob"
                 )
             write_payload(blobs[0], sys.stdout.buffer, raw=options.raw)
             return 0
@@ -202,7 +230,9 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _recode(options: argparse.Namespace) -> int:
     if options.output is not None and len(options.files) > 1:
-        raise UsageError(f"--output: expected one input file, got {len(options.files)}; omit --output")
+        raise UsageError(
+            f"--output: expected one input file, got {len(options.files)}; omit --output"
+        )
     for file in options.files:
         root, extension = os.path.splitext(file)
         target = options.output or f"{root}_{options.done}{extension}"

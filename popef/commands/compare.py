@@ -45,7 +45,9 @@ def _by_key(reader: Reader) -> dict[Key, Blob]:
     for blob in reader.blobs():
         structure = blob.structure
         name = str(
-            structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
+            structure.executable
+            if isinstance(structure, Metadata)
+            else getattr(structure, "name", "")
         )
         found[blob.type, name, counts[blob.type, name]] = blob
         counts[blob.type, name] += 1
@@ -107,7 +109,9 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-def _iter_payload_differences(ours: Blob, theirs: Blob, left: Reader, right: Reader) -> Iterator[str]:
+def _iter_payload_differences(
+    ours: Blob, theirs: Blob, left: Reader, right: Reader
+) -> Iterator[str]:
     if isinstance(ours.structure, TensorDataInfo) and ours.structure == theirs.structure:
         yield from _iter_array_differences(ours, theirs)
         return
@@ -143,7 +147,8 @@ def _iter_array_differences(ours: Blob, theirs: Blob) -> Iterator[str]:
         if raw.any() and a.dtype.kind in "fiu":
             with np.errstate(invalid="ignore", over="ignore"):
                 largest = max(
-                    largest, np.nan_to_num(np.abs(x.astype(np.float64) - y.astype(np.float64))).max()
+                    largest,
+                    np.nan_to_num(np.abs(x.astype(np.float64) - y.astype(np.float64))).max(),
                 )
     if different:
         yield f"data: {different} of {a.size} elements differ" + (

@@ -88,7 +88,10 @@ def _enumerations() -> str:
             "",
             "| ordinal | DataType | bytes of an element |",
             "| --- | --- | --- |",
-            *(f"| {int(kind)} | {enumerant(kind)} | {ITEM_BYTES[kind]} |" for kind in _known(DataType)),
+            *(
+                f"| {int(kind)} | {enumerant(kind)} | {ITEM_BYTES[kind]} |"
+                for kind in _known(DataType)
+            ),
             "",
             "| ordinal | TensorType |",
             "| --- | --- |",
@@ -117,7 +120,9 @@ def _limits() -> str:
 def _example() -> str:
     sink = io.BytesIO()
     with Writer(sink) as writer:
-        info = TensorDataInfo(name="bias", tensorInfo=TensorInfo(shape=(2, 1), dataType=DataType.F16))
+        info = TensorDataInfo(
+            name="bias", tensorInfo=TensorInfo(shape=(2, 1), dataType=DataType.F16)
+        )
         with writer.createTensorData(info) as blob:
             blob.write(bytes.fromhex("003c00c0"))
     return "```\n" + "\n".join(describe_words_of(sink.getvalue())) + "\n```\n"

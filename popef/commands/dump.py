@@ -55,7 +55,9 @@ def _parser() -> Parser:
         "--all", action="store_true", help="also summarise the values of tensor and feed data"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON document instead of log lines")
+    form.add_argument(
+        "--json", action="store_true", help="print one JSON document instead of log lines"
+    )
     form.add_argument(
         "--words",
         action="store_true",
@@ -72,7 +74,11 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
         return
     with Reader(mapped=False) as reader:
         reader.parseFile(options.file)
-        blobs = [blob for blob in reader.blobs() if not options.metadata or blob.type is BlobType.METADATA]
+        blobs = [
+            blob
+            for blob in reader.blobs()
+            if not options.metadata or blob.type is BlobType.METADATA
+        ]
         if options.json:
             document = {
                 "file": options.file,
@@ -116,7 +122,9 @@ def _summary(blob: Blob) -> dict[str, Any] | None:
     data_type = blob.structure.tensorInfo.dataType
     if not data_type.known:
         return {"unknown data type": enumerant(data_type)}
-    data = (TensorReader if blob.type is BlobType.DATA_TENSOR else FeedReader)(blob).data().reshape(-1)
+    data = (
+        (TensorReader if blob.type is BlobType.DATA_TENSOR else FeedReader)(blob).data().reshape(-1)
+    )
     summary: dict[str, Any] = {"count": data.size, "first": [_number(value) for value in data[:8]]}
     if data.size:
         # min and max are not defined for every 8-bit float dtype

@@ -33,7 +33,9 @@ def file_name(blob: Blob, *, raw: bool) -> str:
     """Return a file name for the payload of a blob: its index, its harmless name and a suffix for
     its type."""
     structure = blob.structure
-    name = structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
+    name = (
+        structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
+    )
     suffix = ".bin" if raw else _SUFFIXES.get(blob.type, ".bin")
     return f"{blob.index:03}-{harmless(name) or blob.type.name.lower()}{suffix}"
 
@@ -79,7 +81,11 @@ def _write_npy_header(info: TensorDataInfo | FeedDataInfo, sink: BinaryIO) -> No
     dtype = storage_dtype(info.tensorInfo.dataType)
     plain = np.dtype(np.uint8) if dtype.kind == "V" else dtype
     leading = (int(info.numTensors),) if isinstance(info, FeedDataInfo) else ()
-    header = {"descr": plain.str, "fortran_order": False, "shape": (*leading, *info.tensorInfo.shape)}
+    header = {
+        "descr": plain.str,
+        "fortran_order": False,
+        "shape": (*leading, *info.tensorInfo.shape),
+    }
     np.lib.format.write_array_header_2_0(sink, header)  # type: ignore[no-untyped-call]
 
 

@@ -26,7 +26,9 @@ def recode(source: str, target: str, *, compress: bool) -> None:
         progress = Progress(f"{source}:", os.path.getsize(source))
         for blob in progress.track(reader.blobs(), count_bytes):
             executable = (
-                ExecutableReader(blob, reader.limits) if isinstance(blob.structure, Executable) else None
+                ExecutableReader(blob, reader.limits)
+                if isinstance(blob.structure, Executable)
+                else None
             )
             if executable is None or executable.compressed == compress:
                 writer.copyBlob(blob)
@@ -77,7 +79,11 @@ def _by_model(blobs: Sequence[Blob]) -> dict[str, list[Blob]]:
     for executable in blobs:
         if not isinstance(executable.structure, Executable):
             continue
-        members = [blob for blob in blobs if blob is executable or _belongs(blob, executable.structure.name)]
+        members = [
+            blob
+            for blob in blobs
+            if blob is executable or _belongs(blob, executable.structure.name)
+        ]
         anchors = {
             anchor.name
             for blob in members
@@ -104,7 +110,10 @@ def _by_blob(blobs: Sequence[Blob]) -> dict[str, list[Blob]]:
 
 
 def _belongs(blob: Blob, executable: str) -> bool:
-    return isinstance(blob.structure, (Metadata, OpaqueBlob)) and blob.structure.executable == executable
+    return (
+        isinstance(blob.structure, (Metadata, OpaqueBlob))
+        and blob.structure.executable == executable
+    )
 
 
 def _is_data(blob: Blob) -> bool:

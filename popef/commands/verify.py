@@ -40,14 +40,18 @@ class Finding:
 class Verification:
     """Findings on several files that are read as one, like the files of a model."""
 
-    def __init__(self, paths: Iterable[str | os.PathLike[str]], limits: Limits | None = None) -> None:
+    def __init__(
+        self, paths: Iterable[str | os.PathLike[str]], limits: Limits | None = None
+    ) -> None:
         """Read the files. Raises OSError for a file that cannot be opened; reports faults as
         findings."""
         self.findings: list[Finding] = []
         self.blobs: list[Blob] = []
         self._limits = Limits() if limits is None else limits
         for path in paths:
-            self._read(open_source(path, mapped=False, max_stream_bytes=self._limits.max_stream_bytes))
+            self._read(
+                open_source(path, mapped=False, max_stream_bytes=self._limits.max_stream_bytes)
+            )
         for blob in self.blobs:
             self._check_values(blob)
         self._check_executables()
@@ -60,7 +64,8 @@ class Verification:
     def _read(self, source: Source) -> None:
         if not source.size:
             self._add(
-                Rule.BLOB_COUNT, f"{source.name}, byte 0: expected at least one blob, got an empty file"
+                Rule.BLOB_COUNT,
+                f"{source.name}, byte 0: expected at least one blob, got an empty file",
             )
         start, index = 0, 0
         while start < source.size:
@@ -79,7 +84,8 @@ class Verification:
     def _add_error(self, error: PopefError) -> None:
         if isinstance(error, FormatError):
             self._add(
-                error.rule, f"{error.blob}, byte {error.offset}: expected {error.expected}, got {error.got}"
+                error.rule,
+                f"{error.blob}, byte {error.offset}: expected {error.expected}, got {error.got}",
             )
         else:
             self.findings.append(Finding(None, str(error)))
@@ -87,7 +93,10 @@ class Verification:
     def _check_values(self, blob: Blob) -> None:
         for name, value in _iter_values(blob.structure):
             if isinstance(value, Enumerant) and not value.known:
-                self._add(Rule.ENUMERANT, f"{blob.label}: {name} is {enumerant(value)}, which is in no table")
+                self._add(
+                    Rule.ENUMERANT,
+                    f"{blob.label}: {name} is {enumerant(value)}, which is in no table",
+                )
             if isinstance(value, str) and any(unicodedata.category(each) == "Cc" for each in value):
                 self._add(Rule.CONTROL_CHARACTERS, f"{blob.label}: {name} is {str(value)!r}")
 
@@ -120,7 +129,10 @@ class Verification:
                 self._add(Rule.METADATA_UNIQUE, f"executable {name!r}: has {count} metadata blobs")
         for blob in (*self._of(Metadata), *self._of(OpaqueBlob)):
             if blob.structure.executable not in executables:
-                text = f"names the executable {blob.structure.executable!r}, which is in none of the files"
+                text = (
+                    f"names the executable {blob.structure.executable!r}, which is in none of "
+                    "the files"
+                )
                 self._add(Rule.METADATA_EXECUTABLE, f"{blob.label}: {text}")
         for blob in self._of(Metadata):
             self._check_anchors(blob)
@@ -140,7 +152,9 @@ class Verification:
                 self._add(Rule.ANCHOR_HANDLE, f"{blob.label}: anchor {anchor.name!r} has no handle")
             replicas, shape = metadata.replicationFactor, anchor.tensorInfo.shape
             if anchor.isPerReplica and replicas > 1 and (not shape or shape[0] != replicas):
-                text = f"anchor {anchor.name!r} has the shape {tuple(shape)} for {replicas} replicas"
+                text = (
+                    f"anchor {anchor.name!r} has the shape {tuple(shape)} for {replicas} replicas"
+                )
                 self._add(Rule.ANCHOR_REPLICAS, f"{blob.label}: {text}")
         flow = metadata.programFlow
         used = {*flow.load, *flow.main, *flow.save}.union(*programs.values())

@@ -74,7 +74,9 @@ def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]
         except PopefError:
             # Without a header the next blob cannot be found, so this blob is the last one shown.
             yield f"blob {index}: bytes {start} to ?"
-            yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
+            yield from _message_or_raw(
+                source, start, source.size, label, limits, BlobHeader.SCHEMA
+            )[0]
             raise
         end = start + header.size
         yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
@@ -84,7 +86,13 @@ def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]
 
 
 def _blob(
-    source: Source, start: int, structure_start: int, end: int, label: str, limits: Limits, kind: BlobType
+    source: Source,
+    start: int,
+    structure_start: int,
+    end: int,
+    label: str,
+    limits: Limits,
+    kind: BlobType,
 ) -> Iterator[str]:
     yield from _message_or_raw(source, start, structure_start, label, limits, BlobHeader.SCHEMA)[0]
     payload = structure_start
@@ -108,7 +116,9 @@ def _message_or_raw(
     except (FormatError, LimitError) as error:
         words = min(end - start, _RAW_WORDS * WORD_BYTES)
         raw = source.read(start, words)
-        lines = (_line(start + i, raw[i : i + WORD_BYTES], "") for i in range(0, len(raw), WORD_BYTES))
+        lines = (
+            _line(start + i, raw[i : i + WORD_BYTES], "") for i in range(0, len(raw), WORD_BYTES)
+        )
         return chain([f"!! {error}"], lines), end
     return chain(_frame(source, start, message), _Walk(message).lines(schema)), message.end
 
@@ -153,10 +163,18 @@ class _Walk:
 
     def _note(self, segment: int, position: int, text: str) -> None:
         before = self._notes.get((segment, position))
-        self._notes[segment, position] = f"{before}; {text}" if before and text not in before else text
+        self._notes[segment, position] = (
+            f"{before}; {text}" if before and text not in before else text
+        )
 
     def _pointer(
-        self, name: str, kind: Kind | None, schema: Struct | None, segment: int, position: int, depth: int
+        self,
+        name: str,
+        kind: Kind | None,
+        schema: Struct | None,
+        segment: int,
+        position: int,
+        depth: int,
     ) -> None:
         """Note the target of the pointer and follow it; `kind` is None if no known field names the
         pointer."""
@@ -179,7 +197,8 @@ class _Walk:
                 self._note(
                     segment,
                     position,
-                    f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} pointers",
+                    f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} "
+                    "pointers",
                 )
                 self._struct(name, schema, at, depth + 1)
             else:
@@ -200,7 +219,9 @@ class _Walk:
         pad_segment, pad = word >> 32, word >> 3 & 0x1FFFFFFF
         kind = "double far pointer" if double else "far pointer"
         self._note(segment, position, f"{name}: {kind} to {_place(pad_segment, pad)}")
-        if pad_segment < len(self._message.words) and pad + double < len(self._message.words[pad_segment]):
+        if pad_segment < len(self._message.words) and pad + double < len(
+            self._message.words[pad_segment]
+        ):
             self._note(pad_segment, pad, f"{name}: landing pad")
             if double:
                 self._note(pad_segment, pad + 1, f"{name}: tag of the content")
@@ -214,7 +235,9 @@ class _Walk:
         fields = schema.fields if schema else ()
         for word in range(data_words):
             raw = self._message.words[segment][data + word]
-            in_word = [field for field in fields if field.kind.bits and field.slot // WORD_BITS == word]
+            in_word = [
+                field for field in fields if field.kind.bits and field.slot // WORD_BITS == word
+            ]
             self._note(segment, data + word, f"{name}: {_data_note(raw, in_word)}")
         pointers = {field.slot: field for field in fields if not field.kind.bits}
         for slot in range(num_pointers):
@@ -245,7 +268,8 @@ class _Walk:
             self._note(
                 segment,
                 start,
-                f"{name}: tag, {at.length} of {at.data_words} data words, {at.num_pointers} pointers",
+                f"{name}: tag, {at.length} of {at.data_words} data words, {at.num_pointers} "
+                "pointers",
             )
             for i in range(at.length if step else 0):
                 element = (segment, at.first + i * step, at.data_words, at.num_pointers)
@@ -259,9 +283,13 @@ class _Walk:
             shown = repr(text[:_SHOWN_TEXT]) + (" ..." if len(text) > _SHOWN_TEXT else "")
             self._note(*pointer, f"{name}: text of {count} bytes at {where}")
             for i in range(words):
-                self._note(segment, start + i, f"{name}: {shown}" if i == 0 else f"{name}, continued")
+                self._note(
+                    segment, start + i, f"{name}: {shown}" if i == 0 else f"{name}, continued"
+                )
             return
-        self._note(*pointer, f"{name}: list of {count} elements of {ELEMENT_BITS[code]} bits at {where}")
+        self._note(
+            *pointer, f"{name}: list of {count} elements of {ELEMENT_BITS[code]} bits at {where}"
+        )
         for i in range(words):
             if code == POINTER_LIST:
                 self._pointer(f"{name}[{i}]", None, schema, segment, start + i, depth)

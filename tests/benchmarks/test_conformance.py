@@ -36,7 +36,11 @@ def test_one_case_of_each_operator_differs_for_known_reasons_only(precision, ste
 
 
 def test_a_case_that_ends_its_process_or_takes_too_long_is_an_outcome(monkeypatch):
-    ends = {"killed": lambda: os.kill(os.getpid(), 9), "late": lambda: time.sleep(60), "fine": lambda: None}
+    ends = {
+        "killed": lambda: os.kill(os.getpid(), 9),
+        "late": lambda: time.sleep(60),
+        "fine": lambda: None,
+    }
 
     def run(case, precision):
         ends[case]()
@@ -54,7 +58,12 @@ def test_a_case_that_ends_its_process_or_takes_too_long_is_an_outcome(monkeypatc
 def test_each_outcome_is_told_apart():
     names = ("test_abs", "test_add_uint64", "test_reduce_sum_keepdims_example", "test_dft")
     outcomes = {case.name: suite_runs.run_case(case, "fp32") for case in find_cases(*names)}
-    assert [outcomes[name].status.value for name in names] == ["passed", "refused", "passed", "differs"]
+    assert [outcomes[name].status.value for name in names] == [
+        "passed",
+        "refused",
+        "passed",
+        "differs",
+    ]
     assert outcomes["test_reduce_sum_keepdims_example"].fixed == ("axes",)
     assert "UINT64, which the IPU lacks" in outcomes["test_add_uint64"].found
 
@@ -64,7 +73,10 @@ def test_only_listed_differences_have_a_reason():
     assert find_reason("test_dft", "fp32", off).startswith("sums of a Fourier transform")
     assert find_reason("test_dft", "fp32", Outcome(Status.DIFFERS, error=0.1)) == ""
     assert find_reason("test_reduce_prod_x", "fp16", off)
-    results = [("test_abs", "fp32", off), ("test_abs", "fp32", Outcome(Status.FAILED, "LoadError: no"))]
+    results = [
+        ("test_abs", "fp32", off),
+        ("test_abs", "fp32", Outcome(Status.FAILED, "LoadError: no")),
+    ]
     results += [("test_reduce_prod_x", "fp32", off), ("test_dft", "fp32", off)]
     assert [line.partition(":")[0] for line in find_unnamed(results)] == [
         "test_abs in fp32",
@@ -75,7 +87,9 @@ def test_only_listed_differences_have_a_reason():
 
 def test_values_are_compared_within_the_suites_tolerance():
     case = Case("test_abs", "node", 1e-3, 1e-7, None)
-    assert not suite_runs.compare(np.float32([1, np.nan]), np.float64([1.0009, np.nan]), case, "fp32")
+    assert not suite_runs.compare(
+        np.float32([1, np.nan]), np.float64([1.0009, np.nan]), case, "fp32"
+    )
     assert "1 of 2 elements, e.g. 1.0 for 1.00999" in suite_runs.compare(
         np.float32([1, 2]), np.float32([1.01, 2]), case, "fp32"
     )
@@ -90,9 +104,13 @@ def test_the_document_has_a_place_for_every_table():
     abs_, dft = find_cases("test_abs", "test_dft")
     results = [
         Result(abs_, "fp32", Outcome(Status.PASSED)),
-        Result(abs_, "fp16", Outcome(Status.REFUSED, "input 'x' has type STRING, which the IPU lacks")),
+        Result(
+            abs_, "fp16", Outcome(Status.REFUSED, "input 'x' has type STRING, which the IPU lacks")
+        ),
         Result(dft, "fp32", Outcome(Status.DIFFERS, "y: 1", error=1e-6)),
-        Result(dft, "fp32", Outcome(Status.REFUSED, "input 'x' has type STRING, which the IPU lacks")),
+        Result(
+            dft, "fp32", Outcome(Status.REFUSED, "input 'x' has type STRING, which the IPU lacks")
+        ),
     ]
     text = make_document(template, make_sections(results))
     assert "| Abs | 1 passed | 1 refused |" in text

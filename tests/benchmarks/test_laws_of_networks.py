@@ -32,7 +32,10 @@ NETWORKS: Mapping[str, tuple[Callable[..., None], Mapping[str, Any]]] = {
         published.bert,
         {"S": 77, "L": 1, "H": 256, "h": 4, "vocab": 2000, "act": "gelu_tanh", "packed": True},
     ),
-    "ALBERT": (published.bert, {"S": 48, "L": 2, "H": 128, "h": 2, "vocab": 500, "emb": 64, "shared": True}),
+    "ALBERT": (
+        published.bert,
+        {"S": 48, "L": 2, "H": 128, "h": 2, "vocab": 500, "emb": 64, "shared": True},
+    ),
     "RoFormer": (published.roformer, {"S": 48, "L": 1, "H": 128, "h": 2}),
     "RoFormer v2": (published.roformer, {"S": 64, "v2": True, "L": 1, "H": 192, "h": 3}),
     "ViT": (published.vit, {"H": 192, "h": 3, "L": 2}),
@@ -69,7 +72,9 @@ class Network:
                 open_source(self.path(batch, newer=newer))
             )
             self._profilers[batch, newer] = profiler
-            self._found[key] = profiler.profile(Settings(precision=precision, options=options)).estimate
+            self._found[key] = profiler.profile(
+                Settings(precision=precision, options=options)
+            ).estimate
         return self._found[key]
 
 
@@ -95,7 +100,9 @@ def test_narrower_types_take_no_longer(network: Network, batch: int) -> None:
 
     So such small networks gain nothing by it at small batches.
     """
-    narrow, half, single = (network.estimate(batch, precision) for precision in ("fp8", "fp16", "fp32"))
+    narrow, half, single = (
+        network.estimate(batch, precision) for precision in ("fp8", "fp16", "fp32")
+    )
     assert half.cycles < single.cycles
     assert narrow.cycles <= (1.2 if batch < BATCHES[-1] else 1.05) * half.cycles
     assert half.cycles <= network.estimate(batch, partials_type="float").cycles

@@ -13,8 +13,14 @@ from published import converter_options
         ({}, {}),
         ({"fuse_gelu": True}, {"enable_erf_gelu": True}),
         ({"fuse_gelu": False, "batches_per_step": 2}, {"skip_passes": ["gelu_pattern"]}),
-        ({"custom_ops": ["pre_scale", "Remap"]}, {"used_passes": ["pre_scale"], "enable_insert_remap": True}),
-        ({"custom_ops": ["fused_attention", "pre_scale"]}, {"used_passes": ["pre_scale", "fused_attention"]}),
+        (
+            {"custom_ops": ["pre_scale", "Remap"]},
+            {"used_passes": ["pre_scale"], "enable_insert_remap": True},
+        ),
+        (
+            {"custom_ops": ["fused_attention", "pre_scale"]},
+            {"used_passes": ["pre_scale", "fused_attention"]},
+        ),
         ({"fp32_ops": ["LayerNormalization"]}, {"fp16_skip_op_types": ["LayerNormalization"]}),
         ({"disable_fast_norm": True}, {"disable_fast_norm": True}),
     ],

@@ -108,7 +108,9 @@ def test_labels_are_counted_where_rows_sum_to_one_or_are_called_classes():
     assert not looks_like_classes("y", np.array([[0.5, 0.75]]))
     assert not looks_like_classes("y", np.array([[1.0], [1.0]]))
     differences = Differences()
-    differences.add({"y": np.array([[0.25, 0.75], [1.0, 0.0]])}, {"y": np.array([[0.75, 0.25], [1.0, 0.0]])})
+    differences.add(
+        {"y": np.array([[0.25, 0.75], [1.0, 0.0]])}, {"y": np.array([[0.75, 0.25], [1.0, 0.0]])}
+    )
     assert differences.agreement == 0.5
 
 
@@ -126,7 +128,9 @@ def test_the_original_computes_rows_in_chunks_that_its_file_allows(tmp_path, lea
     spec = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, leading]) for name in "xy"]
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     graph = helper.make_graph(nodes, "g", spec[:1], spec[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file
+    )
     x = np.arange(15, dtype=np.float32).reshape(3, 5)
     assert np.array_equal(Original(file, {"x": 1, "y": 1}).run({"x": x}, ["y"])["y"], -x)
 
@@ -135,11 +139,14 @@ def test_an_output_without_rows_is_that_of_any_row(tmp_path):
     file = tmp_path / "model.onnx"
     shapes = {"x": ["n"], "s": [], "y": ["n"], "t": []}
     x, s, y, t = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
     )
     nodes = [helper.make_node("Add", ["x", "s"], ["y"]), helper.make_node("Neg", ["s"], ["t"])]
     graph = helper.make_graph(nodes, "g", [x, s], [y, t])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file
+    )
     feeds = {"x": np.arange(3, dtype=np.float32), "s": np.array(4, np.float32)}
     right = Original(file, {"x": 0, "y": 0}).run(feeds, ["y", "t"])
     assert (right["y"].tolist(), right["t"].tolist()) == ([4, 5, 6], -4)
@@ -148,7 +155,10 @@ def test_an_output_without_rows_is_that_of_any_row(tmp_path):
 def test_a_result_is_judged_by_its_precision():
     wrong = Differences()
     wrong.add({"y": np.array([2.0])}, {"y": np.array([2.1])})
-    assert judge(Result(model(), "fp32", differences=wrong)) == "differs by 0.05 of max(1, largest value)"
+    assert (
+        judge(Result(model(), "fp32", differences=wrong))
+        == "differs by 0.05 of max(1, largest value)"
+    )
     assert judge(Result(model(), "fp32")) == "was never asked"
     assert "no warning" in judge(Result(model(), "fp16", differences=wrong))
     assert judge(Result(model(), "fp16", differences=wrong, warnings=["overflows"])) == ""
@@ -157,7 +167,9 @@ def test_a_result_is_judged_by_its_precision():
 def test_a_refusal_is_wrong_where_none_is_expected_and_the_other_way_round():
     assert judge(Result(model(), "fp32", refusal="no such operator")) == "no such operator"
     assert judge(Result(model(refused=("fp32",)), "fp32", refusal="no such operator")) == ""
-    assert judge(Result(model(refused=("fp32",)), "fp32")) == "is expected to be refused, and compiles"
+    assert (
+        judge(Result(model(refused=("fp32",)), "fp32")) == "is expected to be refused, and compiles"
+    )
 
 
 def test_rows_lie_where_the_configuration_leaves_a_size_open():
@@ -178,7 +190,13 @@ def test_poprt_is_told_every_shape_every_setting_and_where_the_batch_lies_if_in_
         "h": Input((2, BATCH), "normal"),
         "s": Input((), "constant 1"),
     }
-    assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3", "h=2,4", "--fix_input", "s=1"]
+    assert model(inputs=inputs).arguments() == [
+        "--input_shape",
+        "x=4,3",
+        "h=2,4",
+        "--fix_input",
+        "s=1",
+    ]
     inputs = {"x": Input((BATCH, 3), "normal"), "y": Input((BATCH,), "normal")}
     assert model(inputs=inputs).arguments() == [
         "--input_shape",
@@ -193,7 +211,12 @@ def test_poprt_is_told_every_shape_every_setting_and_where_the_batch_lies_if_in_
 
 def test_a_child_is_measured_and_stopped_when_its_time_is_over():
     done = run_child(
-        [sys.executable, "-c", "import time; x = b'1' * 50_000_000; print('done'); time.sleep(0.3)"], 60
+        [
+            sys.executable,
+            "-c",
+            "import time; x = b'1' * 50_000_000; print('done'); time.sleep(0.3)",
+        ],
+        60,
     )
     assert (done.status, done.output) == (0, "done\n")
     assert done.seconds > 0.3

@@ -17,7 +17,9 @@ from poplar_triton.profile.source import open_source
 from sample_models import make_model
 
 F = TensorProto.FLOAT
-HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
+HOSTILE = (
+    "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
+)
 DRAWN = """const charts = [...document.querySelectorAll(".chart")];
     return charts.length > 0 && charts.every((each) => each.dataset.drawn && each.querySelector("svg"));"""
 HOVERED = """const shown = document.querySelector("#chart-nodes .hoverlayer .hovertext");
@@ -38,7 +40,9 @@ def chain(names, width=64):
 def make_page(model, folder: Path, *words, name: str = "model.onnx") -> Path:
     onnx.save(model, folder / name)
     page = folder / "report.html"
-    assert main(["profile", str(folder / name), "--batch_size", "4", "--html", str(page), *words]) == 0
+    assert (
+        main(["profile", str(folder / name), "--batch_size", "4", "--html", str(page), *words]) == 0
+    )
     return page
 
 
@@ -49,7 +53,9 @@ def page(tmp_path_factory):
     model = chain([f"layer_{i}" for i in range(70)])
     wide = helper.make_node("MatMul", ["t70", "wide"], ["y"], name="the_dearest")
     model.graph.node.append(wide)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 8192), np.float32), "wide"))
+    model.graph.initializer.append(
+        onnx.numpy_helper.from_array(np.ones((64, 8192), np.float32), "wide")
+    )
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", F, ["n", 8192]))
     return make_page(model, folder, "--compare", "precision=fp32")
 
@@ -111,7 +117,9 @@ def sort_by(browser, column: str) -> list[str]:
 
 def test_it_opens_without_a_word_on_the_console_and_asks_for_nothing(opened, page):
     assert opened.read_console() == []
-    assert [each for each in opened.read_requests() if not each.startswith("data:")] == [page.as_uri()]
+    assert [each for each in opened.read_requests() if not each.startswith("data:")] == [
+        page.as_uri()
+    ]
     charts = opened.run("return [...document.querySelectorAll('.chart')].map((each) => each.id)")
     assert charts == [
         "chart-nodes", "chart-types", "chart-causes", "chart-memory", "chart-live", "chart-comparison",
@@ -147,7 +155,12 @@ def test_the_dearest_nodes_are_named_on_the_chart(opened):
 
 @pytest.mark.parametrize("chart", ["chart-nodes", "chart-live"])
 def test_a_click_on_a_bar_shows_its_node_in_the_table(opened, chart):
-    last = opened.run("return JSON.parse(document.getElementById('data').textContent).nodes.name.length") - 1
+    last = (
+        opened.run(
+            "return JSON.parse(document.getElementById('data').textContent).nodes.name.length"
+        )
+        - 1
+    )
     search(opened, "no such node")
     assert rows(opened) == []
     opened.click_at(*place_of_bar(opened, chart, last))
@@ -171,12 +184,15 @@ def test_a_drag_zooms_and_a_double_click_goes_back(opened):
     window = "return document.getElementById('chart-nodes')._fullLayout.xaxis.range"
     before = opened.run(window)
     opened.run(
-        "document.getElementById('chart-nodes').scrollIntoView({block: 'center', behavior: 'instant'})"
+        "document.getElementById('chart-nodes').scrollIntoView({block: 'center', behavior: "
+        "'instant'})"
     )
     box = opened.run("""const box = document.getElementById('chart-nodes').getBoundingClientRect();
         return [box.left, box.top, box.width, box.height]""")
     opened.drag(box[0] + box[2] / 3, box[1] + box[3] / 2, box[2] / 3)
-    low, high = opened.wait_for(f"const found = (() => {{ {window} }})(); return found[0] > 10 && found")
+    low, high = opened.wait_for(
+        f"const found = (() => {{ {window} }})(); return found[0] > 10 && found"
+    )
     assert before[0] < low < high < before[1]
 
 
@@ -197,7 +213,10 @@ def test_a_click_on_an_operator_type_lists_its_nodes(opened):
 def test_the_table_is_searched_sorted_and_turned(opened):
     assert [row[0] for row in rows(opened)] == [str(i) for i in range(1, 101)]
     search(opened, "LAYER_6 matmul")
-    assert {row[1].split("/")[0] for row in rows(opened)} == {"layer_6", *(f"layer_6{i}" for i in range(10))}
+    assert {row[1].split("/")[0] for row in rows(opened)} == {
+        "layer_6",
+        *(f"layer_6{i}" for i in range(10)),
+    }
     search(opened, "")
     down = [int(cycles.replace(",", "")) for cycles in sort_by(opened, "cycles")]
     assert down == sorted(down, reverse=True)
@@ -218,7 +237,9 @@ def test_it_is_dark_where_the_user_wants_it_dark_at_once(opened, page):
     bright = opened.run(colours)
     assert bright[0] > 600 > 400 > bright[1]
     opened.prefer("dark")
-    opened.wait_for(f"const [page, ink] = (() => {{ {colours} }})(); return page < 150 && ink > 400")
+    opened.wait_for(
+        f"const [page, ink] = (() => {{ {colours} }})(); return page < 150 && ink > 400"
+    )
     assert opened.read_console() == []
 
 
@@ -228,7 +249,9 @@ def test_two_profiles_stand_side_by_side(opened):
     figures = {name: values for name, *values in opened.run(script)}
     assert set(figures) >= {"latency", "chip", "transfers", "samples/s", "cycles", "fullest tile"}
     assert float(figures["cycles"][2]) > 1, "fp32 takes longer"
-    assert opened.run("return document.getElementById('chart-comparison').data.map((each) => each.name)") == [
+    assert opened.run(
+        "return document.getElementById('chart-comparison').data.map((each) => each.name)"
+    ) == [
         "B",
         "A",
     ]
@@ -250,7 +273,8 @@ def test_names_of_strangers_are_text_everywhere(browser, tmp_path):
     assert all(len(name) < 250 for name in shown)
     assert (
         browser.run(
-            "return document.querySelectorAll('img, b b, #nodes td b, script[src], main script').length"
+            "return document.querySelectorAll('img, b b, #nodes td b, script[src], main "
+            "script').length"
         )
         == 0
     )
@@ -260,17 +284,23 @@ def test_names_of_strangers_are_text_everywhere(browser, tmp_path):
         text = browser.wait_for(HOVERED)
         assert "cycles" in text
     assert browser.run("return window.harmed") is None
-    assert [each for each in browser.read_requests() if not each.startswith("data:")] == [page.as_uri()]
+    assert [each for each in browser.read_requests() if not each.startswith("data:")] == [
+        page.as_uri()
+    ]
 
 
 def test_a_model_that_computes_nothing_has_no_empty_charts(browser, tmp_path):
     kind = {"x": (F, [4, 8])}, {"y": (F, [4, 8])}
-    onnx.save(make_model([helper.make_node("Identity", ["x"], ["y"])], *kind, {}), tmp_path / "model.onnx")
+    onnx.save(
+        make_model([helper.make_node("Identity", ["x"], ["y"])], *kind, {}), tmp_path / "model.onnx"
+    )
     page = tmp_path / "report.html"
     assert main(["profile", str(tmp_path / "model.onnx"), "--html", str(page)]) == 0
     show(browser, page)
     assert browser.read_console() == []
-    assert browser.run("return [...document.querySelectorAll('section')].map((each) => each.id)") == [
+    assert browser.run(
+        "return [...document.querySelectorAll('section')].map((each) => each.id)"
+    ) == [
         "summary",
         "memory",
         "advice",
@@ -283,22 +313,30 @@ def test_nodes_say_on_which_of_several_chips_they_are(browser, tmp_path):
     show(browser, page)
     assert browser.read_console() == []
     assert set(sort_by(browser, "IPU")) == {"0", "1"}
-    assert "2 x C600 (ipu21)" in browser.run("return document.getElementById('subject').textContent")
+    assert "2 x C600 (ipu21)" in browser.run(
+        "return document.getElementById('subject').textContent"
+    )
     assert browser.run("return document.querySelectorAll('#ipus tbody tr').length") == 2
 
 
 def test_a_graph_of_many_nodes_is_a_page_of_bounded_size(browser, tmp_path):
     kind = (F, ["n", 8])
     long = "long_" * 50
-    nodes = [helper.make_node("Tanh", [f"t{i}"], [f"t{i + 1}"], name=f"{long}{i}") for i in range(20_000)]
+    nodes = [
+        helper.make_node("Tanh", [f"t{i}"], [f"t{i + 1}"], name=f"{long}{i}") for i in range(20_000)
+    ]
     onnx.save(make_model(nodes, {"t0": kind}, {"t20000": kind}, {}), tmp_path / "model.onnx")
     profiler = Estimator(open_source(tmp_path / "model.onnx"))
     page = tmp_path / "report.html"
-    page.write_text(make_report(Content(profiler.profile(Settings(batch_size=4)))), encoding="utf-8")
+    page.write_text(
+        make_report(Content(profiler.profile(Settings(batch_size=4)))), encoding="utf-8"
+    )
     assert page.stat().st_size < 10_000_000
     show(browser, page)
     assert browser.run("return document.querySelectorAll('#nodes tbody tr').length") == 100
     assert browser.run("return document.querySelectorAll('#chart-nodes .point').length") <= 3 * 600
-    told = re.search(r"The ([\d,]+) cheapest are not listed", browser.run("return document.body.innerText"))
+    told = re.search(
+        r"The ([\d,]+) cheapest are not listed", browser.run("return document.body.innerText")
+    )
     assert told
     assert browser.read_console() == []

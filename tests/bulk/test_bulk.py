@@ -123,7 +123,10 @@ def test_every_row_has_its_answer(engine, run, expected):
         pairs = [(ROWS / each["own"][name], ROWS / each["plain"][name]) for each in rounds]
         own, plain = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(ours / theirs for ours, theirs in pairs)
-        print(f"{engine}, {name}: {own:,.0f} rows/s, plain loop {plain:,.0f}, median ratio {ratio:.2f}")
+        print(
+            f"{engine}, {name}: {own:,.0f} rows/s, plain loop {plain:,.0f}, median ratio "
+            f"{ratio:.2f}"
+        )
 
 
 def test_a_worker_that_is_killed_costs_no_row(run, expected):

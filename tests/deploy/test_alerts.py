@@ -33,16 +33,23 @@ def test_prometheus_takes_the_rules_and_its_configuration(tools):
 
 def test_each_alert_fires_when_it_should(tools):
     done = subprocess.run(
-        [tools.promtool, "test", "rules", UNIT_TESTS], capture_output=True, text=True, timeout=SECONDS
+        [tools.promtool, "test", "rules", UNIT_TESTS],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_rule_that_never_fires_is_found(tools, tmp_path):
     wrong = tmp_path / "alerts.yaml"
-    wrong.write_text(ALERTS.read_text().replace("poplar_supervisor_dead_stubs > 0", "vector(0) > 1"))
+    wrong.write_text(
+        ALERTS.read_text().replace("poplar_supervisor_dead_stubs > 0", "vector(0) > 1")
+    )
     units = tmp_path / "units.yaml"
-    units.write_text(UNIT_TESTS.read_text().replace(f"../../{ALERTS.relative_to(ROOT)}", str(wrong)))
+    units.write_text(
+        UNIT_TESTS.read_text().replace(f"../../{ALERTS.relative_to(ROOT)}", str(wrong))
+    )
     done = subprocess.run(
         [tools.promtool, "test", "rules", units], capture_output=True, text=True, timeout=SECONDS
     )
@@ -52,10 +59,14 @@ def test_a_rule_that_never_fires_is_found(tools, tmp_path):
 
 def test_each_alert_is_tested_to_fire_and_not_to():
     asked = [
-        each for test in yaml.safe_load(UNIT_TESTS.read_text())["tests"] for each in test["alert_rule_test"]
+        each
+        for test in yaml.safe_load(UNIT_TESTS.read_text())["tests"]
+        for each in test["alert_rule_test"]
     ]
     for fires in (True, False):
-        assert {each["alertname"] for each in asked if bool(each["exp_alerts"]) == fires} == RULES.keys()
+        assert {
+            each["alertname"] for each in asked if bool(each["exp_alerts"]) == fires
+        } == RULES.keys()
 
 
 @pytest.mark.parametrize("name", RULES)

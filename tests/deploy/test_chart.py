@@ -11,7 +11,17 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from deploy_files import ALERTS, ALL_ON, CHART, HELM_SECONDS, ROOT, find_one, find_option, iter_leaves, render
+from deploy_files import (
+    ALERTS,
+    ALL_ON,
+    CHART,
+    HELM_SECONDS,
+    ROOT,
+    find_one,
+    find_option,
+    iter_leaves,
+    render,
+)
 
 SERVERS = "test-poplar-triton"
 ALWAYS = [
@@ -19,7 +29,14 @@ ALWAYS = [
 ]  # fmt: skip
 OF_PROXIES = ["ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"]
 OPTIONAL = ["ConfigMap", "HorizontalPodAutoscaler", "Ingress", "Ingress"]
-OF_OTHERS = ["GRPCRoute", "HTTPRoute", "PodMonitor", "PrometheusRule", "ScaledObject", "ServiceMonitor"]
+OF_OTHERS = [
+    "GRPCRoute",
+    "HTTPRoute",
+    "PodMonitor",
+    "PrometheusRule",
+    "ScaledObject",
+    "ServiceMonitor",
+]
 """Kinds without a schema in kubernetes-validate; tests below check them."""
 OLDEST, NEWEST = "1.27", "1.37"
 """Version of Kubernetes that Chart.yaml requires, and the newest version with a schema."""
@@ -59,7 +76,9 @@ def validate(documents, version):
 
 def test_helm_lint_finds_nothing(tools):
     for options in ([], ["--values", ALL_ON]):
-        subprocess.run([tools.helm, "lint", "--strict", CHART, *options], check=True, timeout=HELM_SECONDS)
+        subprocess.run(
+            [tools.helm, "lint", "--strict", CHART, *options], check=True, timeout=HELM_SECONDS
+        )
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
@@ -70,7 +89,9 @@ def test_every_object_is_valid_to_the_last_field(rendered, version):
 def test_what_helm_writes_passes_the_validating_command(tools, tmp_path):
     file = tmp_path / "rendered.yaml"
     command = [tools.helm, "template", "test", CHART]
-    file.write_bytes(subprocess.run(command, capture_output=True, check=True, timeout=HELM_SECONDS).stdout)
+    file.write_bytes(
+        subprocess.run(command, capture_output=True, check=True, timeout=HELM_SECONDS).stdout
+    )
     validating = Path(sys.executable).with_name("kubernetes-validate")
     subprocess.run([validating, "--strict", file], check=True, timeout=HELM_SECONDS)
 
@@ -87,7 +108,9 @@ def test_a_planted_error_is_found(tools, tmp_path):
 def test_what_is_optional_can_be_switched(tools, all_on):
     assert sorted(each["kind"] for each in render(tools.helm)) == sorted(ALWAYS + OF_PROXIES)
     others = set(OF_OTHERS) - {"ScaledObject"}
-    assert sorted(each["kind"] for each in all_on) == sorted([*ALWAYS, *OF_PROXIES, *OPTIONAL, *others])
+    assert sorted(each["kind"] for each in all_on) == sorted(
+        [*ALWAYS, *OF_PROXIES, *OPTIONAL, *others]
+    )
     least = render(tools.helm, *(word for each in SWITCHES_OFF for word in ("--set", each)))
     validate(least, NEWEST)
     assert sorted(each["kind"] for each in least) == ["Deployment", "Pod", "Service", "Service"]
@@ -124,7 +147,9 @@ def test_a_wrong_value_is_refused_by_name(tools, wrong):
     with pytest.raises(subprocess.CalledProcessError) as refused:
         render(tools.helm, "--set", wrong)
     first = re.split(r"[.\[=]", wrong)[0]
-    assert re.search(rf"don't meet the specifications of the schema[\s\S]*{first}", refused.value.stderr)
+    assert re.search(
+        rf"don't meet the specifications of the schema[\s\S]*{first}", refused.value.stderr
+    )
 
 
 def test_the_schema_has_every_value_and_no_other():
@@ -148,18 +173,26 @@ def test_every_value_is_explained():
     text = (CHART / "values.yaml").read_text()
     paragraphs = text.strip().split("\n\n")
     assert [each for each in paragraphs if not each.startswith("# ")] == []
-    keys = {line.split(":")[0].strip() for line in text.splitlines() if not line.strip().startswith("#")}
+    keys = {
+        line.split(":")[0].strip() for line in text.splitlines() if not line.strip().startswith("#")
+    }
     assert {name for path in iter_leaves(yaml.safe_load(text)) for name in path} <= keys
 
 
 def test_no_pod_is_taken_away_before_another_is_ready(rendered):
     strategy = find_one(rendered, "Deployment", SERVERS)["spec"]["strategy"]
-    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert strategy == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
+    }
 
 
 def test_all_probes_ask_the_supervisor(rendered):
     container = container_of(rendered)
-    asked = {kind: container[kind]["httpGet"] for kind in ("startupProbe", "readinessProbe", "livenessProbe")}
+    asked = {
+        kind: container[kind]["httpGet"]
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
     assert asked == {
         "startupProbe": {"path": "/ready", "port": "health"},
         "readinessProbe": {"path": "/ready", "port": "health"},
@@ -184,7 +217,8 @@ def test_a_slow_load_ends_no_pod_and_no_rollout(rendered):
 def test_the_grace_period_covers_drain_and_stop(tools, drain, most, timeout):
     values = {"drainSeconds": drain, "maxDrainSeconds": most, "exitTimeoutSeconds": timeout}
     documents = render(
-        tools.helm, *("--set", ",".join(f"supervisor.{name}={value}" for name, value in values.items()))
+        tools.helm,
+        *("--set", ",".join(f"supervisor.{name}={value}" for name, value in values.items())),
     )
     arguments = container_of(documents)["args"]
     assert find_option(arguments, "--drain-seconds") == str(drain)
@@ -248,18 +282,31 @@ def test_all_select_the_same_pods(rendered):
     assert wanted.items() <= deployment["template"]["metadata"]["labels"].items()
     for name in ("test-poplar-triton", "test-poplar-triton-headless"):
         assert find_one(rendered, "Service", name)["spec"]["selector"] == wanted
-    assert find_one(rendered, "PodDisruptionBudget", SERVERS)["spec"]["selector"]["matchLabels"] == wanted
-    assert find_one(rendered, "NetworkPolicy", SERVERS)["spec"]["podSelector"]["matchLabels"] == wanted
+    assert (
+        find_one(rendered, "PodDisruptionBudget", SERVERS)["spec"]["selector"]["matchLabels"]
+        == wanted
+    )
+    assert (
+        find_one(rendered, "NetworkPolicy", SERVERS)["spec"]["podSelector"]["matchLabels"] == wanted
+    )
     for constraint in deployment["template"]["spec"]["topologySpreadConstraints"]:
         assert constraint["labelSelector"]["matchLabels"] == wanted
 
 
 def test_metrics_and_health_are_reached_by_who_is_named_only(all_on):
     policy = find_one(all_on, "NetworkPolicy", SERVERS)["spec"]
-    let_in = [([each["port"] for each in rule["ports"]], rule["from"]) for rule in policy["ingress"]]
+    let_in = [
+        ([each["port"] for each in rule["ports"]], rule["from"]) for rule in policy["ingress"]
+    ]
     here = [{"podSelector": {}}]
-    monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
-    assert let_in == [(["http", "grpc"], here), (["health"], here), (["metrics", "health"], monitoring)]
+    monitoring = [
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ]
+    assert let_in == [
+        (["http", "grpc"], here),
+        (["health"], here),
+        (["metrics", "health"], monitoring),
+    ]
     assert policy["policyTypes"] == ["Ingress"]
     exposed = find_one(all_on, "Service", "test-poplar-triton")["spec"]["ports"]
     assert [each["name"] for each in exposed] == ["http", "grpc"]
@@ -267,7 +314,9 @@ def test_metrics_and_health_are_reached_by_who_is_named_only(all_on):
 
 def test_an_empty_list_of_peers_lets_in_nobody(tools):
     peers = ("clients", "checkers", "monitoring")
-    documents = render(tools.helm, "--set-json", ",".join(f"networkPolicy.{each}=[]" for each in peers))
+    documents = render(
+        tools.helm, "--set-json", ",".join(f"networkPolicy.{each}=[]" for each in peers)
+    )
     assert not find_one(documents, "NetworkPolicy", SERVERS)["spec"]["ingress"]
 
 

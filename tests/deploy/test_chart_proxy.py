@@ -67,7 +67,9 @@ def read_file(server, limit, queue, seconds):
         if cluster["name"] == "http":
             breakers["per_host_thresholds"] = [{"max_connections": limit}]
         else:
-            protocol["explicit_http_config"]["http2_protocol_options"]["max_concurrent_streams"] = limit
+            protocol["explicit_http_config"]["http2_protocol_options"]["max_concurrent_streams"] = (
+                limit
+            )
     for listener in settings["static_resources"]["listeners"][:2]:
         manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
         route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
@@ -91,7 +93,9 @@ def test_envoy_takes_what_the_chart_renders(tools, all_on, tmp_path):
 
 def test_another_configuration_is_another_pod(tools, default):
     def read_sum(documents):
-        return find_one(documents, "Deployment", PROXY)["spec"]["template"]["metadata"]["annotations"]
+        return find_one(documents, "Deployment", PROXY)["spec"]["template"]["metadata"][
+            "annotations"
+        ]
 
     assert read_sum(default) == read_sum(render(tools.helm))
     assert read_sum(default) != read_sum(render(tools.helm, "--set", "proxy.queue=5"))
@@ -112,7 +116,9 @@ def test_servers_and_proxies_are_never_taken_for_each_other(all_on):
         assert not selector <= others.items()
     for kind in ("NetworkPolicy", "PodDisruptionBudget"):
         spec = find_one(all_on, kind, PROXY)["spec"]
-        assert spec.get("podSelector", spec.get("selector"))["matchLabels"].items() <= proxies.items()
+        assert (
+            spec.get("podSelector", spec.get("selector"))["matchLabels"].items() <= proxies.items()
+        )
     (pod,) = (each for each in all_on if each["kind"] == "Pod")
     for selector in (servers, proxies):
         name = "app.kubernetes.io/name"
@@ -129,7 +135,9 @@ def test_the_ports_of_the_proxies_are_those_of_their_file(default):
     assert {each["name"]: each["containerPort"] for each in container["ports"]} == listening
     exposed = find_one(default, "Service", PROXY)["spec"]["ports"]
     assert {each["name"]: each["port"] for each in exposed} == {"http": 8000, "grpc": 8001}
-    assert str(settings["admin"]["address"]["socket_address"]["port_value"]) in str(container["lifecycle"])
+    assert str(settings["admin"]["address"]["socket_address"]["port_value"]) in str(
+        container["lifecycle"]
+    )
 
 
 def test_a_proxy_that_goes_drains_within_its_grace_period(all_on):
@@ -150,7 +158,9 @@ def test_a_proxy_that_drains_serves_on(tools, default, tmp_path, protocol):
         envoy.wait_until_up(2)
         script = command[-1].replace("9901", str(envoy.admin_port)).replace("sleep 15", "sleep 2")
         (way,) = (each for each in envoy.ways if each.protocol == protocol)
-        with subprocess.Popen([*command[:-1], script], stdout=subprocess.PIPE, text=True) as draining:
+        with subprocess.Popen(
+            [*command[:-1], script], stdout=subprocess.PIPE, text=True
+        ) as draining:
             while draining.poll() is None:
                 assert count_statuses(ask_all(way, 20, at_once=4)) == {"OK": 20}
             text = draining.communicate()[0]
@@ -158,10 +168,15 @@ def test_a_proxy_that_drains_serves_on(tools, default, tmp_path, protocol):
         assert text.startswith("HTTP/1.1 200 OK"), text
 
 
-@pytest.mark.parametrize(("options", "front"), [([], PROXY), (["--set", "proxy.enabled=false"], SERVERS)])
+@pytest.mark.parametrize(
+    ("options", "front"), [([], PROXY), (["--set", "proxy.enabled=false"], SERVERS)]
+)
 def test_who_comes_from_outside_is_led_to_the_proxies(tools, options, front):
     documents = render(tools.helm, "--values", str(ALL_ON), *options)
-    ports = {each["name"]: each["port"] for each in find_one(documents, "Service", front)["spec"]["ports"]}
+    ports = {
+        each["name"]: each["port"]
+        for each in find_one(documents, "Service", front)["spec"]["ports"]
+    }
     for kind, protocol in (("HTTPRoute", "http"), ("GRPCRoute", "grpc")):
         (rule,) = find_one(documents, kind)["spec"]["rules"]
         assert rule["backendRefs"] == [{"name": front, "port": ports[protocol]}]
@@ -238,7 +253,10 @@ def test_the_chart_s_test_asks_for_readiness_and_an_answer(default, model, statu
         threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         done = subprocess.run(
-            [Path(sys.executable), "-c", script, url, model], capture_output=True, text=True, timeout=SECONDS
+            [Path(sys.executable), "-c", script, url, model],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
         )
         server.shutdown()
     assert done.returncode == status, done.stderr

@@ -20,7 +20,9 @@ VERSION = (ROOT / "popef" / "VERSION").read_text().strip()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE_FILE = DEPLOY / "compose.yaml"
 COMPOSE = yaml.safe_load(COMPOSE_FILE.read_text())
-RUNTIME = find_one(read_documents((DEPLOY / "kserve" / "servingruntime.yaml").read_text()), "ServingRuntime")
+RUNTIME = find_one(
+    read_documents((DEPLOY / "kserve" / "servingruntime.yaml").read_text()), "ServingRuntime"
+)
 INFERENCE = find_one(
     read_documents((DEPLOY / "kserve" / "inferenceservice.yaml").read_text()), "InferenceService"
 )
@@ -51,9 +53,9 @@ def arguments(request, tools):
         return RUNTIME["spec"]["containers"][0]["args"]
     if request.param == "Compose":
         return COMPOSE["services"]["triton"]["command"]
-    (container,) = find_one(render(tools.helm), "Deployment", "test-poplar-triton")["spec"]["template"][
-        "spec"
-    ]["containers"]
+    (container,) = find_one(render(tools.helm), "Deployment", "test-poplar-triton")["spec"][
+        "template"
+    ]["spec"]["containers"]
     return container["args"]
 
 
@@ -124,7 +126,12 @@ def test_the_image_starts_the_supervisor_as_nobody_in_particular():
 
 def test_compose_takes_its_file_and_refuses_a_planted_error():
     text = COMPOSE_FILE.read_text()
-    assert sorted(PyCompose.from_yaml(text).service_names()) == ["grafana", "haproxy", "prometheus", "triton"]
+    assert sorted(PyCompose.from_yaml(text).service_names()) == [
+        "grafana",
+        "haproxy",
+        "prometheus",
+        "triton",
+    ]
     with pytest.raises(ValueError, match="shm_sizee"):
         PyCompose.from_yaml(text.replace("shm_size", "shm_sizee"))
 

@@ -36,9 +36,14 @@ def test_names_of_series_are_found_in_expressions(expression, names):
 
 def test_every_series_asked_for_exists():
     asked = set().union(*map(find_metrics, QUERIES))
-    assert asked <= TRITON_METRICS | PROXY_METRICS | BACKEND_METRICS | supervisor_metrics() | OF_PROMETHEUS
+    assert (
+        asked
+        <= TRITON_METRICS | PROXY_METRICS | BACKEND_METRICS | supervisor_metrics() | OF_PROMETHEUS
+    )
     variables = {each["name"]: each for each in DASHBOARD["templating"]["list"]}
-    assert variables["model"]["query"]["query"] == "label_values(nv_inference_request_success, model)"
+    assert (
+        variables["model"]["query"]["query"] == "label_values(nv_inference_request_success, model)"
+    )
 
 
 def test_every_series_of_ours_is_shown():
@@ -67,8 +72,12 @@ def test_panels_are_told_apart_lie_beside_each_other_and_say_what_their_lines_ar
 
 def test_grafana_is_given_the_dashboard_and_its_source():
     provisioning = DEPLOY / "grafana" / "provisioning"
-    (provider,) = yaml.safe_load((provisioning / "dashboards" / "poplar.yaml").read_text())["providers"]
-    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "poplar.yaml").read_text())[
+        "providers"
+    ]
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())[
+        "datasources"
+    ]
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     mounts = [volume.split(":")[:2] for volume in services["grafana"]["volumes"]]
     assert ["./grafana/dashboard.json", f"{provider['options']['path']}/dashboard.json"] in mounts

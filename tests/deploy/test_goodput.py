@@ -61,12 +61,19 @@ def test_answers_stay_in_time_and_nothing_is_sent_twice(loaded, index, protocol)
     try:
         counted, before = Counted(client), count_attempts(proxy, way)
         found = overload.offer(
-            counted, 3 * CAPACITY, COUNTED_SECONDS, [DEADLINE_SECONDS], settling_seconds=SETTLING_SECONDS
+            counted,
+            3 * CAPACITY,
+            COUNTED_SECONDS,
+            [DEADLINE_SECONDS],
+            settling_seconds=SETTLING_SECONDS,
         )
         attempts = count_attempts(proxy, way) - before
     finally:
         client.close()
-    print(f"{way.name}: {found.per_second:.1f} of {CAPACITY}/s, {attempts:.0f} sent of {counted.count}")
+    print(
+        f"{way.name}: {found.per_second:.1f} of {CAPACITY}/s, {attempts:.0f} sent of "
+        f"{counted.count}"
+    )
     assert found.per_second >= MIN_GOODPUT * CAPACITY, found.codes
     assert attempts <= counted.count
     assert found.codes["503"] + found.codes["UNAVAILABLE"] > 0

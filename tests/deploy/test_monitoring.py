@@ -43,7 +43,13 @@ def watched(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     repository = LocalRepository(folder / "models")
     fill(repository, [PLAIN, ASYNCHRONOUS])
     servers = [
-        Server(mode, repository.url, folder, ["--on-dead-stub", mode, "--canary-seconds", "2"], EXPLICIT)
+        Server(
+            mode,
+            repository.url,
+            folder,
+            ["--on-dead-stub", mode, "--canary-seconds", "2"],
+            EXPLICIT,
+        )
         for mode in ("reload", "report")
     ]
     with ExitStack() as running:

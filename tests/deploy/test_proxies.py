@@ -102,7 +102,9 @@ def certificate(tmp_path_factory):
     return folder / "server.pem", folder / "authority.pem"
 
 
-@pytest.mark.parametrize("more", [FIXED, {"SERVICE": NAME}, {"SERVICE": NAME, "DNS_SERVER": "127.0.0.1:53"}])
+@pytest.mark.parametrize(
+    "more", [FIXED, {"SERVICE": NAME}, {"SERVICE": NAME, "DNS_SERVER": "127.0.0.1:53"}]
+)
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_haproxy_takes_its_configuration(tools, certificate, more, encrypted):
     tls = {"TLS_CERTIFICATE": str(certificate[0])} if encrypted else {}
@@ -119,13 +121,19 @@ def test_haproxy_without_servers_or_with_a_planted_error_refuses(tools, tmp_path
 
 def validate_envoy(tools, file):
     return subprocess.run(
-        [tools.envoy, "--mode", "validate", "-c", file], capture_output=True, text=True, timeout=SECONDS
+        [tools.envoy, "--mode", "validate", "-c", file],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
 
 
 def test_envoy_takes_its_configuration_and_finds_nothing_deprecated(tools):
     done = validate_envoy(tools, DEPLOY / "envoy.yaml")
-    assert (done.returncode, re.findall(r"\[(?:warning|error|critical)\].*", done.stderr)) == (0, [])
+    assert (done.returncode, re.findall(r"\[(?:warning|error|critical)\].*", done.stderr)) == (
+        0,
+        [],
+    )
 
 
 def test_envoy_refuses_a_planted_error(tools, tmp_path):
@@ -142,14 +150,17 @@ def make_haproxy(tools, folder, names, ports, servers, certificate):
         "DNS_SERVER": f"{HOST}:{names.port}",
         "LISTEN_ADDRESS": HOST,
         **{
-            f"LISTEN_{what}": str(port) for what, port in zip(("HTTP", "GRPC", "METRICS"), ports, strict=True)
+            f"LISTEN_{what}": str(port)
+            for what, port in zip(("HTTP", "GRPC", "METRICS"), ports, strict=True)
         },
         "SERVICE_HTTP": str(servers[0].http_port),
         "SERVICE_GRPC": str(servers[0].grpc_port),
         "SERVICE_HEALTH": str(servers[0].health_port),
         "TLS_CERTIFICATE": str(certificate),
     }
-    return Program("haproxy", [tools.haproxy, "-db", "-f", DEPLOY / "haproxy.cfg"], folder, environment)
+    return Program(
+        "haproxy", [tools.haproxy, "-db", "-f", DEPLOY / "haproxy.cfg"], folder, environment
+    )
 
 
 def make_envoy(tools, folder, names, ports, servers):
@@ -172,7 +183,9 @@ def make_envoy(tools, folder, names, ports, servers):
         "name": "envoy.network.dns_resolver.cares",
         "typed_config": {
             "@type": f"type.googleapis.com/{CARES}.v3.CaresDnsResolverConfig",
-            "resolvers": [{"socket_address": {"address": HOST, "port_value": names.port, "protocol": "UDP"}}],
+            "resolvers": [
+                {"socket_address": {"address": HOST, "port_value": names.port, "protocol": "UDP"}}
+            ],
         },
     }
     file = folder / "envoy.yaml"
@@ -190,14 +203,18 @@ class Proxied:
         if authority is None:
             self.channel = grpc.insecure_channel(target)
         else:
-            self.channel = grpc.secure_channel(target, grpc.ssl_channel_credentials(authority.read_bytes()))
+            self.channel = grpc.secure_channel(
+                target, grpc.ssl_channel_credentials(authority.read_bytes())
+            )
 
     def ask_http(self, path, body=b"x"):
         if self._authority is None:
             connection = http.client.HTTPConnection(HOST, self._http_port, timeout=SECONDS)
         else:
             context = ssl.create_default_context(cafile=self._authority)
-            connection = http.client.HTTPSConnection(HOST, self._http_port, timeout=SECONDS, context=context)
+            connection = http.client.HTTPSConnection(
+                HOST, self._http_port, timeout=SECONDS, context=context
+            )
         try:
             connection.request("POST", path, body)
             answer = connection.getresponse()
@@ -218,7 +235,9 @@ class Proxied:
         except OSError:
             return set(), set()
         over_grpc = {self.ask_grpc() for _ in range(12)}
-        return {who for status, who in over_http if status == 200}, {who for _, who in over_grpc if who}
+        return {who for status, who in over_http if status == 200}, {
+            who for _, who in over_grpc if who
+        }
 
     def wait_for(self, addresses):
         wanted = set(addresses)
@@ -270,7 +289,9 @@ def test_a_server_that_is_not_ready_is_not_asked(proxied, index):
 def test_what_is_named_passes_as_it_is(proxied):
     for server in proxied.servers:
         server.asked.clear()
-    assert {path: proxied.ask_http(path)[0] for path in OPEN_PATHS} == dict.fromkeys(OPEN_PATHS, 200)
+    assert {path: proxied.ask_http(path)[0] for path in OPEN_PATHS} == dict.fromkeys(
+        OPEN_PATHS, 200
+    )
     asked = [path for server in proxied.servers for path in server.asked]
     assert sorted(asked) == sorted(OPEN_PATHS)
     assert {method: proxied.ask_grpc(method)[0] for method in OPEN_METHODS} == dict.fromkeys(

@@ -62,7 +62,9 @@ def pair(tools: Tools, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
                      (server.http_port, server.grpc_port)]  # fmt: skip
             forwarders += ports
             there.append(Ports(ports[0].port, ports[1].port, server.health_port))
-        proxy = running.enter_context(kind(tools, there, tmp_path, response_seconds=RESPONSE_SECONDS))
+        proxy = running.enter_context(
+            kind(tools, there, tmp_path, response_seconds=RESPONSE_SECONDS)
+        )
         proxy.wait_until_up(2)
         (way,) = (each for each in proxy.ways if each.protocol == protocol)
         yield Pair(servers, forwarders[:2], proxy, way)
@@ -70,7 +72,9 @@ def pair(tools: Tools, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 
 def sum_metric(proxy: Proxy, name: str) -> float:
     """Return the sum of all series of that name."""
-    found = [value for series, value in proxy.read_metrics().items() if series.partition("{")[0] == name]
+    found = [
+        value for series, value in proxy.read_metrics().items() if series.partition("{")[0] == name
+    ]
     assert found, f"{proxy.name} has no {name}"
     return sum(found)
 
@@ -110,8 +114,13 @@ def test_servers_have_so_many_at_once_and_the_rest_waits_for_a_moment_or_is_refu
         server.seconds = 0.5
     with ThreadPoolExecutor(1) as background:
         load = background.submit(ask_all, pair.way, MANY, MANY)
-        wait_until(lambda: pair.servers[0].num_most[pair.way.protocol] > AT_ONCE // 2, "the servers are full")
-        for path in ("/v2/models/m/ready", "/v2/models/m/generate_stream") * (pair.way.protocol == "http"):
+        wait_until(
+            lambda: pair.servers[0].num_most[pair.way.protocol] > AT_ONCE // 2,
+            "the servers are full",
+        )
+        for path in ("/v2/models/m/ready", "/v2/models/m/generate_stream") * (
+            pair.way.protocol == "http"
+        ):
             assert ask(pair.way, path).status == "200"
         answers = load.result()
     statuses = count_statuses(answers)
@@ -129,7 +138,10 @@ def test_the_proxies_count_what_they_refuse_while_no_server_is_ready(pair):
     for server in pair.servers:
         server.is_ready = False
     wait_until(lambda: ask(pair.way).status in ("503", "UNAVAILABLE"), "no server is ready")
-    assert sum(count_statuses(ask_all(pair.way, 20, 4))[status] for status in ("503", "UNAVAILABLE")) == 20
+    assert (
+        sum(count_statuses(ask_all(pair.way, 20, 4))[status] for status in ("503", "UNAVAILABLE"))
+        == 20
+    )
     prefix = pair.way.through.lower()
     series = {each.partition("{")[0] for each in pair.proxy.read_metrics()}
     assert {name for name in PROXY_METRICS if name.startswith(prefix)} <= series

@@ -11,7 +11,9 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "10"))
 
 
 @pytest.mark.timeout(60 * MINUTES + 600)
-def test_trouble_gives_no_wrong_answer_costs_nothing_unexplained_and_leaves_nothing(tools, tmp_path, capsys):
+def test_trouble_gives_no_wrong_answer_costs_nothing_unexplained_and_leaves_nothing(
+    tools, tmp_path, capsys
+):
     def tell(line: str) -> None:
         with capsys.disabled():
             print(line, flush=True)

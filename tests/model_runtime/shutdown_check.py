@@ -30,9 +30,9 @@ Run = Callable[[Script], Ended]
 def write_files(folder: Path) -> list[str]:
     """Write the two models of the scripts and return their paths."""
     linear, loop = folder / "linear.popef", folder / "loop.popef"
-    Compiler.compile(Converter(batch_size=4).convert(linear_model()), None, CompilerOptions()).export(
-        linear, folder / "weights.popef"
-    )
+    Compiler.compile(
+        Converter(batch_size=4).convert(linear_model()), None, CompilerOptions()
+    ).export(linear, folder / "weights.popef")
     write_handmade(loop, loop_model())
     return [str(linear), str(loop)]
 
@@ -75,11 +75,14 @@ def main() -> int:
         failed = 0
         for way, run in ways.items():
             began = time.monotonic()
-            faults = check(run, itertools.islice(itertools.cycle(SCRIPTS), arguments.count), arguments.jobs)
+            faults = check(
+                run, itertools.islice(itertools.cycle(SCRIPTS), arguments.count), arguments.jobs
+            )
             failed += len(faults)
             seconds = time.monotonic() - began
             print(
-                f"{way}: {arguments.count - len(faults)} of {arguments.count} ended as they should, "
+                f"{way}: {arguments.count - len(faults)} of {arguments.count} ended as they "
+                "should, "
                 f"{seconds:.0f} s",
                 *faults,
                 sep="\n  ",

@@ -10,7 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_time import FakeTime
-from model_runtime import ModelRuntimeError, OutputSlot, RequestFlow, Session, SessionConfig, StoppedError
+from model_runtime import (
+    ModelRuntimeError,
+    OutputSlot,
+    RequestFlow,
+    Session,
+    SessionConfig,
+    StoppedError,
+)
 from model_runtime.request_joining import compute_joined
 from sample_models import gather_model
 from simipu import DeviceLostError, RunError
@@ -38,7 +45,9 @@ class ByCall:
 
     def ask(self, requests):
         """Return the outcome of each request."""
-        return list(compute_joined(self.session, [SimpleNamespace(inputs=inputs) for inputs in requests], 0))
+        return list(
+            compute_joined(self.session, [SimpleNamespace(inputs=inputs) for inputs in requests], 0)
+        )
 
     def close(self):
         pass
@@ -155,7 +164,9 @@ def test_answers_clocks_and_counters_are_the_same(open_way, monkeypatch, sizes, 
         seen.append(look_at(opened, fake_time, ones(*sizes)))
     by_call, by_queues = seen
     assert by_call == by_queues
-    assert [run[2] for run in by_call[1]] == [4] * (sum(sizes) // 4) + [sum(sizes) % 4] * bool(sum(sizes) % 4)
+    assert [run[2] for run in by_call[1]] == [4] * (sum(sizes) // 4) + [sum(sizes) % 4] * bool(
+        sum(sizes) % 4
+    )
     assert any(lateness for *_, lateness in by_call[1]) == (paced and sum(sizes) > 4)
 
 
@@ -188,7 +199,9 @@ def test_the_requests_of_a_failed_run_are_run_again_alone(open_way, monkeypatch)
     for way in WAYS.values():
         fake_time = patch_time(monkeypatch)
         opened = open_way(way, gather_model(), batch=8, paced=True)
-        requests = [{"ids": np.array(ids, np.int32)} for ids in ([[0, 1]], [[5, 99]], [[9, 9], [2, 3]])]
+        requests = [
+            {"ids": np.array(ids, np.int32)} for ids in ([[0, 1]], [[5, 99]], [[9, 9], [2, 3]])
+        ]
         seen.append(look_at(opened, fake_time, requests))
     assert seen[0] == seen[1]
     good, culprit, also_good = seen[0][0]

@@ -59,7 +59,9 @@ def test_a_runner_answers_in_a_fork_and_afterwards_in_its_parent(file):
     with ModelRunner(file, ANY_ROWS) as runner:
         np.testing.assert_array_equal(double(runner), 2 * X)
         for rows in (4, 1, 3):
-            np.testing.assert_array_equal(ask_fork(lambda rows=rows: double(runner, rows)), 2 * X[:rows])
+            np.testing.assert_array_equal(
+                ask_fork(lambda rows=rows: double(runner, rows)), 2 * X[:rows]
+            )
         np.testing.assert_array_equal(double(runner), 2 * X)
 
 
@@ -127,7 +129,9 @@ def test_a_runner_can_be_closed_in_a_fork_with_and_without_requests(file):
 
 @pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.server)])
 def test_a_session_answers_in_a_fork(file, isolated):
-    session = Session(file, SessionConfig(isolated=isolated, graph_options=GraphOptions(num_threads=4)))
+    session = Session(
+        file, SessionConfig(isolated=isolated, graph_options=GraphOptions(num_threads=4))
+    )
     session.runLoadPrograms()
     np.testing.assert_array_equal(session.run({"x": X})["z"], 2 * X)
     np.testing.assert_array_equal(ask_fork(lambda: session.run({"x": X})["z"]), 2 * X)
@@ -183,7 +187,11 @@ if sys.argv[2] == "drops":
 @pytest.mark.parametrize("what", ["asks", "drops", "keeps"])
 def test_a_fork_that_exits_as_a_script_does_ends(file, what):
     done = subprocess.run(
-        [sys.executable, "-c", LEAVES, file, what], timeout=30, capture_output=True, text=True, check=False
+        [sys.executable, "-c", LEAVES, file, what],
+        timeout=30,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert "Traceback" not in done.stderr

@@ -32,7 +32,9 @@ def test_a_frozen_input_is_not_asked_for(files, scale, rows):
     x = np.tile(X, (rows // 4, 1))
     with ModelRunner(files(np.asarray(scale))) as runner:
         assert [each.name for each in runner.getExecuteInputs()] == ["x"]
-        np.testing.assert_array_equal(runner.execute({"x": x})["y"], np.tile(X * scale + X, (rows // 4, 1)))
+        np.testing.assert_array_equal(
+            runner.execute({"x": x})["y"], np.tile(X * scale + X, (rows // 4, 1))
+        )
 
 
 def test_rows_are_proven_anew_with_the_values(files):
@@ -76,7 +78,10 @@ def test_queues_and_handlers_have_none(files):
 
 @pytest.mark.parametrize(
     ("scale", "reason"),
-    [(np.ones(4, np.float32), "input 'scale': the file's data are"), (np.ones(3, np.float16), "f16")],
+    [
+        (np.ones(4, np.float32), "input 'scale': the file's data are"),
+        (np.ones(3, np.float16), "f16"),
+    ],
 )
 def test_data_that_do_not_fit_are_named(files, scale, reason):
     with pytest.raises((ModelRuntimeError, LoadError), match=reason):
@@ -86,7 +91,9 @@ def test_data_that_do_not_fit_are_named(files, scale, reason):
 def test_an_input_that_is_given_all_the_same_is_not_known(files):
     with (
         ModelRunner(files()) as runner,
-        pytest.raises(ModelRuntimeError, match="input 'scale' is not known; the model's inputs are x"),
+        pytest.raises(
+            ModelRuntimeError, match="input 'scale' is not known; the model's inputs are x"
+        ),
     ):
         runner.execute({"x": X, "scale": SCALE})
 
@@ -127,5 +134,7 @@ def test_replicas_share_a_frozen_input(tmp_path, files, same):
         with ModelRunner((path, data)) as runner:
             np.testing.assert_array_equal(runner.execute({"x": X})["y"], X * SCALE + X)
     else:
-        with pytest.raises(ModelRuntimeError, match="input 'scale': the file's data differ between replicas"):
+        with pytest.raises(
+            ModelRuntimeError, match="input 'scale': the file's data differ between replicas"
+        ):
             ModelRunner((path, data))

@@ -57,7 +57,9 @@ def warnings(caplog):
 
 
 def run_python(program, **environ):
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, **environ}, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **environ}, check=True, timeout=60
+    )
 
 
 def test_a_slice_has_its_times_in_microseconds_to_the_nanosecond(make_trace):
@@ -154,7 +156,13 @@ def test_a_value_that_json_lacks_leaves_a_gap_in_the_graph(make_trace, value):
 def test_arguments_that_json_lacks_become_text(make_trace):
     trace = make_trace()
     with trace.tracepoint(
-        "run", good=True, ratio=0.5, none=None, nan=float("nan"), shape=(1, 2), text="\u00e9\ud800\n"
+        "run",
+        good=True,
+        ratio=0.5,
+        none=None,
+        nan=float("nan"),
+        shape=(1, 2),
+        text="\u00e9\ud800\n",
     ):
         pass
     (event,) = written(trace, "X")
@@ -203,14 +211,17 @@ def test_every_thread_has_its_own_number_and_name(make_trace):
         together.wait(timeout=10)
 
     threads = [
-        threading.Thread(target=work, args=(f"work {index}",), name=f"worker {index}") for index in range(3)
+        threading.Thread(target=work, args=(f"work {index}",), name=f"worker {index}")
+        for index in range(3)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     named = {
-        event["tid"]: event["args"]["name"] for event in written(trace, "M") if event["name"] == "thread_name"
+        event["tid"]: event["args"]["name"]
+        for event in written(trace, "M")
+        if event["name"] == "thread_name"
     }
     assert named == {thread.native_id: thread.name for thread in threads}
     assert {event["name"]: event["tid"] for event in written(trace, "X")} == {
@@ -274,7 +285,9 @@ def test_malformed_options_warn_and_trace_nothing(text, caplog):
 
 
 def test_unknown_options_warn_and_are_ignored(tmp_path, caplog):
-    text = json.dumps({"enable": "true", "directory": str(tmp_path), "channels": ["Poplar"], "colour": "red"})
+    text = json.dumps(
+        {"enable": "true", "directory": str(tmp_path), "channels": ["Poplar"], "colour": "red"}
+    )
     trace = Trace.from_environment("mnist", {"PVTI_OPTIONS": text})
     assert trace.write().parent == tmp_path
     trace.close()
@@ -291,14 +304,18 @@ def test_the_file_is_named_by_trace_time_and_process_in_the_working_directory(
     monkeypatch.chdir(tmp_path / "elsewhere")
     path = trace.write()
     assert path.parent == tmp_path
-    assert re.fullmatch(rf"\.\._my_model_0_\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d_{os.getpid()}\.json", path.name)
+    assert re.fullmatch(
+        rf"\.\._my_model_0_\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d_{os.getpid()}\.json", path.name
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "expected"),
     [("run.json", "run_m.json"), ("a/b.c.json", "a/b.c_m.json"), ("run", "run_m"), (".", "_m")],
 )
-def test_the_file_option_gets_the_name_of_the_trace_before_its_suffix(make_trace, tmp_path, file, expected):
+def test_the_file_option_gets_the_name_of_the_trace_before_its_suffix(
+    make_trace, tmp_path, file, expected
+):
     assert make_trace("m", file=file).write() == tmp_path / expected
 
 
@@ -311,7 +328,12 @@ def test_traces_of_one_name_get_files_of_their_own(make_trace, tmp_path):
     first.instant("first")
     second.instant("second")
     paths = [trace.write() for trace in (first, second, third, second)]
-    assert [path.name for path in paths] == ["run_m.json", "run_m_2.json", "run_m_3.json", "run_m_2.json"]
+    assert [path.name for path in paths] == [
+        "run_m.json",
+        "run_m_2.json",
+        "run_m_3.json",
+        "run_m_2.json",
+    ]
     assert names(first, "i") == ["first"]
     assert names(second, "i") == ["second"]
 
@@ -323,7 +345,9 @@ def test_a_file_that_was_there_before_stays_as_it_was(make_trace, tmp_path):
     assert (tmp_path / "run_m.json").read_text() == "precious"
 
 
-def test_writing_again_replaces_the_file_by_all_events_and_leaves_nothing_else(make_trace, tmp_path):
+def test_writing_again_replaces_the_file_by_all_events_and_leaves_nothing_else(
+    make_trace, tmp_path
+):
     trace = make_trace()
     trace.instant("one")
     first = trace.write()
@@ -369,7 +393,8 @@ with trace.tracepoint("run"):
 
 def test_leaving_the_interpreter_writes_the_trace(tmp_path):
     run_python(
-        RECORD, PVTI_OPTIONS=json.dumps({"enable": "true", "directory": str(tmp_path), "file": "run.json"})
+        RECORD,
+        PVTI_OPTIONS=json.dumps({"enable": "true", "directory": str(tmp_path), "file": "run.json"}),
     )
     assert [path.name for path in tmp_path.iterdir()] == ["run_mnist.json"]
     assert "run" in [event["name"] for event in read(tmp_path / "run_mnist.json")["traceEvents"]]

@@ -43,7 +43,9 @@ def test_every_request_gets_its_own_rows_in_full_batches(sizes):
     finished = []
     for index, (data, memory) in enumerate(requests):
         queues.inputQueue("x").enqueue(data)
-        queues.outputQueue("y").enqueue(memory, len(data), lambda index=index: finished.append(index))
+        queues.outputQueue("y").enqueue(
+            memory, len(data), lambda index=index: finished.append(index)
+        )
     batches = pump(queues)
     for data, memory in requests:
         np.testing.assert_array_equal(memory.array, 2 * data)
@@ -84,7 +86,8 @@ def test_a_start_callback_comes_once_with_the_first_row():
 
 
 @pytest.mark.parametrize(
-    "data", [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), np.zeros((0, 2), np.float32)]
+    "data",
+    [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), np.zeros((0, 2), np.float32)],
 )
 def test_rows_of_another_shape_or_type_or_none_are_refused(data):
     with pytest.raises(ModelRuntimeError, match="input 'x': expected float32 rows of shape"):

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_runtime import ModelRuntimeError, OutputSlot, RequestFlow, Session, SessionConfig, StoppedError
+from model_runtime import (
+    ModelRuntimeError,
+    OutputSlot,
+    RequestFlow,
+    Session,
+    SessionConfig,
+    StoppedError,
+)
 from sample_models import loop_model, write_handmade
 from simipu import DeviceLostError, RunError, RunTimeoutError
 
@@ -174,7 +181,9 @@ def test_without_auto_reset_a_device_lost_in_the_second_try_fails_all_that_wait(
     pipeline = make_pipeline(started=False, timeout_ns=0, auto_reset=False)
     fail_on(pipeline, RunError("13"), 13)
     fail_on(pipeline, DeviceLostError("gone"), 14)
-    asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (1, 13), (1, 14), (1, 5), (1, 2))]
+    asks = [
+        Ask(pipeline, rows, value) for rows, value in ((1, 1), (1, 13), (1, 14), (1, 5), (1, 2))
+    ]
     main = pipeline.session._engine._mains[5]
     joined, compute = [RunError("13")], main.compute
     main.compute = lambda *arguments: compute(*arguments) if not joined else raise_(joined.pop())
@@ -244,7 +253,10 @@ def test_a_waiting_session_uses_no_processor_time(make_pipeline):
     assert mine
 
     def processor_ns():
-        return sum(int(Path(f"/proc/self/task/{number}/schedstat").read_text().split()[0]) for number in mine)
+        return sum(
+            int(Path(f"/proc/self/task/{number}/schedstat").read_text().split()[0])
+            for number in mine
+        )
 
     time.sleep(0.1)
     before = processor_ns()

@@ -72,7 +72,9 @@ def test_threads_share_a_runner(file):
         ThreadPoolExecutor(8) as pool,
     ):
         sizes = [1 + index % 9 for index in range(100)]
-        answers = pool.map(lambda index: runner.execute({"x": x(sizes[index], index)})["z"], range(100))
+        answers = pool.map(
+            lambda index: runner.execute({"x": x(sizes[index], index)})["z"], range(100)
+        )
         for index, z in enumerate(answers):
             np.testing.assert_array_equal(z, 2 * x(sizes[index], index))
 
@@ -89,7 +91,11 @@ def test_descriptions_are_those_of_one_batch(file):
     [
         ({}, None, "input 'x' is not given; the model takes x"),
         ({"x": x(4), "q": x(4)}, None, "input 'q' is not known; the model's inputs are x"),
-        ({"x": x(3)}, None, "batch size 3, which is no multiple of the compiled 4; set batching_dim to 0"),
+        (
+            {"x": x(3)},
+            None,
+            "batch size 3, which is no multiple of the compiled 4; set batching_dim to 0",
+        ),
         ({"x": x(0)}, None, "batch sizes differ or are 0"),
         ({"x": x(4).astype(np.float64)}, None, "expected float32 rows of shape"),
         ({"x": np.ones((4, 5), np.float32)}, None, r"found float32 of shape \(4, 5\)"),
@@ -110,13 +116,21 @@ def test_what_does_not_fit_is_named(file, inputs, outputs, reason):
 
 def test_defaults_are_the_real_ones():
     config = ModelRunnerConfig()
-    assert (config.timeout_ns, config.thread_safe, config.validate_io_params) == (10_000_000, True, True)
+    assert (config.timeout_ns, config.thread_safe, config.validate_io_params) == (
+        10_000_000,
+        True,
+        True,
+    )
     assert (config.check_package_hash, config.batching_dim, config.ring_buffer_size_multiplier) == (
         True,
         0xFFFFFFFF,
         2,
     )
-    assert (config.auto_reset, config.flush_on_waiting_outputs, config.is_batch_size_timeout_enabled) == (
+    assert (
+        config.auto_reset,
+        config.flush_on_waiting_outputs,
+        config.is_batch_size_timeout_enabled,
+    ) == (
         False,
         False,
         False,
@@ -251,8 +265,15 @@ def test_a_machine_without_a_free_ipu_says_so(wait):
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
-def test_a_model_on_two_ipus_takes_two_and_computes_the_same(linear, compile_popef, open_model, pipelined):
-    options = {"num_ipus": 2, "num_io_tiles": 32, "enable_pipelining": pipelined, "batches_per_step": 2}
+def test_a_model_on_two_ipus_takes_two_and_computes_the_same(
+    linear, compile_popef, open_model, pipelined
+):
+    options = {
+        "num_ipus": 2,
+        "num_io_tiles": 32,
+        "enable_pipelining": pipelined,
+        "batches_per_step": 2,
+    }
     file = compile_popef(linear, options=options)
     reader = popef.Reader()
     reader.parseFile(file)
@@ -295,7 +316,8 @@ def test_a_machine_of_three_ipus_gives_two_and_one_and_takes_them_back():
     assert machine.getNumDevices() == 3
     held = [machine.getDevice(2), machine.getDevice(1)]
     with pytest.raises(
-        ModelRuntimeError, match=r"1 of ipu21 wanted, the simulated machine has 3, of which 3 are attached"
+        ModelRuntimeError,
+        match=r"1 of ipu21 wanted, the simulated machine has 3, of which 3 are attached",
     ):
         machine.getDevice(1)
     assert held[0].id() != held[1].id()
@@ -306,7 +328,9 @@ def test_a_machine_of_three_ipus_gives_two_and_one_and_takes_them_back():
 def test_a_device_of_a_number_must_be_one_of_the_machines():
     machine = DeviceManager(num_ipus=2)
     for number in (-1, 2):
-        with pytest.raises(ModelRuntimeError, match=rf"there is no device {number}; there are 0 to 1$"):
+        with pytest.raises(
+            ModelRuntimeError, match=rf"there is no device {number}; there are 0 to 1$"
+        ):
             machine.getSpecificDevice(number)
     held = [machine.getSpecificDevice(number) for number in (0, 1)]
     assert [device.id() for device in held] == [0, 1]
@@ -318,7 +342,11 @@ def test_a_device_of_a_number_must_be_one_of_the_machines():
         (DeviceWaitConfig(), 0.0, 1.0),
         (DeviceWaitConfig(DeviceWaitStrategy.NO_WAIT, timeout=9), 0.0, 1.0),
         (DeviceWaitConfig(DeviceWaitStrategy.WAIT_FOREVER, timeout=9), float("inf"), 1.0),
-        (DeviceWaitConfig(DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timedelta(minutes=2), 0), 120.0, 0.001),
+        (
+            DeviceWaitConfig(DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timedelta(minutes=2), 0),
+            120.0,
+            0.001,
+        ),
         (DeviceWaitConfig(timeout=7, sleepTime=timedelta(seconds=2)), 7.0, 2.0),
     ],
 )
@@ -332,7 +360,9 @@ def test_a_simulated_device_has_from_one_tile_to_all_of_the_chip(file, open_mode
         assert manager.createIpuModelDevice(1, "ipu2", tiles).device().target.tiles_per_ipu == tiles
     assert manager.createIpuModelDevice(1).device().target.tiles_per_ipu == 1472
     assert manager.createIpuModelDevice(2, 21).device().target.ipu_version == 21
-    assert manager.createIpuModelDevice(open_model(file), None, 5).device().target.tiles_per_ipu == 5
+    assert (
+        manager.createIpuModelDevice(open_model(file), None, 5).device().target.tiles_per_ipu == 5
+    )
     assert manager.createIpuModelDevice(open_model(file), 6, 5).device().target.tiles_per_ipu == 5
     assert manager.createSmallIpuModelDevice(open_model(file)).device().target.tiles_per_ipu == 4
     for tiles in (0, 1473):
@@ -357,7 +387,8 @@ def test_a_runner_takes_the_device_it_is_given(file):
         assert runner.session.device is device
     small = DeviceManager().createSmallIpuModelDevice(1)
     with pytest.raises(
-        LoadError, match=r"compiled for 1 x ipu21 of 1472 tiles, but device .* is 1 x ipu21 of 4 tiles"
+        LoadError,
+        match=r"compiled for 1 x ipu21 of 1472 tiles, but device .* is 1 x ipu21 of 4 tiles",
     ):
         ModelRunner(file, ModelRunnerConfig(replica_to_device={0: small}))
 
@@ -418,7 +449,10 @@ def test_a_whole_batch_does_not_wait_for_the_other_iterations(linear, compile_po
 def test_rows_lie_along_another_axis_than_was_compiled_for(compile_popef):
     """batching_dim 1 is given for a model that was compiled without --batch_axis."""
     model = make_model(
-        [helper.make_node("Softmax", ["x"], ["y"], axis=2), helper.make_node("Add", ["y", "b"], ["z"])],
+        [
+            helper.make_node("Softmax", ["x"], ["y"], axis=2),
+            helper.make_node("Add", ["y", "b"], ["z"]),
+        ],
         {"x": (TensorProto.FLOAT, [5, 4, 2])},
         {"y": (TensorProto.FLOAT, [5, 4, 2]), "z": (TensorProto.FLOAT, [5, 4, 2])},
         {"b": np.arange(10, dtype=np.float32).reshape(5, 1, 2)},
@@ -449,7 +483,10 @@ def test_a_recurrent_model_may_be_batched_along_its_second_dimension(compile_pop
 
 def test_what_became_of_requests_is_recorded(compile_popef):
     config = ModelRunnerConfig(
-        batching_dim=0, timeout_ns=1_000, flush_on_waiting_outputs=True, request_tracepoints_buffer_size=2
+        batching_dim=0,
+        timeout_ns=1_000,
+        flush_on_waiting_outputs=True,
+        request_tracepoints_buffer_size=2,
     )
     with ModelRunner(compile_popef(gather_model()), config) as runner:
         for rows in (3, 1, 2):
@@ -477,7 +514,9 @@ def test_a_tensor_that_replicas_share_is_each_requests_own(compile_popef):
     for anchor in model.metadata.anchors():
         if anchor.name() != "scale":
             info = anchor.tensorInfo()
-            anchor.setTensorInfo(popef.TensorInfo(shape=(2, *info.shape()), dataType=info.dataType()))
+            anchor.setTensorInfo(
+                popef.TensorInfo(shape=(2, *info.shape()), dataType=info.dataType())
+            )
             anchor.setIsPerReplica(True)
     rewrite(path, model.metadata, bytes(model.executable.executable()))
     with ModelRunner(path) as runner:

@@ -49,19 +49,26 @@ def test_answers_equal_onnx_runtime(linear, compile_popef, open_model, options, 
     found = ask(session, x.astype(np.float16 if precision == "fp16" else np.float32))
     expected = unoptimised_session(linear).run(["y", "z"], {"x": x})
     for name, value in zip(("y", "z"), expected, strict=True):
-        np.testing.assert_allclose(found[name], value, rtol=1e-2 if precision == "fp16" else 1e-5, atol=1e-2)
+        np.testing.assert_allclose(
+            found[name], value, rtol=1e-2 if precision == "fp16" else 1e-5, atol=1e-2
+        )
 
 
 def test_missing_weights_are_counted_and_named(linear, compile_popef, open_model):
     session = Session(open_model(compile_popef(linear, options={"constant_weights": False})))
-    with pytest.raises(ModelRuntimeError, match=r"loads 2 weights that no PopEF file holds.*weights_path"):
+    with pytest.raises(
+        ModelRuntimeError, match=r"loads 2 weights that no PopEF file holds.*weights_path"
+    ):
         session.runLoadPrograms()
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda m: m.anchors()[0].setHandle("h2d_q"), "handle 'h2d_q', which is no host_to_device stream"),
+        (
+            lambda m: m.anchors()[0].setHandle("h2d_q"),
+            "handle 'h2d_q', which is no host_to_device stream",
+        ),
         (
             lambda m: m.anchors()[0].setTensorInfo(popef.TensorInfo(shape=(4, 5))),
             r"shape \(4, 5\) in the metadata",
@@ -83,7 +90,10 @@ def test_missing_weights_are_counted_and_named(linear, compile_popef, open_model
             lambda m: m.setProgramFlow(popef.ProgramFlow(load=[0], main=[], save=[])),
             "has no main program in its program flow",
         ),
-        (lambda m: m.setIpuVersion(1), "is for IPU version 21, its metadata says 1; they do not belong"),
+        (
+            lambda m: m.setIpuVersion(1),
+            "is for IPU version 21, its metadata says 1; they do not belong",
+        ),
         (lambda m: m.setIpuVersion(2), "is for IPU version 21, its metadata says 2"),
         (
             lambda m: m.setIpuVersion(7),
@@ -91,7 +101,9 @@ def test_missing_weights_are_counted_and_named(linear, compile_popef, open_model
         ),
     ],
 )
-def test_metadata_of_another_executable_is_refused(linear, compile_popef, open_model, change, reason):
+def test_metadata_of_another_executable_is_refused(
+    linear, compile_popef, open_model, change, reason
+):
     path = compile_popef(linear)
     model = open_model(path)
     payload = bytes(model.executable.executable())
@@ -109,22 +121,37 @@ def test_a_real_executable_is_refused_with_a_way_out(linear, compile_popef, open
 
 
 def test_the_device_manager_makes_what_the_metadata_asks_for(linear, compile_popef, open_model):
-    device = DeviceManager().getDevice(open_model(compile_popef(linear, options={"ipu_version": "ipu21"})))
+    device = DeviceManager().getDevice(
+        open_model(compile_popef(linear, options={"ipu_version": "ipu21"}))
+    )
     assert (device.ipuVersion(), device.numIpus()) == (21, 1)
 
 
 def test_descriptions_hold_sizes_and_types(linear, compile_popef, open_model):
     session = Session(open_model(compile_popef(linear)))
-    (x,) = (describe_anchor(session.model().metadata, anchor) for anchor in session.getUserInputAnchors())
-    outputs = [describe_anchor(session.model().metadata, anchor) for anchor in session.getUserOutputAnchors()]
+    (x,) = (
+        describe_anchor(session.model().metadata, anchor)
+        for anchor in session.getUserInputAnchors()
+    )
+    outputs = [
+        describe_anchor(session.model().metadata, anchor)
+        for anchor in session.getUserOutputAnchors()
+    ]
     assert isinstance(x, InputDesc)
     assert all(isinstance(output, OutputDesc) for output in outputs)
-    assert (x.name, x.shape, x.size_in_bytes, x.numpy_data_type()) == ("x", (4, 4), 64, np.dtype(np.float32))
+    assert (x.name, x.shape, x.size_in_bytes, x.numpy_data_type()) == (
+        "x",
+        (4, 4),
+        64,
+        np.dtype(np.float32),
+    )
 
 
 def test_modelled_cycles_come_from_the_executable(compile_popef, open_model):
     small = Session(open_model(compile_popef(linear_model(), name="small.popef")))
-    large = Session(open_model(compile_popef(linear_model(width=4096), name="large.popef", batch=512)))
+    large = Session(
+        open_model(compile_popef(linear_model(width=4096), name="large.popef", batch=512))
+    )
     assert 0 < small.cycles < large.cycles
 
 
@@ -170,7 +197,9 @@ def test_handlers_of_a_model_without_a_batch_have_whole_tensors(compile_popef):
         array[:] = 2
 
     session.setUserInputHandler(lambda anchor: fill)
-    session.setUserOutputHandler(lambda anchor: lambda total: totals.append((total.shape, float(total))))
+    session.setUserOutputHandler(
+        lambda anchor: lambda total: totals.append((total.shape, float(total)))
+    )
     assert session.runMainPrograms() == 1
     assert (shapes, totals) == ([(2, 3)], [((), 12.0)])
 
@@ -181,7 +210,9 @@ def test_handlers_have_the_batch_where_the_model_has_it(compile_popef):
     filled = np.random.default_rng(0).standard_normal((5, 4, 2)).astype(np.float32)
     seen = {}
     session.setUserInputHandler(lambda anchor: lambda array: np.copyto(array, filled))
-    session.setUserOutputHandler(lambda anchor: lambda rows: seen.update({anchor.name(): rows.copy()}))
+    session.setUserOutputHandler(
+        lambda anchor: lambda rows: seen.update({anchor.name(): rows.copy()})
+    )
     assert session.runMainPrograms() == 4
     expected = session.run({"x": np.moveaxis(filled, 1, 0)})
     np.testing.assert_array_equal(seen["y"], np.moveaxis(expected["y"], 0, 1))
@@ -218,7 +249,9 @@ def test_handlers_stay_for_the_next_device(linear, compile_popef):
     session = Session(compile_popef(linear))
     seen = []
     session.setUserInputHandler(lambda anchor: lambda array: array.fill(3))
-    session.setUserOutputHandler(lambda anchor: lambda rows: seen.append((anchor.name(), rows.shape)))
+    session.setUserOutputHandler(
+        lambda anchor: lambda rows: seen.append((anchor.name(), rows.shape))
+    )
     for _ in range(2):
         session.bindToDevice()
         session.runLoadPrograms()
@@ -262,7 +295,9 @@ def test_the_usual_predicates_accept_what_they_say():
 
     accept, reject = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
     flow = popef.ProgramFlow(load=[0], main=[5], save=[])
-    weight, tensor, old = (popef.Anchor(name="a", programs=programs) for programs in ([0], [0, 5], []))
+    weight, tensor, old = (
+        popef.Anchor(name="a", programs=programs) for programs in ([0], [0, 5], [])
+    )
     main, free = predProgramFlowMain(flow), predProgramNotAssigned()
     either = orBind(accept, reject, main, free)
     assert [main(anchor) for anchor in (weight, tensor, old)] == [reject, accept, reject]
@@ -331,7 +366,10 @@ def test_bad_runtime_options_are_logged_and_the_default_counts(text, caplog):
 
 def test_the_host_sync_timeout_is_the_limit_of_a_run():
     assert host_sync_timeout_seconds({}) == 300
-    assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2.5"}'}) == 2.5
+    assert (
+        host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2.5"}'})
+        == 2.5
+    )
 
 
 @pytest.mark.parametrize("size", [0, None], ids=["emptied", "overwritten"])
@@ -351,5 +389,7 @@ def test_a_model_whose_file_is_written_to_answers_with_an_error_and_does_not_tou
     with path.open("r+b") as file:
         file.write(b"?") if size is None else file.truncate(size)
     for ask_again in (lambda: session.run(x), session.runLoadPrograms):
-        with pytest.raises(ModelRuntimeError, match=rf"{path}: .* found that it was modified in place"):
+        with pytest.raises(
+            ModelRuntimeError, match=rf"{path}: .* found that it was modified in place"
+        ):
             ask_again()

@@ -119,9 +119,9 @@ def test_a_dropped_runner_ends_its_run_and_gives_up_its_session(loop_file):
 
 
 def test_a_runner_lives_as_long_as_somebody_holds_its_result(linear_file):
-    future = ModelRunner(linear_file, ModelRunnerConfig(timeout_ns=50_000_000, batching_dim=0)).executeAsync(
-        {"x": np.ones((1, 4), np.float32)}
-    )
+    future = ModelRunner(
+        linear_file, ModelRunnerConfig(timeout_ns=50_000_000, batching_dim=0)
+    ).executeAsync({"x": np.ones((1, 4), np.float32)})
     gc.collect()
     session = weakref.ref(future._runner.session)
     assert future.wait(10)["z"].tolist() == [[2] * 4]

@@ -20,7 +20,11 @@ def model_of(*nodes, weights=()):
 def within(depth, *nodes):
     """Return a model with the nodes in a body that is nested `depth` levels deep."""
     for _ in range(depth):
-        nodes = (helper.make_node("If", ["c"], ["y"], then_branch=helper.make_graph(nodes, "body", [], [])),)
+        nodes = (
+            helper.make_node(
+                "If", ["c"], ["y"], then_branch=helper.make_graph(nodes, "body", [], [])
+            ),
+        )
     return model_of(*nodes)
 
 
@@ -60,7 +64,10 @@ def test_a_tensor_with_the_data_of_its_shape_passes_wherever_it_stands(data):
         ({"float_data": [1, 2, 3]}, "data of another size than its shape"),
         ({"raw_data": bytes(7)}, "data of another size than its shape"),
         ({"raw_data": bytes(16)}, "data of another size than its shape"),
-        ({"data_type": TensorProto.INT4, "int32_data": [1, 2, 3]}, "data of another size than its shape"),
+        (
+            {"data_type": TensorProto.INT4, "int32_data": [1, 2, 3]},
+            "data of another size than its shape",
+        ),
         ({"data_type": TensorProto.UNDEFINED}, "which is none"),
         ({"data_type": 99}, "which is none"),
         ({"dims": (-1,)}, "which is none"),
@@ -82,7 +89,9 @@ def test_only_weights_of_the_main_graph_may_lack_their_data_and_only_where_that_
     with pytest.raises(GraphError):
         check_graph(model_of(constant(tensor(**data))), without_weights=True)
     sparse = model_of()
-    sparse.graph.sparse_initializer.add(values=tensor(**data), indices=tensor(INT64, int64_data=[0, 1]))
+    sparse.graph.sparse_initializer.add(
+        values=tensor(**data), indices=tensor(INT64, int64_data=[0, 1])
+    )
     with pytest.raises(GraphError):
         check_graph(sparse, without_weights=True)
 

@@ -32,7 +32,11 @@ def weight(name, number=1):
 
 def model_of(nodes, inputs=("x",), outputs=("y",), weights=()):
     graph = helper.make_graph(
-        nodes, "main", list(map(value, inputs)), list(map(value, outputs)), [weight(name) for name in weights]
+        nodes,
+        "main",
+        list(map(value, inputs)),
+        list(map(value, outputs)),
+        [weight(name) for name in weights],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
@@ -60,11 +64,15 @@ def test_outputs_are_kept_in_the_order_asked_for():
 def test_a_name_is_changed_wherever_bodies_capture_it():
     inner = make_body(Chain("inner", [helper.make_node("Neg", ["x"], ["n"])]), [], ["n"])
     outer = make_body(
-        Chain("outer", [helper.make_node("If", ["c"], ["i"], then_branch=inner, else_branch=inner)]),
+        Chain(
+            "outer", [helper.make_node("If", ["c"], ["i"], then_branch=inner, else_branch=inner)]
+        ),
         [],
         ["x"],
     )
-    graph = model_of([helper.make_node("If", ["c"], ["y"], then_branch=outer, else_branch=outer)]).graph
+    graph = model_of(
+        [helper.make_node("If", ["c"], ["y"], then_branch=outer, else_branch=outer)]
+    ).graph
     rename(graph, {"x": "new", "y": "made"})
     assert list(graph.node[0].output) == ["made"]
     for body in (attribute.g for attribute in graph.node[0].attribute):
@@ -75,7 +83,9 @@ def test_a_name_is_changed_wherever_bodies_capture_it():
 
 @pytest.mark.parametrize("kind", ["input", "initializer"])
 def test_a_body_that_has_the_name_itself_keeps_it(kind):
-    body = helper.make_graph([helper.make_node("Neg", ["x"], ["n"])], "body", [], [value("n"), value("x")])
+    body = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["n"])], "body", [], [value("n"), value("x")]
+    )
     getattr(body, kind).append(value("x") if kind == "input" else weight("x"))
     node = helper.make_node("Loop", ["", "", "x"], ["y"], body=body)
     graph = model_of([node]).graph
@@ -96,7 +106,9 @@ def test_a_model_without_weights_has_them_as_inputs_or_not_at_all():
     light = without_weights(model, {"w"})
     assert [each.name for each in light.graph.input] == ["x", "w"]
     assert [tensor.name for tensor in light.graph.initializer] == ["v"]
-    assert [each.name for each in without_weights(model, {"w"}, as_inputs=False).graph.input] == ["x"]
+    assert [each.name for each in without_weights(model, {"w"}, as_inputs=False).graph.input] == [
+        "x"
+    ]
     assert len(model.graph.initializer) == 2
 
 

@@ -12,7 +12,9 @@ VALUES = np.arange(4, dtype=np.float32)
 
 
 def tensor(location="data", **told):
-    made = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    made = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL
+    )
     for key, value in {"location": location, **told}.items():
         made.external_data.add(key=key, value=str(value))
     return made
@@ -28,7 +30,9 @@ def folder(tmp_path):
 
 def test_data_are_found_where_the_model_says(folder):
     assert find_data(tensor(offset=4), folder) == (folder / "data", 4)
-    assert find_data(tensor(), folder) == find_data(tensor(offset=0), folder) == (folder / "data", 0)
+    assert (
+        find_data(tensor(), folder) == find_data(tensor(offset=0), folder) == (folder / "data", 0)
+    )
     found = tensor(offset=4, length=16)
     bring_in(found, folder)
     np.testing.assert_array_equal(numpy_helper.to_array(found), VALUES)

@@ -4,7 +4,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import collect_values, infer_shapes, inference, register_stand_in, remember_inferences
+from onnxgraph import (
+    collect_values,
+    infer_shapes,
+    inference,
+    register_stand_in,
+    remember_inferences,
+)
 
 F = TensorProto.FLOAT
 DOMAIN = "test.onnxgraph"
@@ -59,14 +65,21 @@ def test_stand_ins_leave_nothing_behind(doubled):
 
 
 def test_stand_ins_stand_inside_bodies_too(doubled):
-    body = helper.make_graph([double("x", "inner")], "body", [], [onnx.ValueInfoProto(name="inner")])
-    other = helper.make_graph([double("x", "other")], "other", [], [onnx.ValueInfoProto(name="other")])
+    body = helper.make_graph(
+        [double("x", "inner")], "body", [], [onnx.ValueInfoProto(name="inner")]
+    )
+    other = helper.make_graph(
+        [double("x", "other")], "other", [], [onnx.ValueInfoProto(name="other")]
+    )
     node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=other)
     model = model_of([node])
     model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
     inferred = infer_shapes(model)
     assert collect_values(model)["y"].shape == (4, 3)
-    assert [each.g.node[0].op_type for each in inferred.graph.node[0].attribute] == ["Double", "Double"]
+    assert [each.g.node[0].op_type for each in inferred.graph.node[0].attribute] == [
+        "Double",
+        "Double",
+    ]
 
 
 def test_a_fault_leaves_the_graph_as_it_was(doubled):
@@ -184,7 +197,9 @@ def trips(count):
 @pytest.mark.parametrize(
     ("count", "stacked"), [(5, (5, 2, 3)), (10**6, (10**6, 2, 3)), (0, (0, 2, 3)), (-4, (0, 2, 3))]
 )
-def test_what_goes_round_a_loop_keeps_its_shape_and_what_it_stacks_has_one_for_each_trip(count, stacked):
+def test_what_goes_round_a_loop_keeps_its_shape_and_what_it_stacks_has_one_for_each_trip(
+    count, stacked
+):
     values = collect_values(model_of([loop()], weights=[trips(count)]))
     assert values["y"].shape == (2, 3)
     assert values["all"].shape == stacked

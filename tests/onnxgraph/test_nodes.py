@@ -27,7 +27,9 @@ def value(name):
 
 def body(nodes, inputs=(), outputs=(), weights=()):
     tensors = [helper.make_tensor(name, F, [2], [1, 2]) for name in weights]
-    return helper.make_graph(nodes, "body", list(map(value, inputs)), list(map(value, outputs)), tensors)
+    return helper.make_graph(
+        nodes, "body", list(map(value, inputs)), list(map(value, outputs)), tensors
+    )
 
 
 def nested():
@@ -42,7 +44,9 @@ def nested():
         ["m"],
         ["weight"],
     )
-    then = body([helper.make_node("Loop", ["", "go", "outer"], ["looped"], body=loop)], (), ["looped"])
+    then = body(
+        [helper.make_node("Loop", ["", "go", "outer"], ["looped"], body=loop)], (), ["looped"]
+    )
     other = body([helper.make_node("Neg", ["outer"], ["negative"])], (), ["negative"])
     nodes = [
         helper.make_node("Abs", ["x"], ["outer"]),
@@ -52,7 +56,14 @@ def nested():
 
 
 def test_nodes_and_graphs_of_bodies_come_after_the_node_that_holds_them():
-    assert [node.op_type for node in iter_nodes(nested())] == ["Abs", "If", "Neg", "Loop", "Add", "Mul"]
+    assert [node.op_type for node in iter_nodes(nested())] == [
+        "Abs",
+        "If",
+        "Neg",
+        "Loop",
+        "Add",
+        "Mul",
+    ]
     assert sum(1 for _ in iter_graphs(nested())) == 4
 
 
@@ -63,7 +74,9 @@ def test_a_node_reads_what_its_bodies_capture_and_not_what_they_make():
 
 def test_a_bodys_own_name_hides_the_one_outside():
     inner = body([helper.make_node("Neg", ["x"], ["y"])], ["x"], ["y"])
-    assert list(iter_reads(helper.make_node("Loop", ["", "", "start"], ["end"], body=inner))) == ["start"]
+    assert list(iter_reads(helper.make_node("Loop", ["", "", "start"], ["end"], body=inner))) == [
+        "start"
+    ]
 
 
 def test_an_output_of_a_body_that_it_does_not_make_is_captured():
@@ -93,13 +106,17 @@ def test_used_and_defined_names_are_those_of_all_graphs():
 
 
 def test_a_body_in_an_attribute_that_says_it_holds_a_number_is_seen_by_those_who_look():
-    node = helper.make_node("If", ["c"], ["y"], then_branch=body([helper.make_node("Neg", ["x"], ["y"])]))
+    node = helper.make_node(
+        "If", ["c"], ["y"], then_branch=body([helper.make_node("Neg", ["x"], ["y"])])
+    )
     node.attribute[0].type = onnx.AttributeProto.INT
     assert not list(iter_bodies(node))
     assert len(list(iter_any_bodies(node))) == 1
 
 
-@pytest.mark.parametrize(("taken", "expected"), [((), "a"), (("a",), "a_"), (("a", "a_", "a__"), "a___")])
+@pytest.mark.parametrize(
+    ("taken", "expected"), [((), "a"), (("a",), "a_"), (("a", "a_", "a__"), "a___")]
+)
 def test_a_fresh_name_is_apart_from_all_that_are_taken(taken, expected):
     assert fresh_name("a", set(taken)) == expected
 

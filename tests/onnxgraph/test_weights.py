@@ -137,7 +137,9 @@ def test_a_change_that_loses_something_is_not_taken_back(stored):
     tensor = stored(VALUES + np.float32(1e-4))
     change_values(tensor, "narrow", F16)
     change_values(tensor, "widen", F)
-    np.testing.assert_array_equal(read_array(tensor), (VALUES + np.float32(1e-4)).astype(np.float16))
+    np.testing.assert_array_equal(
+        read_array(tensor), (VALUES + np.float32(1e-4)).astype(np.float16)
+    )
 
 
 def test_values_in_the_model_are_changed_at_once():

@@ -55,7 +55,9 @@ def test_outlined_weights_are_brought_in_and_stay_outlined(tmp_path):
 def test_a_model_beyond_what_protobuf_holds_is_refused_unwritten(monkeypatch):
     monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 1000)
     file = io.BytesIO()
-    with pytest.raises(GraphTooLargeError, match=r"the model takes \d+ bytes, and one file holds 1000"):
+    with pytest.raises(
+        GraphTooLargeError, match=r"the model takes \d+ bytes, and one file holds 1000"
+    ):
         ModelWriter(model_of(tensors())).write(file)
     assert not file.getvalue()
 
@@ -74,5 +76,7 @@ def test_weights_may_stand_in_a_file_beside_the_model(tmp_path):
 def test_data_of_another_size_than_the_shape_says_are_refused():
     model = model_of(tensors())
     model.graph.initializer[1].dims[0] += 1
-    with pytest.raises(ValueError, match="weight 'large': expected 1048592 bytes of data, found 1048588"):
+    with pytest.raises(
+        ValueError, match="weight 'large': expected 1048592 bytes of data, found 1048588"
+    ):
         ModelWriter(model).write(io.BytesIO())

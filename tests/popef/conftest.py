@@ -35,7 +35,9 @@ def listing_metadata() -> Metadata:
 def small_file() -> bytes:
     """Return a file with one blob of each type, with every inferred field set."""
     info = TensorInfo(shape=(2, 3), dataType=DataType.S16)
-    anchor = Anchor(name="w", handle="h2d_w", tensorInfo=info, type=TensorType.INPUT, programs=[1, 5])
+    anchor = Anchor(
+        name="w", handle="h2d_w", tensorInfo=info, type=TensorType.INPUT, programs=[1, 5]
+    )
     metadata = Metadata(
         anchors=[anchor],
         executable="exe",
@@ -53,6 +55,8 @@ def small_file() -> bytes:
             blob.write(b"private")
         with writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info)) as blob:
             blob.write(np.arange(6, dtype=np.int16))
-        with writer.createFeedData(popef.FeedDataInfo(name="w", tensorInfo=info, numTensors=2)) as blob:
+        with writer.createFeedData(
+            popef.FeedDataInfo(name="w", tensorInfo=info, numTensors=2)
+        ) as blob:
             blob.write(np.arange(12, dtype=np.int16))
     return sink.getvalue()

@@ -43,7 +43,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--seconds", type=int, default=60, help="how long to search")
     parser.add_argument(
-        "--corpus", type=Path, default=CORPUS, help="folder of files to begin with, and to keep new ones in"
+        "--corpus",
+        type=Path,
+        default=CORPUS,
+        help="folder of files to begin with, and to keep new ones in",
     )
     arguments = parser.parse_args()
     logging.getLogger("popef").setLevel(logging.CRITICAL)

@@ -15,7 +15,16 @@ from typing import Any
 
 import capnp
 import pytest
-from capnp_messages import FAR, IntsNode, Node, PointersNode, StructNode, StructsNode, lay_out, text_node
+from capnp_messages import (
+    FAR,
+    IntsNode,
+    Node,
+    PointersNode,
+    StructNode,
+    StructsNode,
+    lay_out,
+    text_node,
+)
 from capnp_reference import (
     INFERRED,
     LONGER,
@@ -34,7 +43,13 @@ from capnp_reference import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from popef_mutations import mutate_words
-from reference_files import FILES, PlainBlob, split_by_reference, written_by_others, written_by_popef
+from reference_files import (
+    FILES,
+    PlainBlob,
+    split_by_reference,
+    written_by_others,
+    written_by_popef,
+)
 from scattered_messages import scatter
 
 import popef
@@ -42,10 +57,12 @@ from popef.codec import decode_message, encode
 
 FORGIVEN_REFUSALS = {
     popef.Rule.SHAPE: "a negative size is an integer to the reference, but no tensor to PopEF",
-    popef.Rule.FAR_POINTER: "the reference takes a double-far landing pad whose first word is itself "
+    popef.Rule.FAR_POINTER: "the reference takes a double-far landing pad whose first word is "
+    "itself "
     "marked double, where "
     "popef asks for the single far pointer that the specification describes",
-    popef.Rule.POINTER_BOUNDS: "the reference does not look where structures and lists of no words stand",
+    popef.Rule.POINTER_BOUNDS: "the reference does not look where structures and lists of no words "
+    "stand",
     popef.Rule.STRUCT_LIST: "the reference reads elements narrower than a word as structures; "
     "no list of PopEF can have grown "
     "that way, since the first field of none is that narrow",
@@ -57,13 +74,14 @@ In an inferred field the reasons of both tables make one of the two ignore the f
 """
 
 FORGIVEN_VALUES = {
-    "Message contained list with incompatible element type": "popef takes integers of any width, and "
+    "Message contained list with incompatible element type": "popef takes integers of any width, "
+    "and "
     "an empty list of "
     "anything where integers are expected",
     "Found bit list where struct list was expected": "popef takes an empty list of bits where "
     "integers are expected",
-    "Expected a primitive list, but got a list of pointer-only structs": "popef takes an empty list "
-    "of any structures",
+    "Expected a primitive list, but got a list of pointer-only "
+    "structs": "popef takes an empty list of any structures",
     "pointer to unknown segment": "to the reference a segment without words is none, even for what "
     "takes no words",
 }
@@ -86,7 +104,12 @@ def structures(draw: st.DrawFn, bits: int = 64) -> tuple[str, Plain]:
 def ours(name: str, message: bytes) -> Plain:
     """Return the values that popef reads."""
     record, _ = decode_message(
-        lambda at, size: message[at : at + size], 0, len(message), "test", popef.Limits(), RECORDS[name]
+        lambda at, size: message[at : at + size],
+        0,
+        len(message),
+        "test",
+        popef.Limits(),
+        RECORDS[name],
     )
     return to_plain(record)
 
@@ -126,7 +149,9 @@ def test_popef_reads_what_the_reference_writes_in_any_number_of_segments(
 
 @many
 @given(structures(), FIRST_SEGMENT_WORDS)
-def test_popef_reads_what_newer_and_older_schemas_write(structure: tuple[str, Plain], words: int) -> None:
+def test_popef_reads_what_newer_and_older_schemas_write(
+    structure: tuple[str, Plain], words: int
+) -> None:
     name, values = structure
     newer = LONGER.write(name, with_more(values), words)
     assert ours(name, newer) == PLAIN.read(name, newer) == values
@@ -137,7 +162,9 @@ def test_popef_reads_what_newer_and_older_schemas_write(structure: tuple[str, Pl
 
 @many
 @given(structures(), SEEDS)
-def test_both_read_what_the_builder_scatters_over_segments(structure: tuple[str, Plain], seed: int) -> None:
+def test_both_read_what_the_builder_scatters_over_segments(
+    structure: tuple[str, Plain], seed: int
+) -> None:
     name, values = structure
     message = scatter(PLAIN.shapes[name], values, seed)
     assert ours(name, message) == PLAIN.read(name, message) == values
@@ -248,7 +275,9 @@ def test_narrow_elements_are_no_structures(code: int) -> None:
         (3, "engineOptions", PointersNode([text_node("a"), None]), 2),
     ],
 )
-def test_lists_that_say_little_are_read_alike(slot: int, name: str, node: Node, expected: int) -> None:
+def test_lists_that_say_little_are_read_alike(
+    slot: int, name: str, node: Node, expected: int
+) -> None:
     message = metadata_with_pointer(slot, node)
     values = ours("Metadata", message)
     assert values == PLAIN.read("Metadata", message)
@@ -290,20 +319,30 @@ def test_the_reference_reads_the_files_popef_writes(file: list[PlainBlob]) -> No
 
 @many
 @given(FILES, SEEDS)
-def test_popef_reads_files_of_the_reference_and_of_the_builder(file: list[PlainBlob], seed: int) -> None:
+def test_popef_reads_files_of_the_reference_and_of_the_builder(
+    file: list[PlainBlob], seed: int
+) -> None:
     data = b"".join(written_by_others(blob, seed + i) for i, blob in enumerate(file))
     reader = popef.Reader()
     reader.parseStream(io.BytesIO(data))
-    found = [(int(blob.type), to_plain(blob.structure), bytes(blob.payload())) for blob in reader.blobs()]
+    found = [
+        (int(blob.type), to_plain(blob.structure), bytes(blob.payload())) for blob in reader.blobs()
+    ]
     assert found == split_by_reference(data) == file
 
 
 @pytest.mark.server
 @settings(many, max_examples=3 * EXAMPLES)
 @given(structures(), SEEDS)
-def test_damaged_messages_are_read_alike_or_refused(structure: tuple[str, Plain], seed: int) -> None:
+def test_damaged_messages_are_read_alike_or_refused(
+    structure: tuple[str, Plain], seed: int
+) -> None:
     name, values = structure
-    message = encode(to_record(name, values)) if seed % 4 == 0 else scatter(PLAIN.shapes[name], values, seed)
+    message = (
+        encode(to_record(name, values))
+        if seed % 4 == 0
+        else scatter(PLAIN.shapes[name], values, seed)
+    )
     for i in range(4):
         compare(name, mutate_words(message, Random(seed + i)))
 

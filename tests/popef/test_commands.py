@@ -82,12 +82,16 @@ def write_values(path: Path, *arrays: np.ndarray) -> Path:
         for index, array in enumerate(arrays):
             kind = popef.numpyDTypeToPopefType(array.dtype)
             info = popef.TensorInfo(shape=array.shape, dataType=kind)
-            with writer.createTensorData(popef.TensorDataInfo(name=f"w{index}", tensorInfo=info)) as blob:
+            with writer.createTensorData(
+                popef.TensorDataInfo(name=f"w{index}", tensorInfo=info)
+            ) as blob:
                 blob.write(array)
     return path
 
 
-def test_values_are_counted_with_their_extremes_mean_and_the_first_eight(run: Run, tmp_path: Path) -> None:
+def test_values_are_counted_with_their_extremes_mean_and_the_first_eight(
+    run: Run, tmp_path: Path
+) -> None:
     odd = np.array([1.5, np.nan, -np.inf], np.float32)
     file = write_values(
         tmp_path / "m", np.arange(10, dtype=np.int8) - 4, odd, np.zeros((0, 3)), np.ones(2, bool)
@@ -99,17 +103,24 @@ def test_values_are_counted_with_their_extremes_mean_and_the_first_eight(run: Ru
     assert strange["mean"] == strange["min"] == "nan"
     assert empty == {"count": 0, "first": []}
     assert flags["first"] == [True, True]
-    assert [(blob["start"], blob["payloadSize"]) for blob in blobs[:2]] == [(0, 10), (blobs[0]["end"], 12)]
+    assert [(blob["start"], blob["payloadSize"]) for blob in blobs[:2]] == [
+        (0, 10),
+        (blobs[0]["end"], 12),
+    ]
     assert "values" not in json.loads(run("dump", "--json", file).stdout)["blobs"][0]
 
 
-def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(run: Run, path: Path) -> None:
+def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(
+    run: Run, path: Path
+) -> None:
     text = run("dump", "--words", path).stdout
     with popef.Reader() as reader:
         reader.parseFile(path)
         words = sum(blob.payload_start - blob.start for blob in reader.blobs()) // 8
     lines = [
-        line for line in text.splitlines() if not line.startswith("blob ") and "bytes of payload" not in line
+        line
+        for line in text.splitlines()
+        if not line.startswith("blob ") and "bytes of payload" not in line
     ]
     assert len(lines) == words
     assert "Metadata.anchors[0].tensorInfo.shape[1] = 3" in text
@@ -122,7 +133,19 @@ def test_words_follows_pointers_that_no_known_field_names(run: Run, tmp_path: Pa
     """The structure has two data words and three pointers more than this package knows."""
     from tests.popef.test_rules import blob, message, text
 
-    words = [2 << 32 | 5 << 48, 7, 8, text(4, 2), 0, text(3, 1, 5), 0, 2 << 2 | 1 << 32, 0x41, 77, 42]
+    words = [
+        2 << 32 | 5 << 48,
+        7,
+        8,
+        text(4, 2),
+        0,
+        text(3, 1, 5),
+        0,
+        2 << 2 | 1 << 32,
+        0x41,
+        77,
+        42,
+    ]
     file = tmp_path / "new.popef"
     file.write_bytes(blob(4, message(*words), b"xyz"))
     done = run("dump", "--words", file)
@@ -148,7 +171,12 @@ def test_words_of_a_damaged_file_shows_what_is_there_and_what_is_wrong(
 def test_failures_are_one_line_and_a_status(run: Run, module: str, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"not PopEF at all")
     command = ["extract"] if module == "cli" else []
-    for arguments, status in (([tmp_path / "none"], 1), ([tmp_path / "bad"], 1), ([tmp_path], 1), ([], 2)):
+    for arguments, status in (
+        ([tmp_path / "none"], 1),
+        ([tmp_path / "bad"], 1),
+        ([tmp_path], 1),
+        ([], 2),
+    ):
         done = run(module, *command, *arguments)
         assert done.returncode == status, done.stderr
         assert "Traceback" not in done.stderr
@@ -195,14 +223,24 @@ def test_verify_gives_a_line_for_each_finding_and_a_status(run: Run, path: Path)
     assert done.stderr == "popef: 6 sound blobs, 0 errors, 1 warnings\n"
     done = run("cli", "verify", "--strict", "--json", lonely)
     assert done.returncode == 1
-    assert [finding["rule"] for finding in json.loads(done.stdout)["findings"]] == ["metadata-executable"]
+    assert [finding["rule"] for finding in json.loads(done.stdout)["findings"]] == [
+        "metadata-executable"
+    ]
 
 
-def test_extract_writes_arrays_executables_and_metadata(run: Run, path: Path, tmp_path: Path) -> None:
+def test_extract_writes_arrays_executables_and_metadata(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
     done = run("cli", "extract", path, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     written = sorted(os.listdir(tmp_path / "out"))
-    assert written == ["000-exe.json", "001-exe.executable", "002-popart.opaque", "003-w.npy", "004-w.npy"]
+    assert written == [
+        "000-exe.json",
+        "001-exe.executable",
+        "002-popart.opaque",
+        "003-w.npy",
+        "004-w.npy",
+    ]
     np.testing.assert_array_equal(
         np.load(tmp_path / "out/003-w.npy"), np.arange(6, dtype=np.int16).reshape(2, 3)
     )
@@ -234,7 +272,9 @@ def test_extracted_names_stay_inside_the_folder(run: Run, tmp_path: Path) -> Non
     assert sorted(os.listdir(tmp_path)) == ["evil.popef", "out"]
 
 
-def test_compress_and_decompress_change_nothing_that_diff_sees(run: Run, path: Path, tmp_path: Path) -> None:
+def test_compress_and_decompress_change_nothing_that_diff_sees(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
     assert run("cli", "decompress", path).returncode == 0
     plain = tmp_path / "small_decompressed.popef"
     assert plain.stat().st_size > path.stat().st_size
@@ -258,7 +298,10 @@ def test_diff_names_fields_payloads_and_missing_blobs(run: Run, tmp_path: Path) 
                 writer.createOpaqueBlob("popart", "e").close()
         return tmp_path / name
 
-    first, second = write("a", 1, [1, 2, 3], False, b"code"), write("b", 2, [1, 2.5, 3], True, b"codes")
+    first, second = (
+        write("a", 1, [1, 2, 3], False, b"code"),
+        write("b", 2, [1, 2.5, 3], True, b"codes"),
+    )
     done = run("cli", "diff", first, second)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
@@ -268,13 +311,19 @@ def test_diff_names_fields_payloads_and_missing_blobs(run: Run, tmp_path: Path) 
         "dataTensor 'w': data: 1 of 3 elements differ, at most by 0.5",
         "opaque 'popart': only in the second",
     ]
-    assert json.loads(run("cli", "diff", "--json", first, second).stdout) == done.stdout.splitlines()
+    assert (
+        json.loads(run("cli", "diff", "--json", first, second).stdout) == done.stdout.splitlines()
+    )
     assert run("cli", "diff", first, first).returncode == 0
 
 
-def test_diff_counts_elements_and_says_by_how_much_the_largest_differs(run: Run, tmp_path: Path) -> None:
+def test_diff_counts_elements_and_says_by_how_much_the_largest_differs(
+    run: Run, tmp_path: Path
+) -> None:
     def pair(*arrays: tuple[np.ndarray, np.ndarray]) -> list[str]:
-        first, second = (write_values(tmp_path / str(i), *(pair[i] for pair in arrays)) for i in (0, 1))
+        first, second = (
+            write_values(tmp_path / str(i), *(pair[i] for pair in arrays)) for i in (0, 1)
+        )
         return run("cli", "diff", first, second).stdout.splitlines()
 
     found = pair(
@@ -294,7 +343,9 @@ def test_diff_counts_elements_and_says_by_how_much_the_largest_differs(run: Run,
     ]
 
 
-def test_diff_tells_blobs_of_one_name_apart_and_names_the_first_byte(run: Run, tmp_path: Path) -> None:
+def test_diff_tells_blobs_of_one_name_apart_and_names_the_first_byte(
+    run: Run, tmp_path: Path
+) -> None:
     def write(name: str, payloads: list[bytes], options: list[popef.Option]) -> Path:
         with popef.Writer(tmp_path / name) as writer:
             writer.writeMetadata(popef.Metadata(executable="e", engineOptions=options))
@@ -304,7 +355,9 @@ def test_diff_tells_blobs_of_one_name_apart_and_names_the_first_byte(run: Run, t
         return tmp_path / name
 
     large = bytes(1 << 20)
-    before, after, twice = (popef.Option(name=name, value=value) for name, value in ("ax", "ay", "az"))
+    before, after, twice = (
+        popef.Option(name=name, value=value) for name, value in ("ax", "ay", "az")
+    )
     first = write("a", [b"same", large + b"abc", b"long", b"more"], [before, twice])
     second = write("b", [b"same", large + b"aXc", b"longer"], [after, twice])
     assert run("cli", "diff", first, second).stdout.splitlines() == [
@@ -343,13 +396,18 @@ def test_recoding_says_the_sizes_and_takes_one_output_for_one_file(
 ) -> None:
     target = tmp_path / "plain.popef"
     done = run("cli", "decompress", path, "-o", target)
-    assert done.stdout == f"{target}: {target.stat().st_size} bytes, {path} has {path.stat().st_size}\n"
+    assert (
+        done.stdout
+        == f"{target}: {target.stat().st_size} bytes, {path} has {path.stat().st_size}\n"
+    )
     done = run("cli", "compress", path, target, "-o", tmp_path / "both")
     assert done.returncode == 2
     assert "--output: expected one input file, got 2; omit --output" in done.stderr
 
 
-def test_merge_and_split_are_each_others_inverse(run: Run, tmp_path: Path, small_file: bytes) -> None:
+def test_merge_and_split_are_each_others_inverse(
+    run: Run, tmp_path: Path, small_file: bytes
+) -> None:
     other = tmp_path / "other.popef"
     with popef.Writer(other) as writer:
         writer.writeMetadata(popef.Metadata(executable="second"))
@@ -377,7 +435,12 @@ def test_a_process_logs_what_its_environment_says(path: Path) -> None:
     def python(**environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", f"import popef; popef.Reader().parseFile({str(path)!r})"]
         return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=60, env=os.environ | environment
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env=os.environ | environment,
         )
 
     assert python().stderr == ""

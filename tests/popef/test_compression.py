@@ -13,7 +13,9 @@ from popef_blobs import parse, parse_lazily, raw_executable
 import popef
 
 
-@pytest.mark.parametrize("compressor", [None, zlib.compress, lambda data: __import__("gzip").compress(data)])
+@pytest.mark.parametrize(
+    "compressor", [None, zlib.compress, lambda data: __import__("gzip").compress(data)]
+)
 def test_compressed_executables_are_inflated(tmp_path, compressor):
     path = tmp_path / "m.popef"
     code = b"machine code " * 1000

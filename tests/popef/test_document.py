@@ -7,4 +7,6 @@ from popef.commands.document import DOCUMENT, document
 
 def test_the_tables_of_the_document_are_those_of_the_code() -> None:
     text = DOCUMENT.read_text()
-    assert document(text) == text, "run `python -m popef.commands.document` and review the difference"
+    assert document(text) == text, (
+        "run `python -m popef.commands.document` and review the difference"
+    )

@@ -62,7 +62,8 @@ def test_errors_name_the_file(tmp_path):
 def test_importing_popef_brings_in_numpy_only():
     code = (
         "import sys, numpy; before = set(sys.modules); import popef; "
-        "print([m for m in sys.modules if m not in before and m.split('.')[0] not in ('numpy', 'popef') "
+        "print([m for m in sys.modules if m not in before and m.split('.')[0] not in ('numpy', "
+        "'popef') "
         "and m.split('.')[0] not in sys.stdlib_module_names])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -72,7 +73,9 @@ def test_importing_popef_brings_in_numpy_only():
 def test_an_empty_file_is_refused_by_name(tmp_path):
     path = tmp_path / "empty.popef"
     path.touch()
-    with pytest.raises(popef.FormatError, match=r"empty\.popef, byte 0: expected at least one blob"):
+    with pytest.raises(
+        popef.FormatError, match=r"empty\.popef, byte 0: expected at least one blob"
+    ):
         popef.Reader().parseFile(path)
 
 
@@ -111,7 +114,9 @@ def test_a_file_that_shrinks_is_refused_and_not_a_fault(tmp_path):
                 reader.opaqueBlobs()[0].data,
                 reader.executables()[0].executable,
             ):
-                with pytest.raises(popef.FormatError, match="the file has shrunk since it was opened"):
+                with pytest.raises(
+                    popef.FormatError, match="the file has shrunk since it was opened"
+                ):
                     read()
 
 
@@ -183,7 +188,9 @@ def test_opening_does_not_depend_on_the_size_of_the_file(tmp_path):
     shape = popef.TensorInfo(shape=(1 << 40,), dataType=popef.DataType.U8)
     body = encode(popef.TensorDataInfo(name="w", tensorInfo=shape))
     with path.open("wb") as file:
-        file.write(encode(BlobHeader(type=BlobType.DATA_TENSOR, size=48 + len(body) + (1 << 40))) + body)
+        file.write(
+            encode(BlobHeader(type=BlobType.DATA_TENSOR, size=48 + len(body) + (1 << 40))) + body
+        )
         file.truncate(48 + len(body) + (1 << 40))
     tracemalloc.start()
     with popef.Reader() as reader:

@@ -79,7 +79,9 @@ def many_data_of_one_name(count: int) -> bytes:
         writer.writeMetadata(popef.Metadata(executable="e", anchors=anchors))
         writer.createExecutable("e")
         for _ in range(count):
-            writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=popef.TensorInfo(shape=[0])))
+            writer.createTensorData(
+                popef.TensorDataInfo(name="w", tensorInfo=popef.TensorInfo(shape=[0]))
+            )
 
     return file_of(write)
 

@@ -49,13 +49,17 @@ def test_a_level_lets_through_what_is_as_grave(configure, tmp_path, level, said)
     for word in ("debug", "info", "warning", "error"):
         getattr(logging.getLogger("popef"), word)("it happened")
     lines = file.read_text().splitlines()
-    assert [line.partition("[popef:cpp] [")[2] for line in lines] == [f"{word}] it happened" for word in said]
+    assert [line.partition("[popef:cpp] [")[2] for line in lines] == [
+        f"{word}] it happened" for word in said
+    ]
     assert not logging.getLogger("popef").propagate
 
 
 @pytest.mark.parametrize(("destination", "stream"), [("stdout", 0), ("stderr", 1), (None, 1)])
 def test_lines_go_to_a_stream(configure, capsys, destination, stream):
-    configure({"POPEF_LOG_LEVEL": "WARN"} | ({"POPEF_LOG_DEST": destination} if destination else {}))
+    configure(
+        {"POPEF_LOG_LEVEL": "WARN"} | ({"POPEF_LOG_DEST": destination} if destination else {})
+    )
     logging.getLogger("popef").warning("it happened")
     said = capsys.readouterr()
     assert said[stream].endswith("[popef:cpp] [warning] it happened\n")

@@ -31,7 +31,8 @@ def test_ambiguity_is_an_error_that_lists_the_candidates(tmp_path):
     with pytest.raises(popef.PopefError, match="called 'third', got 0 among 'first', 'second'"):
         build(a, b, name="third")
     with pytest.raises(
-        popef.PopefError, match="'lonely': expected one metadata blob for it, got 0 among those for none"
+        popef.PopefError,
+        match="'lonely': expected one metadata blob for it, got 0 among those for none",
     ):
         build(write("c", "lonely", None))
     with pytest.raises(popef.PopefError, match="expected one executable, got 0 among none"):
@@ -42,7 +43,9 @@ def test_all_models_of_a_file_are_found(tmp_path):
     path = tmp_path / "two.popef"
     with popef.Writer(path) as writer:
         for name in ("first", "second"):
-            writer.writeMetadata(popef.Metadata(executable=name, anchors=[popef.Anchor(name=f"{name} w")]))
+            writer.writeMetadata(
+                popef.Metadata(executable=name, anchors=[popef.Anchor(name=f"{name} w")])
+            )
             writer.createExecutable(name).write(b"x")
             with writer.createTensorData(
                 popef.TensorDataInfo(name=f"{name} w", tensorInfo=info((1,)))
@@ -51,7 +54,9 @@ def test_all_models_of_a_file_are_found(tmp_path):
     with popef.Reader() as reader:
         reader.parseFile(path)
         models = popef.ModelBuilder(reader).createModels()
-    assert [(model.executable.name, [tensor.info.name for tensor in model.tensors]) for model in models] == [
+    assert [
+        (model.executable.name, [tensor.info.name for tensor in model.tensors]) for model in models
+    ] == [
         ("first", ["first w"]),
         ("second", ["second w"]),
     ]
@@ -75,6 +80,7 @@ def test_one_model_may_stand_in_several_files(tmp_path):
     ]
     assert [tensor.info.name for tensor in build(*files).tensors] == ["w"]
     with pytest.raises(
-        popef.PopefError, match=r"expected one tensor 'w', got .*weights: blob 0 .* and .*more: blob 0"
+        popef.PopefError,
+        match=r"expected one tensor 'w', got .*weights: blob 0 .* and .*more: blob 0",
     ):
         build(*files, write("more", weights))

@@ -27,7 +27,9 @@ def test_every_field_is_an_attribute_an_accessor_and_a_setter(kind: type[Record]
 
 
 @pytest.mark.parametrize("kind", STRUCTURES)
-def test_no_two_fields_of_a_structure_share_a_place_and_no_pointer_is_left_out(kind: type[Record]) -> None:
+def test_no_two_fields_of_a_structure_share_a_place_and_no_pointer_is_left_out(
+    kind: type[Record],
+) -> None:
     fields = kind.SCHEMA.fields
     bits = [bit for field in fields for bit in range(field.slot, field.slot + field.kind.bits)]
     assert len(set(bits)) == len(bits)
@@ -37,7 +39,9 @@ def test_no_two_fields_of_a_structure_share_a_place_and_no_pointer_is_left_out(k
 
 
 def test_values_are_those_of_plain_python() -> None:
-    anchor = Anchor(name="a", tensorInfo=TensorInfo(shape=[2, 3], dataType=DataType.F16), isPerReplica=True)
+    anchor = Anchor(
+        name="a", tensorInfo=TensorInfo(shape=[2, 3], dataType=DataType.F16), isPerReplica=True
+    )
     assert anchor.name == anchor.name() == "a"
     assert isinstance(anchor.name, str)
     assert anchor.tensorInfo.shape == anchor.tensorInfo().shape() == (2, 3)
@@ -70,7 +74,11 @@ def test_assignment_and_setters_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda: TensorInfo(shape=(-1,)), ValueError, "TensorInfo.shape: expected sizes of 0 and above"),
+        (
+            lambda: TensorInfo(shape=(-1,)),
+            ValueError,
+            "TensorInfo.shape: expected sizes of 0 and above",
+        ),
         (lambda: TensorInfo(shape=(1.5,)), TypeError, "TensorInfo.shape"),
         (lambda: Anchor(name=3), TypeError, "Anchor.name: expected a str, got 3"),
         (lambda: Anchor(tensorInfo=(2, 3)), TypeError, "Anchor.tensorInfo: expected TensorInfo"),

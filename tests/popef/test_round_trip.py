@@ -28,7 +28,9 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 PROGRAMS = st.lists(st.integers(0, (1 << 32) - 1), max_size=4)
 TENSOR_INFOS = st.builds(
-    TensorInfo, shape=st.lists(st.integers(0, 4), max_size=4), dataType=st.sampled_from(list(DataType))
+    TensorInfo,
+    shape=st.lists(st.integers(0, 4), max_size=4),
+    dataType=st.sampled_from(list(DataType)),
 )
 OPTIONS = st.lists(st.builds(Option, name=TEXT, value=TEXT), max_size=3)
 ANCHORS = st.builds(
@@ -81,7 +83,9 @@ def test_metadata_comes_back_equal(metadata: Metadata) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(TEXT.filter(bool), st.lists(st.binary(max_size=300), max_size=3), st.booleans())
-def test_executables_come_back_whatever_the_pieces(name: str, pieces: list[bytes], compress: bool) -> None:
+def test_executables_come_back_whatever_the_pieces(
+    name: str, pieces: list[bytes], compress: bool
+) -> None:
     sink = io.BytesIO()
     with popef.Writer(sink) as writer, writer.createExecutable(name, compress) as blob:
         for piece in pieces:
@@ -112,7 +116,9 @@ def test_tensors_and_feeds_come_back(name: str, info: TensorInfo, count: int, ra
     with popef.Writer(sink) as writer:
         with writer.createTensorData(TensorDataInfo(name=name, tensorInfo=info)) as blob:
             blob.write(data)
-        with writer.createFeedData(FeedDataInfo(name=name, tensorInfo=info, numTensors=count)) as blob:
+        with writer.createFeedData(
+            FeedDataInfo(name=name, tensorInfo=info, numTensors=count)
+        ) as blob:
             blob.write(feed_data)
     reader = read(sink)
     (tensor,), (feed,) = reader.tensors(), reader.feeds()

@@ -33,7 +33,12 @@ def read(path, *payloads):
 
 @pytest.mark.parametrize(
     "facts",
-    [RowFacts(None), RowFacts("Softmax 's'"), RowFacts(None, {"x": 2}), RowFacts("Loop 'l'", {"x": 0})],
+    [
+        RowFacts(None),
+        RowFacts("Softmax 's'"),
+        RowFacts(None, {"x": 2}),
+        RowFacts("Loop 'l'", {"x": 0}),
+    ],
     ids=repr,
 )
 def test_facts_come_back_as_they_were_written(tmp_path, facts):
@@ -111,7 +116,10 @@ def test_user_anchors_are_those_of_the_main_programs():
     anchors = [Anchor(name=name, type=kinds[name], programs=programs[name]) for name in kinds]
     anchors.append(Anchor(name="weight", type=TensorType.INPUT, programs=[0]))
     metadata = Metadata(anchors=anchors, programFlow=ProgramFlow(load=[0], main=[5]))
-    names = {kind: [anchor.name for anchor in user_anchors(metadata, kind)] for kind in set(kinds.values())}
+    names = {
+        kind: [anchor.name for anchor in user_anchors(metadata, kind)]
+        for kind in set(kinds.values())
+    }
     assert names == {TensorType.INPUT: ["in", "both"], TensorType.OUTPUT: ["out"]}
 
 

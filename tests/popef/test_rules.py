@@ -38,7 +38,9 @@ BYTES, COMPOSITE = 2, 7
 
 def blob(kind: int, structure: bytes | Record, payload: bytes = b"") -> bytes:
     body = encode(structure) if isinstance(structure, Record) else structure
-    return encode(BlobHeader(type=BlobType(kind), size=48 + len(body) + len(payload))) + body + payload
+    return (
+        encode(BlobHeader(type=BlobType(kind), size=48 + len(body) + len(payload))) + body + payload
+    )
 
 
 def opaque(*words: int) -> bytes:
@@ -74,7 +76,10 @@ REFUSED: dict[Rule, list[bytes]] = {
         struct.pack("<II", 0, 0) + bytes(8),
         struct.pack("<IIII", 9, 1, 1, 1),
     ],
-    Rule.SEGMENT_BOUNDS: [struct.pack("<II", 0, 0xFFFFFFFF) + bytes(64), struct.pack("<II", 0, 2) + bytes(8)],
+    Rule.SEGMENT_BOUNDS: [
+        struct.pack("<II", 0, 0xFFFFFFFF) + bytes(64),
+        struct.pack("<II", 0, 2) + bytes(8),
+    ],
     Rule.POINTER_BOUNDS: [
         message(100 << 2 | STRUCT_2_1, 0, 0, 0),
         message((2**30 - 5) << 2 | STRUCT_2_1, 0, 0, 0),
@@ -110,7 +115,9 @@ REFUSED: dict[Rule, list[bytes]] = {
     Rule.INTEGERS: [
         blob(2, message(2 << 48, 0, 1 << 32 | 1 << 48, 3, text(0, 8, 1), 0)),
         blob(2, message(2 << 48, 0, 1 << 32 | 1 << 48, 3, text(0, 1, 6), 0)),
-        blob(2, message(2 << 48, 0, 1 << 32 | 1 << 48, 3, text(0, 1, COMPOSITE), 1 << 2 | 1 << 48, 0)),
+        blob(
+            2, message(2 << 48, 0, 1 << 32 | 1 << 48, 3, text(0, 1, COMPOSITE), 1 << 2 | 1 << 48, 0)
+        ),
     ],
     Rule.SHAPE: [blob(2, message(2 << 48, 0, 1 << 32 | 1 << 48, 3, text(0, 1, 5), 2**64 - 1))],
     Rule.METADATA_PAYLOAD: [blob(1, Metadata(), b"x")],
@@ -168,10 +175,13 @@ WARNED: dict[Rule, list[bytes]] = {
     ],
     Rule.DATA_ANCHOR: [
         anchored(Anchor(name="v")) + TENSOR,
-        anchored(Anchor(name="w", tensorInfo=TensorInfo(shape=(3,), dataType=DataType.U8))) + TENSOR,
+        anchored(Anchor(name="w", tensorInfo=TensorInfo(shape=(3,), dataType=DataType.U8)))
+        + TENSOR,
     ],
     Rule.DATA_UNIQUE: [TENSOR + TENSOR],
-    Rule.PROGRAM_NAMES: [anchored(INPUT, programFlow=popef.ProgramFlow(main=[5]), programsMap={0: "load"})],
+    Rule.PROGRAM_NAMES: [
+        anchored(INPUT, programFlow=popef.ProgramFlow(main=[5]), programsMap={0: "load"})
+    ],
 }
 
 
@@ -227,18 +237,26 @@ def test_a_file_that_breaks_a_recommendation_is_read_and_warned_of(
     with caplog.at_level(logging.WARNING, "popef"):
         read(data)
     assert str(rule) in verify(data)
-    assert all(Rule[found.upper().replace("-", "_")].severity is Severity.WARNING for found in verify(data))
+    assert all(
+        Rule[found.upper().replace("-", "_")].severity is Severity.WARNING for found in verify(data)
+    )
     if rule is Rule.OPTIONAL_FIELD:
         assert "optional-field" in caplog.text
 
 
-def test_a_sound_model_has_no_findings(verify: Callable[[bytes], list[str]], small_file: bytes) -> None:
+def test_a_sound_model_has_no_findings(
+    verify: Callable[[bytes], list[str]], small_file: bytes
+) -> None:
     assert verify(anchored(INPUT, programFlow=popef.ProgramFlow(main=[5])) + TENSOR) == []
     assert verify(small_file) == []
 
 
 def test_every_finding_of_a_file_is_reported(verify: Callable[[bytes], list[str]]) -> None:
-    bad = [REFUSED[Rule.SHAPE][0], REFUSED[Rule.METADATA_PAYLOAD][0], REFUSED[Rule.TENSOR_PAYLOAD][0]]
+    bad = [
+        REFUSED[Rule.SHAPE][0],
+        REFUSED[Rule.METADATA_PAYLOAD][0],
+        REFUSED[Rule.TENSOR_PAYLOAD][0],
+    ]
     assert verify(MODEL + b"".join(bad)) == ["shape", "metadata-payload", "tensor-payload"]
 
 

@@ -49,7 +49,11 @@ def agrees(data: bytes) -> bool:
     blob = generally(data)
     assert blob is not None
     payload, size, tensor = seen
-    assert (tensor_data_info(tensor), payload, size) == (blob.structure, blob.payload_start, blob.end)
+    assert (tensor_data_info(tensor), payload, size) == (
+        blob.structure,
+        blob.payload_start,
+        blob.end,
+    )
     return True
 
 
@@ -81,7 +85,9 @@ def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(
 @pytest.mark.parametrize("shape", [(2**63, 2), (2**64 - 1, 0), (2**32, 2**32)])
 def test_sizes_beyond_63_bits_are_left_to_the_general_decoder(shape: tuple[int, int]) -> None:
     data = bytearray(
-        tensor_file(TensorDataInfo(name="w", tensorInfo=TensorInfo(shape=(1, 1), dataType=DataType.U8)))
+        tensor_file(
+            TensorDataInfo(name="w", tensorInfo=TensorInfo(shape=(1, 1), dataType=DataType.U8))
+        )
     )
     data[-17:-1] = struct.pack("<QQ", *shape)
     assert not agrees(bytes(data))
@@ -90,7 +96,8 @@ def test_sizes_beyond_63_bits_are_left_to_the_general_decoder(shape: tuple[int, 
 
 def test_a_file_of_many_layouts_is_read_all_the_same() -> None:
     infos = [
-        TensorDataInfo(name="n" * (i % 300), tensorInfo=TensorInfo(shape=[1] * (i % 20))) for i in range(3000)
+        TensorDataInfo(name="n" * (i % 300), tensorInfo=TensorInfo(shape=[1] * (i % 20)))
+        for i in range(3000)
     ]
     reader = popef.Reader()
     reader.parseStream(io.BytesIO(b"".join(map(tensor_file, infos))))

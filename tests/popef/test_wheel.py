@@ -30,7 +30,9 @@ def run(*command: str | Path, folder: Path) -> str:
 def build_options() -> list[str]:
     """Return the options that use the environment's setuptools if possible; otherwise pip downloads
     one."""
-    usable = importlib.util.find_spec("setuptools") and int(version("setuptools").split(".")[0]) >= 77
+    usable = (
+        importlib.util.find_spec("setuptools") and int(version("setuptools").split(".")[0]) >= 77
+    )
     return ["--no-build-isolation"] if usable else []
 
 
@@ -39,7 +41,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel from a copy, because a build leaves its folders beside the sources."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(
-        SOURCE, folder / "popef", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+        SOURCE,
+        folder / "popef",
+        ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"),
     )
     run(
         sys.executable,
@@ -71,7 +75,17 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "numpy_alone" / "numpy").symlink_to(Path(np.__file__).parent)
     (packages / "numpy.pth").write_text(str(folder / "numpy_alone"))
     programs = folder / "venv" / "bin"
-    run(programs / "python", "-I", "-m", "pip", "install", "--quiet", "--no-index", wheel, folder=folder)
+    run(
+        programs / "python",
+        "-I",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        wheel,
+        folder=folder,
+    )
     return programs
 
 

@@ -28,7 +28,9 @@ def read(data: bytes, limits: Limits | None = None, *, size: int | None = None) 
     before it in the file."""
     file = b"?" * START + data
     end = START + (len(data) if size is None else size)
-    return read_message(lambda at, size: file[at : at + size], START, end, "blob 7", limits or Limits())
+    return read_message(
+        lambda at, size: file[at : at + size], START, end, "blob 7", limits or Limits()
+    )
 
 
 def segment(*words: int, limits: Limits | None = None) -> Message:
@@ -39,7 +41,8 @@ def segment(*words: int, limits: Limits | None = None) -> Message:
 def segments(*contents: list[int]) -> Message:
     """Return a message of several segments."""
     return read(
-        frame(*map(len, contents)) + b"".join(struct.pack(f"<{len(each)}Q", *each) for each in contents)
+        frame(*map(len, contents))
+        + b"".join(struct.pack(f"<{len(each)}Q", *each) for each in contents)
     )
 
 
@@ -88,7 +91,9 @@ def test_a_segment_table_may_end_with_the_blob_and_not_behind_it() -> None:
         read(frame(1, 0, 0, 0), size=16)
 
 
-@pytest.mark.parametrize(("num_segments", "table_bytes"), [(1, 8), (2, 16), (3, 16), (4, 24), (5, 24)])
+@pytest.mark.parametrize(
+    ("num_segments", "table_bytes"), [(1, 8), (2, 16), (3, 16), (4, 24), (5, 24)]
+)
 def test_a_segment_table_is_padded_to_words(num_segments: int, table_bytes: int) -> None:
     found = read(frame(*[1] * num_segments) + bytes(8 * num_segments))
     assert found.offset(0, 0) == START + table_bytes
@@ -122,7 +127,9 @@ def test_words_stand_where_the_file_has_them() -> None:
 
 def test_a_message_is_as_large_as_its_limit_allows() -> None:
     assert len(segment(0, 0, limits=Limits(max_structure_bytes=16)).segments[0]) == 16
-    with pytest.raises(LimitError, match=r"at most 15 bytes, got 16; raise Limits\.max_structure_bytes"):
+    with pytest.raises(
+        LimitError, match=r"at most 15 bytes, got 16; raise Limits\.max_structure_bytes"
+    ):
         segment(0, 0, limits=Limits(max_structure_bytes=15))
 
 
@@ -136,7 +143,8 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize(
-    ("bits", "offset"), [(0, 0), (1, 1), (0x1FFFFFFF, 2**29 - 1), (0x20000000, -(2**29)), (0x3FFFFFFF, -1)]
+    ("bits", "offset"),
+    [(0, 0), (1, 1), (0x1FFFFFFF, 2**29 - 1), (0x20000000, -(2**29)), (0x3FFFFFFF, -1)],
 )
 def test_the_offset_of_a_pointer_has_30_bits_with_a_sign(kind: int, bits: int, offset: int) -> None:
     word = kind | bits << 2 | ONE_WORD
@@ -254,7 +262,9 @@ def test_a_text_lies_inside_its_segment(count: int) -> None:
         segment(list_pointer(0, BYTE, count), *words[:-1]).text(0, 0)
 
 
-@pytest.mark.parametrize(("code", "count"), [(BYTE, 0), (BIT, 8), (SHORT, 1), (NOTHING, 1), (COMPOSITE, 0)])
+@pytest.mark.parametrize(
+    ("code", "count"), [(BYTE, 0), (BIT, 8), (SHORT, 1), (NOTHING, 1), (COMPOSITE, 0)]
+)
 def test_a_text_is_bytes_one_at_least(code: int, count: int) -> None:
     with breaks(Rule.TEXT, f"{count} elements of size code {code}"):
         segment(list_pointer(0, code, count), 0).text(0, 0)
@@ -315,7 +325,9 @@ def test_integers_lie_inside_their_segment(code: int, count: int) -> None:
 
 def test_the_elements_of_a_list_fit_into_the_words_that_it_announces() -> None:
     tag = struct_pointer(2, 1, 1)
-    assert segment(list_pointer(0, COMPOSITE, 4), tag, *[0] * 4).structs(0, 0) == StructsAt(0, 2, 2, 1, 1)
+    assert segment(list_pointer(0, COMPOSITE, 4), tag, *[0] * 4).structs(0, 0) == StructsAt(
+        0, 2, 2, 1, 1
+    )
     with breaks(Rule.STRUCT_LIST, "2 of 2 words"):
         segment(list_pointer(0, COMPOSITE, 3), tag, *[0] * 4).structs(0, 0)
 
@@ -347,7 +359,9 @@ def test_the_tag_of_a_list_is_a_struct_pointer(kind: int) -> None:
         (POINTER, StructsAt(0, 1, 2, 0, 1)),
     ],
 )
-def test_lists_of_words_pointers_and_nothing_stand_for_structures(code: int, expected: StructsAt) -> None:
+def test_lists_of_words_pointers_and_nothing_stand_for_structures(
+    code: int, expected: StructsAt
+) -> None:
     assert segment(list_pointer(0, code, 2), 0, 0).structs(0, 0) == expected
 
 
@@ -395,12 +409,18 @@ def test_a_list_is_as_long_as_its_limit_allows(place: int) -> None:
     call(segment(*words, limits=limits))
     call, words = list(lists_of(2))[place]
     found = segment(*words, limits=limits)
-    with pytest.raises(LimitError, match=r"at most 1 list elements, got 2; raise Limits\.max_list_items"):
+    with pytest.raises(
+        LimitError, match=r"at most 1 list elements, got 2; raise Limits\.max_list_items"
+    ):
         call(found)
 
 
 COSTS: dict[str, tuple[Callable[[Message], object], list[int], int]] = {
-    "a structure its words": (lambda found: found.struct(0, 0), [struct_pointer(0, 1, 2), 0, 0, 0], 3),
+    "a structure its words": (
+        lambda found: found.struct(0, 0),
+        [struct_pointer(0, 1, 2), 0, 0, 0],
+        3,
+    ),
     "a text its words": (lambda found: found.text(0, 0), [list_pointer(0, BYTE, 9), 0, 0], 2),
     "integers their words and their number": (
         lambda found: found.ints(0, 0),

@@ -34,7 +34,11 @@ class Asked:
         self.connection.settimeout(SECONDS)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"from poplar_serving.child import main; main({theirs.fileno()})"],
+                [
+                    sys.executable,
+                    "-c",
+                    f"from poplar_serving.child import main; main({theirs.fileno()})",
+                ],
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.PIPE,
                 text=True,
@@ -90,11 +94,15 @@ def test_calls_are_answered_each_by_its_number(asked, linear, compile_popef):
         asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
     for _ in range(50):
         _, _, call, body = asked.receive()
-        assert np.array_equal(np.frombuffer(body, "float32")[-16:], np.full(16, 2 * call, "float32"))
+        assert np.array_equal(
+            np.frombuffer(body, "float32")[-16:], np.full(16, 2 * call, "float32")
+        )
 
 
 @pytest.mark.parametrize("timeout_us", [0, 1, 3_600_000_000])
-def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(timeout_us, linear, compile_popef):
+def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(
+    timeout_us, linear, compile_popef
+):
     file = compile_popef(linear)
     replicate(file, 2, 1)
     asked = Asked()
@@ -104,7 +112,9 @@ def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(timeout
         calls = [1, 2] if timeout_us > 1 else [1]
         for call in calls:
             asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
-        assert [asked.receive()[:3] for _ in calls] == [(Kind.RESULT, Code.NONE, call) for call in calls]
+        assert [asked.receive()[:3] for _ in calls] == [
+            (Kind.RESULT, Code.NONE, call) for call in calls
+        ]
         if len(calls) > 1:
             asked.send(frames.encode_call(3, [np.zeros((4, 4), "float32")]))
             asked.connection.settimeout(1)
@@ -158,9 +168,21 @@ def test_tensors_of_no_elements_and_of_no_dimensions_pass(asked, tmp_path):
 @pytest.mark.parametrize(
     ("make", "code", "expected"),
     [
-        (lambda path: None, Code.NOT_FOUND, "expected a PopEF file, found: No such file or directory"),
-        (lambda path: path.mkdir(), Code.FAILED_PRECONDITION, "expected a PopEF file, found: Is a directory"),
-        (lambda path: path.write_bytes(b"\xff" * 99), Code.INVALID_ARGUMENT, "damaged or not PopEF"),
+        (
+            lambda path: None,
+            Code.NOT_FOUND,
+            "expected a PopEF file, found: No such file or directory",
+        ),
+        (
+            lambda path: path.mkdir(),
+            Code.FAILED_PRECONDITION,
+            "expected a PopEF file, found: Is a directory",
+        ),
+        (
+            lambda path: path.write_bytes(b"\xff" * 99),
+            Code.INVALID_ARGUMENT,
+            "damaged or not PopEF",
+        ),
         (lambda path: path.write_bytes(b""), Code.INVALID_ARGUMENT, "expected"),
     ],
 )
@@ -212,7 +234,10 @@ def test_what_is_no_start_ends_it_and_is_logged(sent, asked):
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        (HEADER.pack(2, 0, 1, 2**64 - 1), "call 1: expected 64 bytes of inputs, found 18446744073709551615"),
+        (
+            HEADER.pack(2, 0, 1, 2**64 - 1),
+            "call 1: expected 64 bytes of inputs, found 18446744073709551615",
+        ),
         (HEADER.pack(2, 0, 2, 63), "call 2: expected 64 bytes of inputs, found 63"),
         (HEADER.pack(1, 0, 0, 64) + bytes(64), "expected a frame of kind 2 (CALL), found 1"),
         (HEADER.pack(5, 0, 1, 64) + bytes(64), "expected a frame of kind 2 (CALL), found 5"),
@@ -301,7 +326,9 @@ def test_it_ends_when_its_parent_is_killed(linear, compile_popef, tmp_path):
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(compile_popef(linear))], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script, str(compile_popef(linear))],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     pid = int(parent.stdout.readline())
     parent.kill()
@@ -325,4 +352,7 @@ def test_texts_of_faults_are_bounded():
 
 def test_importing_it_imports_no_tensorflow():
     code = "import sys, poplar_serving, poplar_serving.child; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=60).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=dict(os.environ), timeout=60).returncode
+        == 0
+    )

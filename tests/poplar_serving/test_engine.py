@@ -34,9 +34,21 @@ def checker(tmp_path_factory):
     with open(folder / "engine_check.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
-            sources = [SOURCES / unit for unit in UNITS[:-1]] + [Path(__file__).with_name("engine_check.cc")]
+            sources = [SOURCES / unit for unit in UNITS[:-1]] + [
+                Path(__file__).with_name("engine_check.cc")
+            ]
             try:
-                run([*find_cxx(), *FLAGS, *FLAGS_HERE, f"-I{SOURCES}", *map(str, sources), "-o", str(made)])
+                run(
+                    [
+                        *find_cxx(),
+                        *FLAGS,
+                        *FLAGS_HERE,
+                        f"-I{SOURCES}",
+                        *map(str, sources),
+                        "-o",
+                        str(made),
+                    ]
+                )
             except CompilerError as error:
                 if "error:" in str(error):
                     raise
@@ -96,7 +108,9 @@ def double(compile_popef):
     """Return the file of y = 2 x for one row of two numbers."""
     nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
     shape = {"x": (TensorProto.FLOAT, ["n", 2])}
-    return compile_popef(make_model(nodes, shape, {"y": (TensorProto.FLOAT, ["n", 2])}, {}), batch=1)
+    return compile_popef(
+        make_model(nodes, shape, {"y": (TensorProto.FLOAT, ["n", 2])}, {}), batch=1
+    )
 
 
 def row(*values):
@@ -204,7 +218,8 @@ def test_an_interpreter_that_is_not_there_is_named(check, double):
     check("python", "/nonexistent/python")
     answer = check("open", "a", double)
     assert answer.startswith(
-        "fault 9 engine 'a': the process that runs its model cannot be started: '/nonexistent/python': "
+        "fault 9 engine 'a': the process that runs its model cannot be started: "
+        "'/nonexistent/python': "
     )
     assert "POPLAR_SERVING_PYTHON" in answer
 
@@ -240,11 +255,20 @@ READY = (
 
 LIES = {
     "not a frame": ("c.sendall(b'\\xff' * 100)", "a frame of kind 4294967295"),
-    "an endless description": ("c.sendall(frame(3, 0, 0, 2**63))", "a frame of 9223372036854775808 bytes"),
-    "an endless fault": ("c.sendall(frame(5, 9, 0, 2**64 - 1))", "a frame of 18446744073709551615 bytes"),
+    "an endless description": (
+        "c.sendall(frame(3, 0, 0, 2**63))",
+        "a frame of 9223372036854775808 bytes",
+    ),
+    "an endless fault": (
+        "c.sendall(frame(5, 9, 0, 2**64 - 1))",
+        "a frame of 18446744073709551615 bytes",
+    ),
     "a result before it is ready": ("c.sendall(frame(4, 0, 0, 8) + bytes(8))", "a frame of kind 4"),
     "an empty description": ("c.sendall(frame(3, 0, 0, 0))", "a damaged description"),
-    "a short description": ("c.sendall(frame(3, 0, 0, 16) + b'\\xff' * 16)", "a damaged description"),
+    "a short description": (
+        "c.sendall(frame(3, 0, 0, 16) + b'\\xff' * 16)",
+        "a damaged description",
+    ),
     "too many tensors": (
         "c.sendall(frame(3, 0, 0, 16) + struct.pack('<QII', 1, 2**32 - 1, 2**32 - 1))",
         "a damaged description",
@@ -265,7 +289,8 @@ TENSORS = {
 }
 LIES |= {
     name: (
-        f"body = struct.pack('<QII', 1, 1, 0) + {tensor!r}\nc.sendall(frame(3, 0, 0, len(body)) + body)",
+        f"body = struct.pack('<QII', 1, 1, 0) + {tensor!r}\nc.sendall(frame(3, 0, 0, len(body)) + "
+        "body)",
         "a damaged description",
     )
     for name, tensor in TENSORS.items()
@@ -283,7 +308,10 @@ def test_a_process_that_says_what_it_should_not_is_ended(code, expected, check, 
 
 
 ANSWERS = {
-    "too few bytes": ("c.sendall(frame(4, 0, call, 7) + bytes(7))", "outputs of 7 bytes, expected 8"),
+    "too few bytes": (
+        "c.sendall(frame(4, 0, call, 7) + bytes(7))",
+        "outputs of 7 bytes, expected 8",
+    ),
     "too many": (
         "c.sendall(frame(4, 0, call, 2**64 - 1))",
         "outputs of 18446744073709551615 bytes, expected 8",
@@ -303,7 +331,9 @@ READ = "call = struct.unpack_from('<IIQQ', c.recv(1000))[2]\n"
 
 
 @pytest.mark.parametrize(("code", "expected"), ANSWERS.values(), ids=ANSWERS)
-def test_a_process_that_answers_what_it_should_not_is_ended(code, expected, check, double, tmp_path):
+def test_a_process_that_answers_what_it_should_not_is_ended(
+    code, expected, check, double, tmp_path
+):
     check("python", fake(tmp_path, f"c.recv(1000)\n{READY}{READ}{code}"))
     engine = check.open("a", double)
     answer = check("call", engine, 1, row(1, 2))
@@ -315,7 +345,10 @@ def test_a_process_that_answers_what_it_should_not_is_ended(code, expected, chec
 @pytest.mark.parametrize("code", SILENCES.values(), ids=SILENCES)
 def test_a_process_that_falls_silent_is_ended_in_time(code, check, double, tmp_path):
     check("limits", 60_000, 100)
-    check("python", fake(tmp_path, f"c.recv(1000)\n{READY}{READ}{code}\ntime.sleep(600)", limit_ms=400))
+    check(
+        "python",
+        fake(tmp_path, f"c.recv(1000)\n{READY}{READ}{code}\ntime.sleep(600)", limit_ms=400),
+    )
     engine = check.open("a", double)
     assert "its process answered nothing within 505 ms" in check("call", engine, 1, row(1, 2))
     assert check.end() == ""

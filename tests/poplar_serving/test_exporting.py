@@ -25,14 +25,17 @@ def test_without_tensorflow_it_is_said_what_to_install(tmp_path, capsys):
         poplar_serving.load(tmp_path)
     assert main(["build"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("python -m poplar_serving: error: the package tensorflow cannot be imported")
+    assert line.startswith(
+        "python -m poplar_serving: error: the package tensorflow cannot be imported"
+    )
 
 
 def test_parameters_are_those_of_the_real_function_but_for_what_it_would_compile():
     """It is ipu.serving.export_single_step in Graphcore's TensorFlow 2.6, SDK 3.3."""
     real = (
         "predict_step export_dir iterations predict_step_signature input_dataset output_names "
-        "preprocessing_step preprocessing_step_signature postprocessing_step postprocessing_step_signature "
+        "preprocessing_step preprocessing_step_signature postprocessing_step "
+        "postprocessing_step_signature "
         "purge_export_dir"
     ).split()
     ours = inspect.signature(poplar_serving.export).parameters
@@ -56,18 +59,27 @@ def test_functions_run_before_and_after_with_their_variables_as_constants(file, 
 
     @tf.function(input_signature=[tf.TensorSpec([4, 3]), tf.TensorSpec([4, 4])])
     def choose(y, z):
-        return {"best": tf.argmax(y, 1), "z": z if tf.reduce_sum(z) > 0 else -z, "sum": tf.reduce_sum(y, 1)}
+        return {
+            "best": tf.argmax(y, 1),
+            "z": z if tf.reduce_sum(z) > 0 else -z,
+            "sum": tf.reduce_sum(y, 1),
+        }
 
     poplar_serving.export(
         file,
         tmp_path / "1",
         preprocessing_step=parse,
-        preprocessing_step_signature=[tf.TensorSpec([4, 4], tf.string), tf.TensorSpec([], tf.int64)],
+        preprocessing_step_signature=[
+            tf.TensorSpec([4, 4], tf.string),
+            tf.TensorSpec([], tf.int64),
+        ],
         postprocessing_step=choose,
         output_names=["best", "sum", "z"],
     )
     factor.assign(tf.zeros((4, 1)))
-    answer = ask(poplar_serving.load(tmp_path / "1"), text=X.astype(str), unused=tf.constant(1, tf.int64))
+    answer = ask(
+        poplar_serving.load(tmp_path / "1"), text=X.astype(str), unused=tf.constant(1, tf.int64)
+    )
     with ModelRunner(file) as runner:
         given = np.array([[2], [3], [4], [5]], "float32") * X.astype(str).astype("float32")
         expected = runner.execute({"x": given})
@@ -88,7 +100,9 @@ def test_signatures_may_come_from_a_dataset(file, tmp_path, tf):
     )
     assert np.array_equal(ask(poplar_serving.load(tmp_path / "1"), x=X)["output_1"], 2 * X)
     ones = np.ones((4, 4), "int32")
-    assert np.array_equal(ask(poplar_serving.load(tmp_path / "2"), whole=ones)["output_1"], 2.0 * ones)
+    assert np.array_equal(
+        ask(poplar_serving.load(tmp_path / "2"), whole=ones)["output_1"], 2.0 * ones
+    )
 
 
 @pytest.mark.tensorflow
@@ -134,7 +148,8 @@ REFUSED = {
     "no signature": (lambda tf: {"predict_step_signature": []}, "expected TensorSpecs, found none"),
     "a function without signature": (
         lambda tf: {"preprocessing_step": lambda a: a},
-        "preprocessing_step_signature: expected a TensorSpec for each parameter of preprocessing_step",
+        "preprocessing_step_signature: expected a TensorSpec for each parameter of "
+        "preprocessing_step",
     ),
     "a signature of another length": (
         lambda tf: {
@@ -155,7 +170,8 @@ REFUSED = {
             "postprocessing_step": lambda a, b: a,
             "postprocessing_step_signature": specs(tf, [4, 3], [4, 5]),
         },
-        r"postprocessing_step_signature: output 1 \('z'\): expected float32 of shape \(4, 4\), found",
+        r"postprocessing_step_signature: output 1 \('z'\): expected float32 of shape \(4, 4\), "
+        r"found",
     ),
     "too few names": (lambda tf: {"output_names": "y"}, "output_names: expected 2 names, found 1"),
     "a name twice": (lambda tf: {"output_names": ["y", "y"]}, "different names, found 'y' 2 times"),
@@ -204,7 +220,9 @@ def test_what_has_another_type_is_a_type_error(options, file, tmp_path):
 @pytest.mark.tensorflow
 def test_a_folder_with_files_is_kept_unless_it_is_to_be_purged(exported, file, tmp_path):
     before = sorted(exported.rglob("*"))
-    with pytest.raises(ExportError, match=r"expected an empty folder, found files .*purge_export_dir"):
+    with pytest.raises(
+        ExportError, match=r"expected an empty folder, found files .*purge_export_dir"
+    ):
         poplar_serving.export(file, exported)
     assert sorted(exported.rglob("*")) == before
     poplar_serving.export(file, exported, purge_export_dir=True)
@@ -254,7 +272,9 @@ def test_a_library_that_is_not_there_or_is_none_says_how_to_build_it(exported, t
     said = run_fresh(code, exported, status=1, POPLAR_SERVING_LIBRARY=str(tmp_path / "damaged.so"))
     assert "cannot load it" in said
     assert "`python -m poplar_serving build`" in said
-    said = run_fresh("import sys, tensorflow; tensorflow.saved_model.load(sys.argv[1])", exported, status=1)
+    said = run_fresh(
+        "import sys, tensorflow; tensorflow.saved_model.load(sys.argv[1])", exported, status=1
+    )
     assert "Op type not registered 'ApplicationRuntime'" in said
 
 

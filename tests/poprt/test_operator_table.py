@@ -68,7 +68,9 @@ def test_what_is_said_to_run_has_a_kernel_or_a_definition():
         last = operator.last_opset
         version = onnx.defs.get_schema(name, last).since_version if last else newest.since_version
         assert has_kernel(name, version), name
-        assert not last or not has_kernel(name, newest.since_version) or newest.since_version <= last, name
+        assert (
+            not last or not has_kernel(name, newest.since_version) or newest.since_version <= last
+        ), name
 
 
 def iter_other_tables():
@@ -101,4 +103,6 @@ def test_a_table_of_operators_elsewhere_says_why():
         for path, statement, following in iter_other_tables()
         if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
     ]
-    assert not silent, "write behind each of these tables why it is no field of the operators' entries"
+    assert not silent, (
+        "write behind each of these tables why it is no field of the operators' entries"
+    )

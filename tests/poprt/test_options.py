@@ -15,7 +15,10 @@ from simipu import CompileError, OutOfMemoryError
         ({"num_io_tiles": -1}, "num_io_tiles must be 0 to 1472, found -1"),
         ({"virtual_graph_mode": "hand"}, "supported: 'off', 'auto', 'manual'"),
         ({"enable_engine_caching": True}, "needs cache_path, a folder"),
-        ({"num_ipus": 2, "virtual_graph_split_ratios": [0.5]}, "one share for each of the num_ipus=2"),
+        (
+            {"num_ipus": 2, "virtual_graph_split_ratios": [0.5]},
+            "one share for each of the num_ipus=2",
+        ),
         ({"subgraph_copying_strategy": 7}, "subgraph_copying_strategy must be 0 to 1"),
         ({"virtual_graph_split_ratios": "[0.5, 2]"}, r"expected numbers in \(0, 1\)"),
         ({"compilation_progress_logger": 3}, "expected a function, found 3"),
@@ -34,14 +37,21 @@ def test_wrong_compiler_options_are_refused(values, reason):
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("partials_type", "foo", "partials_type='foo' is not supported; supported: 'half', 'float'"),
+        (
+            "partials_type",
+            "foo",
+            "partials_type='foo' is not supported; supported: 'half', 'float'",
+        ),
         ("available_memory_proportion", 5.0, r"must be 0 to 1, found 5.0"),
         ("available_memory_proportion", float("nan"), r"must be 0 to 1, found nan"),
         ("num_ipus", 0, "num_ipus must be 1 to 65536, found 0"),
         ("num_ipus", True, "num_ipus: expected an int, found True"),
         ("num_ipus", "2", "num_ipus: expected an int, found '2'"),
         pytest.param(
-            "num_ipus", 10**5000, "must be 1 to 65536, found a number that is too long", id="a long number"
+            "num_ipus",
+            10**5000,
+            "must be 1 to 65536, found a number that is too long",
+            id="a long number",
         ),
         ("num_io_tiles", -1, "num_io_tiles must be 0 to 1472, found -1"),
         ("batches_per_step", 2.0, "batches_per_step: expected an int, found 2.0"),
@@ -98,7 +108,11 @@ def test_values_are_taken_in_the_forms_that_scripts_write():
     made.custom_patterns = ("A", "B:0")
     made.num_ipus = np.int64(2)
     assert made.opaque_blobs == {"name": b"text"}
-    assert (made.outline_threshold, made.custom_patterns, made.num_ipus) == (5000.0, ["A", "B:0"], 2)
+    assert (made.outline_threshold, made.custom_patterns, made.num_ipus) == (
+        5000.0,
+        ["A", "B:0"],
+        2,
+    )
     read = CompilerOptions.from_dict(
         {
             "custom_patterns": "A, B:0",

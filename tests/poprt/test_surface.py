@@ -75,7 +75,9 @@ def test_the_converter_has_the_real_ones_arguments_by_name_only():
 
 
 def test_empty_values_as_scripts_write_them_ask_for_nothing():
-    made = poprt.Converter(precision="", fp16_skip_op_types="", fp8_params=None, remap_mode=["a", " b"])
+    made = poprt.Converter(
+        precision="", fp16_skip_op_types="", fp8_params=None, remap_mode=["a", " b"]
+    )
     assert (made.options.precision, made.options.remap_mode) == ("fp32", ["a", "b"])
 
 
@@ -124,7 +126,9 @@ def test_a_sessions_outputs_are_aligned_where_asked_for():
     data, fed = model.SerializeToString(), {"x": np.eye(2, 3, dtype=np.float32)}
     converted = poprt.Converter().convert(model)
     (narrow,) = backend.get_session(converted.SerializeToString()).run(None, fed)
-    (wide,) = backend.get_session(data, backend="onnxruntime", align_output_dtype=True).run(None, fed)
+    (wide,) = backend.get_session(data, backend="onnxruntime", align_output_dtype=True).run(
+        None, fed
+    )
     assert (narrow.dtype, wide.dtype) == (np.int32, np.int64)
 
 

@@ -31,13 +31,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, **convert) -> Path:
     """Write a complete model folder as poprt writes it, and return it."""
-    write_triton_model(Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder)
+    write_triton_model(
+        Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder
+    )
     return folder
 
 
 def wide_model() -> onnx.ModelProto:
     """Return a model with the types that the chip lacks but a PopEF file may have."""
-    types = {"float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "uint64": TensorProto.UINT64}
+    types = {
+        "float64": TensorProto.DOUBLE,
+        "int64": TensorProto.INT64,
+        "uint64": TensorProto.UINT64,
+    }
     nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in types]
     inputs = {name: (kind, [4, 2]) for name, kind in types.items()}
     return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
@@ -69,7 +75,10 @@ def guide_model() -> onnx.ModelProto:
     return make_model(
         nodes,
         {"infeed_1.0": (TensorProto.FLOAT, ["n", 8, 8, 1])},
-        {"outfeed_2.0": (TensorProto.FLOAT, ["n", 3]), "outfeed_2.1": (TensorProto.FLOAT, ["n", 1])},
+        {
+            "outfeed_2.0": (TensorProto.FLOAT, ["n", 3]),
+            "outfeed_2.1": (TensorProto.FLOAT, ["n", 1]),
+        },
         {"w": random.standard_normal((64, 3)).astype(np.float32)},
     )
 
@@ -177,9 +186,9 @@ def write_broken_models(repository: Path) -> dict[str, str]:
         for name in ("first", "second"):
             with writer.createExecutable(name) as blob:
                 blob.write(b"code")
-    (broken("list_map", "expected a JSON object of strings, found a list") / "1/name_map.json").write_text(
-        "[]"
-    )
+    (
+        broken("list_map", "expected a JSON object of strings, found a list") / "1/name_map.json"
+    ).write_text("[]")
     folder = broken("unknown_anchor", "anchor 'q' does not exist in the PopEF file")
     (folder / "1/name_map.json").write_text('{"q": "x"}')
     folder = broken("same_name", "maps both 'y' and 'z' to 'same'")
@@ -192,9 +201,13 @@ def write_broken_models(repository: Path) -> dict[str, str]:
     edit_config(broken("wrong_type", "config.pbtxt has type TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
     edit_config(broken("wrong_name", "lists input 'q'"), 'name: "x"', 'name: "q"')
     edit_config(
-        broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"'
+        broken("bad_flag", "expected 0, 1, true or false"),
+        'string_value: "1"',
+        'string_value: "yes"',
     )
-    misspelt = broken("misspelt", "'synchronus_execution' is not known; did you mean synchronous_execution?")
+    misspelt = broken(
+        "misspelt", "'synchronus_execution' is not known; did you mean synchronous_execution?"
+    )
     edit_config(misspelt, "synchronous_execution", "synchronus_execution")
     with (broken("decoupled", "sets decoupled: true") / "config.pbtxt").open("a") as config:
         config.write("model_transaction_policy { decoupled: true }\n")
@@ -300,7 +313,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_lenient_hash(repository)
     write_model(repository / "large", large_model(), precision="fp16")
     add_parameter(
-        write_model(repository / "large_fast", large_model(), precision="fp16"), "sim_numerics", "fast"
+        write_model(repository / "large_fast", large_model(), precision="fp16"),
+        "sim_numerics",
+        "fast",
     )
     return repository
 

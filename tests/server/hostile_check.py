@@ -22,7 +22,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import hostile_loads
 import hostile_models
-from hostile_runner import Report, Usage, check_models, describe_growth, measure, run_cases, shared_region
+from hostile_runner import (
+    Report,
+    Usage,
+    check_models,
+    describe_growth,
+    measure,
+    run_cases,
+    shared_region,
+)
 
 
 def check_requests(folder: Path, count: int, seed: int) -> list[str]:
@@ -30,7 +38,9 @@ def check_requests(folder: Path, count: int, seed: int) -> list[str]:
     hostile_models.write_repository(folder / "repository")
     os.environ.update(hostile_models.ENVIRONMENT)
     third = count // 3
-    with TritonServer(folder / "repository", options=hostile_models.OPTIONS, log=folder / "log") as server:
+    with TritonServer(
+        folder / "repository", options=hostile_models.OPTIONS, log=folder / "log"
+    ) as server:
         with shared_region(server):
             start = time.monotonic()
             report = run_cases(server, range(third), seed)
@@ -42,7 +52,8 @@ def check_requests(folder: Path, count: int, seed: int) -> list[str]:
         faults += describe_growth(before, after, count - third)
     print_outcomes(report)
     print(
-        f"over HTTP {report.count('http')} requests, over gRPC {report.count('grpc')}, sound ones too, in "
+        f"over HTTP {report.count('http')} requests, over gRPC {report.count('grpc')}, sound ones "
+        "too, in "
         f"{seconds:.0f} s"
     )
     print_usage(before, after)
@@ -58,9 +69,13 @@ def check_loads(folder: Path, count: int, first: int) -> list[str]:
     hostile_loads.write_repository(folder / "repository")
     os.environ.update(hostile_loads.ENVIRONMENT)
     third = count // 3
-    with TritonServer(folder / "repository", options=hostile_loads.OPTIONS, log=folder / "log") as server:
+    with TritonServer(
+        folder / "repository", options=hostile_loads.OPTIONS, log=folder / "log"
+    ) as server:
         start = time.monotonic()
-        report = hostile_loads.load_all(server, range(first, first + third), list(hostile_loads.GRAPHS))
+        report = hostile_loads.load_all(
+            server, range(first, first + third), list(hostile_loads.GRAPHS)
+        )
         before = measure(server)
         report.merge(hostile_loads.load_all(server, range(first + third, first + count), []))
         seconds = time.monotonic() - start
@@ -85,7 +100,9 @@ def print_usage(before: Usage, after: Usage) -> None:
     for name in sorted(before.resident.keys() & after.resident.keys()):
         sizes = "".join(f"{usage.resident[name] / (1 << 20):20.1f}" for usage in (before, after))
         print(f"{name:32}{sizes}{before.files[name]:>10} {after.files[name]:>5}")
-    shared = "".join(f"{sum(usage.segments.values()) / (1 << 20):20.1f}" for usage in (before, after))
+    shared = "".join(
+        f"{sum(usage.segments.values()) / (1 << 20):20.1f}" for usage in (before, after)
+    )
     print(f"{'/dev/shm':32}{shared}")
 
 
@@ -94,7 +111,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000, help="how many requests")
     parser.add_argument(
-        "--payloads", type=int, default=0, help="how many damaged payloads to load, and every hostile graph"
+        "--payloads",
+        type=int,
+        default=0,
+        help="how many damaged payloads to load, and every hostile graph",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the requests, and number of the first payload"

@@ -61,8 +61,12 @@ def small_repository(tmp_path):
     return tmp_path / "repository"
 
 
-def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(small_repository, tmp_path):
-    (write_model(small_repository / "broken", linear_model()) / "1/executable.popef").write_bytes(b"garbage")
+def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
+    small_repository, tmp_path
+):
+    (write_model(small_repository / "broken", linear_model()) / "1/executable.popef").write_bytes(
+        b"garbage"
+    )
     errors = tmp_path / "errors"
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
     command = [*COMMAND, "serve", str(small_repository), *ports, "--", "--log-verbose=0"]
@@ -100,14 +104,18 @@ def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
         "--metrics-port",
         "0",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     children = []
     try:
         while not children:
             time.sleep(0.01)
             found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             children = [
-                child for child in found if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()
+                child
+                for child in found
+                if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()
             ]
         process.send_signal(number)
         assert process.wait(60) == 130
@@ -156,7 +164,9 @@ def test_a_server_that_cannot_start_ends_and_says_why(tmp_path, small_repository
         pass
 
 
-@pytest.mark.parametrize("options", [["--cache-config", "local,size=1048576"], ["--allow-http=false"]])
+@pytest.mark.parametrize(
+    "options", [["--cache-config", "local,size=1048576"], ["--allow-http=false"]]
+)
 def test_a_server_with_such_options_is_ready(tmp_path, small_repository, options):
     with TritonServer(small_repository, options=options, log=tmp_path / "log") as server:
         assert server.poll() is None

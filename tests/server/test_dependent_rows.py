@@ -104,13 +104,19 @@ def dependent(tmp_path_factory):
 
 
 def write_model(folder: Path, config: str | None = None) -> None:
-    write_triton_model(Compiler.compile(Converter(batch_size=BATCH).convert(loudness_model())), folder)
+    write_triton_model(
+        Compiler.compile(Converter(batch_size=BATCH).convert(loudness_model())), folder
+    )
     if config is not None:
         (folder / "config.pbtxt").write_text(config)
 
 
-def ask_often(server: TritonServer, model: str, rows: int, loudest: float, protocol: str) -> list[np.ndarray]:
-    module, url = (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+def ask_often(
+    server: TritonServer, model: str, rows: int, loudest: float, protocol: str
+) -> list[np.ndarray]:
+    module, url = (
+        (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+    )
     x = np.full((rows, 4), loudest, np.float32)
     x[:, 1:] /= 2
     with module.InferenceServerClient(url) as client:
@@ -169,8 +175,8 @@ def test_the_real_backends_way_can_be_asked_for(dependent):
 def test_the_log_warns_of_the_node(dependent):
     text = dependent.log.read_text()
     assert (
-        "model 'batching' has max_batch_size 64, but the rows of its compiled batch of 4 are not proven"
-        in text
+        "model 'batching' has max_batch_size 64, but the rows of its compiled batch of 4 are not "
+        "proven" in text
     )
     assert "'loudest_of_all' (ReduceMax): it reduces over the rows" in text
 

@@ -56,7 +56,8 @@ def slow_model() -> onnx.ModelProto:
     names = ["wide", *(f"product_{step}" for step in range(depth))]
     nodes = [helper.make_node("Mul", ["x", "ones"], ["wide"])]
     nodes += [
-        helper.make_node("MatMul", [before, "eye"], [after]) for before, after in itertools.pairwise(names)
+        helper.make_node("MatMul", [before, "eye"], [after])
+        for before, after in itertools.pairwise(names)
     ]
     nodes.append(helper.make_node("ReduceMax", [names[-1]], ["y"], axes=[1], keepdims=1))
     weights = {"eye": np.eye(width, dtype=np.float32), "ones": np.ones((1, width), np.float32)}
@@ -78,7 +79,10 @@ def slow_at_last_model() -> onnx.ModelProto:
         "ones": np.ones((1, width, width), np.int32),
         "two": np.int32(2),
     }
-    outputs = {"y": (TensorProto.INT32, ["n", 1, 1]), "product": (TensorProto.INT32, ["n", width, width])}
+    outputs = {
+        "y": (TensorProto.INT32, ["n", 1, 1]),
+        "product": (TensorProto.INT32, ["n", width, width]),
+    }
     return make_model(nodes, {"x": (TensorProto.INT32, ["n", 1, 1])}, outputs, weights)
 
 
@@ -86,7 +90,13 @@ TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
 
 
 def write_models(
-    repository: Path, name: str, model: onnx.ModelProto, *, batch: int, instances: int = 1, **parameters: str
+    repository: Path,
+    name: str,
+    model: onnx.ModelProto,
+    *,
+    batch: int,
+    instances: int = 1,
+    **parameters: str,
 ) -> None:
     """Write the model in both modes; NAME_async has no synchronous_execution, unlike NAME_sync."""
     compiled = Compiler.compile(Converter(batch_size=batch).convert(model))
@@ -95,7 +105,10 @@ def write_models(
         folder = repository / f"{name}_{mode}"
         write_triton_model(compiled, folder)
         config = folder / "config.pbtxt"
-        entries = [f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given.items()]
+        entries = [
+            f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+            for key, value in given.items()
+        ]
         tensors = config.read_text().partition("parameters {")[0]
         config.write_text(
             f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU count: "
@@ -108,7 +121,12 @@ def write_plain(repository: Path) -> None:
     write_models(repository, "delayed", gather_model(), batch=8, execute_delay_ms="200")
     write_models(repository, "isolated_gather", gather_model(), batch=8, sim_isolation="process")
     write_models(
-        repository, "isolated_slow", slow_model(), batch=LONG_ROWS, sim_isolation="process", sim_threads="1"
+        repository,
+        "isolated_slow",
+        slow_model(),
+        batch=LONG_ROWS,
+        sim_isolation="process",
+        sim_threads="1",
     )
 
 
@@ -134,7 +152,11 @@ EXIT_SOON = "--exit-timeout-secs=5"
 SERVERS = {
     "plain": (write_plain, [], {}),
     "limited": (write_limited, [], {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"1"}'}),
-    "explicit": (write_explicit, ["--model-control-mode=explicit", "--load-model=*", EXIT_SOON], {}),
+    "explicit": (
+        write_explicit,
+        ["--model-control-mode=explicit", "--load-model=*", EXIT_SOON],
+        {},
+    ),
 }
 """The function that writes a server's models, its options, and its environment, by name."""
 
@@ -180,7 +202,9 @@ class Outcome(NamedTuple):
 def ask_linear(client: Client, model: str, number: int) -> Outcome:
     x = np.full((1 + number % 9, 4), number % 1000, np.float32)
     answer = client.ask(model, {"x": x}, ["z"])
-    return Outcome(model, answer, answer.code == "OK" and np.array_equal(answer.outputs["z"], 2 * x))
+    return Outcome(
+        model, answer, answer.code == "OK" and np.array_equal(answer.outputs["z"], 2 * x)
+    )
 
 
 def ask_long(server: TritonServer, protocol: str, model: str) -> Answer:
@@ -209,13 +233,15 @@ def test_the_other_instances_and_models_serve_on_when_a_stub_is_killed(server, h
         kill(find_stub(server, f"{model}_0_0"))
         load.wait_for(1, lambda outcome: not outcome.is_right)
         for name in (model, bystander):
-            load.wait_for(100, lambda outcome, name=name: outcome.model == name and outcome.is_right)
+            load.wait_for(
+                100, lambda outcome, name=name: outcome.model == name and outcome.is_right
+            )
     assert all(outcome.is_right for outcome in load.outcomes[:before])
     failures = [outcome for outcome in load.outcomes if not outcome.is_right]
     assert {outcome.model for outcome in failures} == {model}
     for outcome in failures:
-        # A request that an asynchronous stub had taken is never answered by Triton: only its client's
-        # deadline ends it.
+        # A request that an asynchronous stub had taken is never answered by Triton: only its
+        # client's deadline ends it.
         is_lost = mode == "async" and outcome.answer.code == "DEADLINE_EXCEEDED"
         assert is_lost or (
             outcome.answer.code == "INTERNAL" and "is not healthy" in outcome.answer.message
@@ -232,7 +258,9 @@ def test_the_other_instances_and_models_serve_on_when_a_stub_is_killed(server, h
 @asks("plain")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("mode", MODES)
-def test_the_batch_in_an_engine_process_that_is_killed_gets_unavailable(server, client, mode, protocol):
+def test_the_batch_in_an_engine_process_that_is_killed_gets_unavailable(
+    server, client, mode, protocol
+):
     model = f"isolated_slow_{mode}"
     stub = find_stub(server, f"{model}_0_0")
     engines = [find_engine(stub)]
@@ -243,7 +271,10 @@ def test_the_batch_in_an_engine_process_that_is_killed_gets_unavailable(server, 
             kill(engines[-1])
         answer = asked.result()
         assert answer.code == "UNAVAILABLE"
-        assert "the engine's process died (signal SIGKILL); a new one takes its place" in answer.message
+        assert (
+            "the engine's process died (signal SIGKILL); a new one takes its place"
+            in answer.message
+        )
         assert ask_slow(client, model, 1, 3).is_right
         engines.append(find_engine(stub))
     assert len({engine.pid for engine in engines}) == 4
@@ -256,7 +287,9 @@ def test_killing_engine_processes_under_load_costs_the_batches_in_them_only(serv
     model, kills, clients = f"isolated_slow_{mode}", 5, 4
     stub = find_stub(server, f"{model}_0_0")
     killed = set()
-    with Load(server, lambda client, number: ask_slow(client, model, number, 32), clients=clients) as load:
+    with Load(
+        server, lambda client, number: ask_slow(client, model, number, 32), clients=clients
+    ) as load:
         for _ in range(kills):
             load.wait_for(2 * clients, lambda outcome: outcome.is_right)
             engine = find_engine(stub, killed)
@@ -286,7 +319,9 @@ def test_killing_an_idle_engine_process_costs_no_request(server, client, mode):
 
 @pytest.mark.parametrize("victim", ["engine", "stub"])
 def test_a_server_whose_processes_were_killed_leaves_nothing_when_it_stops(tmp_path, victim):
-    write_models(tmp_path / "repository", "gather", gather_model(), batch=8, sim_isolation="process")
+    write_models(
+        tmp_path / "repository", "gather", gather_model(), batch=8, sim_isolation="process"
+    )
     with TritonServer(tmp_path / "repository", options=[EXIT_SOON], log=tmp_path / "log") as server:
         for mode in MODES:
             stub = find_stub(server, f"gather_{mode}_0_0")
@@ -335,7 +370,9 @@ def test_an_index_outside_the_table_fails_its_own_request_only(server, model):
 @pytest.mark.parametrize(
     "model", ["slow_none_sync", "slow_none_async", "slow_process_sync", "slow_process_async"]
 )
-def test_a_run_that_takes_too_long_gets_an_error_that_names_the_limit(server, client, model, protocol):
+def test_a_run_that_takes_too_long_gets_an_error_that_names_the_limit(
+    server, client, model, protocol
+):
     stub = find_stub(server, f"{model}_0_0")
     computer = find_engine(stub) if "process" in model else stub
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -363,7 +400,9 @@ def test_a_run_whose_last_operator_takes_too_long_does_not_fail_the_next(client,
 
 @asks("plain")
 @pytest.mark.parametrize("mode", MODES)
-def test_calling_off_half_of_many_requests_leaves_the_others_their_answers(server, client, grpc, mode):
+def test_calling_off_half_of_many_requests_leaves_the_others_their_answers(
+    server, client, grpc, mode
+):
     model, count = f"delayed_{mode}", 200
     ids = [np.full((1 + number % 3, 2), number % 10, np.int32) for number in range(count)]
     came: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
@@ -412,7 +451,9 @@ class Case:
     def describe_fault(self, answer: Answer) -> str | None:
         """Return what is wrong with the request's answer, or None."""
         if (answer.code, self.message in answer.message) != (self.code, True):
-            return f"request {self.number}: expected {self.code} with {self.message!r}, found {answer}"
+            return (
+                f"request {self.number}: expected {self.code} with {self.message!r}, found {answer}"
+            )
         if self.code == "OK" and answer.request_id != str(self.number):
             return f"request {self.number} got the answer of request {answer.request_id}"
         if self.code == "OK" and not np.array_equal(answer.outputs["rows"], TABLE[self.ids]):
@@ -431,11 +472,16 @@ def make_case(number: int) -> Case:
     match random.integers(10):
         case 0:
             ids[random.integers(rows), random.integers(2)] = 1000 + number
-            return Case(number, ids, "INTERNAL", f"idx={1000 + number} must be", reaches_the_backend=True)
+            return Case(
+                number, ids, "INTERNAL", f"idx={1000 + number} must be", reaches_the_backend=True
+            )
         case 1:
             width = 3 + number % 500
             return Case(
-                number, np.zeros((rows, width), np.int32), "INVALID_ARGUMENT", f"got [{rows},{width}]"
+                number,
+                np.zeros((rows, width), np.int32),
+                "INVALID_ARGUMENT",
+                f"got [{rows},{width}]",
             )
         case 2:
             return Case(
@@ -446,11 +492,18 @@ def make_case(number: int) -> Case:
             )
         case 3:
             return Case(
-                number, ids, "INVALID_ARGUMENT", f"output 'nothing_{number}'", output=f"nothing_{number}"
+                number,
+                ids,
+                "INVALID_ARGUMENT",
+                f"output 'nothing_{number}'",
+                output=f"nothing_{number}",
             )
         case 4:
             return Case(
-                number, ids[:0], "INVALID_ARGUMENT", f"[request id: {number}] input byte size mismatch"
+                number,
+                ids[:0],
+                "INVALID_ARGUMENT",
+                f"[request id: {number}] input byte size mismatch",
             )
     return Case(number, ids, reaches_the_backend=True)
 
@@ -483,7 +536,9 @@ LEAK_BYTES = 1000
 def test_each_of_many_mixed_requests_gets_its_own_answer_and_memory_stays_flat(server, http, mode):
     model = f"gather_{mode}"
     pids = [server.pid, find_stub(server, f"{model}_0_0").pid]
-    assert ask_mixed(server, model, [make_case(number) for number in range(10_000, 12_000)])[:3] == []
+    assert (
+        ask_mixed(server, model, [make_case(number) for number in range(10_000, 12_000)])[:3] == []
+    )
     resident, segments = [resident_bytes(pid) for pid in pids], shared_segments(server)
 
     def count_answers():
@@ -493,7 +548,9 @@ def test_each_of_many_mixed_requests_gets_its_own_answer_and_memory_stays_flat(s
     (before, _), cases = count_answers(), [make_case(number) for number in range(10_000)]
     assert ask_mixed(server, model, cases)[:3] == []
     answered = before + sum(case.reaches_the_backend for case in cases)
-    wait_until(lambda: count_answers() == (answered, 0), f"Triton counts {answered} requests answered")
+    wait_until(
+        lambda: count_answers() == (answered, 0), f"Triton counts {answered} requests answered"
+    )
     growth = [resident_bytes(pid) - size for pid, size in zip(pids, resident, strict=True)]
     assert max(growth) < LEAK_BYTES * len(cases)
     assert shared_segments(server) == segments

@@ -33,7 +33,8 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [ 3 ] }]
 SERVED = ("completed", "batched", "joined", "packed")
 MINIMAL = 'backend: "poplar"\n'
 TOO_MANY = BATCHED.replace(
-    "dims: [ 3 ] }]\noutput", 'dims: [ 3 ] }, { name: "scale" data_type: TYPE_FP32 dims: [ 3 ] }]\noutput'
+    "dims: [ 3 ] }]\noutput",
+    'dims: [ 3 ] }, { name: "scale" data_type: TYPE_FP32 dims: [ 3 ] }]\noutput',
 )
 
 
@@ -85,7 +86,9 @@ def test_a_frozen_input_is_not_asked_for(client, name, rows):
 
 
 def test_a_configuration_that_asks_for_it_is_refused(client):
-    with pytest.raises(InferenceServerException, match="input 'scale', but the PopEF files contain its data"):
+    with pytest.raises(
+        InferenceServerException, match="input 'scale', but the PopEF files contain its data"
+    ):
         client.load_model("too_many")
 
 

@@ -45,7 +45,10 @@ def test_no_name_is_more_than_a_name(tmp_path):
     }
     for model, name in names.items():
         graph = make_model(
-            [helper.make_node("Neg", [name], ["y"])], {name: (F, ["n", 4])}, {"y": (F, ["n", 4])}, {}
+            [helper.make_node("Neg", [name], ["y"])],
+            {name: (F, ["n", 4])},
+            {"y": (F, ["n", 4])},
+            {},
         )
         write_model(tmp_path / "repository" / model, graph)
     x = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -35,9 +35,13 @@ def test_each_hostile_executable_loads_or_says_why_not(tmp_path, monkeypatch):
     for name, value in hostile_loads.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     hostile_loads.write_repository(tmp_path / "repository")
-    with TritonServer(tmp_path / "repository", options=hostile_loads.OPTIONS, log=tmp_path / "log") as server:
+    with TritonServer(
+        tmp_path / "repository", options=hostile_loads.OPTIONS, log=tmp_path / "log"
+    ) as server:
         before = measure(server)
-        report = hostile_loads.load_all(server, range(3), ["function_bomb", "large_constant", "endless_loop"])
+        report = hostile_loads.load_all(
+            server, range(3), ["function_bomb", "large_constant", "endless_loop"]
+        )
         assert report.faults == []
         assert report.count("load") == 6
         assert describe_growth(before, measure(server), 0) == []

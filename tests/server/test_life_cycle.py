@@ -35,7 +35,16 @@ from life_cycle_models import (
 )
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from triton_clients import REFUSED, infer, phases, read_metric, read_metrics, send, traffic, wait_for_all
+from triton_clients import (
+    REFUSED,
+    infer,
+    phases,
+    read_metric,
+    read_metrics,
+    send,
+    traffic,
+    wait_for_all,
+)
 from triton_poplar.statistics import ERROR_KINDS
 from tritonclient.utils import InferenceServerException
 
@@ -56,7 +65,9 @@ def server(request, tmp_path_factory):
     options = SERVERS[request.param](folder / "repository")
     (folder / "traces").mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PVTI_OPTIONS", json.dumps({"enable": "true", "directory": str(folder / "traces")}))
+        patch.setenv(
+            "PVTI_OPTIONS", json.dumps({"enable": "true", "directory": str(folder / "traces")})
+        )
         with TritonServer(folder / "repository", options=options, log=folder / "log") as running:
             running.log, running.traces = folder / "log", folder / "traces"
             yield running
@@ -129,7 +140,9 @@ def test_cancelled_requests_leave_the_queue_and_their_neighbour_alone(server, gr
     model = f"busy_{mode}"
 
     def count_cancelled():
-        return read_metric(server.metrics_url, "nv_inference_request_failure", model=model, reason="CANCELED")
+        return read_metric(
+            server.metrics_url, "nv_inference_request_failure", model=model, reason="CANCELED"
+        )
 
     before = count_cancelled()
     *cancelled, kept = occupy(server, grpc, model, (3, {}), (4, {}))
@@ -214,7 +227,9 @@ def test_an_equal_request_is_answered_from_the_cache(http, grpc, mode):
         np.testing.assert_array_equal(
             infer(grpc, model, {"x": make_rows(number)})["y"], make_rows(2 * number)
         )
-    hits = [count(http, model, "inference_stats", key, "count") for key in ("cache_hit", "cache_miss")]
+    hits = [
+        count(http, model, "inference_stats", key, "count") for key in ("cache_hit", "cache_miss")
+    ]
     assert (hits, count(http, model, "execution_count")) == ([2, 2], 2)
 
 
@@ -257,7 +272,8 @@ def test_tensors_travel_in_shared_memory(http, grpc, mode, protocol):
         np.testing.assert_array_equal(written[1], FACTORS[mode] * rows)
         np.testing.assert_array_equal(written[0], rows)
         wait_until(
-            lambda: unregister(client, name), "Triton lets go of the region, a moment after the answer"
+            lambda: unregister(client, name),
+            "Triton lets go of the region, a moment after the answer",
         )
     finally:
         shared_memory.destroy_shared_memory_region(region)
@@ -298,7 +314,9 @@ def test_the_metrics_tell_what_the_instances_did(server, grpc, mode):
 
     wait_for_value(counters, expected)
     metrics = read_metrics(server.metrics_url)
-    assert {series["instance"] for series, _ in metrics["poplar_rows_total"] if series["model"] == model} == {
+    assert {
+        series["instance"] for series, _ in metrics["poplar_rows_total"] if series["model"] == model
+    } == {
         f"{model}_0_0",
         f"{model}_0_1",
     }
@@ -391,7 +409,9 @@ def test_a_changed_configuration_is_picked_up(server, grpc):
         "max_batch_size: 8",
     )
     wait_until(is_refused, "the smaller batch size counts")
-    np.testing.assert_array_equal(infer(grpc, "configuration", {"x": make_rows(1, 8)})["y"], make_rows(2, 8))
+    np.testing.assert_array_equal(
+        infer(grpc, "configuration", {"x": make_rows(1, 8)})["y"], make_rows(2, 8)
+    )
 
 
 @on("poll")
@@ -420,15 +440,21 @@ def test_a_broken_replacement_leaves_the_old_model_serving_until_it_is_mended(se
 
 @on("poll")
 def test_an_executable_serves_on_a_machine_that_it_fits(grpc):
-    np.testing.assert_array_equal(infer(grpc, "configuration", {"x": make_rows(4)})["y"], make_rows(8))
+    np.testing.assert_array_equal(
+        infer(grpc, "configuration", {"x": make_rows(4)})["y"], make_rows(8)
+    )
 
 
 @on("other machine")
 def test_an_executable_of_another_version_or_size_names_the_option(server):
     failed = server.failed_models()
-    assert "backend option sim_ipu_version is 21, but the executable was compiled for 2;" in failed["ipu2"]
     assert (
-        "backend option sim_tiles_per_IPU is 4, but the executable was compiled for 1472" in failed["ipu21"]
+        "backend option sim_ipu_version is 21, but the executable was compiled for 2;"
+        in failed["ipu2"]
+    )
+    assert (
+        "backend option sim_tiles_per_IPU is 4, but the executable was compiled for 1472"
+        in failed["ipu21"]
     )
 
 
@@ -463,7 +489,9 @@ class Stopped:
 @pytest.fixture(scope="module")
 def stopped(server):
     def pending(mode):
-        return read_metric(server.metrics_url, "nv_inference_pending_request_count", model=f"slow_{mode}")
+        return read_metric(
+            server.metrics_url, "nv_inference_pending_request_count", model=f"slow_{mode}"
+        )
 
     def ask_over_http(mode):
         with httpclient.InferenceServerClient(server.http_url, network_timeout=60) as http:
@@ -480,7 +508,8 @@ def stopped(server):
         for mode, number in itertools.product(MODES, range(1, UNDER_WAY)):
             under_way[mode].append(send(grpc, f"slow_{mode}", {"x": make_rows(number)}))
         wait_until(
-            lambda: all(pending(mode) == UNDER_WAY - 1 for mode in MODES), "one request runs, the others wait"
+            lambda: all(pending(mode) == UNDER_WAY - 1 for mode in MODES),
+            "one request runs, the others wait",
         )
         os.kill(server.pid, signal.SIGINT)
         # Triton accepts requests over gRPC as long as a request over HTTP is in flight.
@@ -494,7 +523,9 @@ def stopped(server):
         answers,
         late[-1],
         server.poll(),
-        list(Path("/dev/shm").glob(f"{server._resources.prefix}*-*")),  # segments; the lock stays to the end
+        list(
+            Path("/dev/shm").glob(f"{server._resources.prefix}*-*")
+        ),  # segments; the lock stays to the end
         [p for p in iter_processes() if p.session == server.pid and not has_ended(p)],
         [json.loads(file.read_text()) for file in server.traces.iterdir()],
     )
@@ -532,7 +563,9 @@ def test_every_instance_leaves_a_trace_with_its_runs_and_counters(stopped):
     traces = {trace["otherData"]["name"]: trace["traceEvents"] for trace in stopped.traces}
     names = {f"{model}_{mode}" for model in ("slow", "pair") for mode in MODES}
     instances = {
-        (name, f"{name}_0_{number}") for name in names for number in range(2 if "pair" in name else 1)
+        (name, f"{name}_0_{number}")
+        for name in names
+        for number in range(2 if "pair" in name else 1)
     }
     assert traces.keys() == {f"{name}_{instance}" for name, instance in instances}
     runs = dict.fromkeys(names, 0)

@@ -24,7 +24,8 @@ max_batch_size: 64
 parameters {{ key: "synchronous_execution" value: {{ string_value: "{synchronous}" }} }}
 """
 TENSORS = {
-    "gather": 'input { name: "ids" data_type: TYPE_INT32 dims: 2 } output { name: "rows" data_type: '
+    "gather": 'input { name: "ids" data_type: TYPE_INT32 dims: 2 } output { name: "rows" '
+    "data_type: "
     "TYPE_FP32 dims: [ 2, 3 ] }",
     "loud": 'input [{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }] output [{ name: "y" data_type: '
     "TYPE_FP32 dims: [ 4 ] }]",
@@ -61,7 +62,12 @@ REFUSED = {
     "a wrong shape": ("gather", {"ids": np.zeros((1, 3), np.int32)}, (), "INVALID_ARGUMENT"),
     "values": ("gather", {"ids": np.full((1, 2), 99, np.int32)}, (), "INTERNAL"),
     "too many rows": ("loud", {"x": np.ones((9, 4), np.float32)}, (), "INVALID_ARGUMENT"),
-    "an unknown output": ("gather", {"ids": np.zeros((1, 2), np.int32)}, ("q",), "INVALID_ARGUMENT"),
+    "an unknown output": (
+        "gather",
+        {"ids": np.zeros((1, 2), np.int32)},
+        ("q",),
+        "INVALID_ARGUMENT",
+    ),
 }
 
 

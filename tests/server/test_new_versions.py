@@ -21,7 +21,9 @@ POLLING = ("--model-control-mode=poll", "--repository-poll-secs=1")
 
 def publish(folder: Path, factor: float) -> list[str]:
     """Publish a version that multiplies by the factor."""
-    return publish_version(Compiler.compile(Converter(batch_size=4).convert(scale_model(factor))), folder)
+    return publish_version(
+        Compiler.compile(Converter(batch_size=4).convert(scale_model(factor))), folder
+    )
 
 
 def serve(folder: Path, options: tuple[str, ...]) -> TritonServer:
@@ -33,7 +35,10 @@ def test_every_request_is_answered_while_versions_come_and_go(tmp_path, options)
     """Old and new version answer at the same time for a moment, so that their answers mix."""
     folder = tmp_path / "repository" / "m"
     publish(folder, 2)
-    with serve(tmp_path, options) as server, httpclient.InferenceServerClient(server.http_url) as http:
+    with (
+        serve(tmp_path, options) as server,
+        httpclient.InferenceServerClient(server.http_url) as http,
+    ):
 
         def load(expected: float) -> None:
             if options == EXPLICIT:
@@ -45,7 +50,9 @@ def test_every_request_is_answered_while_versions_come_and_go(tmp_path, options)
             publish(folder, 3)
             load(3.0)
             given = (folder / "config.pbtxt").read_text()
-            (folder / "config.pbtxt").write_text(f"{given}version_policy {{ specific {{ versions: [1] }} }}")
+            (folder / "config.pbtxt").write_text(
+                f"{given}version_policy {{ specific {{ versions: [1] }} }}"
+            )
             load(2.0)
             (folder / "config.pbtxt").write_text(given)
             load(3.0)
@@ -64,7 +71,10 @@ def test_a_server_that_loads_all_the_time_never_sees_a_version_half(tmp_path):
             publish(folder, factor)
         stop.set()
 
-    with serve(tmp_path, EXPLICIT) as server, httpclient.InferenceServerClient(server.http_url) as http:
+    with (
+        serve(tmp_path, EXPLICIT) as server,
+        httpclient.InferenceServerClient(server.http_url) as http,
+    ):
         publishing = threading.Thread(target=publish_more)
         publishing.start()
         while not stop.is_set():

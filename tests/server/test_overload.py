@@ -84,7 +84,9 @@ def test_under_overload_answers_stay_in_time_and_the_metrics_say_what_was_refuse
     with grpc.insecure_channel(server.grpc_url) as channel, ThreadPoolExecutor(48) as pool:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         codes = pool.map(lambda _: stub.ModelInfer.future(REQUEST).code().name, range(96))
-        assert Counter(codes) == {"OK": 96}  # clients in closed loops come back, and none is refused
+        assert Counter(codes) == {
+            "OK": 96
+        }  # clients in closed loops come back, and none is refused
     deadline = time.monotonic() + 10
     while not read_drained(server) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -36,7 +36,9 @@ def http(server):
 
 def documented_config():
     """Return the configuration in the load request of the documentation."""
-    found = re.search(rf"client\.load_model\(\"{MODEL}\", config='(.*)'\)\n", CONFIGURATION.read_text())
+    found = re.search(
+        rf"client\.load_model\(\"{MODEL}\", config='(.*)'\)\n", CONFIGURATION.read_text()
+    )
     return json.loads(found[1])
 
 

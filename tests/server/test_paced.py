@@ -30,7 +30,8 @@ REQUESTS = 4
 def steps_model():
     tensors = ["x", *(f"h{step}" for step in range(1, STEPS)), "y"]
     nodes = [
-        helper.make_node("Softmax", [source], [target]) for source, target in itertools.pairwise(tensors)
+        helper.make_node("Softmax", [source], [target])
+        for source, target in itertools.pairwise(tensors)
     ]
     spec = (TensorProto.FLOAT, ["n", WIDTH])
     return make_model(nodes, {"x": spec}, {"y": spec}, {})
@@ -43,11 +44,16 @@ def write_paced(folder, mode, cycles):
     """
     paced = 'parameters { key: "sim_timing" value: { string_value: "paced" } }'
     write_model(
-        folder, steps_model(), set_mode(mode), paced, ("max_batch_size: 4000", f"max_batch_size: {BATCH}")
+        folder,
+        steps_model(),
+        set_mode(mode),
+        paced,
+        ("max_batch_size: 4000", f"max_batch_size: {BATCH}"),
     )
     compiled = Compiler.compile(Converter(batch_size=BATCH).convert(steps_model()))
     programs = tuple(
-        dataclasses.replace(p, cycles=cycles if p.cycles else 0) for p in compiled.executable.programs
+        dataclasses.replace(p, cycles=cycles if p.cycles else 0)
+        for p in compiled.executable.programs
     )
     compiled.executable = dataclasses.replace(compiled.executable, programs=programs)
     compiled.export(folder / "1/executable.popef")
@@ -69,7 +75,9 @@ def ask_at_once(server, model):
 
     def ask(_):
         with grpcclient.InferenceServerClient(server.grpc_url) as client:
-            np.testing.assert_allclose(infer(client, model, {"x": x})["y"].sum(axis=1), 1, rtol=1e-5)
+            np.testing.assert_allclose(
+                infer(client, model, {"x": x})["y"].sum(axis=1), 1, rtol=1e-5
+            )
         return time.monotonic() - began
 
     began = time.monotonic()
@@ -96,5 +104,8 @@ def test_batches_that_take_the_cpu_longer_than_the_modelled_chip_are_counted(ser
         ]
 
     wait_until(lambda: counted() == [REQUESTS, REQUESTS], "every batch is counted as late")
-    assert read_metric(server.metrics_url, "poplar_modelled_seconds_total", model=model) >= REQUESTS * 100e-6
+    assert (
+        read_metric(server.metrics_url, "poplar_modelled_seconds_total", model=model)
+        >= REQUESTS * 100e-6
+    )
     assert read_metric(server.metrics_url, "poplar_ipu_seconds_total", model=model) == 0

@@ -37,7 +37,10 @@ def packed(tmp_path_factory):
 def write_real(repository: Path) -> None:
     model = onnx.load(REAL / "paraphrase-MiniLM-L3-v2.onnx")
     pack_args = {"max_valid_num": SAMPLES, "segment_max_size": REAL_TOKENS}
-    for name, rows, further in (("real_alone", SAMPLES, {}), ("real_packed", ROWS, {"pack_args": pack_args})):
+    for name, rows, further in (
+        ("real_alone", SAMPLES, {}),
+        ("real_packed", ROWS, {"pack_args": pack_args}),
+    ):
         shapes = {"input_ids": [rows, REAL_TOKENS], "attention_mask": [rows, REAL_TOKENS]}
         write(repository / name, model, input_shape=shapes, remove_outputs="output,463", **further)
 
@@ -65,7 +68,9 @@ def number_of(number, sample):
 
 
 def ask(server, protocol, model, feeds):
-    module, url = (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+    module, url = (
+        (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+    )
     with module.InferenceServerClient(url) as client:
         return infer(client, model, feeds)
 
@@ -92,7 +97,9 @@ def test_samples_end_to_end_are_answered_as_alone(packed, protocol):
     }
     (found,) = ask(packed, protocol, "end_to_end", together).values()
     for row, length in enumerate(LENGTHS):
-        np.testing.assert_allclose(found[row, :length], expected[row, :length], rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(
+            found[row, :length], expected[row, :length], rtol=2e-3, atol=2e-3
+        )
 
 
 def test_samples_side_by_side_see_nothing_of_one_another(packed):

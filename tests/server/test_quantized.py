@@ -19,7 +19,10 @@ WIDTH = 300
 
 def network() -> onnx.ModelProto:
     random = np.random.default_rng(0)
-    weights = {"w1": random.standard_normal((WIDTH, WIDTH)), "w2": random.standard_normal((WIDTH, 10))}
+    weights = {
+        "w1": random.standard_normal((WIDTH, WIDTH)),
+        "w2": random.standard_normal((WIDTH, 10)),
+    }
     nodes = [
         helper.make_node("MatMul", ["x", "w1"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"], name="relu"),
@@ -27,7 +30,10 @@ def network() -> onnx.ModelProto:
     ]
     tensors = {name: (value / 20).astype(np.float32) for name, value in weights.items()}
     return make_model(
-        nodes, {"x": (TensorProto.FLOAT, ["n", WIDTH])}, {"y": (TensorProto.FLOAT, ["n", 10])}, tensors
+        nodes,
+        {"x": (TensorProto.FLOAT, ["n", WIDTH])},
+        {"y": (TensorProto.FLOAT, ["n", 10])},
+        tensors,
     )
 
 

@@ -40,7 +40,9 @@ def ask(request, http, grpc):
     return lambda *arguments, **options: infer(client, *arguments, module=module, **options)
 
 
-@pytest.mark.parametrize("model", ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only"])
+@pytest.mark.parametrize(
+    "model", ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only"]
+)
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 200])
 def test_any_number_of_rows_is_answered(ask, model, rows):
     x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
@@ -110,7 +112,8 @@ def test_listing_1_3_of_the_guide_serves_its_model(ask):
 
 
 @pytest.mark.parametrize(
-    ("model", "numerics", "expected"), [("large", "exact", 65504 / 300), ("large_fast", "fast", 1000)]
+    ("model", "numerics", "expected"),
+    [("large", "exact", 65504 / 300), ("large_fast", "fast", 1000)],
 )
 def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metrics_say(
     server, ask, model, numerics, expected
@@ -124,7 +127,9 @@ def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metric
         "the metrics name the numerics and what computes them",
     )
     told = f"numerics {numerics}, kernels {find_kernels().instructions}"
-    assert any(f" {model}_0" in line and told in line for line in server.log.read_text().splitlines())
+    assert any(
+        f" {model}_0" in line and told in line for line in server.log.read_text().splitlines()
+    )
 
 
 ROW = np.ones((1, 4), np.float32)
@@ -140,7 +145,9 @@ def test_the_metrics_have_histograms_of_latency_and_waiting_for_prometheus(serve
     wait_until(lambda: read("poplar_request_seconds_count"), "the request is counted")
     for name in ("poplar_request_seconds", "poplar_request_queue_seconds"):
         series = read_metrics(server.metrics_url)[f"{name}_bucket"]
-        buckets = {float(labels["le"]): value for labels, value in series if labels["model"] == model}
+        buckets = {
+            float(labels["le"]): value for labels, value in series if labels["model"] == model
+        }
         assert [buckets[bound] for bound in sorted(buckets)] == sorted(buckets.values())
         assert (max(buckets), len(buckets)) == (np.inf, 14)
         assert buckets[np.inf] == read(f"{name}_count")

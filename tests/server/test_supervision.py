@@ -91,7 +91,9 @@ DEAD = "dead: several_0 of model 'several' version 1"
 HEALED = [DEAD, "model 'several': reloaded", "all instances are alive again"]
 
 
-STALLED = "stalled: several_0 of model 'several' version 1 makes no progress: it is stopped; killing it"
+STALLED = (
+    "stalled: several_0 of model 'several' version 1 makes no progress: it is stopped; killing it"
+)
 
 
 def read_resident_mib(pid):
@@ -129,7 +131,10 @@ def test_models_whose_stubs_die_or_stall_are_healed_and_nobody_else_can_load_one
         kill_and_heal(server, signal.SIGSTOP)
         assert server.read_metric("poplar_supervisor_reloads_total", outcome="success") == 2
         assert read_resident_mib(server.pid) < 40
-        assert server.read_metric("poplar_supervisor_canaries_total", model="other", outcome="success") > 2
+        assert (
+            server.read_metric("poplar_supervisor_canaries_total", model="other", outcome="success")
+            > 2
+        )
         assert server.stop(STOP_SECONDS) == 0
         assert read_events(server)[:7] == [*HEALED, STALLED, *HEALED]
 
@@ -170,7 +175,10 @@ def test_a_model_that_was_unloaded_is_not_dead(start):
     with start(triton=["--model-control-mode=explicit", "--load-model=*"]) as server:
         server.kill_stub("other")
         wait_until(lambda: not server.is_ready(), "/ready tells the dead instance")
-        assert server.ask(server.http_port, "POST", "/v2/repository/models/other/unload", b"{}")[0] == 200
+        assert (
+            server.ask(server.http_port, "POST", "/v2/repository/models/other/unload", b"{}")[0]
+            == 200
+        )
         wait_until(server.is_ready, "the model is gone")
         assert server.find_versions("other") == []
 
@@ -232,7 +240,9 @@ def test_what_a_killed_server_left_goes_when_the_next_one_starts(start, tmp_path
         return [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
 
     with start() as first:
-        (prefix,) = set(re.findall(r"poplar_\d+_\w{8}_", " ".join(first.find_stubs()[0].command_line)))
+        (prefix,) = set(
+            re.findall(r"poplar_\d+_\w{8}_", " ".join(first.find_stubs()[0].command_line))
+        )
         first.kill()
         assert find_mine(prefix)
         with start():

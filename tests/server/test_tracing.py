@@ -55,7 +55,9 @@ def test_the_documented_options_send_the_spans_of_a_request_under_its_trace(tmp_
     )
     options = text.replace("\\\n", " ").split()
     with collect() as (port, spans):
-        options = [word.replace(":4318/", f":{port}/").replace("rate=1000", "rate=1") for word in options]
+        options = [
+            word.replace(":4318/", f":{port}/").replace("rate=1000", "rate=1") for word in options
+        ]
         options.append("--trace-config=opentelemetry,bsp_schedule_delay=200")
         with (
             TritonServer(tmp_path / "models", log=tmp_path / "log", options=options) as server,

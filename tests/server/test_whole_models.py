@@ -66,7 +66,9 @@ def whole(tmp_path_factory):
         )
     points = {"multiply": 0, "add_bias": 1}
     sharded = Sharder(points, points).run(converted)
-    how = linear(num_ipus=3, virtual_graph_mode="manual", enable_pipelining=True, batches_per_step=3)
+    how = linear(
+        num_ipus=3, virtual_graph_mode="manual", enable_pipelining=True, batches_per_step=3
+    )
     write_triton_model(Compiler.compile(sharded, None, how), repository / "pipelined")
     overlapped = Compiler.compile(converted, None, linear(num_io_tiles=32))
     write_triton_model(overlapped, repository / "overlapped")
@@ -77,7 +79,9 @@ def whole(tmp_path_factory):
             helper.make_node("Add", ["twice", node.input[0]], [node.output[0]]),
         ]
     )
-    write_triton_model(Compiler.compile(Converter(batch_size=2).convert(thrice())), repository / "custom")
+    write_triton_model(
+        Compiler.compile(Converter(batch_size=2).convert(thrice())), repository / "custom"
+    )
     _BODIES.clear()
     _BODIES.update(known)
     with TritonServer(repository, log=root / "tritonserver.log") as running:
@@ -85,7 +89,9 @@ def whole(tmp_path_factory):
 
 
 def ask(server, model, inputs, outputs=None, protocol="grpc"):
-    module, url = (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+    module, url = (
+        (httpclient, server.http_url) if protocol == "http" else (grpcclient, server.grpc_url)
+    )
     with module.InferenceServerClient(url) as client:
         given = []
         for name, array in inputs.items():
@@ -118,8 +124,16 @@ def test_a_fused_model_answers_with_the_model_whose_inputs_are_given(whole, mode
 @pytest.mark.parametrize(
     ("inputs", "outputs", "reason"),
     [
-        ({"graph1/a": np.ones(3, np.float16)}, None, "input 'graph1/b' is not given; model 1 of the fused"),
-        ({"graph0/x": X, "index": np.array([7], np.int32)}, None, "the number of a model, 0 to 1, found 7"),
+        (
+            {"graph1/a": np.ones(3, np.float16)},
+            None,
+            "input 'graph1/b' is not given; model 1 of the fused",
+        ),
+        (
+            {"graph0/x": X, "index": np.array([7], np.int32)},
+            None,
+            "the number of a model, 0 to 1, found 7",
+        ),
         ({"graph0/x": X, "index": np.array([1], np.int32)}, None, "input 'graph1/a' is not given"),
         ({"index": np.array([0], np.int32)}, None, "input 'graph0/x' is not given"),
         ({"graph0/x": X}, ["graph1/sum"], "outputs of another; available outputs"),

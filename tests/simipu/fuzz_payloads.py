@@ -34,7 +34,9 @@ def main() -> int:
         assert check_payload(payload) in ("answers", "RunTimeoutError")
     outcomes: Counter[str] = Counter()
     found, slowest, end = 0, 0.0, time.monotonic() + arguments.seconds
-    for number, payload in enumerate(iter_damaged(arguments.first, arguments.count), arguments.first):
+    for number, payload in enumerate(
+        iter_damaged(arguments.first, arguments.count), arguments.first
+    ):
         if time.monotonic() > end:
             break
         file = Path(f"payload-{number}")
@@ -49,7 +51,9 @@ def main() -> int:
         slowest = max(slowest, time.monotonic() - start)
         file.unlink()
     peak = next(
-        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
     )
     print(
         f"{sum(outcomes.values())} payloads, {found} findings, slowest {slowest:.1f} s, "

@@ -41,9 +41,14 @@ class Bomb:
 
 @pytest.fixture
 def engine():
-    executable = hostile.make_executable(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]))
+    executable = hostile.make_executable(
+        hostile.make_model([helper.make_node("Relu", ["x"], ["y"])])
+    )
     made = Engine(
-        executable, Device(executable.target), graph_options=GraphOptions(num_threads=1), isolated=True
+        executable,
+        Device(executable.target),
+        graph_options=GraphOptions(num_threads=1),
+        isolated=True,
     )
     yield made
     made.unload()
@@ -85,7 +90,9 @@ def test_an_error_of_no_class_of_answers_is_one_of_a_run():
         decode_loaded(encode_error(RunError("x" * 100_000)))
 
 
-@pytest.mark.parametrize("value", [np.array(["text"]), np.array([None]), np.zeros(2, "datetime64[s]")])
+@pytest.mark.parametrize(
+    "value", [np.array(["text"]), np.array([None]), np.zeros(2, "datetime64[s]")]
+)
 def test_what_no_stream_has_is_not_answered(value):
     with pytest.raises(RunError, match="which no stream has"):
         encode_arrays([value])
@@ -96,7 +103,9 @@ def test_damaged_answers_are_refused_or_arrays():
     whole = encode_arrays(ARRAYS)
     refused = 0
     for _ in range(3000):
-        answer = bytearray(whole[: draw.choice([len(whole), len(whole), draw.randrange(len(whole))])])
+        answer = bytearray(
+            whole[: draw.choice([len(whole), len(whole), draw.randrange(len(whole))])]
+        )
         for _ in range(draw.randrange(1, 4)):
             if answer:
                 answer[draw.randrange(len(answer))] = draw.choice(
@@ -137,7 +146,9 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
         engine.load(5)
     monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (bomb, False)]))
     engine.load(5)
-    with pytest.raises(DeviceLostError, match=r"answered in another way than asked .expected arrays"):
+    with pytest.raises(
+        DeviceLostError, match=r"answered in another way than asked .expected arrays"
+    ):
         engine.compute(5, ONES)
     assert not list(tmp_path.iterdir())
 

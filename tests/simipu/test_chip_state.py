@@ -73,7 +73,10 @@ def test_samples_come_apart_and_together_again(sizes, lengths, further, dtype, o
 
 
 def test_packing_loses_nothing_of_samples_that_fit():
-    data, info = RANDOM.normal(size=(3, 8, 4)).astype(np.float32), np.array([[8], [3], [5], [8]], np.int32)
+    data, info = (
+        RANDOM.normal(size=(3, 8, 4)).astype(np.float32),
+        np.array([[8], [3], [5], [8]], np.int32),
+    )
     samples = unpack(data, info, [8])
     np.testing.assert_array_equal(repack(samples, info, [8], 3, 8), data)
 
@@ -95,7 +98,9 @@ def test_bytes_are_the_codes_of_all_halves(quarter, scale):
     values = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
     values = values[:, np.isfinite(values).all(0)]
     given = np.array([scale], np.int32)
-    model = build("CastToUint8WithoutShapeInfer", {"x": values}, {"scale": given}, fp8Format=quarter)
+    model = build(
+        "CastToUint8WithoutShapeInfer", {"x": values}, {"scale": given}, fp8Format=quarter
+    )
     found = run(model, Numerics(), x=values)[0]
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, encode(values, FORMATS[quarter], scale))
@@ -109,10 +114,14 @@ def test_a_product_of_bytes_is_that_of_their_values(left_format, right_format):
     formats = {"fp8FormatLHS": left_format, "fp8FormatRHS": right_format}
     wide = decode(codes[1], FORMATS[right_format], -2)
     for given, expected in ((codes[0], decode(codes[0], FORMATS[left_format], -1)), (left, left)):
-        model = build("FP8MatMulWithoutShapeInfer", {"x": given}, {"w": codes[1], **scales}, **formats)
+        model = build(
+            "FP8MatMulWithoutShapeInfer", {"x": given}, {"w": codes[1], **scales}, **formats
+        )
         assert model.graph.output[0].type.tensor_type.elem_type == TensorProto.FLOAT16
         found = run(model, Numerics(), x=given)[0]
-        np.testing.assert_array_equal(found, (expected.astype(np.float32) @ wide).astype(np.float16))
+        np.testing.assert_array_equal(
+            found, (expected.astype(np.float32) @ wide).astype(np.float16)
+        )
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -127,7 +136,9 @@ def test_nibbles_are_halves_the_high_one_first(axis, opset):
         expected = np.stack([high, low], 1).reshape(32, 12)
     expected = (expected * scale.astype(np.float32)).astype(np.float16)
     ref = np.zeros((1, 24), np.float16)
-    model = build("Int4ToHalf", {"x": weights, "s": scale, "ref": ref}, opset=opset, axis=axis, remap=1)
+    model = build(
+        "Int4ToHalf", {"x": weights, "s": scale, "ref": ref}, opset=opset, axis=axis, remap=1
+    )
     assert collect_values(model)["y"].shape == expected.shape
     np.testing.assert_array_equal(run(model, Numerics(), x=weights, s=scale, ref=ref)[0], expected)
 
@@ -167,7 +178,9 @@ def cached(turns, *, start=0, dtype=np.float32, axis=1, max_len=3, fp8=0, first=
         helper.make_tensor_value_info("kept", element, None),
     ]
     body = helper.make_graph(nodes, "body", inputs, outputs, [one])
-    loop = helper.make_node("Loop", ["turns", "go0", first], ["last", "pile"], name="loop", body=body)
+    loop = helper.make_node(
+        "Loop", ["turns", "go0", first], ["last", "pile"], name="loop", body=body
+    )
     held = [
         numpy_helper.from_array(np.array(turns, np.int64), "turns"),
         numpy_helper.from_array(np.array(True), "go0"),
@@ -193,7 +206,9 @@ def test_a_cache_goes_round_its_loop_newest_first(dtype, fp8):
     expected = decode(codes, FORMATS["F143"], 1).astype(dtype) if fp8 else rows
     (found,) = run(model, Numerics(), rows=rows)
     for turn in range(5):
-        seen = [expected[at] if at >= 0 else np.zeros_like(rows[0]) for at in range(turn, turn - 3, -1)]
+        seen = [
+            expected[at] if at >= 0 else np.zeros_like(rows[0]) for at in range(turn, turn - 3, -1)
+        ]
         np.testing.assert_array_equal(found[turn], np.concatenate(seen, axis=1))
 
 
@@ -221,7 +236,9 @@ def test_a_cache_that_would_need_another_run_is_refused(model, told):
 def one_step(step):
     row = np.zeros((2, 1, 4), np.float32)
     weights = {"row": row}
-    return build("KVCache", {}, {"step": np.array(step, np.int32), **weights}, max_len=3, sequence_axis=1)
+    return build(
+        "KVCache", {}, {"step": np.array(step, np.int32), **weights}, max_len=3, sequence_axis=1
+    )
 
 
 def inside_a_branch():
@@ -248,37 +265,97 @@ BYTES, SCALE = np.zeros((4, 4), np.uint8), np.zeros(1, np.int32)
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes", "told"),
     [
-        ("Unpack", {"x": X, "i": LENGTH}, {"max_valid_num": 0, "segment_max_size": [8]}, "'max_valid_num'"),
+        (
+            "Unpack",
+            {"x": X, "i": LENGTH},
+            {"max_valid_num": 0, "segment_max_size": [8]},
+            "'max_valid_num'",
+        ),
         (
             "Unpack",
             {"x": X, "i": LENGTH},
             {"max_valid_num": 2**40, "segment_max_size": [8]},
             "'max_valid_num'",
         ),
-        ("Unpack", {"x": X, "i": LENGTH}, {"max_valid_num": 6, "segment_max_size": [8, -1]}, "found -1"),
-        ("Unpack", {"x": X, "i": LENGTH}, {"max_valid_num": 6, "segment_max_size": b"8"}, "found b'8'"),
+        (
+            "Unpack",
+            {"x": X, "i": LENGTH},
+            {"max_valid_num": 6, "segment_max_size": [8, -1]},
+            "found -1",
+        ),
+        (
+            "Unpack",
+            {"x": X, "i": LENGTH},
+            {"max_valid_num": 6, "segment_max_size": b"8"},
+            "found b'8'",
+        ),
         ("Unpack", {"x": X, "i": LENGTH}, {"max_valid_num": 6}, "'segment_max_size'"),
-        ("Unpack", {"x": X, "i": LENGTH}, {"max_valid_num": 5, "segment_max_size": [8]}, "lengths [5, 1]"),
-        ("Unpack", {"x": X, "i": LENGTH}, {"max_valid_num": 6, "segment_max_size": [4, 4]}, "lengths [6, 2]"),
-        ("Repack", {"x": X, "i": LENGTH}, {**SIZED, "batch_size": 2, "sequence_length": 8}, "samples [6, 8,"),
+        (
+            "Unpack",
+            {"x": X, "i": LENGTH},
+            {"max_valid_num": 5, "segment_max_size": [8]},
+            "lengths [5, 1]",
+        ),
+        (
+            "Unpack",
+            {"x": X, "i": LENGTH},
+            {"max_valid_num": 6, "segment_max_size": [4, 4]},
+            "lengths [6, 2]",
+        ),
+        (
+            "Repack",
+            {"x": X, "i": LENGTH},
+            {**SIZED, "batch_size": 2, "sequence_length": 8},
+            "samples [6, 8,",
+        ),
         ("Repack", {"x": X, "i": LENGTH}, {**SIZED, "batch_size": 2}, "'sequence_length'"),
         ("MaskCompress", {"x": X, "m": LENGTH}, {}, "expected a mask [2]"),
         ("MaskCompress", {"x": X, "m": LENGTH}, {"axis": 3}, "expected an axis of 3"),
         ("NormCE", {"x": X, "s": X[0, 0], "b": X[0, 0]}, {"num_groups": 3}, "the 16 rows"),
-        ("CastToUint8WithoutShapeInfer", {"x": X, "s": SCALE}, {"fp8Format": "E4M3"}, "F143 or F152"),
-        ("FP8MatMulWithoutShapeInfer", {"x": BYTES, "w": BYTES, "l": SCALE, "r": SCALE[:0]}, {}, "scale 'r'"),
+        (
+            "CastToUint8WithoutShapeInfer",
+            {"x": X, "s": SCALE},
+            {"fp8Format": "E4M3"},
+            "F143 or F152",
+        ),
+        (
+            "FP8MatMulWithoutShapeInfer",
+            {"x": BYTES, "w": BYTES, "l": SCALE, "r": SCALE[:0]},
+            {},
+            "scale 'r'",
+        ),
         (
             "FP8MatMulWithoutShapeInfer",
             dict.fromkeys("xwlr", BYTES),
             {"fp8FormatRHS": "F8"},
             "'fp8FormatRHS'",
         ),
-        ("Int4ToHalf", {"x": BYTES.astype(np.int8), "s": np.ones(3, np.float16)}, {}, "expected a scale [4]"),
-        ("Int4ToHalf", {"x": BYTES.astype(np.int8), "s": np.ones(4, np.float16)}, {"axis": 2}, "0 or 1"),
+        (
+            "Int4ToHalf",
+            {"x": BYTES.astype(np.int8), "s": np.ones(3, np.float16)},
+            {},
+            "expected a scale [4]",
+        ),
+        (
+            "Int4ToHalf",
+            {"x": BYTES.astype(np.int8), "s": np.ones(4, np.float16)},
+            {"axis": 2},
+            "0 or 1",
+        ),
         ("Int4ToHalf", {"x": X.astype(np.int8), "s": np.ones(4, np.float16)}, {}, "two axes"),
-        ("KVCache", {"t": SCALE, "x": X}, {"max_len": 4, "step_len": 5}, "step_len up to max_len 4"),
+        (
+            "KVCache",
+            {"t": SCALE, "x": X},
+            {"max_len": 4, "step_len": 5},
+            "step_len up to max_len 4",
+        ),
         ("KVCache", {"t": SCALE, "x": X}, {"max_len": 4, "sequence_axis": 1}, "step_len 1 entries"),
-        ("KVCache", {"t": SCALE, "x": X}, {"max_len": 4, "sequence_axis": 7}, "expected an axis of 3"),
+        (
+            "KVCache",
+            {"t": SCALE, "x": X},
+            {"max_len": 4, "sequence_axis": 7},
+            "expected an axis of 3",
+        ),
         ("KVCache", {"t": SCALE, "x": X, "p": X}, {"max_len": 9, "step_len": 2}, "what was kept"),
     ],
 )
@@ -292,10 +369,14 @@ def test_what_is_none_of_theirs_is_refused_by_name(op_type, inputs, attributes, 
 def loose(op_type, inputs, attributes):
     """Return a model of one node whose result has no declared type or shape."""
     values = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
         for name, value in inputs.items()
     ]
-    node = helper.make_node(op_type, list(inputs), ["y"], name="it", domain=CHIP_DOMAIN, **attributes)
+    node = helper.make_node(
+        op_type, list(inputs), ["y"], name="it", domain=CHIP_DOMAIN, **attributes
+    )
     graph = helper.make_graph([node], "loose", values, [onnx.ValueInfoProto(name="y")])
     opsets = [helper.make_opsetid("", 13), helper.make_opsetid(CHIP_DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)

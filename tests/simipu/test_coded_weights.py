@@ -20,14 +20,17 @@ def chain(quarter, scale, size=512, layers=2):
     value."""
     nodes, random = [], np.random.default_rng(0)
     codes = {
-        f"w{i}": random.permutation(np.arange(size * size) % 256).astype(np.uint8) for i in range(layers)
+        f"w{i}": random.permutation(np.arange(size * size) % 256).astype(np.uint8)
+        for i in range(layers)
     }
     name = "x"
     for each, values in codes.items():
         values[values == 0x80] = 0
         codes[each] = values.reshape(size, size)
         nodes.append(make_cast(each, f"{each}/half", F16, scale=scale))
-        nodes.append(helper.make_node("MatMul", [name, f"{each}/half"], [f"{each}/product"], name=each))
+        nodes.append(
+            helper.make_node("MatMul", [name, f"{each}/half"], [f"{each}/product"], name=each)
+        )
         name = f"{each}/product"
     nodes.append(helper.make_node("Identity", [name], ["y"]))
     model = make_model(nodes, {"x": (F16, ["n", size])}, {"y": (F16, ["n", size])}, {})
@@ -47,7 +50,9 @@ def test_answers_are_those_of_widened_weights(quarter, scale, numerics):
     found = []
     for keeps in (False, True):
         lowered, values = lower_model(model, codes, numerics, keeps_codes=keeps)
-        graph = make_graph(Lowered(lowered.SerializeToString(), values), GraphOptions(), "of a test")
+        graph = make_graph(
+            Lowered(lowered.SerializeToString(), values), GraphOptions(), "of a test"
+        )
         found.append(graph.run(["y"], {"x": x})[0])
     most = float(np.abs(found[0]).max())  # another order of sums may change the last bit of halves
     np.testing.assert_allclose(found[0], found[1], rtol=0, atol=np.spacing(np.float16(most)))
@@ -82,7 +87,9 @@ def test_nothing_is_widened_when_the_session_is_made(tmp_path):
 
 
 def onnx_tensor(name, value):
-    return TensorProto(name=name, data_type=TensorProto.UINT16, dims=value.shape, raw_data=value.tobytes())
+    return TensorProto(
+        name=name, data_type=TensorProto.UINT16, dims=value.shape, raw_data=value.tobytes()
+    )
 
 
 def test_small_and_odd_weights_are_widened_when_loaded():

@@ -35,7 +35,9 @@ def connect(engine, x):
     collected = {}
     engine.connect_input("h2d_x", lambda most: x[:most])
     for name in ("y", "z"):
-        engine.connect_output(f"anchor_d2h_{name}", lambda rows, name=name: collected.__setitem__(name, rows))
+        engine.connect_output(
+            f"anchor_d2h_{name}", lambda rows, name=name: collected.__setitem__(name, rows)
+        )
     return collected
 
 
@@ -82,7 +84,9 @@ def test_only_the_rows_given_are_computed(linear, rows):
 
 def test_a_dependent_program_is_padded_and_gives_back_the_real_rows(linear):
     executable = compile_executable(linear)
-    programs = tuple(dataclasses.replace(program, row_independent=False) for program in executable.programs)
+    programs = tuple(
+        dataclasses.replace(program, row_independent=False) for program in executable.programs
+    )
     engine = Engine(dataclasses.replace(executable, programs=programs), Device(executable.target))
     x = np.ones((3, 4), np.float32)
     collected = connect(engine, x)
@@ -93,7 +97,10 @@ def test_a_dependent_program_is_padded_and_gives_back_the_real_rows(linear):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (np.ones((2, 5), np.float32), r"expected float32 of shape \(2, 4\), found float32 of shape \(2, 5\)"),
+        (
+            np.ones((2, 5), np.float32),
+            r"expected float32 of shape \(2, 4\), found float32 of shape \(2, 5\)",
+        ),
         (np.ones((2, 4), np.float64), "found float64"),
     ],
 )
@@ -126,9 +133,13 @@ def loadable_engine(linear, factor):
     """Return an engine of a model whose weights are streamed, and the weights times `factor`."""
     executable = compile_executable(linear, constant_weights=False)
     engine = Engine(executable, Device(executable.target))
-    weights = {tensor.name: factor * numpy_helper.to_array(tensor) for tensor in linear.graph.initializer}
+    weights = {
+        tensor.name: factor * numpy_helper.to_array(tensor) for tensor in linear.graph.initializer
+    }
     for stream in executable.program(0).streams:
-        engine.connect_input(stream.handle, lambda most, stream=stream: weights[stream.tensor][None])
+        engine.connect_input(
+            stream.handle, lambda most, stream=stream: weights[stream.tensor][None]
+        )
     return engine, weights
 
 
@@ -148,14 +159,20 @@ def test_weights_come_with_the_load_program_and_new_ones_with_the_next():
 def test_a_save_program_gives_back_what_was_loaded_to_those_who_are_connected():
     engine, weights = loadable_engine(linear_model(), 3)
     streams = [
-        dataclasses.replace(stream, handle=f"save_{stream.tensor}", direction=Direction.DEVICE_TO_HOST)
+        dataclasses.replace(
+            stream, handle=f"save_{stream.tensor}", direction=Direction.DEVICE_TO_HOST
+        )
         for stream in engine.executable.program(0).streams
     ]
     save = Program(7, "save_program", ProgramKind.SAVE, tuple(streams))
-    engine.executable = dataclasses.replace(engine.executable, programs=(*engine.executable.programs, save))
+    engine.executable = dataclasses.replace(
+        engine.executable, programs=(*engine.executable.programs, save)
+    )
     saved = {}
     engine.connect_output("save_w", lambda rows: saved.update(w=rows))
-    with pytest.raises(RunError, match=r"there is no 'w' on the device; run the load program first"):
+    with pytest.raises(
+        RunError, match=r"there is no 'w' on the device; run the load program first"
+    ):
         engine.run(7)
     engine.run(0)
     assert engine.run(7) == 0
@@ -188,7 +205,9 @@ def test_a_cancelled_engine_runs_nothing_any_more_whether_it_was_loaded_or_not(l
 def test_payloads_of_other_versions_are_refused(linear, version):
     payload = bytearray(compile_executable(linear).serialize())
     payload[6:8] = version
-    with pytest.raises(LoadError, match=f"has format version {version.decode()}, this simulator reads"):
+    with pytest.raises(
+        LoadError, match=f"has format version {version.decode()}, this simulator reads"
+    ):
         SimulatedExecutable.deserialize(bytes(payload))
 
 
@@ -207,7 +226,9 @@ def test_streams_that_agree_on_no_number_of_rows_have_no_batch():
 @pytest.mark.parametrize("graph", [b"\xff\xff", b"", b"not a graph"])
 def test_a_damaged_graph_is_refused(linear, graph):
     executable = compile_executable(linear)
-    programs = tuple(dataclasses.replace(p, graph=graph) if p.index == 5 else p for p in executable.programs)
+    programs = tuple(
+        dataclasses.replace(p, graph=graph) if p.index == 5 else p for p in executable.programs
+    )
     engine = Engine(dataclasses.replace(executable, programs=programs), Device(executable.target))
     with pytest.raises(LoadError, match="program 5"):
         engine.load(5)
@@ -258,7 +279,10 @@ def test_the_chips_are_those_of_the_data_sheets():
         "bow": 1472,
     }
     # Peak fp16 TFLOPS of the data sheets: 124.5, 250, 280, 350.
-    peaks = {n: 2 * t.half_macs_half_partials * t.num_tiles * t.clock_hz / 1e12 for n, t in TARGETS.items()}
+    peaks = {
+        n: 2 * t.half_macs_half_partials * t.num_tiles * t.clock_hz / 1e12
+        for n, t in TARGETS.items()
+    }
     assert {name: round(peak) for name, peak in peaks.items()} == {
         "ipu1": 125,
         "ipu2": 251,

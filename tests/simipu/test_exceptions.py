@@ -43,14 +43,22 @@ def filled(shape, *values):
 
 LOUD = filled((1, 32), *[200.0] * 2, *[0] * 14, *[-200.0] * 2)
 EXCEPTIONS = {
-    "a sum": (one("MatMul", (1, 8), (8, 3)), filled((1, 8), 300, 300), filled((8, 3), 300, 0, 0, 300)),
+    "a sum": (
+        one("MatMul", (1, 8), (8, 3)),
+        filled((1, 8), 300, 300),
+        filled((8, 3), 300, 0, 0, 300),
+    ),
     "a partial sum": (one("MatMul", (1, 32), (32, 3)), LOUD, np.full((32, 3), 200, np.float16)),
     "a sum of infinities": (
         one("MatMul", (1, 4), (4, 3)),
         filled((1, 4), INF, INF),
         filled((4, 3), 1, 0, 0, -1),
     ),
-    "an infinity times zero": (one("MatMul", (1, 4), (4, 1)), filled((1, 4), INF), filled((4, 1), 0)),
+    "an infinity times zero": (
+        one("MatMul", (1, 4), (4, 1)),
+        filled((1, 4), INF),
+        filled((4, 1), 0),
+    ),
     "a convolution": (
         one("Conv", (1, 16, 4), (2, 16, 1)),
         np.full((1, 16, 4), 90, np.float16),
@@ -95,8 +103,16 @@ ORDINARY = {
         np.ones((4, 3), np.float16),
     ),
     "a mask": (one("Add", (4,), (4,)), filled(4, -INF), filled(4, 7)),
-    "an infinity times 2": (one("Mul", (4,), (4,)), filled(4, -INF, INF, 1, 1), np.full(4, 2, np.float16)),
-    "a number over an infinity": (one("Div", (4,), (4,)), filled(4, 1, 2), filled(4, INF, -INF, 1, 1)),
+    "an infinity times 2": (
+        one("Mul", (4,), (4,)),
+        filled(4, -INF, INF, 1, 1),
+        np.full(4, 2, np.float16),
+    ),
+    "a number over an infinity": (
+        one("Div", (4,), (4,)),
+        filled(4, 1, 2),
+        filled(4, INF, -INF, 1, 1),
+    ),
     "between two rows": (
         # Windows across the end of a row are no results: there 40,000 is added to 40,000.
         one("Conv", (1, 8, 6, 6), (8, 1, 1, 3), group=8),
@@ -130,7 +146,9 @@ def test_what_is_no_exception_gives_what_it_gives_without(name, numerics):
 @needs_kernels
 def test_an_8_bit_value_that_is_too_large_is_an_exception():
     codes = encode(halves((80, 7), 1), F143, -2)
-    model = quarter_model(helper.make_node("MatMul", ["a", "b"], ["y"]), (6, 80), codes, scales=(0, 0))
+    model = quarter_model(
+        helper.make_node("MatMul", ["a", "b"], ["y"]), (6, 80), codes, scales=(0, 0)
+    )
     x = halves((6, 80), 2)
     compute("kernels", model, ALL[0], x)
     x[3, 7] = 300  # the largest F143 is 240
@@ -143,7 +161,9 @@ def test_the_request_is_told_and_the_next_one_is_answered():
     model, x, y = EXCEPTIONS["a product"]
     lowered = lower(model, ALL[0], kernels=KernelUse.FUSED)
     graph = make_graph(Lowered(lowered.SerializeToString(), {}), GraphOptions(), "0 (main)")
-    with pytest.raises(RunError, match="floating-point exception: a value is NaN, or too large for half"):
+    with pytest.raises(
+        RunError, match="floating-point exception: a value is NaN, or too large for half"
+    ):
         graph.run(["r"], {"x": x, "y": y})
     np.testing.assert_array_equal(graph.run(["r"], {"x": x, "y": filled(4, 2)})[0], filled(4, 600))
 

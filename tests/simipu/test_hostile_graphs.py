@@ -44,7 +44,11 @@ def load():
         executable = SimulatedExecutable.deserialize(executable.serialize())
         graph_options = GraphOptions(num_threads=1, **options)
         engine = Engine(
-            executable, Device(executable.target), graph_options=graph_options, isolated=isolated, paced=paced
+            executable,
+            Device(executable.target),
+            graph_options=graph_options,
+            isolated=isolated,
+            paced=paced,
         )
         engines.append(engine)
         engine.load(5)
@@ -65,14 +69,23 @@ def load():
         (hostile.outside_of_branch("zero"), "'c' refers to a file"),
         (hostile.outside_of_sparse("zero"), "refers to a file"),
         (hostile.large_constant(), "tensor 'c' takes 4398046511104 bytes, more than the limit of"),
-        (hostile.dear_product(), r"multiply-adds, more than 1 cores can do within the limit of 300 s"),
+        (
+            hostile.dear_product(),
+            r"multiply-adds, more than 1 cores can do within the limit of 300 s",
+        ),
         (hostile.kernel_node(), "has a node of domain 'simipu', which no file may have"),
-        (hostile.odd_equation("......i,i->..."), "has the equation '......i,i->...' for 2 inputs; expected"),
+        (
+            hostile.odd_equation("......i,i->..."),
+            "has the equation '......i,i->...' for 2 inputs; expected",
+        ),
         (hostile.string_doublings(), "node 'Cast' makes strings; expected tensors of numbers"),
         (hostile.constant_strings(), "node 'Constant' makes strings"),
         (hostile.string_weight(), "tensor 's' holds strings"),
         (hostile.declared_sequence(), "tensor 'z' is declared as sequence_type"),
-        (hostile.sequence(), "operator SequenceConstruct .* is not served: the IPU has tensors only"),
+        (
+            hostile.sequence(),
+            "operator SequenceConstruct .* is not served: the IPU has tensors only",
+        ),
         (hostile.optional(), "operator Optional .* is not served: the IPU has tensors only"),
         (hostile.label_strings(), "'LabelEncoder' has an operator of domain ai.onnx.ml"),
     ],
@@ -136,11 +149,14 @@ def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
 
 
 @pytest.mark.skipif(
-    ORT_VERSION < (1, 21), reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process"
+    ORT_VERSION < (1, 21),
+    reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process",
 )
 @ISOLATED
 def test_time_of_a_load_is_limited(load, isolated):
-    nodes = [helper.make_node("Relu", ["x" if i == 0 else f"t{i}"], [f"t{i + 1}"]) for i in range(20_000)]
+    nodes = [
+        helper.make_node("Relu", ["x" if i == 0 else f"t{i}"], [f"t{i + 1}"]) for i in range(20_000)
+    ]
     model = hostile.make_model([*nodes, helper.make_node("Relu", [nodes[-1].output[0]], ["y"])])
     with pytest.raises(LoadTimeoutError, match=r"within 0\.001 s"):
         load(model, isolated, ready_seconds=0.001)
@@ -167,7 +183,8 @@ def test_a_weight_of_another_shape_is_refused(load, isolated):
     nodes = [helper.make_node("MatMul", ["w", "x"], ["c"]), *hostile.added("c")]
     constant = Constant("w", np.dtype(np.float32), (1, 4), np.ones(4, np.float32).tobytes())
     with pytest.raises(
-        LoadError, match=r"weight 'w' of shape \[1048576, 4\], the executable has it of shape \[1, 4\]"
+        LoadError,
+        match=r"weight 'w' of shape \[1048576, 4\], the executable has it of shape \[1, 4\]",
     ):
         load(hostile.make_model(nodes, [stub]), isolated, [constant])
 
@@ -176,10 +193,15 @@ def test_a_weight_of_another_shape_is_refused(load, isolated):
 @pytest.mark.parametrize("cycles", [2**62, 2**64 - 1])
 def test_a_paced_run_has_the_same_limit(load, isolated, cycles):
     engine = load(
-        hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]), isolated, paced=True, cycles=cycles
+        hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]),
+        isolated,
+        paced=True,
+        cycles=cycles,
     )
     for _ in range(2):
-        with pytest.raises(RunTimeoutError, match="s on the modelled device, longer than its limit of 300 s"):
+        with pytest.raises(
+            RunTimeoutError, match="s on the modelled device, longer than its limit of 300 s"
+        ):
             engine.compute(5, ONES)
 
 
@@ -205,7 +227,9 @@ def test_the_onnx_reference_has_limits_too(load):
     ],
 )
 def test_streams_are_checked(field, value, message):
-    executable = hostile.make_executable(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]))
+    executable = hostile.make_executable(
+        hostile.make_model([helper.make_node("Relu", ["x"], ["y"])])
+    )
     (main,) = executable.programs
 
     class Named:
@@ -284,7 +308,10 @@ def test_a_process_with_a_lower_limit_keeps_it():
     script = (
         "import resource; from popef._tools.memory import limit_memory\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (1 << 32, 1 << 32)); limit_memory(1 << 40); "
-        "limit_memory(1 << 31)\nlimit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_DATA))"
+        "limit_memory(1 << 31)\nlimit_memory(1 << 33); "
+        "print(resource.getrlimit(resource.RLIMIT_DATA))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["(2147483648,", "2147483648)"]

@@ -31,10 +31,14 @@ def make_engine(linear):
     engines = []
 
     def make(limit_seconds=60.0, **options):
-        compiled = Compiler.compile(Converter(batch_size=4).convert(linear), None, CompilerOptions(**options))
+        compiled = Compiler.compile(
+            Converter(batch_size=4).convert(linear), None, CompilerOptions(**options)
+        )
         executable = compiled.executable
         graph_options = GraphOptions(num_threads=1, limit_seconds=limit_seconds)
-        engine = Engine(executable, Device(executable.target), isolated=True, graph_options=graph_options)
+        engine = Engine(
+            executable, Device(executable.target), isolated=True, graph_options=graph_options
+        )
         engines.append(engine)
         engine.collected = {}
         engine.x = np.ones((3, 4), np.float32)
@@ -104,7 +108,9 @@ def test_a_stopped_child_is_replaced_long_before_the_limit(impatient, make_engin
     engine = make_engine()
     before = child(engine)
     os.kill(before, signal.SIGSTOP)
-    with pytest.raises(DeviceLostError, match=r"made no progress \(it is stopped\) and was ended; a new one"):
+    with pytest.raises(
+        DeviceLostError, match=r"made no progress \(it is stopped\) and was ended; a new one"
+    ):
         engine.run(5)
     assert engine.run(5) == 3
     assert not os.path.exists(f"/proc/{before}")
@@ -224,7 +230,9 @@ def test_a_child_reads_what_it_tries_to_load_and_nothing_else(tmp_path):
 
     def load(folder):
         work = partial(operator.methodcaller("read_text"), tmp_path / folder / "file")
-        isolation.try_in_child(isolation.Trial(work, 0, (str(tmp_path / "model"),)), limits, "model 'm'")
+        isolation.try_in_child(
+            isolation.Trial(work, 0, (str(tmp_path / "model"),)), limits, "model 'm'"
+        )
 
     load("model")
     with pytest.raises(LoadError, match="died"):

@@ -63,7 +63,9 @@ def test_links_are_not_followed(known, tmp_path):
     assert not KnownFiles(tmp_path / "link").is_known("a", LIMITS)
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[1]", b'{"seconds": "x", "memory_bytes": 1}', b"\xff" * 1000])
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[1]", b'{"seconds": "x", "memory_bytes": 1}', b"\xff" * 1000]
+)
 def test_a_damaged_entry_is_none(known, text):
     known.remember("a", LIMITS)
     (known.folder / "a").write_bytes(text)

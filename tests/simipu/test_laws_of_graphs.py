@@ -101,7 +101,9 @@ def test_random_chains_keep_the_laws(data: st.DataObject, length: int, batch: in
         assert half.cycles <= 1.03 * other.cycles + step
 
 
-def time_of(op_type: str, *inputs: str, exponent: float = 0.0, shape: Sequence[int] = (1472, 200)) -> int:
+def time_of(
+    op_type: str, *inputs: str, exponent: float = 0.0, shape: Sequence[int] = (1472, 200)
+) -> int:
     node = helper.make_node(op_type, inputs, ["y"], name="node")
     weights = {"exponent": np.array([exponent])} if exponent else {}
     return estimate(network([node], {"x": shape}, weights), C600).cycles
@@ -129,13 +131,17 @@ def test_a_gemm_is_a_matmul_and_an_add(rows: int, k: int, n: int) -> None:
         helper.make_node("MatMul", ["x", "w"], ["z"], name="matmul"),
         helper.make_node("Add", ["z", "b"], ["y"], name="add"),
     ]
-    whole, added = (estimate(network(nodes, {"x": [rows, k]}, weights), C600) for nodes in (gemm, parts))
+    whole, added = (
+        estimate(network(nodes, {"x": [rows, k]}, weights), C600) for nodes in (gemm, parts)
+    )
     assert whole.cycles == added.cycles
 
 
 def test_an_einsum_is_the_matmul_that_it_says() -> None:
     inputs = {"x": [2, 3, 64, 48], "y": [2, 3, 48, 32]}
-    product = estimate(network([helper.make_node("MatMul", ["x", "y"], ["z"], name="m")], inputs, {}), C600)
+    product = estimate(
+        network([helper.make_node("MatMul", ["x", "y"], ["z"], name="m")], inputs, {}), C600
+    )
     for equation in ("bhij,bhjk->bhik", "...ij,...jk->...ik", "...ij,...jk"):
         node = helper.make_node("Einsum", ["x", "y"], ["z"], name="m", equation=equation)
         assert estimate(network([node], inputs, {}), C600).cycles == product.cycles, equation
@@ -160,7 +166,10 @@ def test_a_model_is_profiled_as_what_is_compiled_of_it(tmp_path: Path) -> None:
     options.ipu_version = "ipu21"
     converted = poprt.Converter(precision="fp16", input_shape={"x": [4, 64]}).convert(model)
     poprt.Compiler.compile_and_export(
-        converted, [info.name for info in converted.graph.output], str(tmp_path / "model.popef"), options
+        converted,
+        [info.name for info in converted.graph.output],
+        str(tmp_path / "model.popef"),
+        options,
     )
     source, compiled = (
         Estimator(open_source(tmp_path / name)).profile(Settings(precision="fp16")).estimate

@@ -48,7 +48,9 @@ def test_an_operator_with_an_in_place_form_writes_over_what_nobody_needs_any_mor
     net, x = start()
     assert alive(net, net.add("Relu", net.add("Mul", x, x))) == [SIZE, SIZE]
     net, x = start()
-    assert alive(net, net.add("Add", net.add("Relu", x), x)) == [2 * SIZE, 2 * SIZE], "the input is needed"
+    assert alive(net, net.add("Add", net.add("Relu", x), x)) == [2 * SIZE, 2 * SIZE], (
+        "the input is needed"
+    )
     net, x = start()
     assert alive(net, net.add("Sub", x, x)) == [2 * SIZE], "there is no such form"
     net, x = start()
@@ -60,7 +62,9 @@ def test_a_view_takes_no_memory_and_keeps_all_of_its_source() -> None:
     net, x = start()
     whole = net.add("Sub", x, net.weight(500))
     part = net.add("Slice", whole, net.integers(0), net.integers(5), net.integers(0))
-    found = alive(net, net.add("Sub", net.add("Reshape", part, net.integers(5, 1)), net.weight(5, 1)))
+    found = alive(
+        net, net.add("Sub", net.add("Reshape", part, net.integers(5, 1)), net.weight(5, 1))
+    )
     assert found == [2 * SIZE, SIZE, SIZE, SIZE + 10]
 
 
@@ -81,7 +85,9 @@ def test_an_expanded_view_is_never_written_to() -> None:
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["Add", "Sub", "Relu", "Concat", "Identity"]), st.integers(0, 99)),
+        st.tuples(
+            st.sampled_from(["Add", "Sub", "Relu", "Concat", "Identity"]), st.integers(0, 99)
+        ),
         max_size=30,
     )
 )
@@ -99,7 +105,9 @@ def test_what_is_alive_adds_up_in_any_graph(steps: list[tuple[str, int]]) -> Non
 
 def copied(model: onnx.ModelProto) -> list[int]:
     graph = model.graph
-    return find_copied_weights(graph.node, graph_values(graph), [tensor.name for tensor in graph.initializer])
+    return find_copied_weights(
+        graph.node, graph_values(graph), [tensor.name for tensor in graph.initializer]
+    )
 
 
 def test_the_weights_of_a_layer_that_repeats_are_there_a_second_time_while_it_runs() -> None:
@@ -200,7 +208,9 @@ def test_batches_of_a_call_share_its_fixed_cost() -> None:
 def test_the_buffers_of_streams_are_the_hosts() -> None:
     net, x = start()
     model = net.model(net.add("Relu", x))
-    one, three = (estimate(model, C600, CostOptions(stream_buffering_depth=depth)) for depth in (1, 3))
+    one, three = (
+        estimate(model, C600, CostOptions(stream_buffering_depth=depth)) for depth in (1, 3)
+    )
     assert (one.host_buffer_bytes, three.host_buffer_bytes) == (2 * SIZE, 6 * SIZE)
     assert one.by_memory() == three.by_memory()
 

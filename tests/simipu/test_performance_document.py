@@ -47,7 +47,8 @@ def tables_of(section: int) -> list[list[list[str]]]:
     text = DOCUMENT.read_text().partition(f"\n## {section}. ")[2].partition("\n## ")[0]
     tables = re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE)
     rows = [
-        [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()] for table in tables
+        [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        for table in tables
     ]
     return [[titles, *lines] for titles, _, *lines in rows]
 
@@ -89,7 +90,10 @@ def test_the_chips_are_those_of_the_document() -> None:
 
 def test_the_links_are_those_of_the_document() -> None:
     text = DOCUMENT.read_text()
-    assert {f"{target.link_bytes_per_second / 1e9:.1f}" for target in TARGETS.values()} == {"54.4", "27.2"}
+    assert {f"{target.link_bytes_per_second / 1e9:.1f}" for target in TARGETS.values()} == {
+        "54.4",
+        "27.2",
+    }
     assert "54.4 and 27.2 GB/s from an IPU to its neighbour" in text.replace("\n", " ")
     assert TARGETS["ipu21"].link_bytes_per_second == 27.2e9
     for target in TARGETS.values():
@@ -125,7 +129,8 @@ LOOPS = {
     "is NaN": "IsNaN",
     "is infinite": "IsInf",
     "select": "Where",
-    "whole numbers, add or compare or shift or by bits": "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor",
+    "whole numbers, add or compare or shift or by bits": "BitwiseAnd BitwiseNot BitwiseOr "
+    "BitwiseXor",
     "random, uniform": "RandomUniform RandomUniformLike",
     "normal": "RandomNormal RandomNormalLike",
     "gelu, by tanh": "Gelu",

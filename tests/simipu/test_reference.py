@@ -63,7 +63,9 @@ def find_ignored():
     return ignored
 
 
-@pytest.mark.skipif(tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 17), reason="an older reference")
+@pytest.mark.skipif(
+    tuple(map(int, onnx.__version__.split(".")[:2])) < (1, 17), reason="an older reference"
+)
 def test_the_attributes_that_the_reference_ignores_are_listed():
     listed = {(op_type, name) for op_type, names in IGNORED_ATTRIBUTES.items() for name in names}
     assert find_ignored() <= listed | HARMLESS
@@ -114,7 +116,9 @@ def test_an_input_that_is_left_out_stays_so():
         "h": np.ones((1, 3, 2), np.float32),
     }
     nodes = [
-        helper.make_node("RNN", ["x", "w", "r", "", "", "h"], ["", "last"], hidden_size=2, clip=0.5),
+        helper.make_node(
+            "RNN", ["x", "w", "r", "", "", "h"], ["", "last"], hidden_size=2, clip=0.5
+        ),
         helper.make_node("RNN", ["x", "w", "r", "", "", "last"], ["y"], hidden_size=2),
     ]
     shapes = {"x": (F, X.shape)}, {"y": (F, [2, 1, 3, 2])}
@@ -125,9 +129,13 @@ def test_an_input_that_is_left_out_stays_so():
 
 def test_an_operator_that_the_reference_computes_wrongly_is_refused():
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="culprit")
-    model = make_model([node], {"x": (D, (1, 1, 2)), "w": (D, (1, 1, 1))}, {"y": (D, (1, 1, 2))}, {})
+    model = make_model(
+        [node], {"x": (D, (1, 1, 2)), "w": (D, (1, 1, 1))}, {"y": (D, (1, 1, 2))}, {}
+    )
     feeds = {"x": np.ones((1, 1, 2)), "w": np.ones((1, 1, 1))}
-    with pytest.raises(RunError, match=r"node 'culprit'.*no kernel for ConvTranspose.* computes it wrongly"):
+    with pytest.raises(
+        RunError, match=r"node 'culprit'.*no kernel for ConvTranspose.* computes it wrongly"
+    ):
         compute(model, feeds)
 
 
@@ -169,13 +177,17 @@ def test_a_loop_beside_an_operator_without_a_kernel_is_refused():
         ("RoiAlign", [(1, 2, 4, 4), (1, 4), (1,)], {"output_height": 2, "output_width": 2}),
     ],
 )
-def test_an_operator_of_opset_22_without_a_kernel_answers_as_in_opset_21(op_type, inputs, attributes):
+def test_an_operator_of_opset_22_without_a_kernel_answers_as_in_opset_21(
+    op_type, inputs, attributes
+):
     names = [f"i{place}" for place in range(len(inputs))]
     types = [F, F, I64]
     shapes = {name: (types[place], inputs[place]) for place, name in enumerate(names)}
     node = helper.make_node(op_type, names, ["y"], **attributes)
     rank = len(inputs[0])
-    old, new = (make_model([node], shapes, {"y": (F, ["?"] * rank)}, {}, opset) for opset in (21, 22))
+    old, new = (
+        make_model([node], shapes, {"y": (F, ["?"] * rank)}, {}, opset) for opset in (21, 22)
+    )
     feeds = {"i0": np.arange(np.prod(inputs[0]), dtype=np.float32).reshape(inputs[0]) - 4}
     if len(inputs) > 1:
         feeds["i1"] = np.array([[0, 1, 1, 3, 3][-inputs[1][1] :]], np.float32)
@@ -183,4 +195,6 @@ def test_an_operator_of_opset_22_without_a_kernel_answers_as_in_opset_21(op_type
         feeds["i2"] = np.zeros(1, np.int64)
     with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
         unoptimised_session(new)
-    np.testing.assert_array_equal(compute(new, feeds)[0], unoptimised_session(old).run(None, feeds)[0])
+    np.testing.assert_array_equal(
+        compute(new, feeds)[0], unoptimised_session(old).run(None, feeds)[0]
+    )

@@ -28,7 +28,9 @@ def compile_linear(width=4):
 def make_engine(rows, **options):
     executable = compile_linear()
     if not options.pop("independent", True):
-        programs = [dataclasses.replace(program, row_independent=False) for program in executable.programs]
+        programs = [
+            dataclasses.replace(program, row_independent=False) for program in executable.programs
+        ]
         executable = dataclasses.replace(executable, programs=tuple(programs))
     engine = Engine(executable, Device(executable.target), **options)
     x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
@@ -42,7 +44,9 @@ def make_engine(rows, **options):
 @pytest.mark.parametrize("independent", [True, False])
 @pytest.mark.parametrize(("replicas", "iterations"), [(1, 1), (2, 1), (1, 3), (2, 3)])
 @pytest.mark.parametrize("rows", [1, 4, 5, 8, 13, 24])
-def test_a_run_takes_the_batches_of_all_replicas_and_iterations(independent, replicas, iterations, rows):
+def test_a_run_takes_the_batches_of_all_replicas_and_iterations(
+    independent, replicas, iterations, rows
+):
     engine, x, taken = make_engine(
         rows, replication_factor=replicas, device_iterations=iterations, independent=independent
     )
@@ -123,7 +127,9 @@ def test_batches_overlap_on_io_tiles_and_in_pipelines(fake_time, way, stages):
     """Each batch is loaded, computed and stored in three steps. It ends one interval after the
     batch before: the time of the slowest stage."""
     cycles = compile_linear().cycles(5)
-    engine = make_paced_engine(0.01, overlapped=True, interval_cycles=cycles // stages if stages > 1 else 0)
+    engine = make_paced_engine(
+        0.01, overlapped=True, interval_cycles=cycles // stages if stages > 1 else 0
+    )
     timing = engine._mains[5].find_timing([])
     assert timing.interval == pytest.approx(0.01 / stages, rel=1e-3)
     assert timing.latency == pytest.approx(3 * timing.interval)
@@ -132,7 +138,9 @@ def test_batches_overlap_on_io_tiles_and_in_pipelines(fake_time, way, stages):
     for _ in range(6):
         _ = engine.run(5, 0) if way == "run" else engine.compute(5, [engine.x], 0)
         ends.append(fake_time.now_ns / 1e9)
-    assert ends == pytest.approx([timing.latency + number * timing.interval for number in range(6)], abs=1e-6)
+    assert ends == pytest.approx(
+        [timing.latency + number * timing.interval for number in range(6)], abs=1e-6
+    )
 
 
 def test_device_iterations_overlap_within_a_run(fake_time):
@@ -344,7 +352,9 @@ def test_weights_are_not_copied_without_prepacking():
     executable = compile_linear(512)
     # Arrays from a file have a little-endian type, which numpy does not take for its own.
     weights = {constant.name: constant.array().astype("<f4") for constant in executable.constants}
-    graph = open_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False), None)
+    graph = open_graph(
+        executable.program(5), weights, GraphOptions(num_threads=1, prepack=False), None
+    )
     x = np.ones((1, 512), np.float32)
     (before,) = graph.run(["y"], {"x": x})
     weights["w"] += 1
@@ -364,7 +374,9 @@ def test_mapped_weights_stay_out_of_the_graph():
 
 
 def weight_of_file(name, *shape):
-    return TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+    return TensorProto(
+        name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL
+    )
 
 
 def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_model_stays_as_it_is():
@@ -408,10 +420,16 @@ def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_mo
     before = model.SerializeToString(deterministic=True)
     # Arrays from a file have a type that numpy does not take for its own, though it is the same.
     float32 = np.dtype(np.float32).newbyteorder("<")
-    values = {name: np.full((2, 2), i, float32) for i, name in enumerate(("alone", "both", "captured"))}
+    values = {
+        name: np.full((2, 2), i, float32) for i, name in enumerate(("alone", "both", "captured"))
+    }
     lowered, mapped = lower_model(model, values, None)
     assert mapped.keys() == {"alone"}
     assert mapped["alone"] is values["alone"]
-    inlined = {t.name: numpy_helper.to_array(t) for t in lowered.graph.initializer if t.HasField("raw_data")}
+    inlined = {
+        t.name: numpy_helper.to_array(t)
+        for t in lowered.graph.initializer
+        if t.HasField("raw_data")
+    }
     assert {name: array[0, 0] for name, array in inlined.items()} == {"both": 1, "captured": 2}
     assert model.SerializeToString(deterministic=True) == before

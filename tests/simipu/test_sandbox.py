@@ -47,11 +47,14 @@ REFUSED = {
 }
 ALLOWED = {
     "read a file of a given folder": "assert open(READABLE + '/file').read() == 'text'",
-    "import and compute": "import numpy; assert (numpy.ones((64, 64)) @ numpy.ones((64, 64))).sum() == 64**3",
-    "start threads": "[t.start() or t.join() for t in [threading.Thread(target=int) for _ in range(4)]]",
+    "import and compute": "import numpy; assert (numpy.ones((64, 64)) @ numpy.ones((64, "
+    "64))).sum() == 64**3",
+    "start threads": "[t.start() or t.join() for t in [threading.Thread(target=int) for _ in "
+    "range(4)]]",
     "use an open pipe": "os.write(1, b'\\n')",
     "take random numbers": "os.urandom(8); open('/dev/urandom', 'rb').read(1)",
-    "signal itself": "signal.signal(signal.SIGUSR1, signal.SIG_IGN); signal.raise_signal(signal.SIGUSR1)",
+    "signal itself": "signal.signal(signal.SIGUSR1, signal.SIG_IGN); "
+    "signal.raise_signal(signal.SIGUSR1)",
     "look at its own limits": "resource.getrlimit(resource.RLIMIT_DATA)",
 }
 ATTEMPTS = """
@@ -111,15 +114,21 @@ def test_a_confined_process_can(attempt, found):
 
 def test_attempts_succeed_where_nothing_is_confined(tmp_path):
     """This shows that the attempts fail because of the confinement only."""
-    ends_it, needs_rights = "become a program", {"change an attribute", "read the memory of the parent"}
-    attempts = {name: text for name, text in REFUSED.items() if name not in {ends_it, *needs_rights}}
+    ends_it, needs_rights = (
+        "become a program",
+        {"change an attribute", "read the memory of the parent"},
+    )
+    attempts = {
+        name: text for name, text in REFUSED.items() if name not in {ends_it, *needs_rights}
+    }
     found = make_attempts(tmp_path, attempts, ATTEMPTS.replace("confine([READABLE])", ""))
     assert found == dict.fromkeys(attempts, 0)
 
 
 def test_a_process_with_several_threads_is_not_said_to_be_confined():
     text = (
-        "import threading, simipu.sandbox as s; threading.Thread(target=threading.Event().wait, daemon=True)"
+        "import threading, simipu.sandbox as s; threading.Thread(target=threading.Event().wait, "
+        "daemon=True)"
         ".start(); s.confine()"
     )
     done = run_python(text)
@@ -143,7 +152,11 @@ def test_the_filter_refuses_what_is_listed_and_other_architectures(machine):
             if code == 0x20:
                 (loaded,) = struct.unpack_from("=I", data, constant)
             else:
-                holds = {0x15: loaded == constant, 0x35: loaded >= constant, 0x45: bool(loaded & constant)}
+                holds = {
+                    0x15: loaded == constant,
+                    0x35: loaded >= constant,
+                    0x45: bool(loaded & constant),
+                }
                 at += if_true if holds[code] else if_false
 
     allow, refuse = 0x7FFF0000, 0x00050000 | errno.EPERM

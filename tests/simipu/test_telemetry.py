@@ -19,11 +19,18 @@ importlib.import_module(sys.argv[1])
 
 
 @pytest.mark.parametrize(
-    "module", ["simipu.computed", "poprt", "poprt.passes.fusion.attention", "poplar_triton.demo.runner"]
+    "module",
+    ["simipu.computed", "poprt", "poprt.passes.fusion.attention", "poplar_triton.demo.runner"],
 )
 def test_telemetry_is_off_before_onnxruntime_is_imported(module):
-    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"
+    }
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, module], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOOK, module],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.split() == ["1"]

@@ -1,5 +1,5 @@
-"""A headless Chromium, driven through chromedriver's W3C protocol: plain HTTP and JSON, so that no package is
-needed."""
+"""A headless Chromium, driven through chromedriver's W3C protocol: plain HTTP and JSON, so that no
+package is needed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ class Browser:
 
     def command(self, name: str, parameters: dict[str, Any]) -> Any:
         """Send a command of the DevTools protocol."""
-        return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": name, "params": parameters})
+        return self._call(
+            "POST", f"{self._session}/goog/cdp/execute", {"cmd": name, "params": parameters}
+        )
 
     def read_console(self) -> list[str]:
         """Return the console messages of the pages since the last call."""
@@ -104,7 +106,11 @@ class Browser:
         """Return the URLs that the pages have requested since the last call."""
         entries = self._call("POST", f"{self._session}/se/log", {"type": "performance"})
         events = [json.loads(entry["message"])["message"] for entry in entries]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [
+            e["params"]["request"]["url"]
+            for e in events
+            if e["method"] == "Network.requestWillBeSent"
+        ]
 
     def take_screenshot(self, file: Path, height: int | None = None) -> None:
         """Write the window as PNG; with `height` one so high."""
@@ -118,7 +124,12 @@ class Browser:
         self._call("DELETE", self._session)
 
     def _act(self, moves: list[dict[str, Any]]) -> None:
-        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": moves}
+        mouse = {
+            "type": "pointer",
+            "id": "mouse",
+            "parameters": {"pointerType": "mouse"},
+            "actions": moves,
+        }
         self._call("POST", f"{self._session}/actions", {"actions": [mouse]})
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:

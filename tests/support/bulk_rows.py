@@ -27,7 +27,9 @@ def make_mlp() -> onnx.ModelProto:
     for layer, (taken, given) in enumerate(pairwise(sizes)):
         weight = (random.standard_normal((taken, given)) / np.sqrt(taken)).astype(np.float32)
         weights.append(numpy_helper.from_array(weight, f"w{layer}"))
-        weights.append(numpy_helper.from_array(random.standard_normal(given).astype(np.float32), f"b{layer}"))
+        weights.append(
+            numpy_helper.from_array(random.standard_normal(given).astype(np.float32), f"b{layer}")
+        )
         is_last = given == 1
         made = "y" if is_last else f"s{layer}"
         nodes.append(helper.make_node("Gemm", [last, f"w{layer}", f"b{layer}"], [made]))

@@ -1,9 +1,10 @@
-"""Run one of the examples of bulk inference, with its own predictor or another: python bulk_runs.py ENGINE
-PREDICTOR MODEL SOURCE TARGET NOTES CORES.
+"""Run one of the examples of bulk inference, with its own predictor or another: python bulk_runs.py
+ENGINE PREDICTOR MODEL SOURCE TARGET NOTES CORES.
 
-PREDICTOR is `own`, `plain` (a loop of ONNX Runtime's in the runner's place) or `killed` (a worker is, once).
-NOTES is a folder for what workers leave. Prints a JSON object: `seconds` of the run, `model_seconds` that all
-workers spent in the model, and `model_cpu_seconds`, for comparisons on a machine with other things to do.
+PREDICTOR is `own`, `plain` (a loop of ONNX Runtime's in the runner's place) or `killed` (a worker
+is, once). NOTES is a folder for what workers leave. Prints a JSON object: `seconds` of the run,
+`model_seconds` that all workers spent in the model, and `model_cpu_seconds`, for comparisons on a
+machine with other things to do.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ class PlainRunner:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         file = Path(model).with_suffix(".onnx")
-        self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(
+            file, options, providers=["CPUExecutionProvider"]
+        )
 
     def execute(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """Execute in batches of as many rows as the model was compiled for."""
         x, rows = feeds["x"], int(os.environ["BULK_BATCH"])
-        parts = [self._session.run(["y"], {"x": x[i : i + rows]})[0] for i in range(0, len(x), rows)]
+        parts = [
+            self._session.run(["y"], {"x": x[i : i + rows]})[0] for i in range(0, len(x), rows)
+        ]
         return {"y": np.concatenate(parts)}
 
 
@@ -62,7 +67,8 @@ class TimedRunner:
 
 
 class MortalRunner:
-    """A runner whose process is killed in the second call of a run, by whichever runner it is made."""
+    """A runner whose process is killed in the second call of a run, by whichever runner it is
+    made."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner
@@ -97,7 +103,9 @@ def main() -> None:
     os.environ["BULK_NOTES"] = notes
     example = importlib.import_module(f"bulk_{engine}")
     if engine == "ray":  # whose servers listen on all addresses otherwise
-        example.ray.init = partial(example.ray.init, _node_ip_address="127.0.0.1", include_dashboard=False)
+        example.ray.init = partial(
+            example.ray.init, _node_ip_address="127.0.0.1", include_dashboard=False
+        )
     start = time.perf_counter()
     example.run(model, source, target, int(cores), make_predictor(example.Predictor, kind))
     seconds = time.perf_counter() - start

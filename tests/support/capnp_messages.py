@@ -1,8 +1,9 @@
-"""Cap'n Proto messages laid out at will: the tests' own builder, which shares nothing with popef or the
-reference library.
+"""Cap'n Proto messages laid out at will: the tests' own builder, which shares nothing with popef or
+the reference library.
 
-A message is a tree of nodes; `lay_out` scatters it over segments with every kind of pointer there is, as no
-real writer would but every reader must bear. The layout is that of https://capnproto.org/encoding.html.
+A message is a tree of nodes; `lay_out` scatters it over segments with every kind of pointer there
+is, as no real writer would but every reader must bear. The layout is that of
+https://capnproto.org/encoding.html.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class StructNode:
 
     def children(self) -> Iterator[tuple[int, Node]]:
         """Return the nodes pointed at, each with the word of its pointer."""
-        return ((len(self.data) + i, node) for i, node in enumerate(self.pointers) if node is not None)
+        return (
+            (len(self.data) + i, node) for i, node in enumerate(self.pointers) if node is not None
+        )
 
 
 @dataclass(eq=False)
@@ -165,7 +168,11 @@ class _Layout:
             self.segments[segment][position] = FAR | DOUBLE | pad << 3 | pad_segment << 32
         word = self.segments[segment][position]
         self._seen[
-            "near pointer" if near else "double-far pointer" if word & DOUBLE else "single-far pointer"
+            "near pointer"
+            if near
+            else "double-far pointer"
+            if word & DOUBLE
+            else "single-far pointer"
         ] += 1
 
     def _near(self, segment: int, position: int, node: Node, start: int) -> None:

@@ -1,7 +1,8 @@
-"""PopEF structures as the reference Cap'n Proto library sees them, and as plain data that both libraries can
-be held to.
+"""PopEF structures as the reference Cap'n Proto library sees them, and as plain data that both
+libraries can be held to.
 
-Plain data is a dict by field name: enumerants are ordinals, maps are lists in the order of their indices.
+Plain data is a dict by field name: enumerants are ordinals, maps are lists in the order of their
+indices.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True)
 class FieldShape:
-    """One field; `slot` counts bits for data and pointers for the rest, `kind` is the schema language's
-    type."""
+    """One field; `slot` counts bits for data and pointers for the rest, `kind` is the schema
+    language's type."""
 
     name: str
     kind: str
@@ -164,10 +165,13 @@ def _with_more(fields: list[str]) -> list[str]:
 
 PLAIN = Reference()
 LONGER = Reference(_edit_structs(_with_more))
-"""A schema of the future: every structure has five more fields, one of them in a hole of the old layout."""
+"""A schema of the future: every structure has five more fields, one of them in a hole of the old
+layout."""
 SHORTER = Reference(_edit_structs(lambda fields: fields[: (len(fields) + 1) // 2]))
 """A schema of the past: every structure lacks the second half of its fields."""
-NARROW = {bits: Reference(partial(re.sub, r"List\(Int64\)", f"List(UInt{bits})")) for bits in (8, 16, 32)}
+NARROW = {
+    bits: Reference(partial(re.sub, r"List\(Int64\)", f"List(UInt{bits})")) for bits in (8, 16, 32)
+}
 """Schemas whose integer lists have narrow elements, as the newer C++ API suggests."""
 MORE = {"more0": True, "more1": (1 << 64) - 1, "more2": "future", "more3": ["a", ""], "more4": 2}
 

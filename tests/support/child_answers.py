@@ -1,4 +1,5 @@
-"""Answers of models that may end the process: a child computes them as a server would, in a bounded time."""
+"""Answers of models that may end the process: a child computes them as a server would, in a bounded
+time."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def compute_in_child(cases: Mapping[str, Case], folder: Path) -> dict[str, list[
         command, env=path, timeout=LIMIT_SECONDS, capture_output=True, text=True, check=False
     )
     last = ended.stdout.splitlines()[-1:]
-    assert ended.returncode == 0, f"case {last} ended the child with {ended.returncode}: {ended.stderr}"
+    assert ended.returncode == 0, (
+        f"case {last} ended the child with {ended.returncode}: {ended.stderr}"
+    )
     found: dict[str, list[Answer]] = pickle.loads(result.read_bytes())
     return found
 
@@ -63,7 +66,10 @@ def main(source: Path, result: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
     found = {}
     for name, ((model, weights, outputs), runs) in pickle.loads(source.read_bytes()).items():
-        lowered, options = Lowered(model, weights), GraphOptions(num_threads=1, memory_bytes=MEMORY_BYTES)
+        lowered, options = (
+            Lowered(model, weights),
+            GraphOptions(num_threads=1, memory_bytes=MEMORY_BYTES),
+        )
         print(name, flush=True)
         graph = _answer(partial(make_graph, lowered, options, "of a test"))
         if isinstance(graph, str):
@@ -71,7 +77,11 @@ def main(source: Path, result: Path) -> None:
             continue
         found[name] = []
         for feeds in runs:
-            print(name, {key: value.reshape(-1)[:8].tolist() for key, value in feeds.items()}, flush=True)
+            print(
+                name,
+                {key: value.reshape(-1)[:8].tolist() for key, value in feeds.items()},
+                flush=True,
+            )
             found[name].append(_answer(partial(graph.run, outputs, feeds)))
     result.write_bytes(pickle.dumps(found))
 

@@ -23,11 +23,15 @@ def build(
 ) -> onnx.ModelProto:
     """Return a model of one operator; inputs and weights are arrays by name."""
     given = {name: np.asarray(value) for name, value in inputs.items()}
-    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()]
+    held = [
+        numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()
+    ]
     names = [*given, *dict(weights)]
     node = helper.make_node(op_type, names, outputs, name="it", domain=CHIP_DOMAIN, **attributes)
     values = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
         for name, value in given.items()
     ]
     graph = helper.make_graph([node], "chip", values, [], held)

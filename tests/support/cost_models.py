@@ -18,8 +18,12 @@ def one_node(
 ) -> onnx.ModelProto:
     """Return a model of one node named `node` with inputs of those shapes, and with inferred
     shapes."""
-    inputs = [helper.make_tensor_value_info(f"x{i}", element, shape) for i, shape in enumerate(shapes)]
-    node = helper.make_node(op_type, [value.name for value in inputs], ["y"], name="node", **attributes)
+    inputs = [
+        helper.make_tensor_value_info(f"x{i}", element, shape) for i, shape in enumerate(shapes)
+    ]
+    node = helper.make_node(
+        op_type, [value.name for value in inputs], ["y"], name="node", **attributes
+    )
     graph = helper.make_graph([node], "graph", inputs, [onnx.ValueInfoProto(name="y")])
     return onnx.shape_inference.infer_shapes(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])

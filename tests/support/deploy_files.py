@@ -62,7 +62,9 @@ def supervisor_metrics() -> frozenset[str]:
 def find_metrics(expression: str) -> set[str]:
     """Return the names of series in a PromQL expression: words that are no function, keyword or
     label."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring) \([^)]*\)|\"[^\"]*\"", " ", expression)
+    bare = re.sub(
+        r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without|on|ignoring) \([^)]*\)|\"[^\"]*\"", " ", expression
+    )
     words = re.findall(r"(?<![\w.])[a-zA-Z_:][\w:]*(?!\w|\s*\()", bare)
     return set(words) - {"and", "or", "unless", "bool", "offset", "by", "without"}
 

@@ -16,7 +16,9 @@ TORCH, TENSORFLOW = "torch", "tensorflow"
 class Exporter:
     """A graph that grows node by node, in an opset, whose constants are weights or nodes."""
 
-    def __init__(self, opset: int = 13, element: int = F, *, constants_are_nodes: bool = False) -> None:
+    def __init__(
+        self, opset: int = 13, element: int = F, *, constants_are_nodes: bool = False
+    ) -> None:
         self.opset, self.element = opset, element
         self.constants_are_nodes = constants_are_nodes
         self.nodes: list[onnx.NodeProto] = []
@@ -35,7 +37,9 @@ class Exporter:
     def add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """Add a node and return its output."""
         name = f"{op_type}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, domain=domain, **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, inputs, [name], name=name, domain=domain, **attributes)
+        )
         return name
 
     def constant(self, value: Any, dtype: Any = None) -> str:
@@ -55,7 +59,9 @@ class Exporter:
     def integers(self, *values: int) -> str:
         return self.constant(values, np.int64)
 
-    def axes(self, op_type: str, source: str, axes: Sequence[int], since: int = 13, **attributes: Any) -> str:
+    def axes(
+        self, op_type: str, source: str, axes: Sequence[int], since: int = 13, **attributes: Any
+    ) -> str:
         """Add an operator whose axes are an attribute, or an input since opset `since`."""
         if self.opset < since:
             return self.add(op_type, source, axes=list(axes), **attributes)
@@ -65,7 +71,9 @@ class Exporter:
         return self.axes("ReduceMean", source, axes, since=18)
 
     def slice(self, source: str, axis: int, start: int, end: int = 2**31 - 1, step: int = 1) -> str:
-        return self.add("Slice", source, *(self.integers(each) for each in (start, end, axis, step)))
+        return self.add(
+            "Slice", source, *(self.integers(each) for each in (start, end, axis, step))
+        )
 
     def unsqueeze(self, source: str, *axes: int) -> str:
         return self.axes("Unsqueeze", source, axes)
@@ -74,7 +82,9 @@ class Exporter:
         product = self.add("MatMul", source, self.weight(taken, given))
         return self.add("Add", self.weight(given), product) if bias else product
 
-    def layer_norm(self, source: str, width: int, form: str = TORCH, axes: Sequence[int] = (-1,)) -> str:
+    def layer_norm(
+        self, source: str, width: int, form: str = TORCH, axes: Sequence[int] = (-1,)
+    ) -> str:
         """Add a layer norm in one of the exported forms.
 
         `form` is torch's (two Subs: `twice`; a Cast between: `cast`; x * x: `mul`; no scale and
@@ -112,7 +122,9 @@ class Exporter:
         shape = (1, 1, width) if form == "wide" else (width,)
         return self.add("Add", self.add("Mul", normed, self.weight(*shape)), self.weight(*shape))
 
-    def group_norm(self, source: str, shape: Sequence[int], groups: int, *, weights: bool = True) -> str:
+    def group_norm(
+        self, source: str, shape: Sequence[int], groups: int, *, weights: bool = True
+    ) -> str:
         """Add a group norm as torch writes it: an instance norm of the groups, then scale and bias
         of channels."""
         apart = self.add("Reshape", source, self.integers(0, groups, -1))
@@ -132,7 +144,11 @@ class Exporter:
         squared = self.add("Sub", source, mean) if form == "twice" else off
         squared = self.add("Cast", squared, to=self.element) if form == "cast" else squared
         is_product = form in ("mul", TENSORFLOW)
-        square = self.add("Mul", off, off) if is_product else self.add("Pow", squared, self.constant(2.0))
+        square = (
+            self.add("Mul", off, off)
+            if is_product
+            else self.add("Pow", squared, self.constant(2.0))
+        )
         return self.mean(square, axes)
 
     def tanh_gelu(self, source: str, form: str = "pow", end: str = "first") -> str:
@@ -141,10 +157,16 @@ class Exporter:
         if form == "out":
             cube = self.add("Mul", self.add("Mul", source, self.constant(0.044715)), source)
             inner = self.add("Add", self.constant(1.0), cube)
-            inner = self.add("Mul", self.add("Mul", source, self.constant((2 / np.pi) ** 0.5)), inner)
+            inner = self.add(
+                "Mul", self.add("Mul", source, self.constant((2 / np.pi) ** 0.5)), inner
+            )
         else:
             square = self.add("Mul", source, source) if form == "mul" else ""
-            cube = self.add("Mul", square, source) if square else self.add("Pow", source, self.constant(3.0))
+            cube = (
+                self.add("Mul", square, source)
+                if square
+                else self.add("Pow", source, self.constant(3.0))
+            )
             inner = self.add("Add", source, self.add("Mul", self.constant(0.044715), cube))
             inner = self.add("Mul", inner, self.constant((2 / np.pi) ** 0.5))
         return self._halve(source, self.add("Tanh", inner), end)
@@ -184,7 +206,9 @@ class Exporter:
 
     def rotary(self, source: str, shape: Sequence[int], *, interleaved: bool = False) -> str:
         tokens, size = shape[2:]
-        turned = self.interleaved_turn(source, shape) if interleaved else self.half_turn(source, size)
+        turned = (
+            self.interleaved_turn(source, shape) if interleaved else self.half_turn(source, size)
+        )
         cosines, sines = self.weight(1, 1, tokens, size), self.weight(1, 1, tokens, size)
         return self.add("Add", self.add("Mul", source, cosines), self.add("Mul", turned, sines))
 
@@ -218,7 +242,9 @@ class Exporter:
         if rotary:
             turned = [batch, heads, tokens, size]
             interleaved = rotary == "interleaved"
-            query, key = (self.rotary(each, turned, interleaved=interleaved) for each in (query, key))
+            query, key = (
+                self.rotary(each, turned, interleaved=interleaved) for each in (query, key)
+            )
             key = self.add("Transpose", key, perm=[0, 1, 3, 2])
         scores = self.add("Div", self.add("MatMul", query, key), self.constant(size**0.5))
         scores = self.add("Add", scores, mask) if mask else scores
@@ -227,7 +253,9 @@ class Exporter:
         joined = self.add("Reshape", joined, self.integers(batch, tokens, width))
         return self.linear(joined, width, width)
 
-    def model(self, outputs: dict[str, Sequence[Any]], element: int | None = None) -> onnx.ModelProto:
+    def model(
+        self, outputs: dict[str, Sequence[Any]], element: int | None = None
+    ) -> onnx.ModelProto:
         """Return the finished model; `outputs` are names with shapes."""
         made = [
             helper.make_tensor_value_info(name, element or self.element, shape)
@@ -281,13 +309,16 @@ def deberta_like(batch: int = 2, tokens: int = 8, heads: int = 2, size: int = 8)
     shares = net.add("Softmax", net.add("Where", hidden, lowest, scores), axis=3)
     mixed = net.add("MatMul", net.add("Where", hidden, zero, shares), value)
     joined = net.add(
-        "Reshape", net.add("Transpose", mixed, perm=[0, 2, 1, 3]), net.integers(batch, tokens, width)
+        "Reshape",
+        net.add("Transpose", mixed, perm=[0, 2, 1, 3]),
+        net.integers(batch, tokens, width),
     )
     return net.model({net.linear(joined, width, 2): [batch, tokens, 2]})
 
 
 def _deberta_softmax(net: Exporter, scores: str, pairs: str) -> str:
-    """XSoftmax by its symbolic function: each layer casts the mask anew, and to truths for each filling."""
+    """XSoftmax by its symbolic function: each layer casts the mask anew, and to truths for each
+    filling."""
     left = net.add("Sub", net.constant(1, np.int64), net.add("Cast", pairs, to=I64))
     hidden = net.add("Cast", left, to=TensorProto.UINT8)
     lowest, zero = net.constant(float(np.finfo(np.float32).min)), net.constant(0.0)
@@ -307,7 +338,9 @@ def _deberta_layer(net: Exporter, x: str, pairs: str, sizes: Sequence[int]) -> s
     scores = net.add("Reshape", scores, net.integers(-1, heads, tokens, tokens))
     shares = _deberta_softmax(net, scores, pairs)
     shares = net.add("Reshape", shares, net.integers(batch * heads, tokens, tokens))
-    mixed = net.add("Reshape", net.add("MatMul", shares, value), net.integers(batch, heads, tokens, size))
+    mixed = net.add(
+        "Reshape", net.add("MatMul", shares, value), net.integers(batch, heads, tokens, size)
+    )
     joined = net.add("Transpose", mixed, perm=[0, 2, 1, 3])
     joined = net.add("Reshape", joined, net.integers(batch, tokens, width))
     x = net.layer_norm(net.add("Add", net.linear(joined, width, width), x), width)
@@ -315,7 +348,9 @@ def _deberta_layer(net: Exporter, x: str, pairs: str, sizes: Sequence[int]) -> s
     return net.layer_norm(net.add("Add", net.linear(inner, 2 * width, width), x), width)
 
 
-def _deberta_convolution(net: Exporter, given: str, x: str, mask: str, shown: str, shape: list[int]) -> str:
+def _deberta_convolution(
+    net: Exporter, given: str, x: str, mask: str, shown: str, shape: list[int]
+) -> str:
     """Add the convolution over tokens beside the first layer."""
     width = shape[2]
     found = net.add("Transpose", given, perm=[0, 2, 1])
@@ -329,11 +364,17 @@ def _deberta_convolution(net: Exporter, given: str, x: str, mask: str, shown: st
 
 
 def deberta_v2_like(
-    batch: int = 2, tokens: int = 8, layers: int = 2, heads: int = 2, size: int = 8, *, conv: bool = True
+    batch: int = 2,
+    tokens: int = 8,
+    layers: int = 2,
+    heads: int = 2,
+    size: int = 8,
+    *,
+    conv: bool = True,
 ) -> onnx.ModelProto:
-    """DeBERTa-v2 without its relative positions, in the node sequence that transformers 4.25.1 exports: the
-    mask of pairs in bytes, which each layer's softmax takes apart anew, and the convolution. The result is
-    the first token's, without the convolution every token's."""
+    """DeBERTa-v2 without its relative positions, in the node sequence that transformers 4.25.1
+    exports: the mask of pairs in bytes, which each layer's softmax takes apart anew, and the
+    convolution. The result is the first token's, without the convolution every token's."""
     net, width = Exporter(12), heads * size
     ids, mask = (net.input(name, [batch, tokens], I64) for name in ("input_ids", "attention_mask"))
     x = net.layer_norm(net.add("Gather", net.weight(50, width), ids), width)

@@ -1,4 +1,5 @@
-"""One operator each, with the input whose values, as extreme as its type has them, may end a process."""
+"""One operator each, with the input whose values, as extreme as its type has them, may end a
+process."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _MIXTURES = 10
 
 @dataclass(frozen=True)
 class Extreme:
-    """A node and its inputs in order, None if left out; "?" is the one of `shape` and `dtype` to draw."""
+    """A node and its inputs in order, None if left out; "?" is the one of `shape` and `dtype` to
+    draw."""
 
     operator: str
     inputs: Sequence[Array | str | None]
@@ -56,13 +58,22 @@ class Extreme:
     @property
     def name(self) -> str:
         """Name of the case in a failure."""
-        others = [each if each is None else each.shape for each in self.inputs if not isinstance(each, str)]
+        others = [
+            each if each is None else each.shape
+            for each in self.inputs
+            if not isinstance(each, str)
+        ]
         dtype = np.dtype(self.dtype)
-        return f"{self.operator} {self.opset}: input {self.place}, {dtype}, {dict(self.attributes)}, {others}"
+        return (
+            f"{self.operator} {self.opset}: input {self.place}, {dtype}, "
+            f"{dict(self.attributes)}, {others}"
+        )
 
     def make(self) -> tuple[onnx.ModelProto, list[dict[str, Array]]]:
         """Return the model and the inputs of each run."""
-        given = {f"i{i}": each for i, each in enumerate(self.inputs) if isinstance(each, np.ndarray)}
+        given = {
+            f"i{i}": each for i, each in enumerate(self.inputs) if isinstance(each, np.ndarray)
+        }
         names = ["" if each is None else f"i{i}" for i, each in enumerate(self.inputs)]
         place = f"i{self.place}"
         shapes = {name: (value.dtype, value.shape) for name, value in given.items()}
@@ -74,7 +85,10 @@ class Extreme:
         outputs = [f"y{i}" for i in range(self.outputs)]
         node = helper.make_node(self.operator, names, outputs, **self.attributes)
         graph = helper.make_graph(
-            [node], "extreme", infos, [helper.make_empty_tensor_value_info(name) for name in outputs]
+            [node],
+            "extreme",
+            infos,
+            [helper.make_empty_tensor_value_info(name) for name in outputs],
         )
         opsets = [helper.make_opsetid("", self.opset)]
         model = onnx.shape_inference.infer_shapes(
@@ -87,7 +101,9 @@ class Extreme:
         pool: list[Any] = list(FLOATS)
         if dtype.kind in "iu":
             bounds = np.iinfo(dtype)
-            pool = sorted({each for each in (*INTEGERS, bounds.max) if bounds.min <= each <= bounds.max})
+            pool = sorted(
+                {each for each in (*INTEGERS, bounds.max) if bounds.min <= each <= bounds.max}
+            )
         size = int(np.prod(self.shape))
         random = np.random.default_rng(0)
         for each in pool:
@@ -120,7 +136,13 @@ def _indexing(dtype: npt.DTypeLike) -> list[Extreme]:
         Extreme("Gather", [_CUBE, "?"], [2], dtype, attributes={"axis": 1}),
         Extreme("GatherElements", [_CUBE, "?"], [2, 3, 4], dtype),
         Extreme("ScatterElements", [_CUBE, "?", _CUBE], [2, 3, 4], dtype),
-        Extreme("ScatterElements", [_CUBE, "?", _CUBE], [2, 3, 4], dtype, attributes={"reduction": "add"}),
+        Extreme(
+            "ScatterElements",
+            [_CUBE, "?", _CUBE],
+            [2, 3, 4],
+            dtype,
+            attributes={"reduction": "add"},
+        ),
         Extreme("CumSum", [_CUBE, "?"], [], dtype),
         Extreme("SoftmaxCrossEntropyLoss", [_floats(3, 4), "?"], [3], dtype, 13),
         Extreme("NegativeLogLikelihoodLoss", [_floats(3, 4), "?", _floats(4)], [3], dtype, 13),
@@ -133,7 +155,10 @@ def _indexing(dtype: npt.DTypeLike) -> list[Extreme]:
             Extreme(operator, [np.array([np.iinfo(dtype).min, 0, 7], dtype), "?"], [3], dtype)
             for operator in ("Div", "Mod", "Pow", "Mul", "Sub", "Max")
         ),
-        *(Extreme(operator, ["?"], [3], dtype) for operator in ("Abs", "Neg", "ReduceMean", "ReduceProd")),
+        *(
+            Extreme(operator, ["?"], [3], dtype)
+            for operator in ("Abs", "Neg", "ReduceMean", "ReduceProd")
+        ),
     ]
 
 
@@ -158,12 +183,23 @@ EXTREMES = [
     Extreme("Trilu", [_CUBE, "?"], [], attributes={"upper": 0}),
     Extreme("ReverseSequence", [_floats(4, 3), "?"], [3]),
     Extreme("TensorScatter", [_CUBE, _floats(2, 1, 4), "?"], [2], opset=24, attributes={"axis": 1}),
-    Extreme("RotaryEmbedding", [_floats(2, 2, 3, 4), _floats(5, 2), _floats(5, 2), "?"], [2, 3], opset=23),
+    Extreme(
+        "RotaryEmbedding",
+        [_floats(2, 2, 3, 4), _floats(5, 2), _floats(5, 2), "?"],
+        [2, 3],
+        opset=23,
+    ),
     Extreme("Attention", [*_KEYS, None, None, None, "?"], [2], opset=24),
     Extreme("RoiAlign", [_floats(2, 1, 4, 4), _REGIONS, "?"], [2]),
-    Extreme("RoiAlign", [_floats(2, 1, 4, 4), "?", _whole(0, 1)], [2, 4], np.float32, attributes=_POOLED),
     Extreme(
-        "MaxRoiPool", [_floats(2, 1, 4, 4), "?"], [2, 5], np.float32, attributes={"pooled_shape": [2, 2]}
+        "RoiAlign", [_floats(2, 1, 4, 4), "?", _whole(0, 1)], [2, 4], np.float32, attributes=_POOLED
+    ),
+    Extreme(
+        "MaxRoiPool",
+        [_floats(2, 1, 4, 4), "?"],
+        [2, 5],
+        np.float32,
+        attributes={"pooled_shape": [2, 2]},
     ),
     Extreme("MaxUnpool", [_IMAGE, "?"], [1, 1, 2, 2], attributes={"kernel_shape": [2, 2]}),
     Extreme("TopK", [_CUBE, "?"], [1], outputs=2),
@@ -174,7 +210,10 @@ EXTREMES = [
     Extreme("Expand", [_floats(1, 3), "?"], [2]),
     Extreme("Reshape", [_floats(2, 3), "?"], [2]),
     Extreme("Split", [_floats(4), "?"], [2], outputs=2),
-    *(Extreme("Pad", [_floats(2, 3), "?"], [4], attributes={"mode": mode}) for mode in ("constant", "wrap")),
+    *(
+        Extreme("Pad", [_floats(2, 3), "?"], [4], attributes={"mode": mode})
+        for mode in ("constant", "wrap")
+    ),
     Extreme("ConstantOfShape", ["?"], [2]),
     Extreme("Resize", [_IMAGE, None, None, "?"], [4], attributes={"mode": "linear"}),
     Extreme("Resize", [_IMAGE, None, "?"], [4], np.float32),
@@ -186,15 +225,28 @@ EXTREMES = [
     Extreme("HannWindow", ["?"], []),
     Extreme("AffineGrid", [_floats(1, 2, 3), "?"], [4], opset=20),
     *(
-        Extreme("GridSample", [_IMAGE, "?"], [1, 2, 2, 2], np.float32, attributes={"padding_mode": mode})
+        Extreme(
+            "GridSample", [_IMAGE, "?"], [1, 2, 2, 2], np.float32, attributes={"padding_mode": mode}
+        )
         for mode in ("zeros", "border", "reflection")
     ),
-    Extreme("DeformConv", [_floats(1, 1, 4, 4), _floats(1, 1, 2, 2), "?"], [1, 8, 3, 3], np.float32),
+    Extreme(
+        "DeformConv", [_floats(1, 1, 4, 4), _floats(1, 1, 2, 2), "?"], [1, 8, 3, 3], np.float32
+    ),
     *(
-        Extreme("BitShift", [np.array([1, 2, 255], dtype), "?"], [3], dtype, attributes={"direction": way})
+        Extreme(
+            "BitShift",
+            [np.array([1, 2, 255], dtype), "?"],
+            [3],
+            dtype,
+            attributes={"direction": way},
+        )
         for dtype in (np.uint8, np.uint32, np.uint64)
         for way in ("LEFT", "RIGHT")
     ),
-    *(Extreme("Cast", ["?"], [3], np.float32, attributes={"to": kind}) for kind in (2, 3, 6, 7, 9, 13)),
+    *(
+        Extreme("Cast", ["?"], [3], np.float32, attributes={"to": kind})
+        for kind in (2, 3, 6, 7, 9, 13)
+    ),
 ]
 """Operators that look at whole numbers, or make whole numbers of floats, while they run."""

@@ -29,7 +29,12 @@ Array = npt.NDArray[Any]
 PATIENCE_SECONDS = 60
 """Timeout of anything that must happen: far more than it takes, for machines with other work."""
 
-HTTP_CODES = {"400": "INVALID_ARGUMENT", "404": "NOT_FOUND", "500": "INTERNAL", "503": "UNAVAILABLE"}
+HTTP_CODES = {
+    "400": "INVALID_ARGUMENT",
+    "404": "NOT_FOUND",
+    "500": "INTERNAL",
+    "503": "UNAVAILABLE",
+}
 """Triton's HTTP statuses as the gRPC codes of the same errors."""
 
 
@@ -57,7 +62,9 @@ class Client:
         self._module = httpclient if self._is_http else grpcclient
         if self._is_http:
             self._client = httpclient.InferenceServerClient(
-                server.http_url, connection_timeout=deadline_seconds, network_timeout=deadline_seconds
+                server.http_url,
+                connection_timeout=deadline_seconds,
+                network_timeout=deadline_seconds,
             )
             self._limits = {}
         else:
@@ -65,13 +72,19 @@ class Client:
             self._limits = {"client_timeout": deadline_seconds}
 
     def ask(
-        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str] = (), request_id: str = ""
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] = (),
+        request_id: str = "",
     ) -> Answer:
         """Send one request and wait for its outcome."""
         tensors = [self._tensor(name, array) for name, array in inputs.items()]
         wanted = [self._module.InferRequestedOutput(name) for name in outputs] or None
         try:
-            result = self._client.infer(model, tensors, outputs=wanted, request_id=request_id, **self._limits)
+            result = self._client.infer(
+                model, tensors, outputs=wanted, request_id=request_id, **self._limits
+            )
         except InferenceServerException as error:
             return read_error(error)
         return read_result(result)
@@ -98,7 +111,10 @@ def read_result(result: httpclient.InferResult | grpcclient.InferResult) -> Answ
     """Return the answer in a client's result."""
     response = result.get_response()
     if isinstance(result, httpclient.InferResult):
-        names, request_id = [output["name"] for output in response["outputs"]], response.get("id", "")
+        names, request_id = (
+            [output["name"] for output in response["outputs"]],
+            response.get("id", ""),
+        )
     else:
         names, request_id = [output.name for output in response.outputs], response.id
     return Answer("OK", "", {name: result.as_numpy(name) for name in names}, request_id)
@@ -179,8 +195,8 @@ def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_SE
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as /proc shows it; `state` is one letter, Z for a zombie, `ticks` the processor time so far,
-    and `started` when it began, in ticks too."""
+    """A process as /proc shows it; `state` is one letter, Z for a zombie, `ticks` the processor
+    time so far, and `started` when it began, in ticks too."""
 
     pid: int
     state: str
@@ -227,7 +243,9 @@ def find_engine(stub: Process, killed: Collection[int] = ()) -> Process:
     it."""
 
     def living() -> list[Process]:
-        return [child for child in children(stub.pid) if child.pid not in killed and child.state != "Z"]
+        return [
+            child for child in children(stub.pid) if child.pid not in killed and child.state != "Z"
+        ]
 
     wait_until(living, "a living child of the stub")
     (engine,) = living()
@@ -235,12 +253,16 @@ def find_engine(stub: Process, killed: Collection[int] = ()) -> Process:
 
 
 def wait_until_busy(process: Process, asked: Future[Any]) -> None:
-    """Return when a process that idled has computed for 0.1 s, or the call that it is to compute has
-    ended."""
+    """Return when a process that idled has computed for 0.1 s, or the call that it is to compute
+    has ended."""
     before = find_process(process.pid)
     assert before is not None
     wait_until(
-        lambda: asked.done() or (now := find_process(process.pid)) is None or now.ticks > before.ticks + 10,
+        lambda: (
+            asked.done()
+            or (now := find_process(process.pid)) is None
+            or now.ticks > before.ticks + 10
+        ),
         f"process {process.pid} computes",
     )
 

@@ -110,7 +110,9 @@ def convolve(
     kernel, channels, outputs = filters.shape[2:], filters.shape[1], len(filters) // groups
     sizes = [
         (size - (taps - 1) * dilation - 1) // step + 1
-        for size, taps, step, dilation in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
+        for size, taps, step, dilation in zip(
+            padded.shape[2:], kernel, strides, dilations, strict=True
+        )
     ]
     # Rows, groups, outputs, the field's axes; a channel is taken out where it is met.
     padded = padded.reshape(len(field), groups, 1, channels, *padded.shape[2:])
@@ -169,11 +171,16 @@ def to_quarter(values: Array, data_type: int, scale: int, nan_on_overflow: bool 
     # ml_dtypes would round a double twice, over float.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return np.ldexp(scaled.astype(np.float32).astype(kind).astype(np.float64), scale).astype(np.float32)
+        return np.ldexp(scaled.astype(np.float32).astype(kind).astype(np.float64), scale).astype(
+            np.float32
+        )
 
 
 def run_graph(
-    model: onnx.ModelProto, feeds: dict[str, Array], half_partials: bool, nan_on_overflow: bool = False
+    model: onnx.ModelProto,
+    feeds: dict[str, Array],
+    half_partials: bool,
+    nan_on_overflow: bool = False,
 ) -> list[Array]:
     """Compute the outputs of a graph in the chip's types, node by node."""
     values = dict(feeds) | {tensor.name: _initial(tensor) for tensor in model.graph.initializer}
@@ -185,7 +192,9 @@ def run_graph(
         block *= all(value.ndim > 1 for value in inputs[:2])  # dot products have one sum
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Cast" and attributes["to"] in QUARTERS:
-            result = to_quarter(inputs[0], attributes["to"], attributes.get("scale", 0), nan_on_overflow)
+            result = to_quarter(
+                inputs[0], attributes["to"], attributes.get("scale", 0), nan_on_overflow
+            )
             narrow.add(node.output[0])
             values[node.output[0]] = result
             continue
@@ -207,7 +216,9 @@ def run_graph(
             wide = _reference(node, inputs, model)
         for name, value in zip(node.output, wide, strict=True):
             keep = value.dtype.kind != "f" or node.op_type in MOVING
-            values[name] = value.astype(inputs[0].dtype) if keep and value.dtype.kind == "f" else value
+            values[name] = (
+                value.astype(inputs[0].dtype) if keep and value.dtype.kind == "f" else value
+            )
             if not keep:
                 values[name] = to_half(value, nan_on_overflow)
     return [values[output.name] for output in model.graph.output]
@@ -221,7 +232,9 @@ def _initial(tensor: onnx.TensorProto) -> Array:
     return held
 
 
-def _gemm(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool) -> Array:
+def _gemm(
+    inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool
+) -> Array:
     left, right, *bias = inputs
     left = left.T if attributes.get("transA") else left
     right = right.T if attributes.get("transB") else right
@@ -244,7 +257,9 @@ def _widen(values: npt.ArrayLike, block: int) -> Array:
     return wide
 
 
-def _conv(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool) -> Array:
+def _conv(
+    inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool
+) -> Array:
     field, filters, *bias = inputs
     rank = field.ndim - 2
     pads = attributes.get("pads", [0] * 2 * rank)
@@ -277,10 +292,13 @@ def _conv_transpose(
     turned = np.flip(np.swapaxes(by_group, 1, 2), tuple(range(3, 3 + rank)))
     turned = turned.reshape(-1, len(filters) // groups, *filters.shape[2:])
     # All that any product reaches, of which the padding cuts off.
-    reach = [(taps - 1) * dilation for taps, dilation in zip(filters.shape[2:], dilations, strict=True)]
+    reach = [
+        (taps - 1) * dilation for taps, dilation in zip(filters.shape[2:], dilations, strict=True)
+    ]
     cut, sizes = _find_transposed_result(field.shape[2:], filters.shape[2:], attributes)
     lacking = [
-        size + less + far - n for size, less, far, n in zip(sizes, cut, reach, spread.shape[2:], strict=True)
+        size + less + far - n
+        for size, less, far, n in zip(sizes, cut, reach, spread.shape[2:], strict=True)
     ]
     whole = convolve(
         spread,
@@ -311,7 +329,9 @@ def _find_transposed_result(
         whole += (taps - 1) * attributes.get("dilations", one)[i] + 1
         if "output_shape" in attributes or mode.startswith(b"SAME"):
             wanted = (
-                attributes["output_shape"][i] if "output_shape" in attributes else min(size * stride, whole)
+                attributes["output_shape"][i]
+                if "output_shape" in attributes
+                else min(size * stride, whole)
             )
             total = max(0, whole - wanted)
             first = total // 2 if mode == b"SAME_UPPER" else total - total // 2
@@ -347,4 +367,8 @@ def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
     with np.errstate(all="ignore"):
         found = list(ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True))))
-    return [np.clip(value, -FLOAT_MAX, FLOAT_MAX) for value in found] if node.op_type in GROWING else found
+    return (
+        [np.clip(value, -FLOAT_MAX, FLOAT_MAX) for value in found]
+        if node.op_type in GROWING
+        else found
+    )

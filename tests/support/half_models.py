@@ -1,4 +1,5 @@
-"""Graphs in half, the witnesses that compute them as the chip would, and how their results are compared."""
+"""Graphs in half, the witnesses that compute them as the chip would, and how their results are
+compared."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ HALF_PARTIALS = Numerics()
 NAN_ON_OVERFLOW = Numerics(nan_on_overflow=True)
 ALL = [FLOAT_PARTIALS, HALF_PARTIALS, NAN_ON_OVERFLOW]
 
-SPECIAL = np.array([0, -0.0, np.inf, -np.inf, np.nan, 65504, -65504, 2**-24, -(2**-24), 2**-14], np.float16)
+SPECIAL = np.array(
+    [0, -0.0, np.inf, -np.inf, np.nan, 65504, -65504, 2**-24, -(2**-24), 2**-14], np.float16
+)
 """Zeros, infinities, NaN, the largest, the least and the least normal half."""
 
 
@@ -37,7 +40,8 @@ def half_model(
     """Return a graph in half: `inputs` and `output` are names with shapes, `weights` arrays by
     name."""
     infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in inputs.items()
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape)
+        for name, shape in inputs.items()
     ]
     tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT16, shape)]
@@ -61,7 +65,9 @@ def quarter_model(
     ]
     model = half_model(nodes, {"x": shape}, "y", {})
     model.graph.initializer.append(
-        TensorProto(name="w8", data_type=quarter.data_type, dims=codes.shape, raw_data=codes.tobytes())
+        TensorProto(
+            name="w8", data_type=quarter.data_type, dims=codes.shape, raw_data=codes.tobytes()
+        )
     )
     return model
 
@@ -109,7 +115,9 @@ def emulate(model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array
     """Return the only output, computed by the emulation in numpy."""
     feeds = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
     with np.errstate(all="ignore"):
-        (found,) = emulation.run_graph(model, feeds, numerics.half_partials, numerics.nan_on_overflow)
+        (found,) = emulation.run_graph(
+            model, feeds, numerics.half_partials, numerics.nan_on_overflow
+        )
     return found
 
 
@@ -143,7 +151,9 @@ def wild_halves(
         values = random.standard_normal(shape) * np.exp2(random.integers(-12, 9, shape))
     found: Array = values.astype(np.float16)
     if found.size:
-        found.reshape(-1)[random.integers(0, found.size, num_special)] = random.choice(SPECIAL, num_special)
+        found.reshape(-1)[random.integers(0, found.size, num_special)] = random.choice(
+            SPECIAL, num_special
+        )
     return found
 
 

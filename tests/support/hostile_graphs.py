@@ -98,7 +98,10 @@ def endless_loop(trips: int = 1 << 62) -> onnx.ModelProto:
     """Return a model with a loop of x + x."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v", "w")]
     on = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("on", "still")]
-    nodes = [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Add", ["v", "v"], ["w"])]
+    nodes = [
+        helper.make_node("Identity", ["on"], ["still"]),
+        helper.make_node("Add", ["v", "v"], ["w"]),
+    ]
     number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
     body = helper.make_graph(nodes, "body", [number, on[0], value[0]], [on[1], value[1]])
     tensors = [whole(trips, "n"), numpy_helper.from_array(np.array(True), "go")]
@@ -124,7 +127,9 @@ def dear_product(size: int = 1 << 15) -> onnx.ModelProto:
 def concat_bomb(count: int = 40) -> onnx.ModelProto:
     """Return a model with a shape that doubles `count` times; shape inference keeps each number as
     an object."""
-    nodes = [helper.make_node("Concat", [f"s{i}", f"s{i}"], [f"s{i + 1}"], axis=0) for i in range(count)]
+    nodes = [
+        helper.make_node("Concat", [f"s{i}", f"s{i}"], [f"s{i + 1}"], axis=0) for i in range(count)
+    ]
     nodes += [helper.make_node("Cast", [f"s{count}"], ["f"], to=TensorProto.FLOAT)]
     return make_model(nodes + added("f"), [whole([1, 1], "s0")])
 
@@ -137,11 +142,16 @@ def endless_inference(count: int = 4_000) -> onnx.ModelProto:
     nodes = []
     for i in range(count):
         number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-        inside = [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Relu", ["v"], ["w"])]
+        inside = [
+            helper.make_node("Identity", ["on"], ["still"]),
+            helper.make_node("Relu", ["v"], ["w"]),
+        ]
         body = helper.make_graph(
             inside, "body", [number, flag("on"), floats("v")], [flag("still"), floats("w")]
         )
-        nodes.append(helper.make_node("Loop", ["n", "go", f"t{i}" if i else "x"], [f"t{i + 1}"], body=body))
+        nodes.append(
+            helper.make_node("Loop", ["n", "go", f"t{i}" if i else "x"], [f"t{i + 1}"], body=body)
+        )
     nodes.append(helper.make_node("Relu", [f"t{count}"], ["y"]))
     return make_model(nodes, [whole(2, "n"), numpy_helper.from_array(np.array(True), "go")])
 
@@ -170,12 +180,16 @@ def outside_of_branch(location: str) -> onnx.ModelProto:
     nodes = [helper.make_node("Add", ["x", "c"], ["o"])]
     branch = helper.make_graph(nodes, "branch", [], [out], [elsewhere("c", location)])
     go = numpy_helper.from_array(np.array(True), "go")
-    return make_model([helper.make_node("If", ["go"], ["y"], then_branch=branch, else_branch=branch)], [go])
+    return make_model(
+        [helper.make_node("If", ["go"], ["y"], then_branch=branch, else_branch=branch)], [go]
+    )
 
 
 def outside_of_sparse(location: str) -> onnx.ModelProto:
     """Return a model with a sparse constant whose values are in a file."""
-    sparse = onnx.SparseTensorProto(values=elsewhere("", location), indices=whole([0, 1, 2, 3], ""), dims=[4])
+    sparse = onnx.SparseTensorProto(
+        values=elsewhere("", location), indices=whole([0, 1, 2, 3], ""), dims=[4]
+    )
     nodes = [
         helper.make_node("Constant", [], ["c"], sparse_value=sparse),
         helper.make_node("Add", ["x", "c"], ["y"]),
@@ -226,12 +240,16 @@ def odd_equation(equation: str, *, hidden: bool = False) -> onnx.ModelProto:
 def string_doublings(count: int = 30) -> onnx.ModelProto:
     """Return a model with a string that doubles `count` times."""
     nodes = [helper.make_node("Cast", ["x"], ["s0"], to=TensorProto.STRING)]
-    nodes += [helper.make_node("StringConcat", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(count)]
+    nodes += [
+        helper.make_node("StringConcat", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(count)
+    ]
     nodes += [helper.make_node("Cast", [f"s{count}"], ["y"], to=TensorProto.FLOAT)]
     return make_model(nodes)
 
 
-def in_branch(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = ()) -> onnx.ModelProto:
+def in_branch(
+    nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = ()
+) -> onnx.ModelProto:
     """Return a model with nodes that make "o" of "x", inside both branches of an If."""
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
     branch = helper.make_graph(list(nodes), "branch", [], [out], list(tensors))
@@ -254,7 +272,9 @@ def string_weight() -> onnx.ModelProto:
 def declared_sequence() -> onnx.ModelProto:
     """Return a model with a tensor that is declared as a sequence."""
     model = make_model([helper.make_node("Relu", ["x"], ["y"])])
-    model.graph.value_info.append(helper.make_tensor_sequence_value_info("z", TensorProto.FLOAT, None))
+    model.graph.value_info.append(
+        helper.make_tensor_sequence_value_info("z", TensorProto.FLOAT, None)
+    )
     return model
 
 

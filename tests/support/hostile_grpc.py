@@ -183,7 +183,9 @@ def too_many_rows(random: Random) -> GrpcCase:
 def data_shorter_or_longer(random: Random) -> GrpcCase:
     _, request = make_draft(random)
     data = request.raw_input_contents[0]
-    request.raw_input_contents[0] = random.choice([data[:-1], data + b"1", data * 50, b"", data[:1]])
+    request.raw_input_contents[0] = random.choice(
+        [data[:-1], data + b"1", data * 50, b"", data[:1]]
+    )
     return ask(request)
 
 
@@ -213,7 +215,9 @@ def typed(random: Random) -> GrpcCase:
     request = draft(model, rows)
     del request.raw_input_contents[:]
     contents = request.inputs[0].contents
-    (contents.int_contents if model.takes_indices else contents.fp32_contents).extend(rows.ravel().tolist())
+    (contents.int_contents if model.takes_indices else contents.fp32_contents).extend(
+        rows.ravel().tolist()
+    )
     return replace(ask(request, Wanted.ANSWERED), model=model, rows=rows)
 
 
@@ -272,7 +276,16 @@ def odd_parameters(random: Random) -> GrpcCase:
     them."""
     _, request = make_draft(random)
     name = random.choice(
-        ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "custom", "", "triton_x"]
+        [
+            "sequence_id",
+            "sequence_start",
+            "sequence_end",
+            "priority",
+            "timeout",
+            "custom",
+            "",
+            "triton_x",
+        ]
     )
     request.parameters[name].CopyFrom(odd_parameter(random))
     return ask(request, Wanted.EITHER)
@@ -290,9 +303,9 @@ def odd_parameters_of_tensors(random: Random) -> GrpcCase:
         "custom",
     ]
     for _ in range(random.randint(1, 3)):
-        random.choice([request.inputs[0], request.outputs[0]]).parameters[random.choice(names)].CopyFrom(
-            odd_parameter(random)
-        )
+        random.choice([request.inputs[0], request.outputs[0]]).parameters[
+            random.choice(names)
+        ].CopyFrom(odd_parameter(random))
     return ask(request, Wanted.EITHER)
 
 
@@ -332,7 +345,9 @@ def shared_memory(random: Random) -> GrpcCase:
         del request.raw_input_contents[:]
     parameters = (request.inputs if is_input else request.outputs)[0].parameters
     parameters["shared_memory_region"].string_param = random.choice(["nothing", REGION, "", "\x1b"])
-    parameters["shared_memory_offset"].int64_param = random.choice([REGION_BYTES, 2**31, 2**40, -1, -(2**63)])
+    parameters["shared_memory_offset"].int64_param = random.choice(
+        [REGION_BYTES, 2**31, 2**40, -1, -(2**63)]
+    )
     parameters["shared_memory_byte_size"].int64_param = model.width * 4
     return ask(request)
 
@@ -357,7 +372,9 @@ def bytes_tensors(random: Random) -> GrpcCase:
         del request.raw_input_contents[:]
         request.inputs[0].contents.bytes_contents.extend([b"a"] * random.choice([1, 4, 1000]))
     else:
-        request.raw_input_contents[0] = random.choice([b"\xff" * 16, b"\1\0\0\0a" * 4, b"\0", b"\0" * 1000])
+        request.raw_input_contents[0] = random.choice(
+            [b"\xff" * 16, b"\1\0\0\0a" * 4, b"\0", b"\0" * 1000]
+        )
     return ask(request)
 
 
@@ -432,7 +449,9 @@ def streams(random: Random) -> GrpcCase:
 def streams_that_are_not_messages(random: Random) -> GrpcCase:
     """Return a stream of bytes that are no messages; Triton ends it at the first of them, without
     an answer."""
-    return GrpcCase((b"\xff" * random.randint(1, 99),), Wanted.EITHER, method="ModelStreamInfer", answers=0)
+    return GrpcCase(
+        (b"\xff" * random.randint(1, 99),), Wanted.EITHER, method="ModelStreamInfer", answers=0
+    )
 
 
 @kind
@@ -448,7 +467,8 @@ def deadlines_that_pass(random: Random) -> GrpcCase:
     """Return a request whose deadline passes while it waits in the backend."""
     model = random.choice(SLOW)
     return replace(
-        ask(draft(model, model.make_rows(random))), deadline_seconds=random.choice([0.005, 0.01, 0.02])
+        ask(draft(model, model.make_rows(random))),
+        deadline_seconds=random.choice([0.005, 0.01, 0.02]),
     )
 
 
@@ -457,7 +477,8 @@ def called_off(random: Random) -> GrpcCase:
     """Return a request that is cancelled while it waits in the backend."""
     model = random.choice(SLOW)
     return replace(
-        ask(draft(model, model.make_rows(random))), called_off_seconds=random.choice([0.005, 0.01, 0.02])
+        ask(draft(model, model.make_rows(random))),
+        called_off_seconds=random.choice([0.005, 0.01, 0.02]),
     )
 
 
@@ -468,7 +489,10 @@ def control_calls(random: Random) -> GrpcCase:
     method, message = random.choice(
         [
             ("RepositoryIndex", pb.RepositoryIndexRequest(repository_name=name)),
-            ("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name=name, repository_name=name)),
+            (
+                "RepositoryModelLoad",
+                pb.RepositoryModelLoadRequest(model_name=name, repository_name=name),
+            ),
             ("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name=name)),
             ("ModelStatistics", pb.ModelStatisticsRequest(name=name, version=name)),
             ("ModelConfig", pb.ModelConfigRequest(name=name, version="1")),
@@ -484,7 +508,9 @@ def control_calls(random: Random) -> GrpcCase:
             ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(name=name)),
             (
                 "CudaSharedMemoryRegister",
-                pb.CudaSharedMemoryRegisterRequest(name=name, raw_handle=b"\xff" * 64, byte_size=2**40),
+                pb.CudaSharedMemoryRegisterRequest(
+                    name=name, raw_handle=b"\xff" * 64, byte_size=2**40
+                ),
             ),
         ]
     )

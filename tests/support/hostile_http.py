@@ -91,7 +91,9 @@ def wrong_type(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     body = draft(model, rows)
-    body["inputs"][0]["datatype"] = random.choice([name for name in TYPES if name != model.datatype])
+    body["inputs"][0]["datatype"] = random.choice(
+        [name for name in TYPES if name != model.datatype]
+    )
     return ask(model, body)
 
 
@@ -105,7 +107,9 @@ def wrong_type_in_binary(random: Random) -> HttpCase:
 
 @kind
 def wrong_rank(random: Random) -> HttpCase:
-    return edited(random, shape=random.choice([[], [4], [1, 1, 4], [1] * 1000, [[1, 4]], "1,4", {}, 4, None]))
+    return edited(
+        random, shape=random.choice([[], [4], [1, 1, 4], [1] * 1000, [[1, 4]], "1,4", {}, 4, None])
+    )
 
 
 @kind
@@ -117,7 +121,9 @@ def wrong_size(random: Random) -> HttpCase:
 def wrong_size_in_binary(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
-    return binary(model, rows, rows.tobytes(), rows.nbytes, shape=[random.choice(SIZES), model.width])
+    return binary(
+        model, rows, rows.tobytes(), rows.nbytes, shape=[random.choice(SIZES), model.width]
+    )
 
 
 @kind
@@ -152,7 +158,19 @@ def binary_shorter_or_longer(random: Random) -> HttpCase:
 def binary_size_that_lies(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
-    sizes: tuple[Any, ...] = (0, 1, rows.nbytes + 1, rows.nbytes - 1, 2**31, 2**40, -1, "16", 1.5, None, [])
+    sizes: tuple[Any, ...] = (
+        0,
+        1,
+        rows.nbytes + 1,
+        rows.nbytes - 1,
+        2**31,
+        2**40,
+        -1,
+        "16",
+        1.5,
+        None,
+        [],
+    )
     return binary(model, rows, rows.tobytes(), random.choice(sizes))
 
 
@@ -162,7 +180,8 @@ def json_and_binary(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     return replace(
-        binary(model, rows, rows.tobytes(), rows.nbytes, data=rows.ravel().tolist()), wanted=Wanted.EITHER
+        binary(model, rows, rows.tobytes(), rows.nbytes, data=rows.ravel().tolist()),
+        wanted=Wanted.EITHER,
     )
 
 
@@ -173,7 +192,9 @@ def nested_data(random: Random) -> HttpCase:
     rows = model.make_rows(random)
     body = draft(model, rows)
     ragged = [[1], [[2]], []]
-    body["inputs"][0]["data"] = random.choice([rows.tolist(), ragged, [[[[]]]], [{}], {"0": 1}, "1111", 7])
+    body["inputs"][0]["data"] = random.choice(
+        [rows.tolist(), ragged, [[[[]]]], [{}], {"0": 1}, "1111", 7]
+    )
     return replace(ask(model, body), wanted=Wanted.EITHER)
 
 
@@ -191,7 +212,9 @@ def broken_json(random: Random) -> HttpCase:
 @kind
 def deep_json(random: Random) -> HttpCase:
     depth = random.choice((10, 100, 1000))
-    deep = random.choice([b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth, b"[" * depth])
+    deep = random.choice(
+        [b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth, b"[" * depth]
+    )
     body = random.choice([deep, b'{"inputs":' + deep + b"}", b'{"parameters":' + deep + b"}"])
     return ask(random.choice(MODELS), body)
 
@@ -230,7 +253,8 @@ def odd_numbers(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
     body = encode({**draft(model, rows)}).replace(
-        json.dumps(rows.ravel().tolist()).encode(), b"[%s]" % b",".join([random.choice(VALUES)] * rows.size)
+        json.dumps(rows.ravel().tolist()).encode(),
+        b"[%s]" % b",".join([random.choice(VALUES)] * rows.size),
     )
     return replace(ask(model, body), wanted=Wanted.EITHER)
 
@@ -248,7 +272,9 @@ def strings_for_numbers(random: Random) -> HttpCase:
 def wrong_header_length(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
-    length = random.choice([-1, 0, 1, 10, 100_000, 2**31, 2**32, 2**63, 2**64, "abc", "", "1e3", "0x10", "-"])
+    length = random.choice(
+        [-1, 0, 1, 10, 100_000, 2**31, 2**32, 2**63, 2**64, "abc", "", "1e3", "0x10", "-"]
+    )
     case = binary(model, rows, rows.tobytes(), rows.nbytes, length=length)
     return replace(case, wanted=Wanted.EITHER if length == "" else Wanted.REFUSED)
 
@@ -261,7 +287,10 @@ def hostile_name_of_input(random: Random) -> HttpCase:
 @kind
 def hostile_name_of_output(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    return ask(model, {**draft(model, model.make_rows(random)), "outputs": [{"name": random.choice(NAMES)}]})
+    return ask(
+        model,
+        {**draft(model, model.make_rows(random)), "outputs": [{"name": random.choice(NAMES)}]},
+    )
 
 
 @kind
@@ -285,7 +314,9 @@ def not_utf8(random: Random) -> HttpCase:
     text = encode(draft(model, model.make_rows(random)))
     return ask(
         model,
-        text.replace(model.input.encode(), random.choice([b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80"]), 1),
+        text.replace(
+            model.input.encode(), random.choice([b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80"]), 1
+        ),
     )
 
 
@@ -332,7 +363,9 @@ def odd_outputs(random: Random) -> HttpCase:
         [[{}], [{"name": 1}], "z", 7, {}, [None], [[]], [{"name": None}], [{"name": "nothing"}]]
     )
     wanted = Wanted.EITHER if outputs in ({}, 7, "z") else Wanted.REFUSED
-    return replace(ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=wanted)
+    return replace(
+        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=wanted
+    )
 
 
 @kind
@@ -340,9 +373,12 @@ def outputs_twice_or_not_at_all(random: Random) -> HttpCase:
     """Return a request with duplicate outputs, which Triton accepts, or none, for which it returns
     all."""
     model = random.choice(MODELS)
-    outputs = random.choice([[{"name": model.output}] * 2, [{"name": model.output}] * 300, [], None])
+    outputs = random.choice(
+        [[{"name": model.output}] * 2, [{"name": model.output}] * 300, [], None]
+    )
     return replace(
-        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER
+        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}),
+        wanted=Wanted.EITHER,
     )
 
 
@@ -352,7 +388,8 @@ def classification(random: Random) -> HttpCase:
     number: Any = random.choice([1, 2, 100, 2**31, 2**40, 0, -1, "1", 1.5, True, None, []])
     outputs = [{"name": model.output, "parameters": {"classification": number}}]
     return replace(
-        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER
+        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}),
+        wanted=Wanted.EITHER,
     )
 
 
@@ -392,7 +429,9 @@ def shared_memory_of_output(random: Random) -> HttpCase:
 
 @kind
 def shared_memory_registered(random: Random) -> HttpCase:
-    key = random.choice(["/nothing", "", "/", "/../../etc/passwd", "../x", "x" * 5000, "\x1b", 7, None])
+    key = random.choice(
+        ["/nothing", "", "/", "/../../etc/passwd", "../x", "x" * 5000, "\x1b", 7, None]
+    )
     body = {
         "key": key,
         "offset": random.choice([0, -1, 2**40, "0"]),
@@ -400,7 +439,9 @@ def shared_memory_registered(random: Random) -> HttpCase:
     }
     device = random.choice(["system", "cuda", "nothing"])
     return HttpCase(
-        write_request(f"/v2/{device}sharedmemory/region/hostile_{random.randrange(9)}/register", encode(body))
+        write_request(
+            f"/v2/{device}sharedmemory/region/hostile_{random.randrange(9)}/register", encode(body)
+        )
     )
 
 
@@ -430,7 +471,9 @@ def not_finite_values(random: Random) -> HttpCase:
     model = random.choice(LINEAR)
     rows = model.make_rows(random)
     rows[random.randrange(len(rows)), :] = random.choice([np.nan, np.inf, -np.inf, 3.4e38, 1e-45])
-    return replace(binary(model, rows, rows.tobytes(), rows.nbytes), wanted=Wanted.ANSWERED, rows=rows)
+    return replace(
+        binary(model, rows, rows.tobytes(), rows.nbytes), wanted=Wanted.ANSWERED, rows=rows
+    )
 
 
 @kind
@@ -452,7 +495,9 @@ def damaged_compression(random: Random) -> HttpCase:
     for _ in range(random.choice((1, 3, 10))):
         pressed[random.randrange(len(pressed))] ^= random.randrange(1, 256)
     # Small ones: Triton 2.51 keeps the decompressed bytes of a request that it rejects.
-    body = random.choice([bytes(pressed), bytes(pressed[:20]), b"", text, gzip.compress(b"{" * 2000)])
+    body = random.choice(
+        [bytes(pressed), bytes(pressed[:20]), b"", text, gzip.compress(b"{" * 2000)]
+    )
     headers = {"Content-Encoding": random.choice(["gzip", "deflate", "br", "gzip, gzip", ""])}
     return replace(ask(model, body, headers), wanted=Wanted.EITHER)
 
@@ -462,7 +507,8 @@ def pipelined(random: Random) -> HttpCase:
     """Return valid and invalid requests in one write."""
     count = random.randint(2, 5)
     cases = [
-        random.choice([make_sound, wrong_rank, bad_indices, unknown_input])(random) for _ in range(count)
+        random.choice([make_sound, wrong_rank, bad_indices, unknown_input])(random)
+        for _ in range(count)
     ]
     return HttpCase(b"".join(case.data for case in cases), Wanted.EITHER, answers=count)
 
@@ -481,7 +527,9 @@ def cut_off(random: Random) -> HttpCase:
 @kind
 def unknown_path(random: Random) -> HttpCase:
     method = random.choice(["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-    path = random.choice(["/", "//", "/v3", "/v2/models", "/v2/models/", "/v2/../../etc/passwd", "/v2/x%00y"])
+    path = random.choice(
+        ["/", "//", "/v3", "/v2/models", "/v2/models/", "/v2/../../etc/passwd", "/v2/x%00y"]
+    )
     wanted = Wanted.EITHER if method == "OPTIONS" else Wanted.REFUSED
     return HttpCase(write_request(path, b"", {}, method), wanted)
 
@@ -489,7 +537,9 @@ def unknown_path(random: Random) -> HttpCase:
 @kind
 def wrong_method(random: Random) -> HttpCase:
     method = random.choice(["GET", "PUT", "DELETE", "PATCH", "HEAD"])
-    return HttpCase(write_request(f"/v2/models/{random.choice(MODELS).name}/infer", b"{}", {}, method))
+    return HttpCase(
+        write_request(f"/v2/models/{random.choice(MODELS).name}/infer", b"{}", {}, method)
+    )
 
 
 @kind
@@ -500,19 +550,22 @@ def malformed_http(random: Random) -> HttpCase:
         [
             b"\r\n\r\n",
             b"GET\r\n\r\n",
-            # Under load Triton 2.51 now and then closes the connection on a path of 5000 characters, without
-            # an answer.
+            # Under load Triton 2.51 now and then closes the connection on a path of 5000
+            # characters, without an answer.
             b"GET /%s HTTP/1.1\r\n\r\n" % (b"a" * random.choice([5000, 60_000])),
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             bytes(random.randrange(256) for _ in range(100)),
             sound.replace(b"HTTP/1.1", random.choice([b"HTTP/1.9", b"", b"FTP/1.1"])),
             sound.replace(
-                b"Host: x", random.choice([b"Host", b": x", b"\x00: \x00", b"Host: " + b"x" * 100_000])
+                b"Host: x",
+                random.choice([b"Host", b": x", b"\x00: \x00", b"Host: " + b"x" * 100_000]),
             ),
             sound.replace(
                 b"Content-Length: ",
-                random.choice([b"Content-Length: -", b"Content-Length: x", b"Content-Length: 9999"]),
+                random.choice(
+                    [b"Content-Length: -", b"Content-Length: x", b"Content-Length: 9999"]
+                ),
             ),
             sound.replace(b"Content-Length", b"Content-Length: 1\r\nContent-Length"),
             sound.replace(b"Host: x", b"Transfer-Encoding: chunked"),

@@ -1,6 +1,8 @@
-"""Executables of strangers in model folders of a real server: each is loaded, asked once and unloaded.
+"""Executables of strangers in model folders of a real server: each is loaded, asked once and
+unloaded.
 
-A load is wrong when it gets no answer, or a reason of several lines or with control characters in it.
+A load is wrong when it gets no answer, or a reason of several lines or with control characters in
+it.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ def write_graph(folder: Path, name: str, number: int) -> None:
         f'{kind} [ {{ name: "{tensor}" data_type: TYPE_FP32 dims: [4] }} ]'
         for kind, tensor in (("input", "x"), ("output", "y"))
     ]
-    (folder / "config.pbtxt").write_text("\n".join(['backend: "poplar"', *tensors, "parameters {}"]))
+    (folder / "config.pbtxt").write_text(
+        "\n".join(['backend: "poplar"', *tensors, "parameters {}"])
+    )
     _set_mode(folder, number)
 
 
@@ -111,20 +115,27 @@ def _set_mode(folder: Path, number: int) -> None:
     config = folder / "config.pbtxt"
     parameters = [*MODES.values()][number % len(MODES)]
     entries = [
-        f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+        f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+        for key, value in parameters.items()
     ]
     tensors = config.read_text().partition("parameters {")[0]
-    config.write_text(f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n")
+    config.write_text(
+        f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n"
+    )
 
 
 def load_all(server: TritonServer, damaged: range, graphs: list[str]) -> Report:
-    """Load the damaged payloads of these numbers and the graphs of these names, one after the other."""
+    """Load the damaged payloads of these numbers and the graphs of these names, one after the
+    other."""
     folder, report = Path(server.model_repository) / NAME, Report()
     limits = {"connection_timeout": PATIENCE_SECONDS, "network_timeout": PATIENCE_SECONDS}
     with httpclient.InferenceServerClient(server.http_url, **limits) as client:
         cases: list[tuple[str, Callable[[], None]]] = [
             *((f"payload {number}", partial(write_damaged, folder, number)) for number in damaged),
-            *((name, partial(write_graph, folder, name, place)) for place, name in enumerate(graphs)),
+            *(
+                (name, partial(write_graph, folder, name, place))
+                for place, name in enumerate(graphs)
+            ),
         ]
         for name, write in cases:
             shutil.rmtree(folder, ignore_errors=True)
@@ -175,12 +186,21 @@ def check_sound(client: httpclient.InferenceServerClient) -> list[str]:
         answer = client.infer(SOUND.name, [tensor]).as_numpy(SOUND.output)
     except InferenceServerException as error:
         return [f"the sound model: {error}"]
-    return [] if np.array_equal(answer, SOUND.compute(SENTINEL)) else [f"the sound model answers {answer}"]
+    return (
+        []
+        if np.array_equal(answer, SOUND.compute(SENTINEL))
+        else [f"the sound model answers {answer}"]
+    )
 
 
 def _state(client: httpclient.InferenceServerClient) -> str:
     return next(
-        (model.get("state", "") for model in client.get_model_repository_index() if model["name"] == NAME), ""
+        (
+            model.get("state", "")
+            for model in client.get_model_repository_index()
+            if model["name"] == NAME
+        ),
+        "",
     )
 
 

@@ -169,7 +169,8 @@ def _write(repository: Path, model: onnx.ModelProto, models: tuple[Served, ...])
         write_triton_model(compiled, folder)
         config = folder / "config.pbtxt"
         entries = [
-            f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+            f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}'
+            for key, value in parameters.items()
         ]
         tensors = config.read_text().partition("parameters {")[0]
         config.write_text(

@@ -73,7 +73,9 @@ class Report:
 
     def count(self, protocol: str) -> int:
         """Return the number of cases that went over one protocol, including the valid ones."""
-        return sum(counts.total() for (found, _), counts in self.outcomes.items() if found == protocol)
+        return sum(
+            counts.total() for (found, _), counts in self.outcomes.items() if found == protocol
+        )
 
 
 class _Buffer(io.BufferedReader):
@@ -87,8 +89,8 @@ class _Buffer(io.BufferedReader):
 
 
 class HttpClient:
-    """Writes bytes to the server and reads whole answers, over a connection that it keeps while the server
-    does."""
+    """Writes bytes to the server and reads whole answers, over a connection that it keeps while the
+    server does."""
 
     def __init__(self, server: TritonServer) -> None:
         self._address = (HOST, server.ports[0])
@@ -170,7 +172,9 @@ def judge_http(case: HttpCase, answer: http.client.HTTPResponse, body: bytes) ->
     if case.wanted is Wanted.ANSWERED:
         assert case.model is not None
         _compare(
-            case.model, case.rows, _read_outputs(body, answer.headers.get("Inference-Header-Content-Length"))
+            case.model,
+            case.rows,
+            _read_outputs(body, answer.headers.get("Inference-Header-Content-Length")),
         )
 
 
@@ -207,10 +211,14 @@ class GrpcClient:
         try:
             if case.is_stream:
                 stream = self._channel.stream_stream(SERVICE + case.method)
-                answers = list(stream(iter(case.messages), timeout=deadline, compression=case.compression))
+                answers = list(
+                    stream(iter(case.messages), timeout=deadline, compression=case.compression)
+                )
             else:
                 unary = self._channel.unary_unary(SERVICE + case.method)
-                call = unary.future(case.messages[0], timeout=deadline, compression=case.compression)
+                call = unary.future(
+                    case.messages[0], timeout=deadline, compression=case.compression
+                )
                 if case.called_off_seconds is not None:
                     time.sleep(case.called_off_seconds)
                     call.cancel()
@@ -244,7 +252,9 @@ class GrpcClient:
 def _read_message(answer: pb.ModelInferResponse) -> dict[str, Array]:
     types = {"FP32": np.float32, "INT32": np.int32}
     pairs = zip(answer.outputs, answer.raw_output_contents, strict=True)
-    return {out.name: np.frombuffer(data, types[out.datatype]).reshape(out.shape) for out, data in pairs}
+    return {
+        out.name: np.frombuffer(data, types[out.datatype]).reshape(out.shape) for out, data in pairs
+    }
 
 
 def _judge(wanted: Wanted, is_answered: bool, text: str) -> None:
@@ -271,8 +281,8 @@ PROTOCOLS: dict[str, tuple[Any, Any]] = {
 
 
 def run_cases(server: TritonServer, numbers: range, seed: int) -> Report:
-    """Send the cases of these numbers, even ones over HTTP and odd ones over gRPC, from many clients at
-    once."""
+    """Send the cases of these numbers, even ones over HTTP and odd ones over gRPC, from many
+    clients at once."""
     shares = [
         (protocol, [*numbers][place::2][client::CLIENTS])
         for client in range(CLIENTS)
@@ -294,7 +304,9 @@ def _work(server: TritonServer, protocol: str, numbers: Sequence[int], seed: int
             name, make = kinds[number // 2 % len(kinds)]
             _send(client, protocol, name, make, f"{seed} {number}", report)
             if place % SOUND_EVERY == 0:
-                _send(client, protocol, "sound", module.make_sound, f"{seed} {number} sound", report)
+                _send(
+                    client, protocol, "sound", module.make_sound, f"{seed} {number} sound", report
+                )
             if server.poll() is not None:
                 report.faults.append(
                     f"{protocol} {name} {number}: the server has ended, with status {server.poll()}"
@@ -322,9 +334,18 @@ def check_models(server: TritonServer) -> list[str]:
     for protocol, (make_client, module) in PROTOCOLS.items():
         client = make_client(server)
         for model in (*MODELS, *SLOW):
-            _send(client, protocol, "sound", partial(module.make_sound, model=model), model.name, report)
+            _send(
+                client,
+                protocol,
+                "sound",
+                partial(module.make_sound, model=model),
+                model.name,
+                report,
+            )
         client.close()
-    failed = [f"{model} is not served: {reason}" for model, reason in server.failed_models().items()]
+    failed = [
+        f"{model} is not served: {reason}" for model, reason in server.failed_models().items()
+    ]
     return report.faults + failed + ([] if server.is_ready() else ["the server is not ready"])
 
 
@@ -359,7 +380,9 @@ def _name_processes(server: TritonServer) -> dict[int, str]:
         for pid, process in living.items()
     }
     names[server.pid] = "server"
-    return {pid: name or f"child of {names.get(living[pid].parent, '?')}" for pid, name in names.items()}
+    return {
+        pid: name or f"child of {names.get(living[pid].parent, '?')}" for pid, name in names.items()
+    }
 
 
 def describe_growth(before: Usage, after: Usage, requests: int) -> list[str]:
@@ -380,7 +403,8 @@ def describe_growth(before: Usage, after: Usage, requests: int) -> list[str]:
 
 @contextmanager
 def shared_region(server: TritonServer) -> Iterator[None]:
-    """Let the requests of hostile_models.REGION name a region that there is, until the block is left."""
+    """Let the requests of hostile_models.REGION name a region that there is, until the block is
+    left."""
     file = Path(f"/dev/shm/{REGION}_{os.getpid()}")
     file.write_bytes(bytes(REGION_BYTES))
     try:

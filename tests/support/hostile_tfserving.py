@@ -29,7 +29,15 @@ from hostile_runner import (
 )
 from message_mutations import mutate_message
 from poplar_triton.tfserving import messages_pb2 as messages
-from tfserving_clients import METADATA, PREDICT, STATUS, Client, make_request, make_spec, read_outputs
+from tfserving_clients import (
+    METADATA,
+    PREDICT,
+    STATUS,
+    Client,
+    make_request,
+    make_spec,
+    read_outputs,
+)
 from tfserving_server import TfServing
 
 BLOCK_SLACK_BYTES = 1 << 20
@@ -84,7 +92,9 @@ def kind(make: Kind) -> Kind:
     return make
 
 
-def draft(random: Random, models: tuple[Served, ...] = MODELS) -> tuple[Served, messages.PredictRequest]:
+def draft(
+    random: Random, models: tuple[Served, ...] = MODELS
+) -> tuple[Served, messages.PredictRequest]:
     """Return a valid request."""
     model = random.choice(models)
     return model, make_request(model.name, {model.input: model.make_rows(random)})
@@ -145,7 +155,9 @@ def mutated_questions(random: Random) -> Case:
         request: Any = messages.GetModelStatusRequest(model_spec=spec)
         method = STATUS
     else:
-        request = messages.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
+        request = messages.GetModelMetadataRequest(
+            model_spec=spec, metadata_field=["signature_def"]
+        )
         method = METADATA
     mutate_message(request, random)
     return ask(request, Wanted.EITHER, method)
@@ -206,7 +218,9 @@ def many_outputs(random: Random) -> Case:
 def other_types(random: Random) -> Case:
     model, request = draft(random)
     right = {"INT32": (3, 9), "FP32": (1,)}[model.datatype]
-    request.inputs[model.input].dtype = random.choice([each for each in DTYPES if each not in right])
+    request.inputs[model.input].dtype = random.choice(
+        [each for each in DTYPES if each not in right]
+    )
     return ask(request)
 
 
@@ -232,7 +246,9 @@ def contents_of_other_lengths(random: Random) -> Case:
     model, request = draft(random)
     tensor = request.inputs[model.input]
     size = len(tensor.tensor_content)
-    tensor.tensor_content = random.randbytes(random.choice([1, size - 1, size + 1, 2 * size, 300_000]))
+    tensor.tensor_content = random.randbytes(
+        random.choice([1, size - 1, size + 1, 2 * size, 300_000])
+    )
     return ask(request)
 
 
@@ -257,7 +273,9 @@ def damaged_values(random: Random) -> Case:
     tensor = request.inputs[model.input]
     tensor.tensor_content = b""
     for _ in range(random.randint(1, 3)):
-        data = random.choice([b"\xff" * random.randint(1, 30), random.randbytes(random.randint(1, 40)), b""])
+        data = random.choice(
+            [b"\xff" * random.randint(1, 30), random.randbytes(random.randint(1, 40)), b""]
+        )
         getattr(tensor, random.choice(LISTS)).append(data)
     return ask(request, Wanted.EITHER)
 
@@ -282,7 +300,9 @@ def values_that_the_model_refuses(random: Random) -> Case:
 @kind
 def wide_integers_that_do_not_fit(random: Random) -> Case:
     model, _ = draft(random, GATHERING)
-    rows = np.full((2, model.width), random.choice([2**31, -(2**31) - 1, 2**63 - 1, -(2**63)]), np.int64)
+    rows = np.full(
+        (2, model.width), random.choice([2**31, -(2**31) - 1, 2**63 - 1, -(2**63)]), np.int64
+    )
     return ask(make_request(model.name, {model.input: rows}))
 
 
@@ -361,7 +381,9 @@ def send(client: Client, case: Case) -> str:
         assert case.rows is not None
         outputs = read_outputs(messages.PredictResponse.FromString(answer))
         if not np.array_equal(outputs[case.model.output], case.model.compute(case.rows)):
-            raise WrongAnswerError(f"{case.model.name}: {case.rows.tolist()} was answered {outputs}")
+            raise WrongAnswerError(
+                f"{case.model.name}: {case.rows.tolist()} was answered {outputs}"
+            )
     return code
 
 

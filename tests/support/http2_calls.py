@@ -1,5 +1,5 @@
-"""Calls over gRPC as frames of HTTP/2 (RFC 9113): opened, and never sent. A client library has a thread for
-each."""
+"""Calls over gRPC as frames of HTTP/2 (RFC 9113): opened, and never sent. A client library has a
+thread for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def open_calls(port: int, method: str, number: int) -> socket.socket:
 
 
 def _write_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    return (
+        len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+    )
 
 
 def _write_literal(name: str, value: str) -> bytes:

@@ -31,7 +31,10 @@ Body = dict[str, Any]
 
 
 def write_request(
-    path: str | bytes, body: bytes = b"", headers: Mapping[str, object] | None = None, method: str = "POST"
+    path: str | bytes,
+    body: bytes = b"",
+    headers: Mapping[str, object] | None = None,
+    method: str = "POST",
 ) -> bytes:
     """Return the bytes of one request; `headers` come after, and may repeat, the length of the
     body."""
@@ -82,12 +85,22 @@ def edited(random: Random, **changes: object) -> HttpCase:
 
 
 def binary(
-    model: Served, rows: Array, after: bytes, size: object, *, length: object = None, **fields: object
+    model: Served,
+    rows: Array,
+    after: bytes,
+    size: object,
+    *,
+    length: object = None,
+    **fields: object,
 ) -> HttpCase:
     """Return a request whose data come `after` the JSON."""
     tensor = {"name": model.input, "shape": list(rows.shape), "datatype": model.datatype, **fields}
     outputs = [{"name": model.output, "parameters": {"binary_data": True}}]
-    head = encode({"inputs": [{**tensor, "parameters": {"binary_data_size": size}}], "outputs": outputs})
+    head = encode(
+        {"inputs": [{**tensor, "parameters": {"binary_data_size": size}}], "outputs": outputs}
+    )
     return ask(
-        model, head + after, {"Inference-Header-Content-Length": len(head) if length is None else length}
+        model,
+        head + after,
+        {"Inference-Header-Content-Length": len(head) if length is None else length},
     )

@@ -1,7 +1,8 @@
-"""Other builds of the kernels than the installed one: with sanitizers, and with the driver that draws what to
-compute.
+"""Other builds of the kernels than the installed one: with sanitizers, and with the driver that
+draws what to compute.
 
-    python tests/support/kernel_builds.py SECONDS    draws for so long, then runs the operators' tests
+    python tests/support/kernel_builds.py SECONDS    draws for so long, then runs the operators'
+    tests
 """
 
 from __future__ import annotations

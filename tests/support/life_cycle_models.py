@@ -1,4 +1,5 @@
-"""The model repositories of the life cycle's tests, and the options of the servers that serve them."""
+"""The model repositories of the life cycle's tests, and the options of the servers that serve
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MODES = ("synchronous", "asynchronous")
 
 WIDTH = 512
 TABLE_ROWS = 5000
-"""Enough for 15 pages of weights, which are not copied: a request reads them from the mapped file."""
+"""Enough for 15 pages of weights, which are not copied: a request reads them from the mapped
+file."""
 
 FACTORS = {"synchronous": 2, "asynchronous": 3}
 """Factors of the plain models."""
@@ -134,10 +136,14 @@ def write_model(
 
     `changes` are texts to add to its config.pbtxt, or pairs of texts to exchange in it.
     """
-    write_triton_model(Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder)
+    write_triton_model(
+        Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder
+    )
     config = folder / "config.pbtxt"
     for change in changes:
-        old, new = ("instance_group", f"{change}\ninstance_group") if isinstance(change, str) else change
+        old, new = (
+            ("instance_group", f"{change}\ninstance_group") if isinstance(change, str) else change
+        )
         exchange(config, old, new)
     return folder
 
@@ -158,7 +164,8 @@ def set_mode(mode: str) -> tuple[str, str]:
 
 
 QUICKLY = "--disable-auto-complete-config"
-"""Saves the process that completes configurations, for each model; these have nothing to complete."""
+"""Saves the process that completes configurations, for each model; these have nothing to
+complete."""
 
 
 def write_explicit(repository: Path) -> list[str]:
@@ -166,15 +173,22 @@ def write_explicit(repository: Path) -> list[str]:
         write_model(repository / f"plain_{mode}", scale_model(FACTORS[mode]), set_mode(mode))
         write_model(repository / f"warm_{mode}", scale_model(2), set_mode(mode), WARM_UP)
         write_model(repository / f"reloaded_{mode}", scale_model(2), set_mode(mode))
-        busy = write_model(repository / f"busy_{mode}", scale_model(2), set_mode(mode), DELAY, ONE_BY_ONE)
+        busy = write_model(
+            repository / f"busy_{mode}", scale_model(2), set_mode(mode), DELAY, ONE_BY_ONE
+        )
         exchange(busy / "config.pbtxt", BATCHING, QUEUE)
         write_model(
-            repository / f"cached_{mode}", scale_model(2), set_mode(mode), "response_cache { enable: true }"
+            repository / f"cached_{mode}",
+            scale_model(2),
+            set_mode(mode),
+            "response_cache { enable: true }",
         )
-        # Triton checks requests itself; an optional input that the model needs all the same gets a bad one
-        # past it.
+        # Triton checks requests itself; an optional input that the model needs all the same gets a
+        # bad one past it.
         optional = ('name: "factor"', 'name: "factor" optional: true')
-        write_model(repository / f"counted_{mode}", lookup_model(), set_mode(mode), TWO_INSTANCES, optional)
+        write_model(
+            repository / f"counted_{mode}", lookup_model(), set_mode(mode), TWO_INSTANCES, optional
+        )
     for name, config in (("ensemble", ENSEMBLE), ("script", SCRIPT_CONFIG)):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(config)
@@ -198,14 +212,27 @@ def write_polled(repository: Path) -> list[str]:
         write_model(repository / f"executable_{mode}", scale_model(2), set_mode(mode))
     write_model(repository / "configuration", scale_model(2))
     write_model(repository / "broken", scale_model(2))
-    machine = ["--backend-config=poplar,sim_num_IPUs=1", "--backend-config", "poplar,sim_ipu_version=c600"]
-    return ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-timeout-secs=3", *machine]
+    machine = [
+        "--backend-config=poplar,sim_num_IPUs=1",
+        "--backend-config",
+        "poplar,sim_ipu_version=c600",
+    ]
+    return [
+        "--model-control-mode=poll",
+        "--repository-poll-secs=1",
+        "--exit-timeout-secs=3",
+        *machine,
+    ]
 
 
 def write_other_machine(repository: Path) -> list[str]:
     write_model(repository / "ipu2", scale_model(2), options=CompilerOptions(ipu_version="ipu2"))
     write_model(repository / "ipu21", scale_model(2), options=CompilerOptions(ipu_version="ipu21"))
-    return ["--backend-config=poplar,sim_ipu_version=21", "--backend-config", "poplar,sim_tiles_per_IPU=4"]
+    return [
+        "--backend-config=poplar,sim_ipu_version=21",
+        "--backend-config",
+        "poplar,sim_tiles_per_IPU=4",
+    ]
 
 
 def write_no_machine(repository: Path) -> list[str]:

@@ -77,7 +77,9 @@ def _iter_messages(message: Message) -> Iterator[Message]:
 def _is_repeated(field: Any) -> bool:
     """Return whether a field is repeated; protobuf 6 has a property for it, earlier versions a
     label."""
-    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED)
+    return bool(
+        field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED
+    )
 
 
 def _is_map(field: Any) -> bool:

@@ -1,6 +1,6 @@
-"""Servers on addresses of this machine's loopback that one DNS name stands for, as a Service of Kubernetes
-has pods: for proxies that are to find them. They answer with their address, over HTTP and gRPC, and take no
-model for anything else.
+"""Servers on addresses of this machine's loopback that one DNS name stands for, as a Service of
+Kubernetes has pods: for proxies that are to find them. They answer with their address, over HTTP
+and gRPC, and take no model for anything else.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _CODES = {
 
 
 class NameServer:
-    """DNS on a UDP port of 127.0.0.1, as a context manager: NAME has `addresses`, which may change, and
-    nothing else is a name."""
+    """DNS on a UDP port of 127.0.0.1, as a context manager: NAME has `addresses`, which may change,
+    and nothing else is a name."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
         self.addresses = list(addresses)
@@ -49,7 +49,10 @@ class NameServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
             last.sendto(b"", ("127.0.0.1", self.port))
@@ -64,7 +67,8 @@ class NameServer:
             self._socket.sendto(self._answer(question), client)
 
     def _answer(self, message: bytes) -> bytes:
-        # id, flags and four counts; the name in labels, each behind its length, and 0; type and class
+        # id, flags and four counts; the name in labels, each behind its length, and 0; type and
+        # class
         end = message.index(0, _HEADER_BYTES) + 1
         name, question = message[_HEADER_BYTES:end], message[_HEADER_BYTES : end + 4]
         known = name.lower() == bytes([len(NAME)]) + NAME.encode() + b"\0"
@@ -79,11 +83,11 @@ class NameServer:
 
 
 class EchoServer:
-    """A server and its health port, as a context manager. `asked` has the HTTP paths that came to it, and
-    `num_calls` counts gRPC calls.
+    """A server and its health port, as a context manager. `asked` has the HTTP paths that came to
+    it, and `num_calls` counts gRPC calls.
 
-    Answers take `seconds`, and are errors where there is a `failure`: a status of HTTP, or its like of gRPC.
-    `num_most` is the most that it had at once of each protocol since it was last set.
+    Answers take `seconds`, and are errors where there is a `failure`: a status of HTTP, or its like
+    of gRPC. `num_most` is the most that it had at once of each protocol since it was last set.
     """
 
     def __init__(self, address: str, http_port: int, grpc_port: int, health_port: int) -> None:
@@ -113,7 +117,10 @@ class EchoServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for server in (self._http, self._health):
             server.shutdown()

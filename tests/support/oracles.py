@@ -15,5 +15,7 @@ def unoptimised_session(model: onnx.ModelProto | bytes | Path) -> onnxruntime.In
     options.log_severity_level = 4
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
     return onnxruntime.InferenceSession(
-        str(source) if isinstance(source, Path) else source, options, providers=["CPUExecutionProvider"]
+        str(source) if isinstance(source, Path) else source,
+        options,
+        providers=["CPUExecutionProvider"],
     )

@@ -55,7 +55,10 @@ def unpacked_sums_model() -> onnx.ModelProto:
     ]
     return make_model(
         nodes,
-        {"ids": (TensorProto.INT32, [ROWS, PLACES]), "unpack_info": (TensorProto.INT32, [MAX_SAMPLES, 1])},
+        {
+            "ids": (TensorProto.INT32, [ROWS, PLACES]),
+            "unpack_info": (TensorProto.INT32, [MAX_SAMPLES, 1]),
+        },
         {"sums": (TensorProto.FLOAT, [MAX_SAMPLES, 1])},
         {
             "zero": np.array(0),

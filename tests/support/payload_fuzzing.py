@@ -18,7 +18,16 @@ from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compile.executable import Executable as Compiled
 from sample_models import gather_model, linear_model
-from simipu import Device, Direction, Engine, GraphOptions, Program, SimIpuError, SimulatedExecutable, Stream
+from simipu import (
+    Device,
+    Direction,
+    Engine,
+    GraphOptions,
+    Program,
+    SimIpuError,
+    SimulatedExecutable,
+    Stream,
+)
 from simipu import executable_pb2 as pb
 
 OPTIONS = GraphOptions(num_threads=1, limit_seconds=1.0, ready_seconds=5.0, memory_bytes=256 << 20)
@@ -34,7 +43,9 @@ def seed_executables() -> tuple[Compiled, ...]:
     for model in models:
         for precision in ("fp32", "fp16"):
             converted = (
-                Converter(batch_size=2, precision=precision).convert(model) if model is models[0] else None
+                Converter(batch_size=2, precision=precision).convert(model)
+                if model is models[0]
+                else None
             )
             converted = converted or Converter(
                 batch_size=2 if model is models[1] else None, precision=precision
@@ -54,12 +65,15 @@ def seed_payloads() -> tuple[bytes, ...]:
 def _branches() -> onnx.ModelProto:
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
     graphs = [
-        helper.make_graph([helper.make_node(op, ["x"], ["o"])], op, [], [out]) for op in ("Relu", "Neg")
+        helper.make_graph([helper.make_node(op, ["x"], ["o"])], op, [], [out])
+        for op in ("Relu", "Neg")
     ]
     go = helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0)
     choose = helper.make_node("Greater", ["m", "zero"], ["go"])
     node = helper.make_node("If", ["go"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
-    return hostile.make_model([go, choose, node], [numpy_helper.from_array(np.array(0, np.float32), "zero")])
+    return hostile.make_model(
+        [go, choose, node], [numpy_helper.from_array(np.array(0, np.float32), "zero")]
+    )
 
 
 def _convolution() -> onnx.ModelProto:
@@ -111,12 +125,14 @@ def _parses(message: pb.Executable) -> bool:
 
 
 def check_payload(payload: bytes, *, isolated: bool = False) -> str:
-    """Load and run it; "answers", or the name of the error of ours that it came to. Anything else is
-    raised."""
+    """Load and run it; "answers", or the name of the error of ours that it came to. Anything else
+    is raised."""
     engine = None
     try:
         executable = SimulatedExecutable.deserialize(payload)
-        engine = Engine(executable, Device(executable.target), graph_options=OPTIONS, isolated=isolated)
+        engine = Engine(
+            executable, Device(executable.target), graph_options=OPTIONS, isolated=isolated
+        )
         for program in executable.programs:
             for stream in program.streams:
                 if stream.direction is Direction.HOST_TO_DEVICE:
@@ -135,8 +151,14 @@ def check_payload(payload: bytes, *, isolated: bool = False) -> str:
 
 def _feed(program: Program, stream: Stream) -> Callable[[int], npt.NDArray[Any]]:
     def read(_most: int) -> npt.NDArray[Any]:
-        shape = (1, *(stream.row_shape if program.kind == 1 and program.batch_size else stream.shape))
-        if np.prod([max(1, size) for size in shape], dtype=float) * stream.dtype.itemsize > _MAX_FED_BYTES:
+        shape = (
+            1,
+            *(stream.row_shape if program.kind == 1 and program.batch_size else stream.shape),
+        )
+        if (
+            np.prod([max(1, size) for size in shape], dtype=float) * stream.dtype.itemsize
+            > _MAX_FED_BYTES
+        ):
             raise SimIpuError("nobody sends that much")
         return np.ones(shape, stream.dtype)
 

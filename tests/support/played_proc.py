@@ -12,7 +12,14 @@ class PlayedProc:
         self.folder = folder
 
     def say(
-        self, pid: int, state: str, *, parent: int = 1, started: int = 5, cpu: int = 0, faults: int = 0
+        self,
+        pid: int,
+        state: str,
+        *,
+        parent: int = 1,
+        started: int = 5,
+        cpu: int = 0,
+        faults: int = 0,
     ) -> None:
         """Set the state of a process, its used clock ticks, and its page faults."""
         path = self.folder / str(pid)

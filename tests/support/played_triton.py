@@ -81,7 +81,9 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         return handle
 
     def answer_ModelMetadata(self, request: Any) -> Any:
-        tensors = [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape in self.tensors]
+        tensors = [
+            {"name": name, "datatype": kind, "shape": shape} for name, kind, shape in self.tensors
+        ]
         found = [each for each in self.versions if request.version in ("", str(each))]
         if not found:
             raise Refused("NOT_FOUND", UNKNOWN)
@@ -97,7 +99,8 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
         return service_pb2.ModelInferResponse(
             model_version=request.model_version or str(max(self.versions)),
             outputs=[
-                {"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in request.inputs
+                {"name": each.name, "datatype": each.datatype, "shape": each.shape}
+                for each in request.inputs
             ],
             raw_output_contents=request.raw_input_contents,
         )

@@ -17,15 +17,21 @@ from popef.codec import encode
 from popef.types import BlobHeader, Executable
 
 
-def info(shape: tuple[int, ...] = (2, 3), data_type: popef.DataType = popef.DataType.F32) -> popef.TensorInfo:
+def info(
+    shape: tuple[int, ...] = (2, 3), data_type: popef.DataType = popef.DataType.F32
+) -> popef.TensorInfo:
     """Return the info of a small tensor."""
     return popef.TensorInfo(shape=shape, dataType=data_type)
 
 
-def write_whole(target: str | os.PathLike[str] | BinaryIO, metadata: popef.Metadata | None = None) -> None:
+def write_whole(
+    target: str | os.PathLike[str] | BinaryIO, metadata: popef.Metadata | None = None
+) -> None:
     """Write one blob of each kind; the tensor is 0..5."""
     with popef.Writer(target) as writer:
-        writer.writeMetadata(metadata or popef.Metadata(executable="e", anchors=[popef.Anchor(name="w")]))
+        writer.writeMetadata(
+            metadata or popef.Metadata(executable="e", anchors=[popef.Anchor(name="w")])
+        )
         with writer.createExecutable("e") as blob:
             blob.write(b"co")
             blob.write(bytearray(b"deXX"), 2)

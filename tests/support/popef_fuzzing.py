@@ -73,7 +73,11 @@ def _check_read(data: bytes, reader: popef.Reader) -> None:
     assert list(describe_words_of(data))
     _verify(data)
     assert repr(
-        reader.metadata() + reader.tensors() + reader.feeds() + reader.executables() + reader.opaqueBlobs()
+        reader.metadata()
+        + reader.tensors()
+        + reader.feeds()
+        + reader.executables()
+        + reader.opaqueBlobs()
     )
     for blob in reader.blobs():
         assert describe_blob(blob)
@@ -92,7 +96,9 @@ def _check_read(data: bytes, reader: popef.Reader) -> None:
 
 def _check_like_the_general_decoder(blob: Blob) -> None:
     """Check that blobs recognised by their template are equal to those of the general decoder."""
-    general = read_blob(blob.source, blob.index, blob.start, blob.source.read(blob.start, HEAD_BYTES), LIMITS)
+    general = read_blob(
+        blob.source, blob.index, blob.start, blob.source.read(blob.start, HEAD_BYTES), LIMITS
+    )
     for name in ("type", "version", "structure", "structure_start", "payload_start", "end"):
         assert getattr(general, name) == getattr(blob, name), name
 
@@ -165,9 +171,13 @@ def _arrays(reader: popef.Reader) -> list[popef.TensorReader | popef.FeedReader]
 
 
 def _contents(reader: popef.Reader) -> list[object]:
-    executables = [(executable.name, bytes(executable.executable())) for executable in reader.executables()]
+    executables = [
+        (executable.name, bytes(executable.executable())) for executable in reader.executables()
+    ]
     data = [(data.info, bytes(data.blob.payload())) for data in _arrays(reader)]
-    opaque = [(opaque.name, opaque.executable, bytes(opaque.data())) for opaque in reader.opaqueBlobs()]
+    opaque = [
+        (opaque.name, opaque.executable, bytes(opaque.data())) for opaque in reader.opaqueBlobs()
+    ]
     return [reader.metadata(), executables, data, opaque]
 
 
@@ -182,7 +192,9 @@ def seed_files() -> Iterator[bytes]:
         yield b"".join(written_by_others(blob, seed + i) for i, blob in enumerate(EXAMPLE))
         yield written_by_others(EXAMPLE[seed % len(EXAMPLE)], seed)
     for compress in (gzip.compress, zstandard.compress):
-        yield written_by_others((0, {"name": "e", "uncompressedSize": len(CODE)}, compress(CODE)), 1)
+        yield written_by_others(
+            (0, {"name": "e", "uncompressedSize": len(CODE)}, compress(CODE)), 1
+        )
 
 
 _INFO = {"shape": [2, 3], "dataType": 7}

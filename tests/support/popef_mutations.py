@@ -25,9 +25,20 @@ _EDGES = (
     MASK,
 )
 
-# Of a word that is a pointer: kind, offset (far: double and pad), list code, count (far: segment), words,
-# pointers.
-_PARTS = ((0, 2), (2, 30), (2, 1), (3, 29), (32, 3), (35, 29), (32, 16), (48, 16), (32, 32), (63, 1))
+# Of a word that is a pointer: kind, offset (far: double and pad), list code, count (far: segment),
+# words, pointers.
+_PARTS = (
+    (0, 2),
+    (2, 30),
+    (2, 1),
+    (3, 29),
+    (32, 3),
+    (35, 29),
+    (32, 16),
+    (48, 16),
+    (32, 32),
+    (63, 1),
+)
 
 
 def mutate_words(data: bytes, random: Random, starts: Sequence[int] = (0,)) -> bytes:
@@ -64,7 +75,17 @@ def _change_part(word: int, random: Random) -> int:
     part = word >> shift & mask
     part = (
         random.choice(
-            (part + 1, part - 1, 0, 1, 2, mask, mask >> 1, random.randrange(64), random.getrandbits(bits))
+            (
+                part + 1,
+                part - 1,
+                0,
+                1,
+                2,
+                mask,
+                mask >> 1,
+                random.randrange(64),
+                random.getrandbits(bits),
+            )
         )
         & mask
     )
@@ -101,8 +122,8 @@ def _duplicate(data: bytes, random: Random, _: Sequence[int]) -> bytes:
 
 
 def _splice(data: bytes, random: Random, starts: Sequence[int]) -> bytes:
-    """Move, double or cut out a piece between the beginnings of blobs, or between a blob and the middle of
-    another."""
+    """Move, double or cut out a piece between the beginnings of blobs, or between a blob and the
+    middle of another."""
     ends = [*starts, len(data)]
     first, last = sorted(random.choices(ends, k=2))
     return data[: random.choice(ends)] + data[first:last] + data[random.choice(ends) :]

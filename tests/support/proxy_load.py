@@ -42,8 +42,8 @@ def ask(way: Way, path: str = PATH) -> Asked:
 
 
 def ask_all(way: Way, count: int, at_once: int, path: str = PATH) -> list[Asked]:
-    """Send so many requests, of which some are under way at once: over HTTP each over a connection of its
-    own, over gRPC over a few."""
+    """Send so many requests, of which some are under way at once: over HTTP each over a connection
+    of its own, over gRPC over a few."""
     with ThreadPoolExecutor(at_once) as pool, ExitStack() as connected:
         channels = [connected.enter_context(_connect(way)) for _ in range(CHANNELS)]
 
@@ -96,8 +96,8 @@ def _ask_grpc(channel: grpc.Channel) -> str:
 
 
 class Forwarder:
-    """Passes the connections of one port on to another, as a context manager; while `is_silent` it takes
-    connections and bytes and passes nothing, as a server that hangs does."""
+    """Passes the connections of one port on to another, as a context manager; while `is_silent` it
+    takes connections and bytes and passes nothing, as a server that hangs does."""
 
     def __init__(self, port: int, target: int) -> None:
         self.port = port
@@ -112,7 +112,10 @@ class Forwarder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

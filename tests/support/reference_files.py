@@ -1,5 +1,5 @@
-"""Whole PopEF files, generated as plain data and written by popef, by the reference library or by the tests'
-own builder."""
+"""Whole PopEF files, generated as plain data and written by popef, by the reference library or by
+the tests' own builder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def blobs(draw: st.DrawFn) -> PlainBlob:
         tensors = 1
         if kind == 3:
             values["numTensors"] = tensors = draw(st.integers(0, 3))
-        return kind, values, bytes([draw(st.integers(0, 255))]) * tensors * tensor_bytes(values["tensorInfo"])
+        return (
+            kind,
+            values,
+            bytes([draw(st.integers(0, 255))]) * tensors * tensor_bytes(values["tensorInfo"]),
+        )
     payload = draw(st.binary(max_size=40))
     if kind == 4:
         return kind, values | {"executable": draw(TEXT)}, payload
@@ -76,7 +80,9 @@ def written_by_popef(file: list[PlainBlob]) -> bytes:
             elif kind == 4:
                 blob = writer.createOpaqueBlob(record.name, record.executable)
             else:
-                blob = writer.createTensorData(record) if kind == 2 else writer.createFeedData(record)
+                blob = (
+                    writer.createTensorData(record) if kind == 2 else writer.createFeedData(record)
+                )
             blob.write(payload)
     return sink.getvalue()
 
@@ -96,7 +102,9 @@ def written_by_others(blob: PlainBlob, seed: int) -> bytes:
         + len(structure)
         + len(payload)
     )
-    return message("BlobHeader", {"version": "2.1", "type": kind, "size": size}) + structure + payload
+    return (
+        message("BlobHeader", {"version": "2.1", "type": kind, "size": size}) + structure + payload
+    )
 
 
 def split_by_reference(data: bytes) -> list[PlainBlob]:
@@ -113,6 +121,8 @@ def split_by_reference(data: bytes) -> list[PlainBlob]:
 
 def _first_message(name: str, data: bytes, start: int) -> tuple[Plain, int]:
     count = int.from_bytes(data[start : start + 4], "little") + 1
-    sizes = [int.from_bytes(data[start + 4 + 4 * i : start + 8 + 4 * i], "little") for i in range(count)]
+    sizes = [
+        int.from_bytes(data[start + 4 + 4 * i : start + 8 + 4 * i], "little") for i in range(count)
+    ]
     end = start + (4 + 4 * count + 7) // 8 * 8 + 8 * sum(sizes)
     return PLAIN.read(name, data[start:end]), end

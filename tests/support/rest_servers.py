@@ -43,7 +43,9 @@ SEVERAL = Signature(
     {name: TensorSpec(np.dtype(np.int32), (-1, 2)) for name in NAMES},
 )
 SECONDS = 30
-LIMITS = Limits(BodyLimits(body_bytes=10_000, all_bytes=15_000, seconds=0.5, unfinished=12), calls=3)
+LIMITS = Limits(
+    BodyLimits(body_bytes=10_000, all_bytes=15_000, seconds=0.5, unfinished=12), calls=3
+)
 PREDICT = "/v1/models/half:predict"
 POST = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n".encode()
 ROW = b'{"instances": [1.0]}'
@@ -62,7 +64,9 @@ class FakeServable:
     cancelled: threading.Event = field(default_factory=threading.Event)
     seconds: float | None = None
 
-    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
+    def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
+    ) -> dict[str, Array]:
         self.seconds = call.seconds_left()
         self.started.set()
         if self.error is not None:
@@ -96,7 +100,9 @@ class FakeModels:
 
     def _find(self, spec: ModelSpec) -> FakeServable:
         if spec.label is not None and spec.label not in self.labels:
-            raise ServingError(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.label}")
+            raise ServingError(
+                Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.label}"
+            )
         version = spec.version if spec.label is None else self.labels[spec.label]
         for servable in self.versions.get(spec.name, ()):
             if version in (None, servable.version):
@@ -149,11 +155,17 @@ class RestServer:
         return len(self.runner.server.connections)
 
     def ask(
-        self, method: str, path: str, body: bytes | str | None = None, headers: Mapping[str, str] = {}
+        self,
+        method: str,
+        path: str,
+        body: bytes | str | None = None,
+        headers: Mapping[str, str] = {},
     ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         try:
-            connection.request(method, path, body.encode() if isinstance(body, str) else body, dict(headers))
+            connection.request(
+                method, path, body.encode() if isinstance(body, str) else body, dict(headers)
+            )
             response = connection.getresponse()
             return Answer(response.status, dict(response.headers), response.read())
         finally:
@@ -193,7 +205,9 @@ def serve(
     stop: list[Any] = []
 
     async def run() -> None:
-        application = make_application(models, Settings(sources=(), **settings), counters, limits=limits)
+        application = make_application(
+            models, Settings(sources=(), **settings), counters, limits=limits
+        )
         runner = make_runner(application, count_malformed=counters.count_malformed)
         await runner.setup()
         assert runner.server is not None

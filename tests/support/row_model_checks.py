@@ -1,7 +1,8 @@
-"""Compiles random models about rows and compares every way to compute them with ONNX Runtime's answers.
+"""Compiles random models about rows and compares every way to compute them with ONNX Runtime's
+answers.
 
-`make row-models` checks 5,000 of them. Rules are tested alone: the dry run, which would find a wrong one, is
-left out, and asked afterwards whether it does.
+`make row-models` checks 5,000 of them. Rules are tested alone: the dry run, which would find a
+wrong one, is left out, and asked afterwards whether it does.
 """
 
 from __future__ import annotations
@@ -72,12 +73,16 @@ class Case:
         """Return one of the rows beside others."""
         mixed = {name: value.copy() for name, value in self.others.items()}
         for name, value in mixed.items():
-            np.moveaxis(value, self.axis, 0)[number] = np.moveaxis(self.rows[name], self.axis, 0)[number]
+            np.moveaxis(value, self.axis, 0)[number] = np.moveaxis(self.rows[name], self.axis, 0)[
+                number
+            ]
         return mixed
 
     def run(self, session: Session, feeds: Mapping[str, Array]) -> list[Array]:
         """Return a session's results for rows, along the first axis."""
-        found = session.run({name: np.moveaxis(value, self.axis, 0) for name, value in feeds.items()})
+        found = session.run(
+            {name: np.moveaxis(value, self.axis, 0) for name, value in feeds.items()}
+        )
         return [found[name] for name in self.names]
 
 
@@ -113,7 +118,9 @@ def check(seed: int, precision: str = "fp32") -> Outcome:
     return Outcome("wrong", wrong, dry_run(compiled) is not None) if wrong else Outcome("equal")
 
 
-def _draw(model: onnx.ModelProto, batch: int, axis: int, random: np.random.Generator) -> dict[str, Array]:
+def _draw(
+    model: onnx.ModelProto, batch: int, axis: int, random: np.random.Generator
+) -> dict[str, Array]:
     drawn = {}
     for value in model.graph.input:
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -217,7 +224,9 @@ def _check_whole(case: Case, compiled: Executable, session: Session) -> Outcome:
         return Outcome("whole", reason)
     # If rows depend on each other, the batch is the first axis, if all tensors have it.
     is_stacked = bool(session.batch_size)
-    found = session.run({name: value if is_stacked else value[None] for name, value in case.rows.items()})
+    found = session.run(
+        {name: value if is_stacked else value[None] for name, value in case.rows.items()}
+    )
     results = [found[name] if is_stacked else found[name][0] for name in case.names]
     apart = _find_apart(results, case.expected, case.names)
     if apart:
@@ -228,12 +237,14 @@ def _check_whole(case: Case, compiled: Executable, session: Session) -> Outcome:
 def _draws(model: onnx.ModelProto) -> bool:
     """Return whether a Dropout trains, whose answers differ from run to run."""
     values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    return any(node.op_type == "Dropout" and bool(values[node.input[2]]) for node in model.graph.node)
+    return any(
+        node.op_type == "Dropout" and bool(values[node.input[2]]) for node in model.graph.node
+    )
 
 
 def _is_independent(case: Case) -> bool:
-    """Return whether rows give the same results at another place, beside other rows, and alone where a model
-    can be run so, along one axis each."""
+    """Return whether rows give the same results at another place, beside other rows, and alone
+    where a model can be run so, along one axis each."""
     order = np.roll(np.arange(case.batch), 1).tolist()
     try:
         turned, mixed = compute(case.model, case.take(order)), compute(case.model, case.beside(0))

@@ -31,7 +31,8 @@ class Unfit(Exception):
 
 @dataclass
 class RowModel:
-    """A model that grows. `shapes` has the shapes of float tensors, those of `carriers` depend on inputs."""
+    """A model that grows. `shapes` has the shapes of float tensors, those of `carriers` depend on
+    inputs."""
 
     random: np.random.Generator
     batch: int
@@ -61,7 +62,8 @@ class RowModel:
         return str(self.choose(fitting[-4:]))
 
     def numbers(self, shape: Sequence[int]) -> Array:
-        """Return values of a constant; often the same all along one axis, as exporters write out batches."""
+        """Return values of a constant; often the same all along one axis, as exporters write out
+        batches."""
         values = self.random.standard_normal(tuple(shape)).astype(np.float32)
         if values.ndim and self.chance(0.6):
             axis = int(self.random.integers(values.ndim))
@@ -79,12 +81,16 @@ class RowModel:
     def whole(self, *values: int) -> str:
         return self.constant(np.array(values, np.int64))
 
-    def add(self, op_type: str, *inputs: str, outputs: int = 1, kind: int = FLOAT, **attributes: Any) -> str:
+    def add(
+        self, op_type: str, *inputs: str, outputs: int = 1, kind: int = FLOAT, **attributes: Any
+    ) -> str:
         """Add a node, if ONNX can infer its shape; its first output."""
         names = [f"t{len(self.nodes)}", *(f"t{len(self.nodes)}_{i}" for i in range(1, outputs))]
         node = helper.make_node(op_type, inputs, names, name=f"n{len(self.nodes)}", **attributes)
         found = self._infer(node)
-        if not found or any(math.prod(shape) > MAX_ELEMENTS or 0 in shape for shape in found.values()):
+        if not found or any(
+            math.prod(shape) > MAX_ELEMENTS or 0 in shape for shape in found.values()
+        ):
             raise Unfit
         self.nodes.append(node)
         if kind == FLOAT:
@@ -113,13 +119,16 @@ class RowModel:
         found = {}
         for value in inferred.graph.output:
             tensor = value.type.tensor_type
-            if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+            if not tensor.HasField("shape") or not all(
+                d.HasField("dim_value") for d in tensor.shape.dim
+            ):
                 return {}
             found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
         return found
 
     def finish(self, outputs: Sequence[str], axis: int, *, is_dynamic: bool) -> onnx.ModelProto:
-        """Return the model; with `is_dynamic` the batch, at `axis`, is a named dimension of its inputs."""
+        """Return the model; with `is_dynamic` the batch, at `axis`, is a named dimension of its
+        inputs."""
 
         def shape_of(shape: Shape) -> list[Any]:
             return [*shape[:axis], "n" if is_dynamic else shape[axis], *shape[axis + 1 :]]
@@ -127,7 +136,10 @@ class RowModel:
         graph = helper.make_graph(
             self.nodes,
             "rows",
-            [helper.make_tensor_value_info(name, FLOAT, shape_of(s)) for name, s in self.inputs.items()],
+            [
+                helper.make_tensor_value_info(name, FLOAT, shape_of(s))
+                for name, s in self.inputs.items()
+            ],
             [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
             self.weights,
         )

@@ -39,7 +39,18 @@ def find_axis(model: RowModel, name: str, *, negative: bool = True) -> int:
 
 @step
 def unary(model: RowModel) -> object:
-    kinds = ["Neg", "Tanh", "Relu", "Sigmoid", "Abs", "Identity", "Softplus", "Elu", "LeakyRelu", "Erf"]
+    kinds = [
+        "Neg",
+        "Tanh",
+        "Relu",
+        "Sigmoid",
+        "Abs",
+        "Identity",
+        "Softplus",
+        "Elu",
+        "LeakyRelu",
+        "Erf",
+    ]
     return model.add(model.choose(kinds), model.pick())
 
 
@@ -64,7 +75,9 @@ def prelu(model: RowModel) -> object:
 
 @step
 def clip(model: RowModel) -> object:
-    return model.add("Clip", model.pick(), model.constant(np.float32(-0.5)), model.constant(np.float32(1)))
+    return model.add(
+        "Clip", model.pick(), model.constant(np.float32(-0.5)), model.constant(np.float32(1))
+    )
 
 
 @step
@@ -141,7 +154,14 @@ def _axes(model: RowModel, axes: Sequence[int]) -> tuple[list[str], dict[str, An
 @step
 def reduce(model: RowModel) -> object:
     name = model.pick()
-    kinds = ["ReduceMean", "ReduceMax", "ReduceL1", "ReduceLogSumExp", "ReduceMin", "ReduceSumSquare"]
+    kinds = [
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceL1",
+        "ReduceLogSumExp",
+        "ReduceMin",
+        "ReduceSumSquare",
+    ]
     inputs, attributes = _axes(model, [find_axis(model, name)])
     return model.add(model.choose(kinds), name, *inputs, keepdims=int(model.chance()), **attributes)
 
@@ -150,14 +170,18 @@ def reduce(model: RowModel) -> object:
 def softmax(model: RowModel) -> object:
     name = model.pick()
     axis = find_axis(model, name)
-    return model.add(model.choose(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"]), name, axis=axis)
+    return model.add(
+        model.choose(["Softmax", "LogSoftmax", "Hardmax", "LpNormalization"]), name, axis=axis
+    )
 
 
 @step
 def running_sum(model: RowModel) -> object:
     name = model.pick()
     axis = model.constant(np.array(find_axis(model, name), np.int64))
-    return model.add("CumSum", name, axis, exclusive=int(model.chance()), reverse=int(model.chance()))
+    return model.add(
+        "CumSum", name, axis, exclusive=int(model.chance()), reverse=int(model.chance())
+    )
 
 
 @step
@@ -207,7 +231,9 @@ def mean_variance(model: RowModel) -> object:
 def convolution(model: RowModel) -> object:
     name = model.pick(3, 4)
     channels, *places = model.shapes[name][1:]
-    group = model.choose([each for each in (1, 2, 3, 4, 5, model.batch, channels) if channels % each == 0])
+    group = model.choose(
+        [each for each in (1, 2, 3, 4, 5, model.batch, channels) if channels % each == 0]
+    )
     made = group * int(model.random.integers(1, 3))
     kernel = [1 if size < 3 else 3 for size in places]
     filters = model.weight(made, channels // group, *kernel)
@@ -235,7 +261,9 @@ def pool(model: RowModel) -> object:
 @step
 def transpose(model: RowModel) -> object:
     name = model.pick(1, 2, 3, 4, 5)
-    return model.add("Transpose", name, perm=model.random.permutation(len(model.shapes[name])).tolist())
+    return model.add(
+        "Transpose", name, perm=model.random.permutation(len(model.shapes[name])).tolist()
+    )
 
 
 @step
@@ -323,7 +351,9 @@ def pick_along(model: RowModel) -> object:
 def pick_by_rows(model: RowModel) -> object:
     """Add a table with a lookup of the entries that rows name."""
     name = model.pick()
-    found = model.add("ArgMax", name, axis=find_axis(model, name), keepdims=0, kind=TensorProto.INT64)
+    found = model.add(
+        "ArgMax", name, axis=find_axis(model, name), keepdims=0, kind=TensorProto.INT64
+    )
     table = model.weight(8, *[model.size() for _ in range(int(model.random.integers(0, 3)))])
     return model.add("Gather", table, found)
 
@@ -368,9 +398,13 @@ def pick_points(model: RowModel) -> object:
 @step
 def one_hot(model: RowModel) -> object:
     name = model.pick()
-    found = model.add("ArgMin", name, axis=find_axis(model, name), keepdims=int(model.chance()), kind=7)
+    found = model.add(
+        "ArgMin", name, axis=find_axis(model, name), keepdims=int(model.chance()), kind=7
+    )
     values = model.constant(np.array([0, 1], np.float32))
-    return model.add("OneHot", found, model.whole(model.size()), values, axis=-1 if model.chance() else 0)
+    return model.add(
+        "OneHot", found, model.whole(model.size()), values, axis=-1 if model.chance() else 0
+    )
 
 
 @step
@@ -384,7 +418,9 @@ def expand(model: RowModel) -> object:
 @step
 def tile(model: RowModel) -> object:
     name = model.pick()
-    return model.add("Tile", name, model.whole(*(1 + model.chance(0.2) for _ in model.shapes[name])))
+    return model.add(
+        "Tile", name, model.whole(*(1 + model.chance(0.2) for _ in model.shapes[name]))
+    )
 
 
 @step
@@ -414,7 +450,9 @@ def blocks(model: RowModel) -> object:
 def resize(model: RowModel) -> object:
     name = model.pick(3, 4)
     scales = [2.0 if model.chance(0.3) else 1.0 for _ in model.shapes[name]]
-    return model.add("Resize", name, "", model.constant(np.array(scales, np.float32)), mode="nearest")
+    return model.add(
+        "Resize", name, "", model.constant(np.array(scales, np.float32)), mode="nearest"
+    )
 
 
 @step
@@ -450,11 +488,15 @@ def quantised_product(model: RowModel) -> object:
     one, zero = model.constant(np.float32(0.1)), model.constant(np.uint8(3))
     codes = model.add("QuantizeLinear", name, one, zero, kind=TensorProto.UINT8)
     before = broadcastable(model, shape[:-2])
-    right = model.constant(model.random.integers(0, 9, [*before, shape[-1], model.size()]).astype(np.uint8))
+    right = model.constant(
+        model.random.integers(0, 9, [*before, shape[-1], model.size()]).astype(np.uint8)
+    )
     if model.chance():
         made = model.add("MatMulInteger", codes, right, zero, kind=TensorProto.INT32)
         return model.add("Cast", made, to=FLOAT)
-    made = model.add("QLinearMatMul", codes, one, zero, right, one, zero, one, zero, kind=TensorProto.UINT8)
+    made = model.add(
+        "QLinearMatMul", codes, one, zero, right, one, zero, one, zero, kind=TensorProto.UINT8
+    )
     return model.add("DequantizeLinear", made, one, zero)
 
 
@@ -487,7 +529,10 @@ def make_row_model(seed: int) -> tuple[onnx.ModelProto, int, int]:
             step(model)
         except Unfit:
             del model.nodes[state[0] :], model.weights[state[1] :]
-            known = {*model.inputs, *itertools.chain.from_iterable(node.output for node in model.nodes)}
+            known = {
+                *model.inputs,
+                *itertools.chain.from_iterable(node.output for node in model.nodes),
+            }
             model.shapes = {name: shape for name, shape in model.shapes.items() if name in known}
         wanted -= len(model.nodes) > state[0]
         if not wanted:

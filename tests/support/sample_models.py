@@ -19,7 +19,11 @@ Values = Mapping[str, tuple[int, Sequence[Any]]]
 
 
 def make_model(
-    nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, weights: Mapping[str, Any], opset: int = 17
+    nodes: list[onnx.NodeProto],
+    inputs: Values,
+    outputs: Values,
+    weights: Mapping[str, Any],
+    opset: int = 17,
 ) -> onnx.ModelProto:
     """Return an ONNX model; inputs and outputs map names to (element type, shape)."""
     graph = helper.make_graph(
@@ -114,7 +118,9 @@ def steps_model(steps: int = 5) -> onnx.ModelProto:
     """
     random = np.random.default_rng(0)
     nodes = [
-        helper.make_node("LSTM", ["x", "w", "r", "", "", "state", "state"], ["all", "end"], hidden_size=3),
+        helper.make_node(
+            "LSTM", ["x", "w", "r", "", "", "state", "state"], ["all", "end"], hidden_size=3
+        ),
         helper.make_node("Squeeze", ["all", "one"], ["y"]),
         helper.make_node("Squeeze", ["end", "zero"], ["last"]),
         helper.make_node("Shape", ["x"], ["shape"]),

@@ -1,5 +1,5 @@
-"""PopEF messages as Cap'n Proto's rules of evolution allow them: longer and shorter structures, lists that
-have grown."""
+"""PopEF messages as Cap'n Proto's rules of evolution allow them: longer and shorter structures,
+lists that have grown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from capnp_messages import MASK, IntsNode, Node, PointersNode, StructNode, StructsNode, lay_out, text_node
+from capnp_messages import (
+    MASK,
+    IntsNode,
+    Node,
+    PointersNode,
+    StructNode,
+    StructsNode,
+    lay_out,
+    text_node,
+)
 from capnp_reference import BITS, FieldShape, Plain, StructShape
 
 CODES = {8: 2, 16: 3, 32: 4, 64: 5}
@@ -72,7 +81,11 @@ class _Grower:
 
     def _structs(self, items: list[StructNode]) -> Node:
         only_word = all(not any(item.data[1:]) and not any(item.pointers) for item in items)
-        if only_word and all(item.data for item in items) and self._choose("structures in integers", 0.7):
+        if (
+            only_word
+            and all(item.data for item in items)
+            and self._choose("structures in integers", 0.7)
+        ):
             return IntsNode(CODES[64], [item.data[0] for item in items])
         if not any(any(item.data) or any(item.pointers[1:]) for item in items) and self._choose(
             "structures in pointers", 0.7
@@ -87,7 +100,8 @@ class _Grower:
         return StructsNode(items, len(items[0].data), len(items[0].pointers))
 
     def _resize(self, items: list[StructNode], least_words: int = 0) -> None:
-        """Make structures that stand in one list longer, or shorter where nothing but defaults goes."""
+        """Make structures that stand in one list longer, or shorter where nothing but defaults
+        goes."""
         if self._choose("longer structure"):
             words, pointers = self._random.randint(0, 2), self._random.randint(0, 2)
             for item in items:

@@ -28,7 +28,9 @@ def replicate(path: Path, replicas: int, iterations: int) -> None:
     payload = bytes(model.executable.executable())
     for anchor in model.metadata.anchors() if replicas > 1 else ():
         info = anchor.tensorInfo()
-        anchor.setTensorInfo(popef.TensorInfo(shape=(replicas, *info.shape()), dataType=info.dataType()))
+        anchor.setTensorInfo(
+            popef.TensorInfo(shape=(replicas, *info.shape()), dataType=info.dataType())
+        )
         anchor.setIsPerReplica(True)
     model.metadata.setReplicationFactor(replicas)
     model.metadata.setNumIpus(replicas)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 class PlayedCall:
-    """A call (see poplar_triton.tfserving.models.Call) whose client the test disconnects; `num_waits`
-    counts its thread's waits."""
+    """A call (see poplar_triton.tfserving.models.Call) whose client the test disconnects;
+    `num_waits` counts its thread's waits."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.num_waits = 0

@@ -1,9 +1,9 @@
-"""Scripts that leave the interpreter in every state that runners, sessions and queues can be in, and how each
-must end.
+"""Scripts that leave the interpreter in every state that runners, sessions and queues can be in,
+and how each must end.
 
-`run_script` runs one as `python -c` does. As a program this is a zygote, which has imported everything and
-runs scripts as forks of its own: a line of JSON on stdin has a script and its files, a line on stdout says
-how it ended. A fork leaves by the end of the interpreter, not by os._exit.
+`run_script` runs one as `python -c` does. As a program this is a zygote, which has imported
+everything and runs scripts as forks of its own: a line of JSON on stdin has a script and its files,
+a line on stdout says how it ended. A fork leaves by the end of the interpreter, not by os._exit.
 """
 
 from __future__ import annotations
@@ -91,9 +91,15 @@ class Ended:
         if self.status == -signal.SIGKILL:
             return f"hung, and was killed after {self.seconds:.1f} s; stderr: {self.stderr}"
         last = self.stderr.strip().splitlines()[-1:] or [""]
-        if (self.status, self.stdout.strip(), last[0]) != (script.status, script.stdout, script.error):
+        if (self.status, self.stdout.strip(), last[0]) != (
+            script.status,
+            script.stdout,
+            script.error,
+        ):
             return f"ended with {self.status}, stdout {self.stdout!r}, stderr: {self.stderr}"
-        if self.stderr.count("Traceback") != bool(script.error) or (self.stderr and not script.error):
+        if self.stderr.count("Traceback") != bool(script.error) or (
+            self.stderr and not script.error
+        ):
             return f"wrote more to stderr than it should: {self.stderr}"
         return None
 
@@ -110,7 +116,8 @@ SCRIPTS = {
         "runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner"
     ),
     "runner in a cycle, collected": Script(
-        "runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner; gc.collect()"
+        "runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner; "
+        "gc.collect()"
     ),
     "runner closed": Script(
         "runner = ModelRunner(LINEAR); runner.execute(four); runner.close(); runner.close()"
@@ -120,10 +127,13 @@ SCRIPTS = {
         "print(ModelRunner(LINEAR).executeAsync(four).wait()['z'][0, 0])", stdout="2.0"
     ),
     "several runners": Script(
-        "runners = [ModelRunner(LINEAR) for _ in range(4)]\nfor each in runners: each.execute(four)\n"
+        "runners = [ModelRunner(LINEAR) for _ in range(4)]\nfor each in runners: "
+        "each.execute(four)\n"
         "del runners[::2], each\nruns = [each.executeAsync(four) for each in runners]"
     ),
-    "several runs": Script("runner = ModelRunner(LINEAR)\nfor _ in range(50): runner.execute(four)"),
+    "several runs": Script(
+        "runner = ModelRunner(LINEAR)\nfor _ in range(50): runner.execute(four)"
+    ),
     "exception": Script(
         "runner = ModelRunner(LINEAR); runner.execute(four); raise ValueError('expected')",
         1,
@@ -136,7 +146,9 @@ SCRIPTS = {
         error="ValueError: expected",
     ),
     "exception in with": Script(
-        "with ModelRunner(LINEAR) as runner: raise ValueError('expected')", 1, error="ValueError: expected"
+        "with ModelRunner(LINEAR) as runner: raise ValueError('expected')",
+        1,
+        error="ValueError: expected",
     ),
     "sys.exit": Script("runner = ModelRunner(LINEAR); runner.execute(four); sys.exit(3)", 3),
     "run in flight": Script(
@@ -159,14 +171,18 @@ SCRIPTS = {
         error="KeyboardInterrupt",
     ),
     "run in flight, another waits": Script(
-        "runner = ModelRunner(LOOP); runs = [runner.executeAsync(endless) for _ in range(3)]; time.sleep(0.2)"
+        "runner = ModelRunner(LOOP); runs = [runner.executeAsync(endless) for _ in range(3)]; "
+        "time.sleep(0.2)"
     ),
     "request waits for ever": Script(
         "runner = ModelRunner(LINEAR, patient); wait = runner.executeAsync(one)"
     ),
-    "request waits for ever, runner dropped": Script("ModelRunner(LINEAR, patient).executeAsync(one)"),
+    "request waits for ever, runner dropped": Script(
+        "ModelRunner(LINEAR, patient).executeAsync(one)"
+    ),
     "request waits for ever, after runs": Script(
-        "runner = ModelRunner(LINEAR, patient); runner.execute(four); wait = runner.executeAsync(one)"
+        "runner = ModelRunner(LINEAR, patient); runner.execute(four); wait = "
+        "runner.executeAsync(one)"
     ),
     "thread waits for a request for ever": Script(
         "runner = ModelRunner(LINEAR, patient)\n"
@@ -175,11 +191,13 @@ SCRIPTS = {
         stdout="stopped",
     ),
     "pool waits for a request for ever": Script(
-        "runner = ModelRunner(LINEAR, patient); pool = ThreadPoolExecutor(2); pool.submit(runner.execute, "
+        "runner = ModelRunner(LINEAR, patient); pool = ThreadPoolExecutor(2); "
+        "pool.submit(runner.execute, "
         "one)"
     ),
     "daemon waits for a request for ever": Script(
-        "runner = ModelRunner(LINEAR, patient); start(runner.executeAsync(one).wait, 10**6, daemon=True)"
+        "runner = ModelRunner(LINEAR, patient); start(runner.executeAsync(one).wait, 10**6, "
+        "daemon=True)"
     ),
     "thread goes on after the main thread": Script(
         "runner = ModelRunner(LINEAR)\n"
@@ -188,7 +206,8 @@ SCRIPTS = {
         stdout="2.0",
     ),
     "session's own thread": Script(
-        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, "
+        "session = open_session(LINEAR); queues = "
+        "session.createQueueManager(timeout_ns=0)\nstart(serve, "
         "session)"
     ),
     "session's own thread, before it waits": Script(
@@ -196,7 +215,8 @@ SCRIPTS = {
         "start(lambda: time.sleep(0.3) or serve(session))"
     ),
     "session's own daemon": Script(
-        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, "
+        "session = open_session(LINEAR); queues = "
+        "session.createQueueManager(timeout_ns=0)\nstart(serve, "
         "session, daemon=True)"
     ),
     "session's own daemon, rows wait": Script(
@@ -205,10 +225,13 @@ SCRIPTS = {
         "queues.outputQueue('z').enqueue(None, 1)"
     ),
     "two threads of a session": Script(
-        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0); written = "
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0); "
+        "written = "
         "threading.Event()\ndef feed():\n    time.sleep(0.6)\n    with queues.lock:\n        "
-        "queues.inputQueue('x').enqueue(four['x'])\n        queues.outputQueue('y').enqueue(None, 4); "
-        "queues.outputQueue('z').enqueue(None, 4, written.set)\n    print(written.wait(5))\nstart(serve, "
+        "queues.inputQueue('x').enqueue(four['x'])\n        queues.outputQueue('y').enqueue(None, "
+        "4); "
+        "queues.outputQueue('z').enqueue(None, 4, written.set)\n    "
+        "print(written.wait(5))\nstart(serve, "
         "session); start(feed)",
         stdout="True",
     ),
@@ -222,13 +245,18 @@ SCRIPTS = {
     ),
     "session alive": Script("session = open_session(LINEAR); session.run(four)"),
     "session dropped": Script("open_session(LINEAR).run(four)"),
-    "session never bound": Script("session = Session(LINEAR, SessionConfig(policy=LaunchPolicy.Deferred))"),
-    "pipeline alive": Script("pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0); pipeline.start()"),
+    "session never bound": Script(
+        "session = Session(LINEAR, SessionConfig(policy=LaunchPolicy.Deferred))"
+    ),
+    "pipeline alive": Script(
+        "pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0); pipeline.start()"
+    ),
     "pipeline never started": Script("pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0)"),
     "packing, idle": Script("runner = open_packing(); runner.execute_async(sample, {})"),
     "packing, dropped": Script("open_packing().execute_async(sample, {})"),
     "packing, answered": Script(
-        "runner = open_packing(1); z = np.zeros((2, 4), np.float32); runner.execute(sample, {'z': z}); "
+        "runner = open_packing(1); z = np.zeros((2, 4), np.float32); runner.execute(sample, {'z': "
+        "z}); "
         "print(z.sum())",
         stdout="16.0",
     ),
@@ -247,7 +275,8 @@ SCRIPTS = {
     "isolated, dropped": Script("open_session(LINEAR, isolated=True).run(four)"),
     "isolated, in flight": Script("pipeline = endless_request(open_session(LOOP, isolated=True))"),
     "isolated, in flight, exception": Script(
-        "pipeline = endless_request(open_session(LOOP, isolated=True)); raise ValueError('expected')",
+        "pipeline = endless_request(open_session(LOOP, isolated=True)); raise "
+        "ValueError('expected')",
         1,
         error="ValueError: expected",
     ),
@@ -256,7 +285,8 @@ SCRIPTS = {
         "start(session.run, {'turns': np.array([10**9], np.int64)}, daemon=True); time.sleep(0.2)"
     ),
     "atexit runs a model before the end": Script(
-        "runner = ModelRunner(LINEAR); atexit.register(lambda: print(runner.execute(four)['z'][0, 0]))",
+        "runner = ModelRunner(LINEAR); atexit.register(lambda: print(runner.execute(four)['z'][0, "
+        "0]))",
         stdout="2.0",
     ),
     "atexit runs a model a while after all threads ended": Script(
@@ -265,7 +295,8 @@ SCRIPTS = {
         stdout="2.0",
     ),
     "atexit runs a model after the end": Script(
-        "session = open_session(LINEAR); at_last.append(lambda: print(session.run(four)['z'][0, 0]))",
+        "session = open_session(LINEAR); at_last.append(lambda: print(session.run(four)['z'][0, "
+        "0]))",
         stdout="2.0",
     ),
     "atexit asks a runner after the end": Script(
@@ -291,7 +322,8 @@ def run_script(script: Script, files: Sequence[str], python: str = sys.executabl
     began = time.monotonic()
     command = [python, "-c", IMPORTS + BEGINNING + script.source, *files]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        # Not pipes, which an engine's process might hold open for a moment after the script has ended.
+        # Not pipes, which an engine's process might hold open for a moment after the script has
+        # ended.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         try:
             status = process.wait(LIMIT_SECONDS)
@@ -305,11 +337,15 @@ class Zygote:
     """The process whose forks run scripts, one at a time."""
 
     def __init__(self, python: str = sys.executable) -> None:
-        # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end it would
-        # wait for.
+        # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end
+        # it would wait for.
         environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
         self._process = subprocess.Popen(
-            [python, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [python, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
 
     def run(self, script: Script, files: Sequence[str]) -> Ended:

@@ -38,14 +38,18 @@ class Case:
         """Return the model and its data sets."""
         if self.source.model is not None:
             model = self.source.model
-            sets = [([_array(x) for x in given], [_array(x) for x in made]) for given, made in self._sets()]
+            sets = [
+                ([_array(x) for x in given], [_array(x) for x in made])
+                for given, made in self._sets()
+            ]
             return model, sets
         folder = Path(self.source.model_dir)
         model = onnx.load(folder / "model.onnx")
         folders = sorted(folder.glob("test_data_set_*"))
         graph = model.graph
         return model, [
-            (_read(each, "input", graph.input), _read(each, "output", graph.output)) for each in folders
+            (_read(each, "input", graph.input), _read(each, "output", graph.output))
+            for each in folders
         ]
 
     def _sets(self) -> Sequence[tuple[Sequence[Any], Sequence[Any]]]:

@@ -20,8 +20,8 @@ _WRONG = (Status.DIFFERS, Status.FAILED, Status.CRASHED)
 class Finding:
     """Cases that differ for one reason.
 
-    `cases` are patterns of names; `precision` is the only one in which they may differ, "" for both. Where a
-    `bound` is given, they differ by no more than that of the largest expected value.
+    `cases` are patterns of names; `precision` is the only one in which they may differ, "" for
+    both. Where a `bound` is given, they differ by no more than that of the largest expected value.
     """
 
     cases: str
@@ -33,7 +33,8 @@ class Finding:
 FINDINGS = (
     Finding(
         "test_dft* test_stft*",
-        "sums of a Fourier transform in float are off by some 1e-7 of the largest; the suite expects zeros "
+        "sums of a Fourier transform in float are off by some 1e-7 of the largest; the suite "
+        "expects zeros "
         "to 1e-7 in all",
         bound=1e-5,
     ),
@@ -48,16 +49,19 @@ FINDINGS = (
     Finding(
         "test_resize_downsample_scales_linear_align_corners "
         "test_resize_downsample_scales_cubic_align_corners",
-        "the suite's own: it aligns corners with the size before it is rounded down, ONNX Runtime with the "
+        "the suite's own: it aligns corners with the size before it is rounded down, ONNX Runtime "
+        "with the "
         "one that the result has",
     ),
     Finding(
         "test_maxunpool_export_with_output_shape",
-        "the suite's own: it spreads the places, which are of the smaller output, as those of the larger",
+        "the suite's own: it spreads the places, which are of the smaller output, as those of the "
+        "larger",
     ),
     Finding(
         "test_attention_4d_with_past_and_present_qk_matmul_bias_*_mask_causal",
-        "ONNX Runtime writes the lowest float, not -inf, for masked places into the output of scores",
+        "ONNX Runtime writes the lowest float, not -inf, for masked places into the output of "
+        "scores",
     ),
     Finding(
         "test_cast_FLOAT_to_FLOAT16 test_cast*_DOUBLE_to_FLOAT16* test_castlike_FLOAT_to_FLOAT16* "
@@ -66,7 +70,8 @@ FINDINGS = (
     ),
     Finding(
         "test_attention_24_qk_matmul_output_mode3_softmax_precision_expanded",
-        "masks of -inf become -65504 in half, so a row that is masked everywhere is no NaN to be replaced",
+        "masks of -inf become -65504 in half, so a row that is masked everywhere is no NaN to be "
+        "replaced",
     ),
     Finding(
         "test_reduce_prod_* test_reduce_log_sum_empty_set*",
@@ -75,7 +80,8 @@ FINDINGS = (
     ),
     Finding(
         "test_reduce_log_sum_exp_*_expanded",
-        "exponentials, written one by one in the graph, go beyond 65504: half saturates on the chip",
+        "exponentials, written one by one in the graph, go beyond 65504: half saturates on the "
+        "chip",
         "fp16",
     ),
     Finding(
@@ -106,7 +112,10 @@ def find_reason(name: str, precision: str, outcome: Outcome) -> str:
 _REFUSALS = (
     (r"has type (\w+), which the IPU lacks", "a type that the IPU lacks: {}"),
     (r"which is for tensors inside of a model", "8-bit floats as an input or output"),
-    (r"sequence_type|optional_type|has no shape; give it|Sequence", "sequences and optional values"),
+    (
+        r"sequence_type|optional_type|has no shape; give it|Sequence",
+        "sequences and optional values",
+    ),
     (r"operator (ai\.onnx\.[\w.]+)\.\w+ is not supported", "operators of {}"),
     (r"reads the bits of", "bits of types of 64 bits"),
     (r"depends on the data|not known at compile time", "a shape that depends on data"),
@@ -117,7 +126,8 @@ _REFUSALS = (
 
 
 def classify_refusal(message: str) -> str:
-    """Return the kind of reason for which a model was refused; the message itself where it is of no kind."""
+    """Return the kind of reason for which a model was refused; the message itself where it is of no
+    kind."""
     for pattern, reason in _REFUSALS:
         found = re.search(pattern, message)
         if found:

@@ -29,7 +29,8 @@ from suite_cases import Case, DataSet
 MAX_SECONDS = 60.0
 """Time limit of one case."""
 _HALF = 2e-2
-"""Error of half that is allowed, of the larger of 1 and the expected value: some roundings in a row."""
+"""Error of half that is allowed, of the larger of 1 and the expected value: some roundings in a
+row."""
 _QUOTED = re.compile(r"'([^']*)'")
 _VALUES = "on the values of"
 _DEPENDS = "depends on the data"
@@ -45,7 +46,8 @@ class Status(str, Enum):
     """The compiler does not take the model, and says why."""
     DIFFERS = "differs"
     FAILED = "failed"
-    """The model was compiled, and then not loaded or run; or the error is not one of the compiler's own."""
+    """The model was compiled, and then not loaded or run; or the error is not one of the compiler's
+    own."""
     CRASHED = "crashed"
     """The process ended, or took longer than it may."""
 
@@ -88,8 +90,8 @@ def run_case(case: Case, precision: str) -> Outcome:
 
 
 def _find_deciding(message: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> set[str]:
-    """Return further inputs of whose values a message says that shapes depend on them: those that it names,
-    or, where it names none, all of whole numbers, and then all."""
+    """Return further inputs of whose values a message says that shapes depend on them: those that
+    it names, or, where it names none, all of whole numbers, and then all."""
     named = set(_QUOTED.findall(message.partition(_VALUES)[2])) & given.keys()
     if named - fixed.keys() or _DEPENDS not in message:
         return named - fixed.keys()
@@ -115,7 +117,11 @@ def _run(
         taken = {each.name: each.numpy_data_type() for each in runner.getExecuteInputs()}
         for given, expected in sets:
             named = zip(names, given, strict=False)
-            feeds = {name: np.asarray(value).astype(taken[name]) for name, value in named if name in taken}
+            feeds = {
+                name: np.asarray(value).astype(taken[name])
+                for name, value in named
+                if name in taken
+            }
             made = runner.execute(feeds)
             for value, array in zip(model.graph.output, expected, strict=True):
                 result = np.asarray(made[value.name])
@@ -155,7 +161,10 @@ def compare(found: Array, expected: Any, case: Case, precision: str) -> str:
         return ""
     at = int(np.argmax(wrong))
     example = f"{found.ravel()[at]} for {wanted.ravel()[at]}"
-    return f"{int(wrong.sum())} of {wrong.size} elements, e.g. {example} ({found.dtype} for {wanted.dtype})"
+    return (
+        f"{int(wrong.sum())} of {wrong.size} elements, e.g. {example} ({found.dtype} for "
+        f"{wanted.dtype})"
+    )
 
 
 def find_error(found: Array, expected: Array) -> float:
@@ -172,7 +181,9 @@ def find_error(found: Array, expected: Array) -> float:
 class Worker:
     """A process that runs one case after the other, and another one where it has ended."""
 
-    def __init__(self, cases: Sequence[Case], precision: str, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(
+        self, cases: Sequence[Case], precision: str, max_seconds: float = MAX_SECONDS
+    ) -> None:
         self._cases, self._precision, self._max_seconds = cases, precision, max_seconds
         self._context = multiprocessing.get_context("fork")
         self._start()
@@ -181,7 +192,10 @@ class Worker:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._end()
 

@@ -46,7 +46,9 @@ def make_tensor_proto(*, packed: bool) -> Any:
     Its lists are written packed, as TensorFlow's are, or one value at a time.
     """
     package = "packed" if packed else "unpacked"
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"{package}.proto", package=package, syntax="proto2"
+    )
     shape = file.message_type.add(name="Shape")
     dim = shape.nested_type.add(name="Dim")
     _add(dim, "size", 1, "int64")

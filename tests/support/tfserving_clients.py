@@ -1,5 +1,5 @@
-"""A client of TensorFlow Serving's gRPC that needs no TensorFlow: calls in our own messages, which have its
-field numbers."""
+"""A client of TensorFlow Serving's gRPC that needs no TensorFlow: calls in our own messages, which
+have its field numbers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.channel.close()
 
@@ -67,7 +70,9 @@ class Client:
         self.version = answer.model_spec.version.value
         return read_outputs(answer)
 
-    def send(self, model: str, inputs: Mapping[str, Array], seconds: float = PATIENCE_SECONDS) -> Any:
+    def send(
+        self, model: str, inputs: Mapping[str, Array], seconds: float = PATIENCE_SECONDS
+    ) -> Any:
         """Return a future of a PredictResponse, to be cancelled."""
         return self._call(PREDICT).future(make_request(model, inputs), timeout=seconds)
 
@@ -75,7 +80,10 @@ class Client:
         """Return version, state and error of each version; raises grpc.RpcError."""
         request = messages.GetModelStatusRequest(model_spec=make_spec(model, **choice))
         answer = self._ask(STATUS, request, PATIENCE_SECONDS)
-        return [(each.version, each.state, each.status.error_message) for each in answer.model_version_status]
+        return [
+            (each.version, each.state, each.status.error_message)
+            for each in answer.model_version_status
+        ]
 
     def _ask(self, method: str, request: Any, seconds: float) -> Any:
         return self._call(method)(request, timeout=seconds)
@@ -96,7 +104,9 @@ def refused(code: str, *words: str) -> Iterator[None]:
     assert [word for word in words if word not in text] == [], text
 
 
-def make_spec(model: str, version: int | None = None, version_label: str | None = None) -> messages.ModelSpec:
+def make_spec(
+    model: str, version: int | None = None, version_label: str | None = None
+) -> messages.ModelSpec:
     """Return the specification of the requested model."""
     spec = messages.ModelSpec(name=model)
     if version is not None:

@@ -81,7 +81,9 @@ def traffic(grpc_url: str, model: str, clients: int = 3) -> Iterator[list[list[A
 
 def wait_for_all(outcomes: list[list[Any]], wanted: Any) -> None:
     """Wait until the last outcome of every client of `traffic` is `wanted`."""
-    wait_until(lambda: all(mine and mine[-1] == wanted for mine in outcomes), f"{wanted!r} at every client")
+    wait_until(
+        lambda: all(mine and mine[-1] == wanted for mine in outcomes), f"{wanted!r} at every client"
+    )
 
 
 def phases(outcomes: list[Any]) -> list[Any]:
@@ -95,7 +97,9 @@ def read_metrics(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
         text = answer.read().decode()
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
-        found.setdefault(name, []).append((dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)))
+        found.setdefault(name, []).append(
+            (dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value))
+        )
     return found
 
 
@@ -117,7 +121,9 @@ def _tensors(module: Any, inputs: dict[str, Array]) -> list[Any]:
 def _arrays(answer: Any) -> dict[str, Array]:
     response = answer.get_response()
     outputs = (
-        response["outputs"] if isinstance(response, dict) else [{"name": o.name} for o in response.outputs]
+        response["outputs"]
+        if isinstance(response, dict)
+        else [{"name": o.name} for o in response.outputs]
     )
     return {output["name"]: answer.as_numpy(output["name"]) for output in outputs}
 
@@ -128,4 +134,8 @@ def _outcome(client: grpcclient.InferenceServerClient, model: str, x: Array) -> 
     except InferenceServerException as error:
         return REFUSED if any(text in error.message() for text in _REFUSALS) else str(error)
     factor = float(y.flat[0] / x.flat[0])
-    return factor if y.shape == x.shape and np.array_equal(y, factor * x) else f"{x[:, 0]} was answered {y}"
+    return (
+        factor
+        if y.shape == x.shape and np.array_equal(y, factor * x)
+        else f"{x[:, 0]} was answered {y}"
+    )

@@ -46,10 +46,14 @@ def make_instance(linear, compile_popef, tmp_path):
         config = {
             "name": "linear",
             "max_batch_size": 100,
-            "parameters": {name: {"string_value": str(value)} for name, value in parameters.items()},
+            "parameters": {
+                name: {"string_value": str(value)} for name, value in parameters.items()
+            },
         }
         answers = Answers()
-        instance = ModelInstanceState(ModelState(config, tmp_path / "linear" / "1"), "linear_0", answers.put)
+        instance = ModelInstanceState(
+            ModelState(config, tmp_path / "linear" / "1"), "linear_0", answers.put
+        )
         made.append(instance)
         return instance, answers
 
@@ -60,7 +64,10 @@ def make_instance(linear, compile_popef, tmp_path):
 
 def request(instance, rows, value=1.0, requested=()):
     return Request(
-        instance.model_state, {"x": np.full((rows, 4), value, np.float32)}, requested, reply=(rows, value)
+        instance.model_state,
+        {"x": np.full((rows, 4), value, np.float32)},
+        requested,
+        reply=(rows, value),
     )
 
 
@@ -94,7 +101,9 @@ def test_what_waits_is_bounded(make_instance):
     instance, answers = make_instance(timeout_ns=0)
     gate = threading.Event()
     compute = instance.session._engine._mains[5].compute
-    instance.session._engine._mains[5].compute = lambda *arguments: gate.wait(20) and compute(*arguments)
+    instance.session._engine._mains[5].compute = lambda *arguments: (
+        gate.wait(20) and compute(*arguments)
+    )
     instance.submit([request(instance, 4)])
     instance.submit([request(instance, 4, index) for index in range(1)])
     blocked = threading.Thread(target=instance.submit, args=[[request(instance, 4, 7)]])
@@ -161,7 +170,9 @@ def test_the_culprit_of_a_joined_run_fails_alone(compile_popef, tmp_path):
     answers = Answers()
     instance = ModelInstanceState(state, "gather_0", answers.put)
     values = [[[index % 10, 99 if index == 5 else 0]] for index in range(8)]
-    instance.submit([Request(state, {"ids": np.array(value, np.int32)}, (), reply=value) for value in values])
+    instance.submit(
+        [Request(state, {"ids": np.array(value, np.int32)}, (), reply=value) for value in values]
+    )
     for each in answers.wait(8):
         if each.reply[0][1] == 99:
             with pytest.raises(RequestError, match="indices element out of data bounds"):
@@ -188,7 +199,9 @@ def test_instances_are_numbered_through_their_groups(linear, compile_popef, tmp_
 
 @pytest.mark.parametrize("is_asynchronous", [True, False])
 def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path, is_asynchronous):
-    monkeypatch.setenv("PVTI_OPTIONS", json.dumps({"enable": "true", "directory": str(tmp_path / "traces")}))
+    monkeypatch.setenv(
+        "PVTI_OPTIONS", json.dumps({"enable": "true", "directory": str(tmp_path / "traces")})
+    )
     instance, answers = make_instance()
     if is_asynchronous:
         instance.submit([request(instance, 4)])
@@ -205,7 +218,12 @@ def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path, is_asyn
     runs = [event for event in events if event["ph"] == "X" and event["name"] == "run"]
     assert [run["args"]["rows"] for run in runs] == [4]
     modelled = runs[0]["args"]["IPU and host seconds (modelled)"]
-    assert modelled == instance.session.modelled_seconds > runs[0]["args"]["IPU seconds (modelled)"] > 0
+    assert (
+        modelled
+        == instance.session.modelled_seconds
+        > runs[0]["args"]["IPU seconds (modelled)"]
+        > 0
+    )
     values = {event["name"]: event["args"]["linear_0"] for event in events if event["ph"] == "C"}
     assert values["linear batch size (rows)"] == 4
     assert values["linear execution (ms)"] == pytest.approx(instance.statistics.execution_ns / 1e6)
@@ -228,7 +246,9 @@ def slow_down(instance, seconds):
 
 @pytest.mark.parametrize(("timing", "late"), [("fast", 0), ("paced", 3)])
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_runs_of_a_cpu_slower_than_the_modelled_chip_are_counted(make_instance, timing, late, isolation):
+def test_runs_of_a_cpu_slower_than_the_modelled_chip_are_counted(
+    make_instance, timing, late, isolation
+):
     instance, answers = make_instance(sim_timing=timing, sim_isolation=isolation)
     slow_down(instance, 2 * instance.session.modelled_seconds)
     instance.submit([request(instance, 4) for _ in range(2)])
@@ -246,7 +266,9 @@ def test_a_paced_pipeline_takes_as_many_batches_as_it_works_on(make_instance, li
     compiled = Compiler.compile(Converter(batch_size=4).convert(linear))
     target = compiled.executable.target
     slow = {"cycles": target.clock_hz, "interval_cycles": target.clock_hz // 5}
-    programs = tuple(dataclasses.replace(p, **slow) if p.cycles else p for p in compiled.executable.programs)
+    programs = tuple(
+        dataclasses.replace(p, **slow) if p.cycles else p for p in compiled.executable.programs
+    )
     executable = dataclasses.replace(compiled.executable, programs=programs)
     compiled.executable = executable
     compiled.export(tmp_path / "linear/1/executable.popef")
@@ -262,7 +284,10 @@ def test_a_paced_pipeline_takes_as_many_batches_as_it_works_on(make_instance, li
 def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):
     """A full batch starts at once; an incomplete one first waits for more rows, from then on."""
     instance, answers = make_instance(sim_timing="paced", timeout_ns=50_000_000)
-    batch_ns, clock = round(instance.session.modelled_seconds * 1e9), instance.session._engine._clock
+    batch_ns, clock = (
+        round(instance.session.modelled_seconds * 1e9),
+        instance.session._engine._clock,
+    )
     free_at_ns = time.perf_counter_ns() + 200_000_000
     clock.start(free_at_ns, 0)
     instance.submit([request(instance, 4), request(instance, 1)])
@@ -287,7 +312,9 @@ def test_both_modes_answer_and_count_the_same(make_instance):
         with pytest.raises(RequestError, match=r"found float32 of shape \[1, 5\]"):
             bad.outputs()
         counted = instance.read_statistics()
-        seen.append((counted.requests, counted.batches, counted.rows, counted.flushes, counted.errors))
+        seen.append(
+            (counted.requests, counted.batches, counted.rows, counted.flushes, counted.errors)
+        )
     assert seen[0] == seen[1] == (4, 4, 13, 1, {"bad_request": 1})
 
 
@@ -296,7 +323,9 @@ def test_whatever_goes_wrong_in_handing_over_is_answered(make_instance):
     instance._delay_seconds = float("inf")
     instance.submit([request(instance, 1), request(instance, 2)])
     for each in answers.wait(2):
-        with pytest.raises(RequestError, match="could not compute the request: timestamp") as raised:
+        with pytest.raises(
+            RequestError, match="could not compute the request: timestamp"
+        ) as raised:
             each.outputs()
         assert raised.value.code == "INTERNAL"
     instance._delay_seconds = 0
@@ -310,11 +339,15 @@ def test_whatever_goes_wrong_in_handing_over_is_answered(make_instance):
 
 
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
-def test_refused_values_are_told_of_once_with_the_instances_name(compile_popef, tmp_path, caplog, mode):
+def test_refused_values_are_told_of_once_with_the_instances_name(
+    compile_popef, tmp_path, caplog, mode
+):
     compile_popef(gather_model(), name="gather/1/executable.popef", batch=8)
     answers = Answers()
     state = ModelState({"name": "gather", "max_batch_size": 8}, tmp_path / "gather" / "1")
-    instance = ModelInstanceState(state, "gather_0_0", answers.put if mode == "asynchronous" else None)
+    instance = ModelInstanceState(
+        state, "gather_0_0", answers.put if mode == "asynchronous" else None
+    )
     for _ in range(100):
         refused = [Request(state, {"ids": np.full((1, 2), 99, np.int32)}, ()) for _ in range(3)]
         if mode == "asynchronous":
@@ -337,11 +370,15 @@ def test_a_model_without_inputs_answers_each_request_once(mode, compile_popef, t
     outputs = {"y": (TensorProto.FLOAT, [2, 2])}
     model = make_model([helper.make_node("Sqrt", ["w"], ["y"])], {}, outputs, weights)
     compile_popef(model, batch=None, name="constant/1/executable.popef")
-    config = {"name": "constant"} | complete_config({"name": "constant"}, tmp_path / "constant" / "1")
+    config = {"name": "constant"} | complete_config(
+        {"name": "constant"}, tmp_path / "constant" / "1"
+    )
     assert (config["max_batch_size"], config["input"]) == (0, [])
     state, answers = ModelState(config, tmp_path / "constant" / "1"), Answers()
     state.validate()
-    instance = ModelInstanceState(state, "constant_0", answers.put if mode == "asynchronous" else None)
+    instance = ModelInstanceState(
+        state, "constant_0", answers.put if mode == "asynchronous" else None
+    )
     requests = [Request(state, {}, ()) for _ in range(5)]
     if mode == "asynchronous":
         instance.submit(requests)

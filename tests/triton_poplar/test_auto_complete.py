@@ -54,7 +54,10 @@ def test_friendly_names_are_used(folder):
             {"input": [{**X, "dims": [4, 4]}]},
             {"max_batch_size": 0, "output": [{**Y, "dims": [4, 3]}, {**Z, "dims": [4, 4]}]},
         ),
-        ({"input": [X], "output": [Y], "max_batch_size": 1}, {"max_batch_size": 1, "dynamic_batching": {}}),
+        (
+            {"input": [X], "output": [Y], "max_batch_size": 1},
+            {"max_batch_size": 1, "dynamic_batching": {}},
+        ),
     ],
 )
 def test_what_the_user_wrote_stays(folder, config, added):
@@ -108,7 +111,8 @@ def test_completing_loads_no_native_runtime(folder):
     code = (
         "import sys, pathlib; from triton_poplar.auto_complete import complete_config;"
         f"complete_config({{}}, pathlib.Path({str(folder)!r}));"
-        "print([name for name in ('onnxruntime', 'onnx', 'google.protobuf') if name in sys.modules])"
+        "print([name for name in ('onnxruntime', 'onnx', 'google.protobuf') if name in "
+        "sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -128,5 +132,7 @@ def test_an_input_whose_data_the_files_hold_is_no_input(tmp_path):
     }
     ModelState(added, folder).validate()
     scale = {"name": "scale", "data_type": "TYPE_FP32", "dims": [3]}
-    with pytest.raises(ModelConfigError, match="input 'scale', but the PopEF files contain its data"):
+    with pytest.raises(
+        ModelConfigError, match="input 'scale', but the PopEF files contain its data"
+    ):
         ModelState({**added, "input": [*added["input"], scale]}, folder).validate()

@@ -7,7 +7,12 @@ import numpy as np
 import onnx
 import pytest
 from sdk_files import rewrite
-from triton_poplar.backend_state import BackendState, environment_variable, find_options, read_command_line
+from triton_poplar.backend_state import (
+    BackendState,
+    environment_variable,
+    find_options,
+    read_command_line,
+)
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -30,7 +35,11 @@ def test_both_spellings_of_the_flag_are_read_and_the_last_counts():
     ]
     assert find_options(line) == {"sim_num_IPUs": "4", "sim_ipu_version": "ipu21"}
     options = BackendState(line, {}).options
-    assert (options.sim_num_IPUs, options.sim_ipu_version, options.sim_tiles_per_IPU) == (4, 21, None)
+    assert (options.sim_num_IPUs, options.sim_ipu_version, options.sim_tiles_per_IPU) == (
+        4,
+        21,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +54,9 @@ def test_the_environment_stands_in_for_the_command_line():
     assert environment_variable("sim_num_IPUs") == "POPLAR_SIM_NUM_IPUS"
     options = BackendState([], environ).options
     assert (options.sim_num_IPUs, options.use_sim_if_no_hw) == (2, False)
-    assert BackendState(["--backend-config=poplar,sim_num_IPUs=3"], environ).options.sim_num_IPUs == 3
+    assert (
+        BackendState(["--backend-config=poplar,sim_num_IPUs=3"], environ).options.sim_num_IPUs == 3
+    )
 
 
 def test_the_command_line_of_a_process_is_read():
@@ -70,7 +81,10 @@ def test_an_unreadable_command_line_holds_nothing():
         ("use_sim_if_no_hw=maybe", "use_sim_if_no_hw: expected 0, 1, true or false, found 'maybe'"),
         ("sim_num_IPUs=0", "sim_num_IPUs: expected a whole number from 1 to 65536, found '0'"),
         ("sim_tiles_per_IPU=-4", "sim_tiles_per_IPU: expected a whole number from 1 to 1472"),
-        ("sim_ipu_version=3", "sim_ipu_version: expected 1, 2 or 21 or a chip's name .*c600.*, found '3'"),
+        (
+            "sim_ipu_version=3",
+            "sim_ipu_version: expected 1, 2 or 21 or a chip's name .*c600.*, found '3'",
+        ),
         ("sim_num_ipus=1", "option 'sim_num_ipus' is not known; did you mean sim_num_IPUs?"),
     ],
 )
@@ -121,10 +135,17 @@ def test_a_machine_that_fits_serves(open_instance, options):
     [
         (
             "use_sim_if_no_hw=false",
-            "No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is false",
+            "No IPU can be attached: this machine has none, and the backend option "
+            "use_sim_if_no_hw is false",
         ),
-        ("sim_ipu_version=mk2", "option sim_ipu_version is 2, but the executable was compiled for 21"),
-        ("sim_tiles_per_IPU=4", "option sim_tiles_per_IPU is 4, but the executable was compiled for 1472"),
+        (
+            "sim_ipu_version=mk2",
+            "option sim_ipu_version is 2, but the executable was compiled for 21",
+        ),
+        (
+            "sim_tiles_per_IPU=4",
+            "option sim_tiles_per_IPU is 4, but the executable was compiled for 1472",
+        ),
     ],
 )
 def test_a_machine_that_does_not_fit_is_a_load_error(open_instance, option, reason):
@@ -142,7 +163,12 @@ def write_real(folder, replicas):
         shape = (replicas, 4, width) if replicas else (4, width)
         info = popef.TensorInfo(shape=shape, dataType=popef.DataType.F16)
         return popef.Anchor(
-            name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=bool(replicas), programs=[1]
+            name=name,
+            handle=name,
+            tensorInfo=info,
+            type=kind,
+            isPerReplica=bool(replicas),
+            programs=[1],
         )
 
     anchors = [
@@ -162,7 +188,9 @@ def write_real(folder, replicas):
     )
     folder.mkdir(parents=True)
     rewrite(folder / "executable.popef", metadata, b"\x7fELF machine code of a chip")
-    (folder / "name_map.json").write_text('{"infeed_1.0": "x", "outfeed_2.0": "y", "outfeed_2.1": "z"}')
+    (folder / "name_map.json").write_text(
+        '{"infeed_1.0": "x", "outfeed_2.0": "y", "outfeed_2.1": "z"}'
+    )
 
 
 # A file without a number of replicas has one replica.
@@ -184,5 +212,8 @@ def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas
     request = Request(state, {"x": x}, ["z"])
     instance.execute([request])
     np.testing.assert_array_equal(request.outputs()["z"], 2 * x)
-    assert (instance.statistics.batches, instance.statistics.capacity) == (-(-11 // capacity), capacity)
+    assert (instance.statistics.batches, instance.statistics.capacity) == (
+        -(-11 // capacity),
+        capacity,
+    )
     instance.close()

@@ -77,7 +77,9 @@ class Server:
     def answer(self, requests, outcome):
         for request in requests:
             in_time = self.clock.now < request.gone
-            self.outcomes[request.client, outcome if in_time or outcome != "answered" else "late"] += 1
+            self.outcomes[
+                request.client, outcome if in_time or outcome != "answered" else "late"
+            ] += 1
 
 
 @pytest.fixture
@@ -107,7 +109,14 @@ def offer(per_second, seconds, **request):
 
 @pytest.mark.parametrize(
     ("factor", "patience", "goal"),
-    [(1.3, 2.0, 0.9), (3, 2.0, 0.9), (3, 10.0, 0.95), (10, 1.0, 0.7), (10, 2.0, 0.8), (10, 10.0, 0.9)],
+    [
+        (1.3, 2.0, 0.9),
+        (3, 2.0, 0.9),
+        (3, 10.0, 0.95),
+        (10, 1.0, 0.7),
+        (10, 2.0, 0.8),
+        (10, 10.0, 0.9),
+    ],
 )
 def test_goodput_under_overload_stays_near_capacity(server, factor, patience, goal):
     server.serve(offer(factor * CAPACITY, 60, patience=patience), 60)

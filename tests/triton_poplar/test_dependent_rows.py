@@ -25,7 +25,9 @@ def folder(compile_popef, tmp_path):
 
 def open_instance(folder, respond=None, max_batch_size=100, **parameters):
     config = {"name": "loudness", "max_batch_size": max_batch_size}
-    config["parameters"] = {name: {"string_value": str(value)} for name, value in parameters.items()}
+    config["parameters"] = {
+        name: {"string_value": str(value)} for name, value in parameters.items()
+    }
     return ModelInstanceState(ModelState(config, folder), "loudness_0", respond)
 
 
@@ -42,7 +44,8 @@ def check(answered):
 def test_a_quiet_request_beside_a_loud_one_gets_its_own_answer(folder):
     instance = open_instance(folder)
     requests = [
-        request(instance, rows, value) for rows, value in ((1, QUIET), (1, LOUD), (3, QUIET), (4, LOUD))
+        request(instance, rows, value)
+        for rows, value in ((1, QUIET), (1, LOUD), (3, QUIET), (4, LOUD))
     ]
     instance.execute(requests)
     for each in requests:
@@ -55,7 +58,8 @@ def test_in_asynchronous_mode_too_and_nobody_waits_for_more_rows(folder):
     done = threading.Semaphore(0)
     instance = open_instance(folder, lambda request: done.release(), timeout_ns=0)
     requests = [
-        request(instance, rows, value) for rows, value in ((1, QUIET), (2, LOUD), (1, QUIET), (1, LOUD))
+        request(instance, rows, value)
+        for rows, value in ((1, QUIET), (2, LOUD), (1, QUIET), (1, LOUD))
     ]
     instance.submit(requests)
     for _ in requests:
@@ -67,7 +71,9 @@ def test_in_asynchronous_mode_too_and_nobody_waits_for_more_rows(folder):
 
 
 @pytest.mark.parametrize("is_asynchronous", [False, True])
-def test_a_request_that_would_have_to_be_split_is_refused_and_its_neighbours_are_not(folder, is_asynchronous):
+def test_a_request_that_would_have_to_be_split_is_refused_and_its_neighbours_are_not(
+    folder, is_asynchronous
+):
     done = threading.Semaphore(0)
     instance = open_instance(folder, (lambda request: done.release()) if is_asynchronous else None)
     requests = [request(instance, rows, QUIET) for rows in (2, 5, 4)]
@@ -98,7 +104,9 @@ def test_the_real_backends_way_is_there_for_whoever_asks_for_it(folder):
     ("parameters", "told"),
     [({}, "each request runs alone"), ({"join_dependent_rows": 1}, "depend on other clients'")],
 )
-def test_a_configuration_that_batches_is_warned_of_by_the_nodes_name(folder, caplog, parameters, told):
+def test_a_configuration_that_batches_is_warned_of_by_the_nodes_name(
+    folder, caplog, parameters, told
+):
     with caplog.at_level(logging.WARNING):
         open_instance(folder, **parameters).close()
     (record,) = caplog.records
@@ -164,7 +172,9 @@ def write_with_note(source, tmp_path, payload):
 )
 def test_a_damaged_note_on_rows_is_refused(linear, compile_popef, tmp_path, payload):
     folder = write_with_note(compile_popef(linear, name="source.popef"), tmp_path, payload)
-    with pytest.raises(ModelConfigError, match=r"expected one JSON object.*compile the model again"):
+    with pytest.raises(
+        ModelConfigError, match=r"expected one JSON object.*compile the model again"
+    ):
         ModelState({"name": "model"}, folder)
 
 
@@ -195,7 +205,9 @@ def test_rows_along_the_second_axis_are_served_in_any_number(steps):
     np.testing.assert_array_equal(whole["last"], whole["y"][-1])
     assert whole["y"].flags.c_contiguous
     np.testing.assert_allclose(
-        np.concatenate([each.outputs()["y"] for each in requests[1:]], axis=1), whole["y"], atol=1e-6
+        np.concatenate([each.outputs()["y"] for each in requests[1:]], axis=1),
+        whole["y"],
+        atol=1e-6,
     )
     instance.close()
 

@@ -22,7 +22,8 @@ class Producer:
 
 
 @pytest.mark.parametrize(
-    "dtype", "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+    "dtype",
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(),
 )
 @pytest.mark.parametrize("shape", [(3,), (2, 3, 4), (1, 0), ()])
 def test_every_type_and_shape_arrives(dtype, shape):

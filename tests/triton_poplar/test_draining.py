@@ -42,7 +42,9 @@ def instance(linear, compile_popef, tmp_path, monkeypatch):
             "parameters": {name: {"string_value": value} for name, value in parameters.items()},
         }
         state = ModelState(config, tmp_path / "linear" / "1")
-        instance = ModelInstanceState(state, "linear_0", None, lambda request: request.reply.is_cancelled())
+        instance = ModelInstanceState(
+            state, "linear_0", None, lambda request: request.reply.is_cancelled()
+        )
         made.append(instance)
         monkeypatch.setattr("triton_poplar.backlog.MIN_RUN_SECONDS", 0)
         monkeypatch.setattr("triton_poplar.backlog.SAMPLES_PER_SECOND", 1e9)
@@ -125,7 +127,10 @@ def test_long_calls_are_split_into_parts_of_about_a_tenth_of_a_second(instance):
         for rows in (1, 3, 9, 1, 1, 1, 1, 2)
     ]
     assert instance.split(requests) == [requests]
-    instance.statistics.batches, instance.statistics.compute_ns = 10, int(10 * MAX_PART_SECONDS * 1e9)
+    instance.statistics.batches, instance.statistics.compute_ns = (
+        10,
+        int(10 * MAX_PART_SECONDS * 1e9),
+    )
     assert instance.split(requests) == [requests[:2], requests[2:3], requests[3:7], requests[7:]]
     instance.statistics.compute_ns //= 1000
     assert instance.split(requests) == [requests]

@@ -29,7 +29,9 @@ def caches(tmp_path, monkeypatch):
 def tried(monkeypatch):
     """Return the names of models to load in a child process; no child process is started."""
     names = []
-    monkeypatch.setattr(first_loads, "try_in_child", lambda trial, options, label: names.append(label))
+    monkeypatch.setattr(
+        first_loads, "try_in_child", lambda trial, options, label: names.append(label)
+    )
     return names
 
 
@@ -106,7 +108,9 @@ def test_a_child_that_computes_loads_the_files_itself(make_state, tried):
     assert tried == []
 
 
-def test_files_that_bring_inputs_are_loaded_first_in_that_mode_too(make_state, tried, compile_popef):
+def test_files_that_bring_inputs_are_loaded_first_in_that_mode_too(
+    make_state, tried, compile_popef
+):
     """The graph that contains these inputs is made in this process."""
     path = compile_popef(scale_model(), batch=None, name="model/1/executable.popef")
     write_data(path.parent / "weights.popef", {"scale": np.ones(3, np.float32)})
@@ -126,7 +130,9 @@ def test_the_child_loads_what_is_loaded_here(make_state):
 
 
 def test_errors_of_the_child_are_the_models(make_state):
-    with pytest.raises(ModelConfigError, match=r"^model 'model': the graph of .* tensor '' refers to a file"):
+    with pytest.raises(
+        ModelConfigError, match=r"^model 'model': the graph of .* tensor '' refers to a file"
+    ):
         load(make_state(hostile.outside_constant("zero")))
 
 
@@ -134,6 +140,7 @@ def test_errors_of_the_child_are_the_models(make_state):
 def test_inference_that_does_not_end_is_ended_at_the_limit(make_state):
     state = make_state(hostile.endless_inference(), sim_load_sec="1")
     with pytest.raises(
-        ModelConfigError, match=r"^model 'model': it was not ready within 1 s, and its process was ended$"
+        ModelConfigError,
+        match=r"^model 'model': it was not ready within 1 s, and its process was ended$",
     ):
         load(state)

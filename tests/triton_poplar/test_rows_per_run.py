@@ -25,7 +25,11 @@ def make_folder(linear, compile_popef, tmp_path):
     """
 
     def make(replicas, iterations):
-        replicate(compile_popef(linear, name="linear/1/executable.popef", batch=BATCH), replicas, iterations)
+        replicate(
+            compile_popef(linear, name="linear/1/executable.popef", batch=BATCH),
+            replicas,
+            iterations,
+        )
         return tmp_path / "linear" / "1"
 
     return make
@@ -50,7 +54,9 @@ MACHINES = pytest.mark.parametrize(
 
 
 @MACHINES
-def test_the_total_batch_is_that_of_all_replicas_and_iterations(make_folder, replicas, iterations, total):
+def test_the_total_batch_is_that_of_all_replicas_and_iterations(
+    make_folder, replicas, iterations, total
+):
     state = ModelState(config(0, total), make_folder(replicas, iterations))
     state.validate()
     assert (state.batch_size, state.total_batch_size, state.wraps_rows) == (BATCH, total, False)
@@ -60,7 +66,9 @@ def test_the_total_batch_is_that_of_all_replicas_and_iterations(make_folder, rep
 
 
 @MACHINES
-def test_dims_that_hold_another_batch_are_refused_with_the_total(make_folder, replicas, iterations, total):
+def test_dims_that_hold_another_batch_are_refused_with_the_total(
+    make_folder, replicas, iterations, total
+):
     folder = make_folder(replicas, iterations)
     ModelState(config(0, -1), folder).validate()
     wrong = total // BATCH if total > BATCH else BATCH + 1
@@ -71,7 +79,9 @@ def test_dims_that_hold_another_batch_are_refused_with_the_total(make_folder, re
 
 @MACHINES
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_max_batch_size_may_be_less_or_more_than_the_total(make_folder, replicas, iterations, total, more):
+def test_max_batch_size_may_be_less_or_more_than_the_total(
+    make_folder, replicas, iterations, total, more
+):
     """Requests with more rows than a run holds are split."""
     state = ModelState(config(total + more), make_folder(replicas, iterations))
     state.validate()
@@ -94,19 +104,27 @@ def test_with_max_batch_size_dims_hold_no_batch_however_large_the_total(make_fol
 def test_completed_configurations_take_a_thousand_whole_runs(
     linear, compile_popef, tmp_path, iterations, most
 ):
-    compile_popef(linear, name="linear/1/executable.popef", options={"batches_per_step": iterations})
+    compile_popef(
+        linear, name="linear/1/executable.popef", options={"batches_per_step": iterations}
+    )
     assert complete_config({}, tmp_path / "linear" / "1")["max_batch_size"] == most
 
 
 def test_completed_dims_hold_the_total_where_nothing_says_that_rows_are_independent(make_folder):
     added = complete_config({}, make_folder(2, 3))
     assert added["max_batch_size"] == 0
-    assert [entry["dims"] for entry in (*added["input"], *added["output"])] == [[24, 4], [24, 3], [24, 4]]
+    assert [entry["dims"] for entry in (*added["input"], *added["output"])] == [
+        [24, 4],
+        [24, 3],
+        [24, 4],
+    ]
 
 
 def test_without_a_batch_there_is_no_total(compile_popef, tmp_path):
     node = helper.make_node("ReduceSum", ["a"], ["b"], keepdims=0)
-    model = make_model([node], {"a": (TensorProto.FLOAT, [2, 3])}, {"b": (TensorProto.FLOAT, [])}, {})
+    model = make_model(
+        [node], {"a": (TensorProto.FLOAT, [2, 3])}, {"b": (TensorProto.FLOAT, [])}, {}
+    )
     compile_popef(model, name="sum/1/executable.popef", batch=None, options={"batches_per_step": 3})
     state = ModelState({"name": "sum"}, tmp_path / "sum" / "1")
     assert (state.batch_size, state.total_batch_size) == (0, 0)

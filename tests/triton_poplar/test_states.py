@@ -80,7 +80,9 @@ def test_bad_requests_fail_alone(sizes):
 def _shared_instance(request, folder):
     """Pass the instance on the test function; hypothesis rejects function-scoped fixtures."""
     if request.function is test_bad_requests_fail_alone:
-        request.function.instance = ModelInstanceState(ModelState(make_config(), folder), "linear_0")
+        request.function.instance = ModelInstanceState(
+            ModelState(make_config(), folder), "linear_0"
+        )
 
 
 ROW = np.ones((2, 4), np.float32)
@@ -91,7 +93,11 @@ ROW = np.ones((2, 4), np.float32)
     [
         ({}, (), "has no input 'x'; model 'linear' expects x"),
         ({"x": ROW, "r": ROW, "q": ROW}, (), "has unknown input 'q'"),
-        ({"x": ROW.astype(np.float64)}, (), r"expected float32 of shape \['batch', 4\], found float64"),
+        (
+            {"x": ROW.astype(np.float64)},
+            (),
+            r"expected float32 of shape \['batch', 4\], found float64",
+        ),
         ({"x": ROW[:, :3]}, (), r"found float32 of shape \[2, 3\]"),
         ({"x": ROW[0]}, (), r"found float32 of shape \[4\]"),
         ({"x": ROW[:0]}, (), "has batch size 0, expected at least 1"),
@@ -114,13 +120,19 @@ def test_unequal_batches_are_refused(compile_popef, tmp_path):
         {},
     )
     compile_popef(model, name="add/1/executable.popef")
-    config = {"max_batch_size": 8, "input": [entry("a", [2]), entry("b", [2])], "output": [entry("c", [2])]}
+    config = {
+        "max_batch_size": 8,
+        "input": [entry("a", [2]), entry("b", [2])],
+        "output": [entry("c", [2])],
+    }
     state = ModelState(config, tmp_path / "add/1")
     inputs = {"a": np.ones((2, 2), np.float32), "b": np.ones((3, 2), np.float32)}
     assert "input 'b' has batch size 3, expected 2" in str(Request(state, inputs, ()).error)
 
     config["input"] = []
-    with pytest.raises(ModelConfigError, match=r"config.pbtxt has no input 'a'; the model requires a, b"):
+    with pytest.raises(
+        ModelConfigError, match=r"config.pbtxt has no input 'a'; the model requires a, b"
+    ):
         ModelState(config, tmp_path / "add/1").validate()
     assert "has no input 'a'; " in str(Request(state, {}, ()).error)
 
@@ -162,16 +174,24 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
             {"input": [entry("x", [4], "TYPE_BF16")]},
             "TYPE_BF16, which PopEF does not support; supported are BOOL = TYPE_BOOL",
         ),
-        ({"output": [entry("y", [3], "TYPE_STRING")]}, "TYPE_STRING, which PopEF does not support;"),
-        ({"input": [entry("x", [5])]}, r"config.pbtxt has dims \[5\], expected \[4\] of the PopEF file"),
+        (
+            {"output": [entry("y", [3], "TYPE_STRING")]},
+            "TYPE_STRING, which PopEF does not support;",
+        ),
+        (
+            {"input": [entry("x", [5])]},
+            r"config.pbtxt has dims \[5\], expected \[4\] of the PopEF file",
+        ),
         (
             {"max_batch_size": 0},
-            r"dims \[4\], expected \[4, 4\] .*; with max_batch_size 0, dims include the batch, 4 or -1",
+            r"dims \[4\], expected \[4, 4\] .*; with max_batch_size 0, dims include the batch, 4 "
+            r"or -1",
         ),
         ({"input": [entry("x", [4, 4])]}, "dims do not include the batch dimension"),
         (
             {"input": [{**entry("x", [1]), "reshape": {"shape": []}}]},
-            r"dims \[\], expected \[4\] of the PopEF file \(anchor 'x'; dims do not include the batch",
+            r"dims \[\], expected \[4\] of the PopEF file \(anchor 'x'; dims do not include the "
+            r"batch",
         ),
         (
             {"input": [entry("x", [-1])]},
@@ -191,7 +211,10 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
         ),
         ({"parameters": {"weights_path": "gone.popef"}}, "parameter weights_path"),
         ({"parameters": {"name_map_file_path": "gone.json"}}, "parameter name_map_file_path"),
-        ({"parameters": {"check_package_hash": "maybe"}}, "expected 0, 1, true or false, found 'maybe'"),
+        (
+            {"parameters": {"check_package_hash": "maybe"}},
+            "expected 0, 1, true or false, found 'maybe'",
+        ),
         (
             {"parameters": {"timeout_ns": "-1"}},
             "expected a whole number from 0 to 9223372036854775807, found '-1'",
@@ -201,22 +224,43 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
             {"parameters": {"timeout_ns": "9" * 10_000}},
             r"expected a whole number.* found '9+ \[9802 characters\] 9+'$",
         ),
-        ({"parameters": {"sim_threads": "1025"}}, "expected a whole number from 0 to 1024, found '1025'"),
-        ({"parameters": {"execute_delay_ms": "86400001"}}, "expected a whole number from 0 to 86400000"),
-        ({"parameters": {"creation_delay_sec": "86401"}}, "expected a whole number from 0 to 86400"),
+        (
+            {"parameters": {"sim_threads": "1025"}},
+            "expected a whole number from 0 to 1024, found '1025'",
+        ),
+        (
+            {"parameters": {"execute_delay_ms": "86400001"}},
+            "expected a whole number from 0 to 86400000",
+        ),
+        (
+            {"parameters": {"creation_delay_sec": "86401"}},
+            "expected a whole number from 0 to 86400",
+        ),
         (
             {"parameters": {"executable_path": " "}},
             "expected a path, or several paths separated by commas, each of at most 4095 bytes",
         ),
-        ({"parameters": {"executable_path": "a" * 5000}}, "parameter executable_path: expected a path"),
-        ({"parameters": {"executable_path": "a" * 4000}}, "parameter executable_path. does not exist"),
+        (
+            {"parameters": {"executable_path": "a" * 5000}},
+            "parameter executable_path: expected a path",
+        ),
+        (
+            {"parameters": {"executable_path": "a" * 4000}},
+            "parameter executable_path. does not exist",
+        ),
         ({"parameters": {"weights_path": "a\0b"}}, r"without control characters, found 'a\\x00b'"),
-        ({"parameters": {"executable_name": "n" * 1025}}, "expected a name of 1 to 1024 characters"),
+        (
+            {"parameters": {"executable_name": "n" * 1025}},
+            "expected a name of 1 to 1024 characters",
+        ),
         (
             {"parameters": {"synchronus_execution": "1"}},
             "'synchronus_execution' is not known; did you mean synchronous_execution",
         ),
-        ({"parameters": {"SIM_THREADS": "1"}}, "'SIM_THREADS' is not known; did you mean sim_threads"),
+        (
+            {"parameters": {"SIM_THREADS": "1"}},
+            "'SIM_THREADS' is not known; did you mean sim_threads",
+        ),
     ],
 )
 def test_a_config_that_disagrees_is_refused(folder, changes, reason):
@@ -273,7 +317,10 @@ def test_a_model_without_batch_takes_whole_tensors(compile_popef, tmp_path):
         {},
     )
     compile_popef(model, name="state/1/executable.popef", batch=None)
-    config = {"input": [entry("state", [2, 3])], "output": [entry("total", [1]), entry("next", [2, 3])]}
+    config = {
+        "input": [entry("state", [2, 3])],
+        "output": [entry("total", [1]), entry("next", [2, 3])],
+    }
     state = ModelState(config, tmp_path / "state/1")
     assert state.wraps_rows
     request = Request(state, {"state": np.ones((2, 3), np.float32)}, ())
@@ -286,7 +333,9 @@ def test_types_that_triton_lacks_are_refused_with_the_table(folder, open_model):
     path = folder / "executable.popef"
     model = open_model(path)
     payload = bytes(model.executable.executable())
-    model.metadata.anchors()[0].setTensorInfo(popef.TensorInfo(shape=(4, 4), dataType=popef.DataType.F8143))
+    model.metadata.anchors()[0].setTensorInfo(
+        popef.TensorInfo(shape=(4, 4), dataType=popef.DataType.F8143)
+    )
     with popef.Writer(path) as writer:
         writer.writeMetadata(model.metadata)
         with writer.createExecutable(model.executable.name) as blob:
@@ -320,12 +369,15 @@ def two_models(folder, compile_popef):
 
 def test_two_executables_are_refused_with_their_names(folder, two_models):
     with pytest.raises(
-        ModelConfigError, match=rf"expected one executable, got 2 among '{two_models[0]}', '{two_models[1]}'"
+        ModelConfigError,
+        match=rf"expected one executable, got 2 among '{two_models[0]}', '{two_models[1]}'",
     ):
         ModelState(make_config(), folder)
 
 
-def test_one_of_several_executables_is_chosen_by_the_parameter_or_the_models_name(folder, two_models):
+def test_one_of_several_executables_is_chosen_by_the_parameter_or_the_models_name(
+    folder, two_models
+):
     for name in two_models:
         chosen = ModelState(make_config(parameters={"executable_name": name}), folder).load_model()
         assert chosen.executable.name == name
@@ -341,7 +393,10 @@ def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
         reader.parseFile(path)
         (executable,), (metadata,) = reader.executables(), reader.metadata()
         payload = bytes(executable.executable())
-        with popef.Writer(folder / "code.popef") as writer, writer.createExecutable(executable.name) as blob:
+        with (
+            popef.Writer(folder / "code.popef") as writer,
+            writer.createExecutable(executable.name) as blob,
+        ):
             blob.write(payload)
         with popef.Writer(folder / "metadata.popef") as writer:
             writer.writeMetadata(metadata)
@@ -355,7 +410,10 @@ def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
                 writer.createTensorData(tensor.info) as blob,
             ):
                 blob.write(tensor.data().tobytes())
-    parameters = {"executable_path": "code.popef, metadata.popef", "weights_path": ",".join(weights)}
+    parameters = {
+        "executable_path": "code.popef, metadata.popef",
+        "weights_path": ",".join(weights),
+    }
     state = ModelState(make_config(parameters=parameters), folder)
     assert len(state.executable_files) == 2
     instance = ModelInstanceState(state, "linear_0")
@@ -364,7 +422,10 @@ def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
     with pytest.raises(
         ModelConfigError, match=r"file 'gone.popef' \(parameter weights_path\) does not exist"
     ):
-        ModelState(make_config(parameters={**parameters, "weights_path": f"{weights[0]},gone.popef"}), folder)
+        ModelState(
+            make_config(parameters={**parameters, "weights_path": f"{weights[0]},gone.popef"}),
+            folder,
+        )
 
 
 def test_a_file_may_have_a_comma_in_its_name(folder):
@@ -373,7 +434,9 @@ def test_a_file_may_have_a_comma_in_its_name(folder):
     assert state.executable_files == [folder / "a,b.popef"]
 
 
-@pytest.mark.parametrize("name", ["my_timeout", "batch_timeout_ns", "execution_mode", "x\x1b[31m" * 1000])
+@pytest.mark.parametrize(
+    "name", ["my_timeout", "batch_timeout_ns", "execution_mode", "x\x1b[31m" * 1000]
+)
 def test_a_parameter_that_nothing_knows_is_a_warning(name, caplog):
     parse_parameters({"name": "m", "parameters": {name: {"string_value": "1"}}})
     (warning,) = (record.getMessage() for record in caplog.records)
@@ -387,7 +450,8 @@ def test_a_wait_for_tests_lasts_a_day_at_most(folder):
     state = ModelState(make_config(parameters=parameters), folder)
     assert state.execution_delay_seconds(0) == 86_400
     with pytest.raises(
-        ModelConfigError, match=r"at most 86400 s for each instance, found 1.728e\+11 s for instance 2"
+        ModelConfigError,
+        match=r"at most 86400 s for each instance, found 1.728e\+11 s for instance 2",
     ):
         state.execution_delay_seconds(2)
 
@@ -417,13 +481,16 @@ def test_anchors_whose_names_no_request_can_have_are_refused(folder, open_model)
         with writer.createExecutable(model.executable.name) as blob:
             blob.write(payload)
     with pytest.raises(
-        ModelConfigError, match=r"expected a name without control characters, found \\x1b at character 1"
+        ModelConfigError,
+        match=r"expected a name without control characters, found \\x1b at character 1",
     ):
         ModelState(make_config(), folder)
 
 
 @pytest.mark.parametrize(
-    ("texts", "value"), [("1 true TRUE True", True), ("0 false FALSE False", False)], ids=["on", "off"]
+    ("texts", "value"),
+    [("1 true TRUE True", True), ("0 false FALSE False", False)],
+    ids=["on", "off"],
 )
 def test_flags_are_spelled_as_users_spell_them(texts, value):
     for text in texts.split():
@@ -444,12 +511,24 @@ def test_the_documentation_holds_the_tables_of_parameters_and_metrics():
 @pytest.mark.parametrize(
     ("parameter", "value", "read", "default", "expected"),
     [
-        ("sim_memory_mib", "64", lambda c: c.graph_options.memory_bytes, usable_memory_bytes(), 64 << 20),
+        (
+            "sim_memory_mib",
+            "64",
+            lambda c: c.graph_options.memory_bytes,
+            usable_memory_bytes(),
+            64 << 20,
+        ),
         ("sim_load_sec", "7", lambda c: c.graph_options.ready_seconds, 300, 7),
         ("sim_prepack", "false", lambda c: c.graph_options.prepack, True, False),
         ("sim_numerics", "fast", lambda c: c.graph_options.exact, True, False),
         ("sim_index_check", "clamp", lambda c: c.graph_options.index_check, "error", "clamp"),
-        ("sim_threads", "3", lambda c: c.graph_options.num_threads, len(os.sched_getaffinity(0)), 3),
+        (
+            "sim_threads",
+            "3",
+            lambda c: c.graph_options.num_threads,
+            len(os.sched_getaffinity(0)),
+            3,
+        ),
         ("sim_isolation", "process", lambda c: c.isolated, False, True),
         ("sim_timing", "paced", lambda c: c.paced, False, True),
         ("check_package_hash", "0", lambda c: c.check_package_hash, True, False),

@@ -11,8 +11,12 @@ from triton_poplar.statistics import DEFAULT_BUCKETS, ERRORS, METRICS, Histogram
 def test_metrics_are_sums_in_seconds_rows_and_runs():
     statistics = Statistics(capacity=8)
     cheap, dear = RunCost(500, 0.25, 0.5), RunCost(1500, 0.75, 1.0)
-    statistics.add_run(start_ns=1_000_000_000, end_ns=3_000_000_000, rows=8, lateness_ns=0, cost=cheap)
-    statistics.add_run(start_ns=3_000_000_000, end_ns=3_500_000_000, rows=7, lateness_ns=1, cost=dear)
+    statistics.add_run(
+        start_ns=1_000_000_000, end_ns=3_000_000_000, rows=8, lateness_ns=0, cost=cheap
+    )
+    statistics.add_run(
+        start_ns=3_000_000_000, end_ns=3_500_000_000, rows=7, lateness_ns=1, cost=dear
+    )
     statistics.requests, statistics.queue_depth = 5, 6
     statistics.queue_wait_ns, statistics.execution_ns = 4_000_000_000, 7_000_000_000
     statistics.errors.update(["run", "run", "timeout"])
@@ -63,7 +67,9 @@ def test_larger_buckets_are_published_first():
 
 
 def parse_buckets(text):
-    return parse_parameters({"parameters": {"latency_buckets": {"string_value": text}}}).latency_buckets
+    return parse_parameters(
+        {"parameters": {"latency_buckets": {"string_value": text}}}
+    ).latency_buckets
 
 
 def test_buckets_are_a_parameter():
@@ -71,7 +77,11 @@ def test_buckets_are_a_parameter():
     assert parse_parameters({}).latency_buckets == DEFAULT_BUCKETS
 
 
-@pytest.mark.parametrize("text", ["", "1,1", "2,1", "0,1", "-1,1", "a", "1,nan", "nan", "inf", "1," * 51])
+@pytest.mark.parametrize(
+    "text", ["", "1,1", "2,1", "0,1", "-1,1", "a", "1,nan", "nan", "inf", "1," * 51]
+)
 def test_buckets_that_prometheus_could_not_read_are_refused(text):
-    with pytest.raises(ModelConfigError, match="latency_buckets: expected 1 to 50 ascending numbers"):
+    with pytest.raises(
+        ModelConfigError, match="latency_buckets: expected 1 to 50 ascending numbers"
+    ):
         parse_buckets(text)

@@ -141,7 +141,9 @@ def test_a_request_that_has_waited_longer_than_its_timeout_is_refused(start, sub
         patient = make_requests(instance, [Stays()], timeout_us=0)
         instance.execute([*hasty, *patient])
     assert (outcomes(hasty), outcomes(patient)) == ({"expired"}, {""})
-    with pytest.raises(RequestError, match="'linear': the request waited longer than its timeout of 1e-06 s"):
+    with pytest.raises(
+        RequestError, match="'linear': the request waited longer than its timeout of 1e-06 s"
+    ):
         hasty[0].outputs()
     assert hasty[0].error.code == "UNAVAILABLE"
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from popef._tools.arrays import Array
 
-# Half precision: 11 bits of mantissa through a hundred layers; the decision must be the same as well.
+# Half precision: 11 bits of mantissa through a hundred layers; the decision must be the same as
+# well.
 HALF_TOLERANCE = 2e-2
 
 Tensors = Mapping[str, Array]
@@ -59,7 +60,9 @@ def together(cases: list[Case]) -> Case:
     """Join all rows of some cases into one request."""
     names = cases[0].inputs
     inputs = {name: np.concatenate([case.inputs[name] for case in cases]) for name in names}
-    return Case("all together", inputs, tuple(subject for case in cases for subject in case.subjects))
+    return Case(
+        "all together", inputs, tuple(subject for case in cases for subject in case.subjects)
+    )
 
 
 def read_lines(path: Path) -> list[str]:

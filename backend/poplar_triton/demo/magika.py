@@ -56,7 +56,10 @@ class Magika:
     def describe(self, outputs: Tensors, _case: Case) -> list[str]:
         """Describe the content type of each file and its score."""
         best = outputs["scores"].max(axis=-1)
-        return [f"{label} ({score:.2f})" for label, score in zip(self.decide(outputs), best, strict=True)]
+        return [
+            f"{label} ({score:.2f})"
+            for label, score in zip(self.decide(outputs), best, strict=True)
+        ]
 
     def _files(self) -> dict[str, bytes]:
         files = {
@@ -91,7 +94,9 @@ def _zip_archive() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         # A fixed date, so that the bytes are the same in every run.
         for name in ("letters/first.txt", "letters/second.txt"):
-            archive.writestr(zipfile.ZipInfo(name, (2024, 1, 1, 0, 0, 0)), f"This is {name}.\n" * 20)
+            archive.writestr(
+                zipfile.ZipInfo(name, (2024, 1, 1, 0, 0, 0)), f"This is {name}.\n" * 20
+            )
     return buffer.getvalue()
 
 

@@ -87,9 +87,13 @@ class Reference:
 
     def run(self, case: Case) -> Tensors:
         """Return the reference's answer."""
-        outputs = [output.name for output in self.session.get_outputs() if output.name in self.names]
+        outputs = [
+            output.name for output in self.session.get_outputs() if output.name in self.names
+        ]
         onnx_names = {friendly: name for name, friendly in self.names.items()}
-        arrays = self.session.run(outputs, {onnx_names[name]: array for name, array in case.inputs.items()})
+        arrays = self.session.run(
+            outputs, {onnx_names[name]: array for name, array in case.inputs.items()}
+        )
         return {self.names[name]: array for name, array in zip(outputs, arrays, strict=True)}
 
 
@@ -116,7 +120,9 @@ class Verdict:
         """Return whether an output is close enough. Otherwise record a failure."""
         if got is None or got.shape != reference.shape:
             shape = "nothing" if got is None else list(got.shape)
-            self.fail(f"{where}, output {name}: expected shape {list(reference.shape)}, got {shape}")
+            self.fail(
+                f"{where}, output {name}: expected shape {list(reference.shape)}, got {shape}"
+            )
             return False
         # A NaN in the answer must fail, although every comparison with NaN is false.
         error = float(np.abs(got.astype(np.float64) - reference).max(initial=0))
@@ -160,7 +166,9 @@ def run(
                 )
                 server = ask_metadata(example.model, http, grpc)
             except (InferenceServerException, OSError, RecipeError) as error:
-                console.print(cell(f"{example.model}: cannot be shown: {error}"), style="red", soft_wrap=True)
+                console.print(
+                    cell(f"{example.model}: cannot be shown: {error}"), style="red", soft_wrap=True
+                )
                 equal = False
                 continue
             equal &= show(example, server, reference, console, ipu_seconds)
@@ -175,20 +183,27 @@ def load_reference(model: str, repository: Path, cache: Path) -> Reference:
     options.log_severity_level = 3
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     path = recipes.fetch(recipe, cache)
-    return Reference(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), names)
+    return Reference(
+        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), names
+    )
 
 
 def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
     """Return the model's tensors as the server declares them."""
     metadata = http.get_model_metadata(model)
     kinds = [
-        {tensor["name"]: tensor["datatype"] for tensor in metadata[key]} for key in ("inputs", "outputs")
+        {tensor["name"]: tensor["datatype"] for tensor in metadata[key]}
+        for key in ("inputs", "outputs")
     ]
     return Server(model, kinds[0], kinds[1], http, grpc)
 
 
 def show(
-    example: Example, server: Server, reference: Reference, console: Console, ipu_seconds: IpuSeconds
+    example: Example,
+    server: Server,
+    reference: Reference,
+    console: Console,
+    ipu_seconds: IpuSeconds,
 ) -> bool:
     """Print one model's table and its verdict. Return False if anything differs or fails."""
     table = Table(title=cell(example.model), title_justify="left")
@@ -200,7 +215,8 @@ def show(
     cases = example.cases()
     if missing := cases[0].inputs.keys() - server.inputs.keys():
         verdict.fail(
-            f"{example.model}: the server's model has no input {', '.join(sorted(missing))}; see config.pbtxt"
+            f"{example.model}: the server's model has no input {', '.join(sorted(missing))}; see "
+            "config.pbtxt"
         )
         return report(example.model, verdict, console)
     with console.status(cell(f"{example.model}: sending requests")):
@@ -236,7 +252,10 @@ def _iter_rows(
             latencies.append("failed")
             continue
         latencies.append(f"{1e3 * seconds:.1f} ms")
-        near = [verdict.compare(where, name, outputs.get(name), array) for name, array in expected.items()]
+        near = [
+            verdict.compare(where, name, outputs.get(name), array)
+            for name, array in expected.items()
+        ]
         if all(near):
             compare_decisions(example, outputs, expected, verdict, where)
             answer = example.describe(outputs, case)
@@ -271,7 +290,8 @@ def report(model: str, verdict: Verdict, console: Console) -> bool:
     equal = not verdict.failures
     kind = "max(1, largest value)" if verdict.scaled_from_one else "the largest value"
     text = (
-        f"{model}: equal to ONNX Runtime within {verdict.relative:g} of {kind}: {'yes' if equal else 'no'}"
+        f"{model}: equal to ONNX Runtime within {verdict.relative:g} of {kind}: "
+        f"{'yes' if equal else 'no'}"
         f" (max error {verdict.worst:.2g}, allowed there {verdict.allowed_there:.2g})"
     )
     console.print(cell(text), style="green" if equal else "red", soft_wrap=True)

@@ -17,7 +17,11 @@ from .wordpiece import WordPiece
 LENGTH = 64
 
 GROUPS = {
-    "a meal": ("How do I cook rice?", "What is the best way to prepare rice?", "My bicycle has a flat tyre."),
+    "a meal": (
+        "How do I cook rice?",
+        "What is the best way to prepare rice?",
+        "My bicycle has a flat tyre.",
+    ),
     "the weather": ("It is raining heavily.", "There is a downpour outside."),
     "a cat": (
         "The cat sleeps on the sofa.",
@@ -39,7 +43,9 @@ class SentenceSimilarity:
 
     def cases(self) -> list[Case]:
         """Return a request for each group of sentences."""
-        return [Case(title, self.inputs(sentences), sentences) for title, sentences in GROUPS.items()]
+        return [
+            Case(title, self.inputs(sentences), sentences) for title, sentences in GROUPS.items()
+        ]
 
     def inputs(self, sentences: tuple[str, ...]) -> dict[str, Array]:
         """Return the model's inputs for some sentences: int64 [sentences, 64] each."""
@@ -61,7 +67,8 @@ class SentenceSimilarity:
         near = cosines(outputs["embedding"])
         texts = case.subjects
         return [
-            f'"{texts[i]}" ~ "{texts[j]}": {near[i, j]:.2f}' for i, j in combinations(range(case.rows), 2)
+            f'"{texts[i]}" ~ "{texts[j]}": {near[i, j]:.2f}'
+            for i, j in combinations(range(case.rows), 2)
         ]
 
 

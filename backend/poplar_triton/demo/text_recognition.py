@@ -58,7 +58,8 @@ class TextRecognition:
     def cases(self) -> list[Case]:
         """Return a request for each line."""
         return [
-            Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES
+            Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,))
+            for text in LINES
         ]
 
     def decide(self, outputs: Tensors) -> list[str]:

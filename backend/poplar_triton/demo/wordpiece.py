@@ -71,12 +71,19 @@ def iter_words(text: str) -> Iterator[str]:
 
 def _clean(text: str) -> str:
     kept = (
-        c for c in text if c in "\t\n\r" or not (c in "\0\ufffd" or unicodedata.category(c).startswith("C"))
+        c
+        for c in text
+        if c in "\t\n\r" or not (c in "\0\ufffd" or unicodedata.category(c).startswith("C"))
     )
     return "".join(" " if character.isspace() else character for character in kept)
 
 
 def _is_punctuation(character: str) -> bool:
     # Every ASCII sign counts, also those like $ and ^ that Unicode does not call punctuation.
-    sign = character.isascii() and character.isprintable() and not character.isalnum() and character != " "
+    sign = (
+        character.isascii()
+        and character.isprintable()
+        and not character.isalnum()
+        and character != " "
+    )
     return sign or unicodedata.category(character).startswith("P")

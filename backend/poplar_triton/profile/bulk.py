@@ -40,7 +40,9 @@ def run(options: argparse.Namespace, points: Sequence[Settings]) -> int:
         open_journal(options.output) as journal,
         tempfile.TemporaryDirectory(prefix="poplar-triton-") as scratch,
     ):
-        limits = choose_limits(options.jobs, options.time_limit, options.memory_limit, Path(scratch))
+        limits = choose_limits(
+            options.jobs, options.time_limit, options.memory_limit, Path(scratch)
+        )
         journal.require_only(cases)
         done = {case.key for case in cases if journal.has(case, retrying=options.retry_failed)}
         left = [tuple(case for case in task if case.key not in done) for task in tasks]
@@ -91,7 +93,10 @@ def choose_limits(jobs: int | None, seconds: int, memory_mib: int | None, scratc
         return Limits(seconds, usable // wanted, wanted, scratch)
     fitting = max(1, usable // (memory_mib << 20))
     if fitting < wanted:
-        text = f"running {fitting} processes instead of {wanted}, because --memory_limit applies to each"
+        text = (
+            f"running {fitting} processes instead of {wanted}, because --memory_limit applies "
+            "to each"
+        )
         print_line(f"poplar-triton: {text}, and {usable >> 20} MiB are available", stderr=True)
     return Limits(seconds, memory_mib << 20, min(wanted, fitting), scratch)
 

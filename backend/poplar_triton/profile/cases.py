@@ -78,7 +78,9 @@ def find_models(paths: Iterable[Path]) -> list[Path]:
                 )
             found[path] = None
             continue
-        below = sorted(file for suffix in _SUFFIXES for file in path.rglob(f"*{suffix}") if file.is_file())
+        below = sorted(
+            file for suffix in _SUFFIXES for file in path.rglob(f"*{suffix}") if file.is_file()
+        )
         if not below:
             raise CommandError(
                 f"{escape(path)}: expected files that end in {' or '.join(_SUFFIXES)} in this "

@@ -34,7 +34,13 @@ from poplar_triton.profile.compare import compare_as_json, print_comparison
 from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import BATCH_SIZES, Content, make_report, require_plotly
 from poplar_triton.profile.source import open_source
-from poplar_triton.profile.suggest import BUDGET_SECONDS, MAX_TRIED, Advice, print_advice, try_changes
+from poplar_triton.profile.suggest import (
+    BUDGET_SECONDS,
+    MAX_TRIED,
+    Advice,
+    print_advice,
+    try_changes,
+)
 from poplar_triton.profile.sweep import print_sweep
 from poplar_triton.profile.trace import make_trace
 
@@ -43,7 +49,8 @@ EXAMPLES = (
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
     "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
     "poplar-triton profile model.onnx --batch_size 8 --compare precision=fp8 --suggest",
-    "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
+    "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output "
+    "results",
 )
 _CONVERTER_STEPS = len(STEPS) + 1
 """Maximum number of steps that the converter and the estimator report for a point."""
@@ -52,7 +59,12 @@ _FUSED = Option("fused_attention", "the same as --passes fused_attention", Form.
 """Option of its own for a pass; its name is that of the pass."""
 _SHARED = ("available_memory_proportion", "num_io_tiles", "batches_per_step")
 _CHIP = (
-    Option("partials_type", "type of partial sums (default: half)", choices=("half", "float"), compiler=True),
+    Option(
+        "partials_type",
+        "type of partial sums (default: half)",
+        choices=("half", "float"),
+        compiler=True,
+    ),
     *(OPTIONS[name] for name in _SHARED),
     Option(
         "stream_buffering_depth",
@@ -61,7 +73,12 @@ _CHIP = (
         metavar="N",
         compiler=True,
     ),
-    Option("use_128bit_conv_unit_load", "load convolution weights twice as fast", Form.FLAG, compiler=True),
+    Option(
+        "use_128bit_conv_unit_load",
+        "load convolution weights twice as fast",
+        Form.FLAG,
+        compiler=True,
+    ),
     _FUSED,
     Option(
         "num_ipus",
@@ -71,7 +88,10 @@ _CHIP = (
         compiler=True,
     ),
     Option(
-        "enable_pipelining", "let the IPUs work on consecutive batches in parallel", Form.FLAG, compiler=True
+        "enable_pipelining",
+        "let the IPUs work on consecutive batches in parallel",
+        Form.FLAG,
+        compiler=True,
     ),
     Option(
         "replication_factor",
@@ -115,7 +135,9 @@ def add_arguments(parser: Parser) -> None:
     )
     for option in _CHIP:
         option.add_to(parser)
-    sweep_help = "values to combine: batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable"
+    sweep_help = (
+        "values to combine: batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable"
+    )
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
     _add_bulk_arguments(parser)
     add(
@@ -129,7 +151,8 @@ def add_arguments(parser: Parser) -> None:
     suggest_help = "try other options, and list those that make the model fit or faster"
     add("--suggest", action="store_true", help=suggest_help)
     compare_help = (
-        "compare with another model, or with other settings NAME=VALUE[,NAME=VALUE], such as target=bow"
+        "compare with another model, or with other settings NAME=VALUE[,NAME=VALUE], "
+        "such as target=bow"
     )
     add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
     parser.add_path(
@@ -154,7 +177,8 @@ def _add_bulk_arguments(parser: Parser) -> None:
         "--output",
         type=Path,
         metavar="NAME",
-        help="write a row per model and setting into NAME.jsonl and NAME.csv; resumes after an interruption",
+        help="write a row per model and setting into NAME.jsonl and NAME.csv; resumes after an "
+        "interruption",
     )
     add(
         "--jobs",
@@ -162,7 +186,9 @@ def _add_bulk_arguments(parser: Parser) -> None:
         metavar="N",
         help="number of concurrent processes, with --output (default: number of cores)",
     )
-    shard_help = "with --output: run this part of the work, from 0/N to (N-1)/N, as one of N machines"
+    shard_help = (
+        "with --output: run this part of the work, from 0/N to (N-1)/N, as one of N machines"
+    )
     add("--shard", type=_shard, metavar="I/N", help=shard_help)
     add(
         "--retry_failed",
@@ -201,7 +227,9 @@ def _run_one(options: argparse.Namespace) -> int:
     if options.html:
         require_plotly()
     points = _points(options)
-    with show_progress("read model", _count_points(options, len(points)) * _CONVERTER_STEPS) as on_step:
+    with show_progress(
+        "read model", _count_points(options, len(points)) * _CONVERTER_STEPS
+    ) as on_step:
         estimator = Estimator(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [estimator.profile(point) for point in points]
         other = _profile_other(options, estimator, points[0], on_step)
@@ -252,14 +280,19 @@ def _profile_batches(
 
 
 def _profile_other(
-    options: argparse.Namespace, estimator: Estimator, point: Settings, on_step: Callable[[str], None]
+    options: argparse.Namespace,
+    estimator: Estimator,
+    point: Settings,
+    on_step: Callable[[str], None],
 ) -> Profile | None:
     """Profile what --compare names: the same model under other settings, or another model under the
     same settings."""
     if options.compare is None:
         return None
     if os.path.lexists(options.compare):
-        estimator = Estimator(open_source(Path(options.compare), dict(options.input_shape)), on_step)
+        estimator = Estimator(
+            open_source(Path(options.compare), dict(options.input_shape)), on_step
+        )
         return estimator.profile(point)
     return estimator.profile(_change(point, options))
 
@@ -291,7 +324,10 @@ def _change(point: Settings, options: argparse.Namespace) -> Settings:
 
 
 def _print(
-    profiles: Sequence[Profile], other: Profile | None, advice: Advice | None, options: argparse.Namespace
+    profiles: Sequence[Profile],
+    other: Profile | None,
+    advice: Advice | None,
+    options: argparse.Namespace,
 ) -> None:
     if options.json:
         found = [profile.as_json() for profile in profiles]
@@ -323,7 +359,11 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     """Return the requested settings and their combinations with those of --sweep."""
     changed = read_compiler_fields(_COST.values(), options)
     base = Settings(
-        options.target, options.batch_size, options.precision, changed, _converter_arguments(options)
+        options.target,
+        options.batch_size,
+        options.precision,
+        changed,
+        _converter_arguments(options),
     )
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
@@ -371,7 +411,9 @@ def _shard(text: str) -> Shard:
 def _axis(text: str) -> Axis:
     name, separator, values = text.partition("=")
     if not separator or name not in _AXES:
-        raise argparse.ArgumentTypeError(f"expected {', '.join(_AXES)} and =VALUE,VALUE, found {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected {', '.join(_AXES)} and =VALUE,VALUE, found {text!r}"
+        )
     try:
         return name, tuple(_AXES[name](value) for value in values.split(","))
     except argparse.ArgumentTypeError as error:

@@ -53,7 +53,9 @@ def compare_nodes(first: Profile, second: Profile, most: int = MAX_NODES) -> lis
     ours, theirs = sides
     keys = [*ours, *(key for key in theirs if key not in ours)]
     found = [Difference(*key, ours.get(key), theirs.get(key)) for key in keys]
-    return sorted((each for each in found if each.change), key=lambda each: -abs(each.change))[:most]
+    return sorted((each for each in found if each.change), key=lambda each: -abs(each.change))[
+        :most
+    ]
 
 
 def compare_as_json(first: Profile, second: Profile) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def describe_sides(first: Profile, second: Profile) -> tuple[str, str]:
     names = [name for name in ours if ours[name] != theirs[name] and name != "partials_type"]
     told = []
     for profile, options in ((first, ours), (second, theirs)):
-        told.append(", ".join([describe_subject(profile), *(f"{name}={options[name]}" for name in names)]))
+        told.append(
+            ", ".join([describe_subject(profile), *(f"{name}={options[name]}" for name in names)])
+        )
     return told[0], told[1]
 
 
@@ -82,7 +86,9 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
     names = {**parts[0], **parts[1]}
     seconds = [(part, parts[0].get(part, 0.0), parts[1].get(part, 0.0)) for part in names]
     for name, before, after in (*seconds, ("latency", one.latency_seconds, two.latency_seconds)):
-        rows.append((name, describe_seconds(before), describe_seconds(after), _ratio(after, before)))
+        rows.append(
+            (name, describe_seconds(before), describe_seconds(after), _ratio(after, before))
+        )
     for name, before, after in (
         ("samples/s", one.samples_per_second, two.samples_per_second),
         ("cycles", one.cycles, two.cycles),

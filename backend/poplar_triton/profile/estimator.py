@@ -53,7 +53,9 @@ class Estimator:
         model = self.convert(settings)
         self._on_step("plan operators")
         precision = settings.precision or self.source.precision
-        return make_profile(self.source.name, precision, model, target, options, settings.batch_size)
+        return make_profile(
+            self.source.name, precision, model, target, options, settings.batch_size
+        )
 
     def convert(self, settings: Settings) -> onnx.ModelProto:
         """Return the static graph of these settings, kept for the next settings that share it.

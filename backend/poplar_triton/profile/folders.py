@@ -33,7 +33,9 @@ def find_model_file(path: Path) -> Path:
         if found := next((folder / name for name in _NAMES if (folder / name).is_file()), None):
             return found
     for folder in places:
-        files = sorted(each for each in folder.iterdir() if each.suffix in _SUFFIXES and each.is_file())
+        files = sorted(
+            each for each in folder.iterdir() if each.suffix in _SUFFIXES and each.is_file()
+        )
         if len(files) == 1:
             return files[0]
         if files:

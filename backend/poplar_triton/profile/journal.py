@@ -147,7 +147,8 @@ def open_journal(output: Path) -> Iterator[Journal]:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise CommandError(
-                    f"{escape(file)}: another run writes into it; wait for it, or choose another --output"
+                    f"{escape(file)}: another run writes into it; wait for it, or choose another "
+                    "--output"
                 ) from None
             except OSError:  # a file system without locks
                 pass
@@ -165,5 +166,7 @@ def _cells(row: Mapping[str, Any]) -> list[object]:
 
 def _encode_cells(cells: Iterable[object]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow("" if cell is None else escape(cell) for cell in cells)
+    csv.writer(text, lineterminator="\n").writerow(
+        "" if cell is None else escape(cell) for cell in cells
+    )
     return text.getvalue().encode()

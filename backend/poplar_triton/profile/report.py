@@ -154,7 +154,9 @@ def _memory(profile: Profile) -> dict[str, Any]:
     """Return the memory of the fullest tile in bytes: what it holds at its peak by cause, and its
     use while each node runs."""
     result = profile.estimate
-    staying = [ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)]
+    staying = [
+        ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)
+    ]
     return {
         "peak": result.peak_tile_bytes,
         "tile": profile.target.bytes_per_tile,
@@ -162,9 +164,16 @@ def _memory(profile: Profile) -> dict[str, Any]:
         "staying": staying,
         "io_tile": result.fullest.io_tile_bytes,
         "node": _cut(result.peak.node) if result.peak else "",
-        "alive": [[_cut(name), size] for name, size in list_alive(result.peak)] if result.peak else [],
+        "alive": [[_cut(name), size] for name, size in list_alive(result.peak)]
+        if result.peak
+        else [],
         "ipus": [
-            [number, ipu.cycles, ipu.peak_tile_bytes, ipu.fullest_tile_bytes <= profile.target.bytes_per_tile]
+            [
+                number,
+                ipu.cycles,
+                ipu.peak_tile_bytes,
+                ipu.fullest_tile_bytes <= profile.target.bytes_per_tile,
+            ]
             for number, ipu in enumerate(result.ipus)
         ],
     }

@@ -44,7 +44,11 @@ class Source(Protocol):
     options: CostOptions
 
     def convert(
-        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
+        self,
+        batch_size: int | None,
+        precision: str,
+        on_step: Callable[[str], None],
+        **converter: Any,
     ) -> onnx.ModelProto:
         """Return the static graph that the chip would run, converted with these further arguments
         of the Converter. Raises CompileError if there is none of that size or precision."""
@@ -59,7 +63,9 @@ def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = No
     """
     file = find_model_file(path)
     if file.suffix == ".popef" and input_shape:
-        raise CompileError(f"{file} is already compiled for its shapes; --input_shape is for ONNX models")
+        raise CompileError(
+            f"{file} is already compiled for its shapes; --input_shape is for ONNX models"
+        )
     source: Source = (
         PopefSource(file) if file.suffix == ".popef" else OnnxSource(file, dict(input_shape or {}))
     )
@@ -95,7 +101,11 @@ class OnnxSource:
         get_pass("half_to_float")(self._model)
 
     def convert(
-        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
+        self,
+        batch_size: int | None,
+        precision: str,
+        on_step: Callable[[str], None],
+        **converter: Any,
     ) -> onnx.ModelProto:
         """Return the converter's result, with large weights left without data. Raises CompileError
         like the converter."""
@@ -146,25 +156,35 @@ class PopefSource:
         mains = list(found.metadata.programFlow().main())
         if len(mains) != 1:
             raise CompileError(
-                f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled"
+                f"{self.path} has {len(mains)} main programs; only an executable with one can be "
+                "profiled"
             )
         self._main = mains[0]
         self.name = _popef_name(self.path)
         self.target = self._executable.target.name
         self.precision = _precision(read_graph(self._executable.program(self._main)))
-        self.options = cost_options(CompilerOptions.from_dict(dict(self._executable.compile_options)))
+        self.options = cost_options(
+            CompilerOptions.from_dict(dict(self._executable.compile_options))
+        )
 
     def convert(
-        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
+        self,
+        batch_size: int | None,
+        precision: str,
+        on_step: Callable[[str], None],
+        **converter: Any,
     ) -> onnx.ModelProto:
         """Return the main program's graph. Another batch size is possible if the rows are
         independent."""
         on_step("read graph")
         if converter:
-            raise CompileError(f"{self.path} is already converted; {', '.join(converter)} is for ONNX models")
+            raise CompileError(
+                f"{self.path} is already converted; {', '.join(converter)} is for ONNX models"
+            )
         if precision != self.precision:
             raise CompileError(
-                f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"
+                f"{self.path} is compiled in {self.precision}; profile its ONNX model for "
+                f"{precision}"
             )
         program = self._executable.program(self._main)
         compiled = program.batch_size

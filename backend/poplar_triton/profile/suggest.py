@@ -129,7 +129,11 @@ def try_changes(
         num_tried += 1
         if (made := _try(estimator, change, changed, base)) is not None:
             found.append(made)
-    if goal == "fit" and not any(each.profile.estimate.fits for each in found) and clock() < deadline:
+    if (
+        goal == "fit"
+        and not any(each.profile.estimate.fits for each in found)
+        and clock() < deadline
+    ):
         found += _try_together(estimator, settings, found, base)
     kept = sorted(filter(_HELPS[goal], found), key=_ORDER[goal])
     return Advice(goal, _drop_worse(kept)[:MAX_SHOWN], num_tried, num_left)

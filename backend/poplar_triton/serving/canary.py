@@ -80,7 +80,9 @@ class Canary:
             if not is_busy and now >= case.next_at:
                 self._begin(version, case, versions[version])
         silent = [(model, case.fault) for (model, _), case in self._cases.items() if case.fault]
-        self._state.note_silent_models([f"model {model!r} ({fault})" for model, fault in sorted(silent)])
+        self._state.note_silent_models(
+            [f"model {model!r} ({fault})" for model, fault in sorted(silent)]
+        )
         why = f"it used no CPU time for {LIMIT_SECONDS:g} s while a canary waited"
         return [
             Stall(stub.pid, why, stub)
@@ -128,9 +130,15 @@ class Canary:
         elif case.fault and not fault:
             self._tell(f"model {model!r} version {version} answers canaries again")
         case.fault = fault
-        case.next_at = self._clock() + (min(self._seconds, RETRY_SECONDS) if fault else self._seconds)
+        case.next_at = self._clock() + (
+            min(self._seconds, RETRY_SECONDS) if fault else self._seconds
+        )
 
     def _find_hung(self, case: _Case) -> list[Stub]:
         """Return the stubs that have computed next to nothing since the request was sent; accepting
         the request takes a moment."""
-        return [stub for stub, work in case.works.items() if is_idle(work, read_work(stub.pid, self._proc))]
+        return [
+            stub
+            for stub, work in case.works.items()
+            if is_idle(work, read_work(stub.pid, self._proc))
+        ]

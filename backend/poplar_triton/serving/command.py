@@ -16,13 +16,25 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.log import LogFormat, make_copy, make_tell
 from poplar_triton.serving.options import find_all, find_option, is_on
-from poplar_triton.serving.server import MODEL_FILE, START_SECONDS, Interrupt, TritonServer, is_remote
+from poplar_triton.serving.server import (
+    MODEL_FILE,
+    START_SECONDS,
+    Interrupt,
+    TritonServer,
+    is_remote,
+)
 from poplar_triton.serving.server_state import ServerState
-from poplar_triton.serving.supervisor import RESTART_WINDOW_SECONDS, OnDeadStub, Settings, Supervisor
+from poplar_triton.serving.supervisor import (
+    RESTART_WINDOW_SECONDS,
+    OnDeadStub,
+    Settings,
+    Supervisor,
+)
 
 EXAMPLES = (
     "poplar-triton serve models --http-port 9000",
-    "poplar-triton serve models --health-port 8003 --drain-seconds 10 --on-dead-stub reload --restart 3",
+    "poplar-triton serve models --health-port 8003 --drain-seconds 10 --on-dead-stub reload "
+    "--restart 3",
     "poplar-triton serve s3://bucket/models --server /opt/tritonserver/bin/tritonserver",
     "poplar-triton serve models -- --log-verbose=1 --cache-config local,size=104857600",
 )
@@ -57,7 +69,8 @@ def add_arguments(parser: Parser) -> None:
         type=whole_number(0, _MAX_RESTARTS),
         default=0,
         metavar="N",
-        help=f"number of restarts of an ended Triton within {RESTART_WINDOW_SECONDS / 60:g} minutes "
+        help=f"number of restarts of an ended Triton within {RESTART_WINDOW_SECONDS / 60:g} "
+        "minutes "
         "(default: %(default)s)",
     )
     parser.add_argument(
@@ -72,7 +85,8 @@ def add_arguments(parser: Parser) -> None:
         "--log-format",
         choices=[each.value for each in LogFormat],
         default=LogFormat.TEXT.value,
-        help="format of the lines on stderr, Triton's lines included: text, or json with one object "
+        help="format of the lines on stderr, Triton's lines included: text, or json with one "
+        "object "
         "per line (default: %(default)s)",
     )
     parser.add_argument(
@@ -104,7 +118,8 @@ def add_life_arguments(parser: Parser) -> None:
         type=whole_number(0, _MAX_SECONDS),
         default=0,
         metavar="N",
-        help="seconds to keep serving, with /ready 503, between SIGTERM and the stop (default: %(default)s)",
+        help="seconds to keep serving, with /ready 503, between SIGTERM and the stop (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--start-seconds",
@@ -129,7 +144,9 @@ def run(options: argparse.Namespace) -> int:
         options.canary_seconds,
     )
     if settings.canary_seconds and not is_on(options.triton_options, "--allow-http"):
-        raise UsageError("--canary-seconds: requires Triton's HTTP, found --allow-http=false after the --")
+        raise UsageError(
+            "--canary-seconds: requires Triton's HTTP, found --allow-http=false after the --"
+        )
     options.triton_options = _allow_reload(options.triton_options, settings.on_dead_stub)
     if options.server is None:
         doctor.require()
@@ -139,7 +156,9 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         health = None
         if options.health_port is not None:
-            health = stack.enter_context(HealthServer(options.health_address, options.health_port, state))
+            health = stack.enter_context(
+                HealthServer(options.health_address, options.health_port, state)
+            )
         with make_server(options, copy=make_copy(log_format), interrupt=interrupt) as server:
             supervisor = Supervisor(server, state, settings, tell)
             supervisor.catch_signals()
@@ -186,7 +205,9 @@ def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> li
         return options
     mode = find_option(options, _MODE)
     if mode not in (None, "explicit"):
-        raise UsageError(f"--on-dead-stub reload: expected {_MODE}=explicit after the --, found {mode}")
+        raise UsageError(
+            f"--on-dead-stub reload: expected {_MODE}=explicit after the --, found {mode}"
+        )
     if mode is None:
         options += [f"{_MODE}=explicit", "--load-model=*"]
         secret = secrets.token_hex(16)
@@ -198,7 +219,10 @@ def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> li
 
 
 def _introduce(
-    server: TritonServer, health: HealthServer | None, repository: Path | str, tell: Callable[[str], None]
+    server: TritonServer,
+    health: HealthServer | None,
+    repository: Path | str,
+    tell: Callable[[str], None],
 ) -> None:
     """Print where the server is, and which models it does not serve."""
     failed = _failed_models(server, tell)

@@ -87,7 +87,8 @@ class DeadStubClassifier:
 
 def _count_instances(config: Mapping[str, Any]) -> dict[str, int]:
     return {
-        str(group.get("name", "")): int(group.get("count", 1)) for group in config.get("instance_group", ())
+        str(group.get("name", "")): int(group.get("count", 1))
+        for group in config.get("instance_group", ())
     }
 
 

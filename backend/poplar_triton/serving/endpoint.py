@@ -126,7 +126,9 @@ def _reach(address: str | None) -> str:
 class HttpEndpoint:
     """Endpoint over HTTP, for which Triton has no TLS. Loads try `loader` first."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], loader: LoadProcess | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], loader: LoadProcess | None = None
+    ) -> None:
         self._url = url
         self._headers = dict(headers)
         self._loader = loader
@@ -150,7 +152,9 @@ class HttpEndpoint:
         if not isinstance(index, list):
             raise ServerError("expected the list of models, found something else")
         return [
-            ServedVersion(*(str(entry.get(key, "")) for key in ("name", "version", "state", "reason")))
+            ServedVersion(
+                *(str(entry.get(key, "")) for key in ("name", "version", "state", "reason"))
+            )
             for entry in index
         ]
 
@@ -173,7 +177,9 @@ class HttpEndpoint:
         body = json.dumps({"parameters": parameters}).encode()
         self._ask(f"/v2/repository/models/{quote(model, safe='')}/load", body, seconds)
 
-    def infer_zeros(self, model: str, version: str, inputs: Sequence[ZeroInput], seconds: float) -> None:
+    def infer_zeros(
+        self, model: str, version: str, inputs: Sequence[ZeroInput], seconds: float
+    ) -> None:
         """Send a version of a model a request of zeros. Raises NoAnswerError for an internal error,
         or if nothing comes within `seconds`. A refused request counts as an answer."""
         tensors = [
@@ -228,7 +234,11 @@ class HttpEndpoint:
             raise ServerError(str(error)) from error
 
     def _open(
-        self, path: str, body: bytes | None, seconds: float, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes | None,
+        seconds: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         all_headers = {**self._headers, **(headers or {})}
         request = urllib.request.Request(f"{self._url}{path}", body, all_headers)  # noqa: S310  http: ours
@@ -326,7 +336,9 @@ class GrpcEndpoint:
     def list_models(self) -> list[ServedVersion]:
         """See Endpoint."""
         index = self._ask("RepositoryIndex")
-        return [ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models]
+        return [
+            ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models
+        ]
 
     def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
         """See Endpoint."""
@@ -376,7 +388,9 @@ class GrpcEndpoint:
         files = self._certificates
         if files is None:
             return grpc.insecure_channel(place, options)
-        root, key, chain = (file and file.read_bytes() for file in (files.root, files.key, files.chain))
+        root, key, chain = (
+            file and file.read_bytes() for file in (files.root, files.key, files.chain)
+        )
         return grpc.secure_channel(place, grpc.ssl_channel_credentials(root, key, chain), options)
 
 

@@ -133,8 +133,13 @@ class Healer:
         """Return why the server should be restarted, or "": a reload hangs, or there were many."""
         hung = sorted(repr(model) for model, case in self._cases.items() if case.is_hung)
         if hung:
-            return f"a reload of {', '.join(hung)} that did not end within {self._limit_seconds:g} s"
-        if any(case.is_busy for case in self._cases.values()) or len(self._successes) < MAX_SERVER_RELOADS:
+            return (
+                f"a reload of {', '.join(hung)} that did not end within {self._limit_seconds:g} s"
+            )
+        if (
+            any(case.is_busy for case in self._cases.values())
+            or len(self._successes) < MAX_SERVER_RELOADS
+        ):
             return ""
         return f"the resources that {len(self._successes)} reloads left"
 
@@ -157,7 +162,9 @@ class Healer:
         self._state.set_hopeless("")
 
     def _begin(self, model: str, case: _Case, now: float) -> None:
-        wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), LONGEST_WAIT_SECONDS)
+        wait = min(
+            FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), LONGEST_WAIT_SECONDS
+        )
         case.attempts += not case.lacks_store
         case.began, case.is_told = now, False
         case.next_at = now + (min(wait, STORE_WAIT_SECONDS) if case.lacks_store else wait)
@@ -168,7 +175,9 @@ class Healer:
             thread.start()
         except RuntimeError as error:
             self._state.note_reload(model, "failure")
-            self._tell_failure(case, f"model {model!r}: no reload: {error}; the thread limit is reached")
+            self._tell_failure(
+                case, f"model {model!r}: no reload: {error}; the thread limit is reached"
+            )
         else:
             case.thread = thread
 
@@ -177,7 +186,9 @@ class Healer:
         try:
             self._check_store()
             config = self._endpoint.read_config(model)
-            self._endpoint.load(model, None if config is None else _mark(config), self._limit_seconds)
+            self._endpoint.load(
+                model, None if config is None else _mark(config), self._limit_seconds
+            )
         except ServerError as error:
             case.is_hung = self._clock() >= began + self._limit_seconds
             case.lacks_store = self._store is not None and (

@@ -136,7 +136,10 @@ class HealthServer:
                 "with --health-port or --health-address"
             ) from error
         self._thread = threading.Thread(
-            target=self._listener.serve_forever, args=(_POLL_SECONDS,), name="health port", daemon=True
+            target=self._listener.serve_forever,
+            args=(_POLL_SECONDS,),
+            name="health port",
+            daemon=True,
         )
 
     @property
@@ -150,7 +153,10 @@ class HealthServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._listener.shutdown()
         self._listener.server_close()

@@ -98,7 +98,8 @@ def find_stub(triton: Path) -> Path:
         return only
     known = sorted(folder.name for folder in stub.parent.parent.glob("3.*"))
     raise ServerError(
-        f"the Triton server in {triton} has no stub for Python {version}; it has {', '.join(known) or 'none'}"
+        f"the Triton server in {triton} has no stub for Python {version}; it has "
+        f"{', '.join(known) or 'none'}"
     )
 
 

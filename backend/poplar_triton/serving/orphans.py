@@ -36,8 +36,8 @@ class OrphanWatch:
         self._idle: dict[Stub, _Idle] = {}
 
     def scan(self, replaced: Iterable[Stub], reloaded: Collection[str]) -> list[Stub]:
-        """Return the orphans among `replaced`: living stubs of instances that have younger ones. `reloaded`
-        are the models whose reload has ended since the last look."""
+        """Return the orphans among `replaced`: living stubs of instances that have younger ones.
+        `reloaded` are the models whose reload has ended since the last look."""
         living = set(replaced)
         now = self._clock()
         known = {stub: idle for stub, idle in self._idle.items() if stub in living}

@@ -34,7 +34,9 @@ class ServerOutput:
     A thread of its own reads, so that the server never waits for a reader of its output.
     """
 
-    def __init__(self, pipe: IO[bytes], log: Path | None, copy: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, pipe: IO[bytes], log: Path | None, copy: Callable[[str], None] | None = None
+    ) -> None:
         self._pipe = pipe
         self._copy_line = copy
         self._sink = None if log is None else log.open("w", encoding="utf-8")

@@ -70,12 +70,16 @@ def find_shortage(
     return ""
 
 
-def _iter_uses(proc: Path, groups: Path, shared_memory: Path) -> Iterator[tuple[str, int, int, int]]:
+def _iter_uses(
+    proc: Path, groups: Path, shared_memory: Path
+) -> Iterator[tuple[str, int, int, int]]:
     """Yield each resource: its name, how much of it is used, its limit, and the unit in which both
     are shown."""
     for folder, is_old in _iter_groups(proc, groups):
         with suppress(OSError, ValueError):
-            used, limit = (int((folder / name).read_text()) for name in ("pids.current", "pids.max"))
+            used, limit = (
+                int((folder / name).read_text()) for name in ("pids.current", "pids.max")
+            )
             yield _OF_THREADS, used, limit, 1
         with suppress(OSError, ValueError):
             yield "MiB of memory of the control group", *_read_memory(folder, is_old=is_old), _MIB

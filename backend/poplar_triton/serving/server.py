@@ -90,11 +90,13 @@ def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
     folders = [entry for entry in repository.iterdir() if entry.is_dir()]
     if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
         raise ServerError(
-            f"{repository} looks like a model folder; serve its parent, {repository.resolve().parent}"
+            f"{repository} looks like a model folder; serve its parent, "
+            f"{repository.resolve().parent}"
         )
     if not may_be_empty and not any(is_model_folder(folder) for folder in folders):
         raise ServerError(
-            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder such as "
+            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder "
+            "such as "
             "1, found none; `poprt --triton_model_dir` writes one"
         )
 
@@ -224,7 +226,10 @@ class TritonServer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
         self._resources.release()

@@ -163,13 +163,21 @@ class ServerState(Collector):
             dead = Counter(stub.model for stub in self._dead)
             ready = not self._find_unready_reason()
             drains = self._phase is Phase.DRAINING
-            models, deaths, reloads = sorted(self._models), Counter(self._deaths), Counter(self._reloads)
+            models, deaths, reloads = (
+                sorted(self._models),
+                Counter(self._deaths),
+                Counter(self._reloads),
+            )
             restarts, all_drains, stalls = self._restarts, self._drains, dict(self._stalls)
         yield GaugeMetricFamily(
-            "poplar_supervisor_ready", "1 while /ready of the health port returns 200, else 0", int(ready)
+            "poplar_supervisor_ready",
+            "1 while /ready of the health port returns 200, else 0",
+            int(ready),
         )
         yield GaugeMetricFamily(
-            "poplar_supervisor_draining", "1 from the stop request until the server stops", int(drains)
+            "poplar_supervisor_draining",
+            "1 from the stop request until the server stops",
+            int(drains),
         )
         yield _per_model(
             GaugeMetricFamily(
@@ -179,18 +187,24 @@ class ServerState(Collector):
         )
         yield _per_model(
             GaugeMetricFamily(
-                "poplar_supervisor_dead_stubs", "Instances that have lost their process", labels=["model"]
+                "poplar_supervisor_dead_stubs",
+                "Instances that have lost their process",
+                labels=["model"],
             ),
             {model: dead[model] for model in models},
         )
         yield _per_model(
             CounterMetricFamily(
-                "poplar_supervisor_stub_deaths", "Processes of instances that died", labels=["model"]
+                "poplar_supervisor_stub_deaths",
+                "Processes of instances that died",
+                labels=["model"],
             ),
             {model: deaths[model] for model in models},
         )
         family = CounterMetricFamily(
-            "poplar_supervisor_reloads", "Model reloads for a dead process", labels=["model", "outcome"]
+            "poplar_supervisor_reloads",
+            "Model reloads for a dead process",
+            labels=["model", "outcome"],
         )
         for (model, outcome), count in sorted(reloads.items()):
             family.add_metric([model, outcome], count)
@@ -217,21 +231,29 @@ class ServerState(Collector):
         build.add_metric([find_version()], 1)
         yield build
         yield GaugeMetricFamily(
-            "poplar_supervisor_start_seconds", "Duration of Triton's last start, with all its models", start
+            "poplar_supervisor_start_seconds",
+            "Duration of Triton's last start, with all its models",
+            start,
         )
         yield _per_model(
             CounterMetricFamily(
-                "poplar_supervisor_reload_seconds", "Duration of successful reloads", labels=["model"]
+                "poplar_supervisor_reload_seconds",
+                "Duration of successful reloads",
+                labels=["model"],
             ),
             reload_seconds,
         )
         asked = CounterMetricFamily(
-            "poplar_supervisor_canaries", "Requests of --canary-seconds", labels=["model", "outcome"]
+            "poplar_supervisor_canaries",
+            "Requests of --canary-seconds",
+            labels=["model", "outcome"],
         )
         for (model, outcome), count in canaries:
             asked.add_metric([model, outcome], count)
         yield asked
-        yield GaugeMetricFamily("poplar_supervisor_server_threads", "Threads of tritonserver", use.threads)
+        yield GaugeMetricFamily(
+            "poplar_supervisor_server_threads", "Threads of tritonserver", use.threads
+        )
         yield GaugeMetricFamily(
             "poplar_supervisor_server_segments", "Shared-memory segments of its stubs", use.segments
         )
@@ -241,7 +263,9 @@ class ServerState(Collector):
             use.memory_bytes,
         )
         left = CounterMetricFamily(
-            "poplar_supervisor_heal_leaks", "Resources that reloads left in tritonserver", labels=["what"]
+            "poplar_supervisor_heal_leaks",
+            "Resources that reloads left in tritonserver",
+            labels=["what"],
         )
         for what, count in leaks.items():
             left.add_metric([what], count)

@@ -86,7 +86,9 @@ class StubWatch:
         for stub in self._lost:
             newest[stub.key] = max(newest.get(stub.key, stub), stub, key=_age)
         lost = {
-            key: stub for key, stub in newest.items() if key not in living or _age(living[key]) < _age(stub)
+            key: stub
+            for key, stub in newest.items()
+            if key not in living or _age(living[key]) < _age(stub)
         }
         self._lost = set(lost.values())
         return [stub for key, stub in living.items() if key not in lost], list(lost.values())
@@ -130,7 +132,12 @@ class StubWatch:
         """Return the stub that a process is. Return None for another program, a dead one, or one
         about to become a stub."""
         with suppress(OSError, ValueError):
-            words = (self._proc / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+            words = (
+                (self._proc / str(pid) / "cmdline")
+                .read_bytes()
+                .decode("utf-8", "replace")
+                .split("\0")
+            )
             if len(words) < _WORDS or not words[0].endswith(STUB):
                 return None
             version = Path(words[_MODEL_FILE]).parent

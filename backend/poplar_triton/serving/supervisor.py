@@ -218,7 +218,9 @@ class Supervisor:
         if left := self._leaks.scan(use, self._clock(), is_healing=is_healing):
             self._state.note_leak(threads=left.threads, segments=left.segments)
             self._num_threads = max(self._num_threads, 2 * left.threads)
-            self._tell(f"reloads left {left.threads} threads and {left.segments} segments in tritonserver")
+            self._tell(
+                f"reloads left {left.threads} threads and {left.segments} segments in tritonserver"
+            )
         for stub in self._orphans.scan(replaced, self._healer.take_reloaded()):
             self._tell(
                 f"replaced: {stub.instance} of model {stub.model!r} version {stub.version} "
@@ -231,7 +233,8 @@ class Supervisor:
         shortage = find_shortage(self._num_threads) if has_left else ""
         if shortage and not self._shortage and not self._has_start_left():
             self._tell(
-                f"warning: {shortage}; --restart does not allow another restart, which would free some"
+                f"warning: {shortage}; --restart does not allow another restart, which would free "
+                "some"
             )
         self._shortage = shortage
 
@@ -240,7 +243,9 @@ class Supervisor:
         Otherwise only report it."""
         stub = stall.stub
         may_end = (
-            self._settings.restarts if stub is None else self._settings.on_dead_stub is not OnDeadStub.REPORT
+            self._settings.restarts
+            if stub is None
+            else self._settings.on_dead_stub is not OnDeadStub.REPORT
         )
         self._tell(f"{stall}; killing it" if may_end else str(stall))
         if not may_end:
@@ -309,7 +314,8 @@ class Supervisor:
                 self._tell(str(error))
                 continue
             self._tell(
-                f"tritonserver is ready again (start {len(self._started)} of {self._settings.restarts})"
+                f"tritonserver is ready again (start {len(self._started)} of "
+                f"{self._settings.restarts})"
             )
             self._begin()
             self._restore_models()
@@ -342,7 +348,8 @@ class Supervisor:
             return True
         if most:
             self._tell(
-                f"tritonserver was started {most} times in {RESTART_WINDOW_SECONDS / 60:g} minutes; giving up"
+                f"tritonserver was started {most} times in {RESTART_WINDOW_SECONDS / 60:g} "
+                "minutes; giving up"
             )
         return False
 
@@ -373,7 +380,10 @@ class Supervisor:
         is_told = False
         while (left := end - self._clock()) > 0 and traffic.is_busy():
             if not is_told:
-                self._tell(f"draining: requests may still arrive; serving continues for at most {left:.0f} s")
+                self._tell(
+                    "draining: requests may still arrive; serving continues for at most "
+                    f"{left:.0f} s"
+                )
                 is_told = True
             if not self._serve_until(self._clock() + min(left, LOOK_SECONDS)):
                 return

@@ -53,5 +53,7 @@ def make_inputs(config: Mapping[str, Any]) -> list[ZeroInput]:
         shape = tuple(max(1, int(size)) for size in each.get("dims", ()))
         inputs.append(ZeroInput(str(each["name"]), datatype, (*batch, *shape)))
     if (num_bytes := sum(each.num_bytes for each in inputs)) > MAX_BYTES:
-        raise ServerError(f"its inputs have {num_bytes} bytes, more than a canary's limit of {MAX_BYTES}")
+        raise ServerError(
+            f"its inputs have {num_bytes} bytes, more than a canary's limit of {MAX_BYTES}"
+        )
     return inputs

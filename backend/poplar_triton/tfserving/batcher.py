@@ -43,7 +43,9 @@ class RequestBatcher:
         self._is_quick = False
         """Whether the last run was quick."""
 
-    def compute(self, inputs: Mapping[str, Array], requested: Sequence[str], call: Call) -> dict[str, Array]:
+    def compute(
+        self, inputs: Mapping[str, Array], requested: Sequence[str], call: Call
+    ) -> dict[str, Array]:
         """Return the outputs by friendly name.
 
         Raises ServingError for errors of the model, for a request that is cancelled before its turn
@@ -98,7 +100,9 @@ class RequestBatcher:
         if not self._joins or not self._waiting:
             return []
         with self._state:
-            return take_next_run(self._waiting, self._rows_per_run, _WaitingRequest.count_rows, rows)
+            return take_next_run(
+                self._waiting, self._rows_per_run, _WaitingRequest.count_rows, rows
+            )
 
 
 class _WaitingRequest:
@@ -122,7 +126,9 @@ class _WaitingRequest:
         """Return whether the request is to be run. A cancelled request fails."""
         if self._call.is_wanted():
             return True
-        self._error = ServingError(Code.CANCELLED, "the request was cancelled before it was computed")
+        self._error = ServingError(
+            Code.CANCELLED, "the request was cancelled before it was computed"
+        )
         return False
 
     def wait_for_turn(self) -> bool:

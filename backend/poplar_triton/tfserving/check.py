@@ -58,7 +58,8 @@ def answer(
     _check_inputs(signature, inputs)
     check_outputs(signature, output_filter)
     fitting = {
-        name: fit(name, signature.inputs[name], *describe(name, each)) for name, each in inputs.items()
+        name: fit(name, signature.inputs[name], *describe(name, each))
+        for name, each in inputs.items()
     }
     return servable.predict(fitting, output_filter, call)
 
@@ -69,7 +70,8 @@ def _find_signature(servable: Servable, name: str) -> Signature:
     if name not in ("", DEFAULT_SIGNATURE):
         raise ServingError(
             Code.FAILED_PRECONDITION,
-            f'Serving signature key "{escape(name, MAX_NAME)}" not found. Model {servable.name!r} has '
+            f'Serving signature key "{escape(name, MAX_NAME)}" not found. Model {servable.name!r} '
+            "has "
             f'"{DEFAULT_SIGNATURE}" only.',
         )
     return servable.signature
@@ -83,8 +85,10 @@ def _check_inputs(signature: Signature, names: Collection[str]) -> None:
     if extra or missing:
         raise ServingError(
             Code.INVALID_ARGUMENT,
-            f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) != "
-            f"len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: {_show(missing)}.",
+            f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) "
+            "!= "
+            f"len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: "
+            f"{_show(missing)}.",
         )
 
 
@@ -94,7 +98,8 @@ def check_outputs(signature: Signature, names: Sequence[str]) -> None:
         if name not in signature.outputs:
             raise ServingError(
                 Code.INVALID_ARGUMENT,
-                f"output tensor alias not found in signature: {escape(name, MAX_NAME)} Outputs expected to "
+                f"output tensor alias not found in signature: {escape(name, MAX_NAME)} Outputs "
+                "expected to "
                 f"be in the set {_show(signature.outputs)}.",
             )
         if name in names[:place]:

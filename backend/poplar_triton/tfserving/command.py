@@ -82,7 +82,10 @@ def _add_models(parser: Parser) -> None:
         help="folder of model folders, as in a Triton model repository",
     )
     parser.add_path(
-        "--model_config_file", type=Path, metavar="FILE", help="ModelServerConfig in protobuf text format"
+        "--model_config_file",
+        type=Path,
+        metavar="FILE",
+        help="ModelServerConfig in protobuf text format",
     )
     parser.add_argument(
         "--model_name",
@@ -90,7 +93,9 @@ def _add_models(parser: Parser) -> None:
         metavar="NAME",
         help="model name for --model_base_path (default: %(default)s)",
     )
-    parser.add_path("--model_base_path", folder=True, type=Path, metavar="FOLDER", help="folder of one model")
+    parser.add_path(
+        "--model_base_path", folder=True, type=Path, metavar="FOLDER", help="folder of one model"
+    )
     parser.add_argument(
         "--file_system_poll_wait_seconds",
         type=whole_number(0, _MAX_SECONDS),
@@ -131,7 +136,11 @@ def _add_ports(parser: Parser) -> None:
         "--port", type=port, default=GRPC_PORT, metavar="N", help="gRPC port (default: %(default)s)"
     )
     parser.add_argument(
-        "--rest_api_port", type=port, default=REST_PORT, metavar="N", help="REST port (default: %(default)s)"
+        "--rest_api_port",
+        type=port,
+        default=REST_PORT,
+        metavar="N",
+        help="REST port (default: %(default)s)",
     )
     parser.add_argument(
         "--address",
@@ -158,11 +167,14 @@ def _add_ports(parser: Parser) -> None:
         type=whole_number(0, _MAX_CONNECTIONS),
         default=MAX_CONNECTIONS_PER_ADDRESS,
         metavar="N",
-        help="maximum number of REST connections per client address and process, without those from "
+        help="maximum number of REST connections per client address and process, without those "
+        "from "
         "this machine; 0: no limit (default: %(default)s)",
     )
     _add_switch(
-        parser, "--rest_api_enable_cors_support", "enable CORS: allow requests from pages of other sites"
+        parser,
+        "--rest_api_enable_cors_support",
+        "enable CORS: allow requests from pages of other sites",
     )
     parser.add_path(
         "--ssl_config_file",
@@ -174,7 +186,8 @@ def _add_ports(parser: Parser) -> None:
         "--monitoring_config_file",
         type=Path,
         metavar="FILE",
-        help=f"MonitoringConfig with the path of the metrics on the REST port (default: {METRICS_PATH})",
+        help="MonitoringConfig with the path of the metrics on the REST port (default: "
+        f"{METRICS_PATH})",
     )
     parser.add_argument(
         "--grpc_channel_arguments",
@@ -185,10 +198,14 @@ def _add_ports(parser: Parser) -> None:
         "limit (default: 128 MiB)",
     )
     _add_switch(
-        parser, "--enable_serialization_as_tensor_content", "return tensor_content instead of typed values"
+        parser,
+        "--enable_serialization_as_tensor_content",
+        "return tensor_content instead of typed values",
     )
     _add_switch(
-        parser, "--enable_grpc_healthcheck_service", "no effect: the health check is always available"
+        parser,
+        "--enable_grpc_healthcheck_service",
+        "no effect: the health check is always available",
     )
 
 
@@ -211,7 +228,13 @@ def _add_switch(parser: Parser, name: str, text: str) -> None:
     """Add a switch with the syntax of tensorflow_model_server: --name, --name=true,
     --name=false."""
     parser.add_argument(
-        name, nargs="?", type=_read_switch, const=True, default=False, metavar="true|false", help=text
+        name,
+        nargs="?",
+        type=_read_switch,
+        const=True,
+        default=False,
+        metavar="true|false",
+        help=text,
     )
 
 
@@ -233,7 +256,9 @@ def run(options: argparse.Namespace) -> int:
         processes = Processes(settings, options.start_seconds, make_tell())
         health = None
         if options.health_port is not None:
-            health = stack.enter_context(HealthServer(options.health_address, options.health_port, processes))
+            health = stack.enter_context(
+                HealthServer(options.health_address, options.health_port, processes)
+            )
         with processes:
             stop.catch_signals()
             _introduce(settings, health)
@@ -251,9 +276,13 @@ def read_settings(options: argparse.Namespace) -> Settings:
     if not options.port and not options.rest_api_port:
         raise UsageError("expected --port or --rest_api_port, found 0 for both")
     if options.port == options.rest_api_port:
-        raise UsageError(f"--rest_api_port: expected another port than --port, found {options.port} for both")
+        raise UsageError(
+            f"--rest_api_port: expected another port than --port, found {options.port} for both"
+        )
     monitoring = (
-        read_monitoring_config(options.monitoring_config_file) if options.monitoring_config_file else None
+        read_monitoring_config(options.monitoring_config_file)
+        if options.monitoring_config_file
+        else None
     )
     return Settings(
         sources=tuple(_find_sources(options)),
@@ -270,7 +299,11 @@ def read_settings(options: argparse.Namespace) -> Settings:
         rest_body_bytes=options.http_max_input_size,
         rest_connections_per_address=options.max_connections_per_address,
         cors=options.rest_api_enable_cors_support,
-        metrics_path=METRICS_PATH if monitoring is None else monitoring.path if monitoring.enabled else "",
+        metrics_path=METRICS_PATH
+        if monitoring is None
+        else monitoring.path
+        if monitoring.enabled
+        else "",
         poll_seconds=options.file_system_poll_wait_seconds,
         load_retries=options.max_num_load_retries,
         load_retry_seconds=options.load_retry_interval_micros / _MICROSECONDS,
@@ -303,10 +336,13 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
     ]
     if options.triton is not None:
         if set(given) - {"model_config_file"}:
-            raise UsageError("--triton: cannot be combined with local models, only with --model_config_file")
+            raise UsageError(
+                "--triton: cannot be combined with local models, only with --model_config_file"
+            )
     elif len(given) != 1:
         raise UsageError(
-            "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and --triton, found "
+            "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and "
+            "--triton, found "
             f"{len(given)}"
         )
     if options.model_config_file is not None:
@@ -339,7 +375,8 @@ def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
         return None
     if (files["private_key"] is None) != (files["certificate_chain"] is None):
         raise UsageError(
-            "--triton_private_key and --triton_certificate_chain are required together, found one of them"
+            "--triton_private_key and --triton_certificate_chain are required together, found one "
+            "of them"
         )
     return TritonTls(**{name: file.read_bytes() if file else None for name, file in files.items()})
 
@@ -370,7 +407,11 @@ def _introduce(settings: Settings, health: HealthServer | None) -> None:
     lines = [
         "",
         *([f"gRPC     {where}:{settings.grpc_port}"] if settings.grpc_port else []),
-        *([f"REST     http://{where}:{settings.rest_port}/v1/models/{name}"] if settings.rest_port else []),
+        *(
+            [f"REST     http://{where}:{settings.rest_port}/v1/models/{name}"]
+            if settings.rest_port
+            else []
+        ),
         *([f"health   {health.url}/ready"] if health else []),
         "Ctrl-C stops the server.",
         "",

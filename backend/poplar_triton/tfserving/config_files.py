@@ -1,5 +1,5 @@
-"""TensorFlow Serving's configuration files: protobuf's text format, with the messages of config.proto, read
-and checked as tensorflow_model_server does."""
+"""TensorFlow Serving's configuration files: protobuf's text format, with the messages of
+config.proto, read and checked as tensorflow_model_server does."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def read_model_configs(file: Path) -> list[ModelSource]:
     """
     message = _read(file, config_pb2.ModelServerConfig())
     if message.HasField("custom_model_config"):
-        raise _error(file, "expected model_config_list, found custom_model_config, which is not supported")
+        raise _error(
+            file, "expected model_config_list, found custom_model_config, which is not supported"
+        )
     models: dict[str, ModelSource] = {}
     for config in message.model_config_list.config:
         if fault := find_name_fault(config.name):
@@ -82,10 +84,13 @@ def read_ssl_config(file: Path) -> ServerTls:
         if text and not _PEM.match(text):
             raise _error(
                 file,
-                f"{name}: expected the text itself in PEM (-----BEGIN ...), found a path or another text",
+                f"{name}: expected the text itself in PEM (-----BEGIN ...), found a path or "
+                "another text",
             )
     if message.client_verify and not message.custom_ca:
-        raise _error(file, "client_verify: requires custom_ca, which verifies the clients, found none")
+        raise _error(
+            file, "client_verify: requires custom_ca, which verifies the clients, found none"
+        )
     return ServerTls(
         message.server_key.encode(),
         message.server_cert.encode(),
@@ -123,10 +128,14 @@ def _read(file: Path, message: Any, *, secret: bool = False) -> Any:
         place = "" if line is None else f"line {line}: "
         reason = str(error).rpartition(" : ")[2] if line is None else str(error).partition(" : ")[2]
         found = "something else" if secret else reason.replace(f"{_PACKAGE}.", "")
-        raise _error(file, f"{place}{expected}, found: {escape(found, 500)}") from (None if secret else error)
+        raise _error(file, f"{place}{expected}, found: {escape(found, 500)}") from (
+            None if secret else error
+        )
     except (ValueError, RecursionError) as error:
         found = type(error).__name__ if secret else str(error)
-        raise _error(file, f"{expected}, found: {escape(found, 500)}") from (None if secret else error)
+        raise _error(file, f"{expected}, found: {escape(found, 500)}") from (
+            None if secret else error
+        )
 
 
 def _find_fault(config: Any) -> str | None:
@@ -157,7 +166,9 @@ def _find_version_fault(config: Any) -> str | None:
     if chosen.HasField("specific") and not chosen.specific.versions:
         return "model_version_policy: expected at least one version in specific, found none"
     negative = [
-        number for number in (*chosen.specific.versions, *config.version_labels.values()) if number < 0
+        number
+        for number in (*chosen.specific.versions, *config.version_labels.values())
+        if number < 0
     ]
     if negative:
         return f"expected versions of at least 0, found {negative[0]}"

@@ -44,7 +44,10 @@ class Core:
         """Move to the next core if other work kept this one busy for the `seconds` since the last
         call. Return whether it moved."""
         ran, waited = self._read_times()
-        since_ran, since_waited = (ran - self._seen[0]) / seconds, (waited - self._seen[1]) / seconds
+        since_ran, since_waited = (
+            (ran - self._seen[0]) / seconds,
+            (waited - self._seen[1]) / seconds,
+        )
         self._seen = ran, waited
         if len(self._cores) == 1 or since_waited < STARVED_SHARE or since_ran > ENOUGH_SHARE:
             return False

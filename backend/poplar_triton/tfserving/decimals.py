@@ -24,7 +24,9 @@ def print_floats(numbers: npt.NDArray[np.floating[Any]]) -> list[str]:
     and -Infinity."""
     digits = _ALL_DIGITS[numbers.dtype.itemsize]
     values = numbers.astype(np.float64)
-    short = _find_short(values, numbers.dtype) if digits > _SHORT_DIGITS else np.ones(len(values), bool)
+    short = (
+        _find_short(values, numbers.dtype) if digits > _SHORT_DIGITS else np.ones(len(values), bool)
+    )
     # From this number on %g writes an exponent.
     largest = np.where(short, 10.0**_SHORT_DIGITS, 10.0**digits)
     formats = np.select(
@@ -54,7 +56,9 @@ def _find_short(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.ND
         exponents = np.where(values == 0, 0, np.floor(np.log10(np.abs(values))))
         scale = _SHORT_DIGITS - 1 - exponents
         power = 10.0 ** np.abs(scale)
-        read = np.where(scale >= 0, np.rint(values * power) / power, np.rint(values / power) * power)
+        read = np.where(
+            scale >= 0, np.rint(values * power) / power, np.rint(values / power) * power
+        )
         short: npt.NDArray[np.bool_] = np.equal(read.astype(dtype), values)
     for index in np.flatnonzero(np.isfinite(values) & (np.abs(scale) > _EXACT_POWERS)).tolist():
         short[index] = dtype.type(f"{values[index]:g}") == values[index]

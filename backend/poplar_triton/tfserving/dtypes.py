@@ -1,4 +1,5 @@
-"""TensorFlow's types: their numbers (tensorflow/core/framework/types.proto), names and numpy's types."""
+"""TensorFlow's types: their numbers (tensorflow/core/framework/types.proto), names and numpy's
+types."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class EntryCounter:
         self._parts = self._values = 0
 
     def check(self, message: bytes) -> bool:
-        """Raise ServingError for more than MAX_PARTS parts or MAX_VALUES values; return whether all were
-        counted."""
+        """Raise ServingError for more than MAX_PARTS parts or MAX_VALUES values; return whether all
+        were counted."""
         if len(message) <= MAX_PARTS:
             return True  # each takes a byte
         try:
@@ -91,13 +91,15 @@ class EntryCounter:
         if self._parts > MAX_PARTS:
             raise ServingError(
                 Code.INVALID_ARGUMENT,
-                f"{self._kind}: expected at most {MAX_PARTS} inputs, names of outputs, dimensions and pieces "
+                f"{self._kind}: expected at most {MAX_PARTS} inputs, names of outputs, dimensions "
+                "and pieces "
                 "of values together, found more; send values packed, or as tensor_content",
             )
         if self._values > MAX_VALUES:
             raise ServingError(
                 Code.INVALID_ARGUMENT,
-                f"{self._kind}: expected at most {MAX_VALUES} strings and unpacked numbers, found more; send "
+                f"{self._kind}: expected at most {MAX_VALUES} strings and unpacked numbers, found "
+                "more; send "
                 "numbers packed or as tensor_content, and fewer rows in one request",
             )
         if self._values >= self._enough:

@@ -27,9 +27,22 @@ from popef._tools.text import find_name_fault
 from poplar_triton.serving.endpoint import UNKNOWN_MODEL
 from poplar_triton.tfserving.dtypes import BY_DTYPE
 from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from poplar_triton.tfserving.models import (
+    Call,
+    ModelSpec,
+    Signature,
+    State,
+    TensorSpec,
+    VersionStatus,
+)
 from poplar_triton.tfserving.settings import TritonTls
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
+from poplar_triton.tfserving.sources import (
+    ModelSource,
+    VersionPolicy,
+    find_version,
+    not_known,
+    not_served,
+)
 
 FRESH_SECONDS = 1.0
 """Time for which the answer about a model's inputs and outputs is cached."""
@@ -112,8 +125,14 @@ class TritonModels:
                 raise
             raise not_known(spec, spec.version) from None
         if source is not None:
-            served = _choose(source, [each.version for each in found if each.state is State.AVAILABLE])
-            found = [each for each in found if each.state is not State.AVAILABLE or each.version in served]
+            served = _choose(
+                source, [each.version for each in found if each.state is State.AVAILABLE]
+            )
+            found = [
+                each
+                for each in found
+                if each.state is not State.AVAILABLE or each.version in served
+            ]
         found = [status for status in found if version in (None, status.version)]
         if not found:
             raise not_known(spec, version)
@@ -203,7 +222,9 @@ class TritonModels:
             metadata = self._calls.ask("ModelMetadata", name=name)
             return [VersionStatus(int(each), State.AVAILABLE) for each in metadata.versions]
         return [
-            _read_status(entry) for entry in index.models if entry.name == name and entry.version.isdecimal()
+            _read_status(entry)
+            for entry in index.models
+            if entry.name == name and entry.version.isdecimal()
         ]
 
 
@@ -231,7 +252,9 @@ class ForwardedServable:
         self._key = key
         self._asked_as = known.asked_as
 
-    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
+    def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
+    ) -> dict[str, Array]:
         """See Servable."""
         request = service_pb2.ModelInferRequest(model_name=self.name, model_version=self._asked_as)
         for name, array in inputs.items():
@@ -307,7 +330,9 @@ class _Calls:
 def _connect(target: str, tls: TritonTls | None) -> grpc.Channel:
     if tls is None:
         return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(tls.root_certificates, tls.private_key, tls.certificate_chain)
+    credentials = grpc.ssl_channel_credentials(
+        tls.root_certificates, tls.private_key, tls.certificate_chain
+    )
     return grpc.secure_channel(target, credentials, _CHANNEL_OPTIONS)
 
 
@@ -358,7 +383,9 @@ def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
         dtype = _DTYPES[output.datatype]
         if min(output.shape, default=0) < 0:
             raise ValueError(f"shape {list(output.shape)} of {output.name!r}")
-        flat = deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
+        flat = (
+            deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
+        )
         yield output.name, flat.reshape(tuple(output.shape))
 
 

@@ -113,7 +113,9 @@ class _Service:
         self._threads = threads
         self._as_content = as_content
 
-    def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
+    def predict(
+        self, request: messages.PredictRequest, context: Context
+    ) -> messages.PredictResponse:
         """Answer a request for Predict."""
         spec = _read_spec(request)
         call = GrpcCall(context, self._threads)
@@ -135,12 +137,14 @@ class _Service:
         spec = _read_spec(request)
         if not request.metadata_field:
             raise ServingError(
-                Code.INVALID_ARGUMENT, "GetModelMetadataRequest must specify at least one metadata_field"
+                Code.INVALID_ARGUMENT,
+                "GetModelMetadataRequest must specify at least one metadata_field",
             )
         for field in request.metadata_field:
             if field != _SIGNATURE_DEF:
                 raise ServingError(
-                    Code.INVALID_ARGUMENT, f"Metadata field {escape(field, MAX_NAME)} is not supported"
+                    Code.INVALID_ARGUMENT,
+                    f"Metadata field {escape(field, MAX_NAME)} is not supported",
                 )
         servable = self._models.find(spec, GrpcCall(context, self._threads))
         response = messages.GetModelMetadataResponse()
@@ -180,7 +184,9 @@ def _read_spec(request: Any) -> ModelSpec:
 
 def _describe(name: str, tensor: messages.Tensor) -> Given:
     dtype = wire.read_dtype(name, tensor)
-    return Given(dtype, wire.read_shape(name, tensor), partial(wire.read_values, name, tensor, dtype))
+    return Given(
+        dtype, wire.read_shape(name, tensor), partial(wire.read_values, name, tensor, dtype)
+    )
 
 
 def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
@@ -286,7 +292,11 @@ class _HealthWatch:
         self, requests: Iterator[bytes], context: Context, send: Callable[[bytes | None], None]
     ) -> None:
         def tell(status: HealthStatus | None) -> None:
-            send(None if status is None else messages.HealthCheckResponse(status=status).SerializeToString())
+            send(
+                None
+                if status is None
+                else messages.HealthCheckResponse(status=status).SerializeToString()
+            )
 
         data = _read(self._unfinished, requests, context)
         try:
@@ -303,7 +313,9 @@ def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
 
 def _refuse(name: str) -> grpc.RpcMethodHandler:
     def handle(_: Iterator[bytes], context: Context) -> bytes:
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by poplar-triton; use Predict")
+        context.abort(
+            grpc.StatusCode.UNIMPLEMENTED, f"{name} is not supported by poplar-triton; use Predict"
+        )
         raise AssertionError("abort raises")
 
     return grpc.stream_unary_rpc_method_handler(handle)

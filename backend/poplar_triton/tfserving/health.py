@@ -70,7 +70,8 @@ class Health:
         if status is HealthStatus.SERVICE_UNKNOWN:
             raise ServingError(
                 Code.NOT_FOUND,
-                f"service {escape(service, MAX_NAME)!r} is not known; expected one of {sorted(SERVICES)}",
+                f"service {escape(service, MAX_NAME)!r} is not known; expected one of "
+                f"{sorted(SERVICES)}",
             )
         return status
 

@@ -32,7 +32,8 @@ def write_predictions(outputs: Mapping[str, Array], format: Format) -> bytes:
         return _write_columns(outputs)
     rows = _count_rows(outputs)
     columns = {
-        name: _nest(_print(name, array), (rows, *array.shape[1:]), 1) for name, array in outputs.items()
+        name: _nest(_print(name, array), (rows, *array.shape[1:]), 1)
+        for name, array in outputs.items()
     }
     if len(columns) == 1:
         written = ", ".join(next(iter(columns.values())))
@@ -40,7 +41,9 @@ def write_predictions(outputs: Mapping[str, Array], format: Format) -> bytes:
         keys = [json.dumps(name, ensure_ascii=False) for name in columns]
         written = ",".join(
             "\n        {\n"
-            + ",\n".join(f"            {key}: {value}" for key, value in zip(keys, row, strict=True))
+            + ",\n".join(
+                f"            {key}: {value}" for key, value in zip(keys, row, strict=True)
+            )
             + "\n        }"
             for row in zip(*columns.values(), strict=True)
         )
@@ -55,7 +58,8 @@ def _count_rows(outputs: Mapping[str, Array]) -> int:
             raise refuse(f"Tensor name: {name} has no shape information ")
         if rows not in (None, array.shape[0]):
             raise refuse(
-                f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: {rows}"
+                f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} expecting: "
+                f"{rows}"
             )
         rows = array.shape[0]
     return rows or 0
@@ -64,11 +68,16 @@ def _count_rows(outputs: Mapping[str, Array]) -> int:
 def _write_columns(outputs: Mapping[str, Array]) -> bytes:
     """Write the outputs in column format. TensorFlow Serving writes every number in a line of its
     own; the document is the same."""
-    columns = {name: _nest(_print(name, array), array.shape, 0)[0] for name, array in outputs.items()}
+    columns = {
+        name: _nest(_print(name, array), array.shape, 0)[0] for name, array in outputs.items()
+    }
     if len(columns) == 1:
         written = next(iter(columns.values()))
     else:
-        lines = (f"        {json.dumps(name, ensure_ascii=False)}: {text}" for name, text in columns.items())
+        lines = (
+            f"        {json.dumps(name, ensure_ascii=False)}: {text}"
+            for name, text in columns.items()
+        )
         written = "{\n" + ",\n".join(lines) + "\n    }"
     return f'{{\n    "outputs": {written}\n}}'.encode()
 
@@ -78,7 +87,9 @@ def _nest(texts: list[str], shape: Sequence[int], outer: int) -> list[str]:
     dimensions."""
     for axis in range(len(shape) - 1, outer - 1, -1):
         size, count = shape[axis], math.prod(shape[:axis])
-        texts = [f"[{', '.join(texts[index * size : (index + 1) * size])}]" for index in range(count)]
+        texts = [
+            f"[{', '.join(texts[index * size : (index + 1) * size])}]" for index in range(count)
+        ]
     return texts
 
 

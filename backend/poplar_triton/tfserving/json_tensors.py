@@ -95,7 +95,9 @@ class _MisfitError(Exception):
         return self.index // max(1, math.prod(shape[1 : self.level]))
 
 
-def parse_predict(body: bytes | bytearray, signature: Signature) -> tuple[Format, str, dict[str, Array]]:
+def parse_predict(
+    body: bytes | bytearray, signature: Signature
+) -> tuple[Format, str, dict[str, Array]]:
     """Return the format of a request, its `signature_name` ("" if it gives none) and its inputs by
     name.
 
@@ -108,7 +110,8 @@ def parse_predict(body: bytes | bytearray, signature: Signature) -> tuple[Format
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise refuse(
-            f"JSON Value: {_show(document)} not formatted correctly. 'signature_name' key must be a string "
+            f"JSON Value: {_show(document)} not formatted correctly. 'signature_name' key must be "
+            "a string "
             "value."
         )
     if name not in ("", DEFAULT_SIGNATURE):
@@ -120,7 +123,8 @@ def parse_predict(body: bytes | bytearray, signature: Signature) -> tuple[Format
         raise refuse("Missing 'inputs' or 'instances' key")
     if len(found) > 1:
         raise refuse(
-            f"JSON Value: {_show(document)} Not formatted correctly expecting only one of 'inputs' or "
+            f"JSON Value: {_show(document)} Not formatted correctly expecting only one of 'inputs' "
+            "or "
             "'instances' keys to exist "
         )
     if found[0] is Format.COLUMN:
@@ -156,7 +160,9 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise refuse(f"JSON object: expected every key once, found {_show_name(twice)} twice; leave one out")
+        raise refuse(
+            f"JSON object: expected every key once, found {_show_name(twice)} twice; leave one out"
+        )
     return made
 
 
@@ -197,11 +203,14 @@ def _decode(text: str, start: int) -> Any:
     except json.JSONDecodeError as error:
         if _SHORT_CONSTANT.match(text, error.pos):
             return _decode(_spell_out(text), start)
-        reason = next((ours for theirs, ours in _PARSE_ERRORS if error.msg.startswith(theirs)), error.msg)
+        reason = next(
+            (ours for theirs, ours in _PARSE_ERRORS if error.msg.startswith(theirs)), error.msg
+        )
         raise _parse_error(reason, len(text[: error.pos].encode())) from None
     except RecursionError:
         raise refuse(
-            f"JSON: lists or objects are nested too deep; expected tensors of at most {_MAX_DIMS} dimensions"
+            f"JSON: lists or objects are nested too deep; expected tensors of at most {_MAX_DIMS} "
+            "dimensions"
         ) from None
     except ValueError:  # thousands of digits, which Python rejects
         raise refuse(_TOO_BIG) from None
@@ -233,7 +242,8 @@ def _read_columns(given: Any, signature: Signature) -> dict[str, Array]:
     if not isinstance(given, dict) or _is_base64(given):
         if len(signature.inputs) > 1:
             raise refuse(
-                "inputs is a plain value/list, but expecting an object as multiple input tensors required as "
+                "inputs is a plain value/list, but expecting an object as multiple input tensors "
+                "required as "
                 "per tensorinfo_map"
             )
         given = {next(iter(signature.inputs)): given}
@@ -263,7 +273,8 @@ def _read_rows(instances: list[Any], signature: Signature) -> dict[str, Array]:
         return _read_objects(instances, signature)
     if len(signature.inputs) > 1:
         raise refuse(
-            "instances is a plain list, but expecting list of objects as multiple input tensors required as "
+            "instances is a plain list, but expecting list of objects as multiple input tensors "
+            "required as "
             "per tensorinfo_map"
         )
     if dict in set(map(type, instances)):
@@ -298,16 +309,20 @@ def _refuse_keys(row: int, instance: Mapping[str, Any], keys: set[str]) -> None:
     for name in instance:
         if name not in keys:
             shown = _show_name(name)
-            raise _fail_row(row, f" key: {shown}", f"JSON object: does not have named input: {shown}")
+            raise _fail_row(
+                row, f" key: {shown}", f"JSON object: does not have named input: {shown}"
+            )
     raise refuse(
-        f"Failed to process element: {row} of 'instances' list. JSON object: {_show(instance)} keys must be "
+        f"Failed to process element: {row} of 'instances' list. JSON object: {_show(instance)} "
+        "keys must be "
         f"equal to: {','.join(sorted(keys))}"
     )
 
 
 def _fail_row(row: int, key: str, text: str) -> ServingError:
     return refuse(
-        f"Failed to process element: {row}{key} of 'instances' list. Error: INVALID_ARGUMENT: {text}"
+        f"Failed to process element: {row}{key} of 'instances' list. Error: INVALID_ARGUMENT: "
+        f"{text}"
     )
 
 
@@ -375,7 +390,9 @@ def _flatten(value: Any, shape: Sequence[int]) -> list[Any]:
     nodes = [value]
     for level, size in enumerate(shape):
         if set(map(type, nodes)) != {list} or set(map(len, nodes)) != {size}:
-            index = next(i for i, node in enumerate(nodes) if type(node) is not list or len(node) != size)
+            index = next(
+                i for i, node in enumerate(nodes) if type(node) is not list or len(node) != size
+            )
             raise _MisfitError(index, _say_ragged(nodes[index], level, shape), level)
         nodes = list(chain.from_iterable(nodes))
     if list in set(map(type, nodes)):
@@ -387,12 +404,16 @@ def _flatten(value: Any, shape: Sequence[int]) -> list[Any]:
 def _say_ragged(node: Any, level: int, shape: Sequence[int]) -> str:
     if type(node) is not list:
         return (
-            f"JSON Value: {_show(node)} found at incorrect level: {level + 1} in the JSON DOM. Expected at "
+            f"JSON Value: {_show(node)} found at incorrect level: {level + 1} in the JSON DOM. "
+            "Expected at "
             f"level: {len(shape)}"
         )
     if level >= len(shape):
         return f"Encountered list at unexpected level: {level} expected < {len(shape)}"
-    return f"Encountered list at unexpected size: {len(node)} at level: {level} expected size: {shape[level]}"
+    return (
+        f"Encountered list at unexpected size: {len(node)} at level: {level} expected size: "
+        f"{shape[level]}"
+    )
 
 
 def _name_type(dtype: np.dtype[Any]) -> str:
@@ -426,7 +447,8 @@ def _convert_integers(leaves: list[Any], dtype: np.dtype[Any]) -> Array:
         index = next(index for index, leaf in enumerate(leaves) if not least <= leaf <= most)
         raise _MisfitError(
             index,
-            f"JSON Value: {_show(leaves[index])} does not fit {_name_type(dtype)}: expected a whole number "
+            f"JSON Value: {_show(leaves[index])} does not fit {_name_type(dtype)}: expected a "
+            "whole number "
             f"from {least} to {most}",
         )
     return np.array(leaves, dtype)
@@ -447,7 +469,9 @@ def _convert_strings(leaves: list[Any], dtype: np.dtype[Any]) -> Array:
 
 def _decode_base64(value: dict[str, Any], index: int) -> bytes:
     if not _is_base64(value):
-        raise _MisfitError(index, f"JSON Value: {_show(value)} not formatted correctly for base64 data")
+        raise _MisfitError(
+            index, f"JSON Value: {_show(value)} not formatted correctly for base64 data"
+        )
     text = "".join(value[BASE64].split())
     if "=" not in text:
         text += "=" * (-len(text) % _BASE64_GROUP)

@@ -30,8 +30,21 @@ from popef._tools.arrays import Array
 from poplar_triton.serving.server import MODEL_FILE
 from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
+from poplar_triton.tfserving.models import (
+    Call,
+    ModelSpec,
+    Signature,
+    State,
+    TensorSpec,
+    VersionStatus,
+)
+from poplar_triton.tfserving.sources import (
+    ModelSource,
+    VersionPolicy,
+    find_version,
+    not_known,
+    not_served,
+)
 
 LEAVE_SECONDS = 1.0
 """Time between the end of a version's service and its closing."""
@@ -56,7 +69,9 @@ class LocalServable:
         self._loaded = loaded
         self._batcher = RequestBatcher(loaded.instance, joins=loaded.joins)
 
-    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
+    def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
+    ) -> dict[str, Array]:
         """See Servable."""
         loaded = self._loaded
         if loaded.max_batch_size:
@@ -64,7 +79,8 @@ class LocalServable:
             if rows > loaded.max_batch_size:
                 raise ServingError(
                     Code.INVALID_ARGUMENT,
-                    f"inference request batch-size must be <= {loaded.max_batch_size} for {self.name!r}, "
+                    f"inference request batch-size must be <= {loaded.max_batch_size} for "
+                    f"{self.name!r}, "
                     f"found {rows}",
                 )
         rows_of = {
@@ -133,11 +149,15 @@ def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = 
         instance,
         Signature(
             {
-                entry["name"]: TensorSpec(state.inputs[entry["name"]].dtype, (*batched, *_dims(entry)))
+                entry["name"]: TensorSpec(
+                    state.inputs[entry["name"]].dtype, (*batched, *_dims(entry))
+                )
                 for entry in inputs
             },
             {
-                entry["name"]: TensorSpec(state.outputs[entry["name"]].dtype, (*batched, *_dims(entry)))
+                entry["name"]: TensorSpec(
+                    state.outputs[entry["name"]].dtype, (*batched, *_dims(entry))
+                )
                 for entry in outputs
             },
             frozenset(entry["name"] for entry in inputs if entry.get("optional")),
@@ -234,7 +254,8 @@ class LocalModels:
                 if version not in model.served:
                     raise ServingError(
                         Code.FAILED_PRECONDITION,
-                        f"label {label!r} of model {name!r} is for version {version}, which is not served; "
+                        f"label {label!r} of model {name!r} is for version {version}, which is not "
+                        "served; "
                         f"expected one of {sorted(model.served)}, or "
                         "--allow_version_labels_for_unavailable_models",
                     )
@@ -365,7 +386,9 @@ class _Model:
     def forget(self, version: int) -> None:
         """Forget a version whose folder is gone."""
         with self._lock:
-            self.statuses = {number: each for number, each in self.statuses.items() if number != version}
+            self.statuses = {
+                number: each for number, each in self.statuses.items() if number != version
+            }
 
 
 def _look_into(source: ModelSource) -> tuple[Mapping[int, Path], VersionPolicy]:

@@ -53,13 +53,16 @@ class Counters:
     that are not among `models` count as one without a name, so that names from untrusted clients
     are not kept."""
 
-    def __init__(self, memory: FileIO, models: Sequence[str], processes: int, index: int = 0) -> None:
+    def __init__(
+        self, memory: FileIO, models: Sequence[str], processes: int, index: int = 0
+    ) -> None:
         self._models = ["", *models]
         mapped = mmap.mmap(memory.fileno(), 0)
         self._all = np.frombuffer(mapped).reshape(processes, len(self._models), _SLOTS)
         self._own = memoryview(mapped).cast("d")
         self._places = {
-            name: (index * len(self._models) + place) * _SLOTS for place, name in enumerate(self._models)
+            name: (index * len(self._models) + place) * _SLOTS
+            for place, name in enumerate(self._models)
         }
         self._lock = threading.Lock()
         self._earlier: dict[str, list[float]] = {}
@@ -129,15 +132,21 @@ class Counters:
         errors = Metric(ERRORS.name, ERRORS.help, "unknown")
         for name, numbers in zip(self._models[1:], sums[1:], strict=True):
             for offset, kind in enumerate(ERROR_KINDS):
-                errors.add_sample(ERRORS.name, {"model": name, "kind": kind}, numbers[_ERRORS + offset])
+                errors.add_sample(
+                    ERRORS.name, {"model": name, "kind": kind}, numbers[_ERRORS + offset]
+                )
         yield errors
-        malformed = Metric(_MALFORMED_NAME, "Requests to the REST port that are not HTTP", "unknown")
+        malformed = Metric(
+            _MALFORMED_NAME, "Requests to the REST port that are not HTTP", "unknown"
+        )
         malformed.add_sample(_MALFORMED_NAME, {}, sums[0][_MALFORMED])
         yield malformed
 
 
 def _add_latencies(
-    family: HistogramMetricFamily, model: str, numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    family: HistogramMetricFamily,
+    model: str,
+    numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
 ) -> None:
     for kind in range(len(APIS) * len(ENTRY_POINTS)):
         place = _LATENCIES + kind * _NUM_LATENCY

@@ -105,7 +105,9 @@ class Servable(Protocol):
     def signature(self) -> Signature:
         """Inputs and outputs of the model."""
 
-    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
+    def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call
+    ) -> dict[str, Array]:
         """Return the requested outputs by friendly name, or all if none is requested.
 
         `inputs` agree with the signature in name, dtype and shape. A cancelled call need not be

@@ -40,7 +40,9 @@ class Processes:
     """Processes of a server, as a context manager: all serve on entry, all are gone on exit. Raises
     ServerError if one cannot serve. `tell` gets a line per event."""
 
-    def __init__(self, settings: Settings, start_seconds: float, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: Settings, start_seconds: float, tell: Callable[[str], None]
+    ) -> None:
         self._settings = settings
         self._start_seconds = start_seconds
         self._tell = tell
@@ -161,7 +163,8 @@ class Processes:
                     self._tell(problem)
             if time.monotonic() > end:
                 raise ServerError(
-                    f"the models were not loaded within {self._start_seconds:g} s; raise --start-seconds"
+                    f"the models were not loaded within {self._start_seconds:g} s; raise "
+                    "--start-seconds"
                 )
             time.sleep(LOOK_SECONDS)
 
@@ -171,7 +174,10 @@ class Processes:
         self._ends.append(now)
         if len(self._ends) <= MAX_RESTARTS:
             return True
-        self._tell(f"{len(self._ends)} processes ended in {RESTART_WINDOW_SECONDS / 60:g} minutes; giving up")
+        self._tell(
+            f"{len(self._ends)} processes ended in {RESTART_WINDOW_SECONDS / 60:g} minutes; giving "
+            "up"
+        )
         return False
 
 
@@ -231,6 +237,7 @@ def _hold(address: str, port: int, what: str, option: str) -> socket.socket:
     except (OSError, UnicodeError) as error:  # UnicodeError for an invalid host name
         holder.close()
         raise ServerError(
-            f"{what} port {port} of {address}: cannot listen ({error}); choose another one with {option}"
+            f"{what} port {port} of {address}: cannot listen ({error}); choose another one with "
+            f"{option}"
         ) from error
     return holder

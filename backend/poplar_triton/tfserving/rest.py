@@ -1,5 +1,5 @@
-"""REST: the paths, errors and headers of TensorFlow Serving's HTTP server (model_servers/http_server.cc and
-http_rest_api_handler.cc), as an aiohttp application.
+"""REST: the paths, errors and headers of TensorFlow Serving's HTTP server
+(model_servers/http_server.cc and http_rest_api_handler.cc), as an aiohttp application.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ _MAX_VERSION = (1 << 63) - 1
 _SERVED = re.compile(r"/v1/.*", re.IGNORECASE | re.ASCII)
 _WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _METHOD = re.compile(
-    rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.IGNORECASE | re.ASCII
+    rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)",
+    re.IGNORECASE | re.ASCII,
 )
 _RESOURCE = re.compile(
-    rf"/v1/models(?:/(?P<name>[^/:]+))?{_WHICH}(?:/(?P<metadata>metadata))?", re.IGNORECASE | re.ASCII
+    rf"/v1/models(?:/(?P<name>[^/:]+))?{_WHICH}(?:/(?P<metadata>metadata))?",
+    re.IGNORECASE | re.ASCII,
 )
 _ORIGIN = re.compile(r"https?://")
 _STATUS = {
@@ -70,7 +72,9 @@ _CORS = {
     "Access-Control-Allow-Methods": "POST, GET",
     "Access-Control-Allow-Headers": "Content-Type",
 }
-_NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><h1>Not Found</h1></body></html>"
+_NOT_FOUND = (
+    b"<html><head><title>404 Not Found</title></head><body><h1>Not Found</h1></body></html>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,9 @@ def make_application(
         if not _SERVED.fullmatch(request.raw_path):
             return web.Response(status=404, body=_NOT_FOUND, content_type="text/html")
         _drop_stalled(request, limits.bodies.seconds)
-        response = _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
+        response = (
+            _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
+        )
         if settings.cors:
             response.headers.update(_CORS)
         return response
@@ -180,7 +186,12 @@ def _describe_error(error: ServingError) -> web.Response:
 
 class _Service:
     def __init__(
-        self, models: Models, settings: Settings, counters: Counters, core: Core | None, limits: Limits
+        self,
+        models: Models,
+        settings: Settings,
+        counters: Counters,
+        core: Core | None,
+        limits: Limits,
     ) -> None:
         self._models = models
         self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
@@ -215,7 +226,8 @@ class _Service:
             return await self._observed("Predict", spec.name, self._predict(request, spec))
         if method in ("classify", "regress"):
             raise ServingError(
-                Code.UNIMPLEMENTED, f"{method.capitalize()} is not supported by poplar-triton; use predict"
+                Code.UNIMPLEMENTED,
+                f"{method.capitalize()} is not supported by poplar-triton; use predict",
             )
         raise _malformed(request)
 
@@ -244,7 +256,9 @@ class _Service:
 
     async def _predict(self, request: web.Request, spec: ModelSpec) -> web.Response:
         async with self._bodies.read(request) as body:
-            return web.Response(body=await self._run(partial(self._compute, body, spec)), headers=_JSON)
+            return web.Response(
+                body=await self._run(partial(self._compute, body, spec)), headers=_JSON
+            )
 
     def _compute(self, body: bytearray, spec: ModelSpec, call: RestCall) -> bytes:
         servable = self._models.find(spec, call)
@@ -261,7 +275,9 @@ class _Service:
                     "signature_name": "",
                     "version": str(servable.version),
                 },
-                "metadata": {"signature_def": {"signature_def": _describe_signatures(servable.signature)}},
+                "metadata": {
+                    "signature_def": {"signature_def": _describe_signatures(servable.signature)}
+                },
             }
         )
 
@@ -278,7 +294,8 @@ class _Service:
         except asyncio.TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED,
-                f"no response within the {self._seconds:g} s of --rest_api_timeout_in_ms; send fewer rows",
+                f"no response within the {self._seconds:g} s of --rest_api_timeout_in_ms; send "
+                "fewer rows",
             ) from None
         finally:
             self._calls -= 1
@@ -295,7 +312,9 @@ def _match(request: web.Request) -> re.Match[str] | None:
 
 
 def _malformed(request: web.Request) -> ServingError:
-    return ServingError(Code.INVALID_ARGUMENT, f"Malformed request: {request.method} {request.raw_path}")
+    return ServingError(
+        Code.INVALID_ARGUMENT, f"Malformed request: {request.method} {request.raw_path}"
+    )
 
 
 def _read_spec(match: re.Match[str]) -> ModelSpec:
@@ -317,7 +336,9 @@ def _unquote(text: str, what: str) -> str:
 def _read_version(digits: str) -> int:
     # Python itself rejects thousands of digits.
     if len(digits.lstrip("0")) > len(str(_MAX_VERSION)) or int(digits) > _MAX_VERSION:
-        raise ServingError(Code.INVALID_ARGUMENT, f"Failed to convert version: {digits} to numeric.")
+        raise ServingError(
+            Code.INVALID_ARGUMENT, f"Failed to convert version: {digits} to numeric."
+        )
     return int(digits)
 
 

@@ -100,11 +100,14 @@ class BodyReader:
             if coming.done():
                 return coming.result()
             if loop.time() >= end:
-                raise _late(Code.DEADLINE_EXCEEDED, f"expected the whole body within {limits.seconds:g} s")
+                raise _late(
+                    Code.DEADLINE_EXCEEDED, f"expected the whole body within {limits.seconds:g} s"
+                )
             if (came := request.content.total_bytes - before) < min_bytes:
                 raise _late(
                     Code.DEADLINE_EXCEEDED,
-                    f"expected {min_bytes:g} bytes of the body in {limits.pace_seconds:g} s, found {came}",
+                    f"expected {min_bytes:g} bytes of the body in {limits.pace_seconds:g} s, found "
+                    f"{came}",
                 )
 
     async def _collect(self, request: web.Request, body: bytearray) -> None:
@@ -124,13 +127,15 @@ class BodyReader:
             raise BodyError(
                 413,
                 Code.RESOURCE_EXHAUSTED,
-                f"expected a body of at most {self._limits.body_bytes} bytes; send fewer rows in one request",
+                f"expected a body of at most {self._limits.body_bytes} bytes; send fewer rows in "
+                "one request",
             )
         if together > self._limits.all_bytes:
             raise BodyError(
                 503,
                 Code.RESOURCE_EXHAUSTED,
-                f"request bodies use all {self._limits.all_bytes} bytes available for them; try again",
+                f"request bodies use all {self._limits.all_bytes} bytes available for them; try "
+                "again",
             )
 
 

@@ -81,7 +81,11 @@ def write_varints(values: Array) -> bytes:
     if values.min() >= 0 and values.max() < _MORE:
         return values.astype(np.uint8).tobytes()
     flat = values.ravel()
-    numbers = flat.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else flat.astype(np.uint64)
+    numbers = (
+        flat.astype(np.int64).view(np.uint64)
+        if values.dtype.kind == "i"
+        else flat.astype(np.uint64)
+    )
     longest = -(-int(numbers.max()).bit_length() // _BITS)
     octets = np.empty((numbers.size, longest), np.uint8)
     counts = np.empty((numbers.size, longest), np.bool_)

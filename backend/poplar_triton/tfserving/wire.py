@@ -76,7 +76,9 @@ def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+def read_values(
+    name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape: Sequence[int]
+) -> Array:
     """Return the array of an input whose `shape` the model takes.
 
     It may be read-only, and may hold one value for all elements. Raises ServingError if the values
@@ -123,7 +125,8 @@ def _read_content(name: str, content: bytes, dtype: np.dtype[Any], count: int) -
     if len(content) != count * dtype.itemsize:
         raise _refuse(
             name,
-            f"expected {count * dtype.itemsize} bytes of tensor_content ({count} of {dtype.name}), found "
+            f"expected {count * dtype.itemsize} bytes of tensor_content ({count} of {dtype.name}), "
+            "found "
             f"{len(content)}",
         )
     array = np.frombuffer(content, dtype)
@@ -193,12 +196,15 @@ def _narrow(numbers: Array, dtype: np.dtype[Any]) -> Array:
     return narrow
 
 
-def _repeat(name: str, values: Array, dtype: np.dtype[Any], count: int, shape: Sequence[int]) -> Array:
+def _repeat(
+    name: str, values: Array, dtype: np.dtype[Any], count: int, shape: Sequence[int]
+) -> Array:
     """Repeat the last value for all elements beyond the list. An empty list gives zeros."""
     if count * dtype.itemsize > MAX_REPEATED_BYTES:
         raise _refuse(
             name,
-            f"expected all {count} values of a tensor of more than {MAX_REPEATED_BYTES >> 20} MiB, found "
+            f"expected all {count} values of a tensor of more than {MAX_REPEATED_BYTES >> 20} MiB, "
+            "found "
             f"{values.size}",
         )
     if not values.size:

@@ -69,7 +69,8 @@ class WorkProcess:
             why = str(error) if isinstance(error, StalledError) else "ended"
             raise ServingError(
                 Code.INTERNAL,
-                f"the {self._name} {why}, status {status}; try again, or with fewer rows in one request",
+                f"the {self._name} {why}, status {status}; try again, or with fewer rows in one "
+                "request",
             ) from None
         except BaseException:  # the rest of this answer must not be read as the next one
             self._bury()

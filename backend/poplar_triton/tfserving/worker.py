@@ -73,7 +73,9 @@ def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channe
     """Serve until SIGTERM, with the interpreter's work on one core."""
     log_to_stderr()
     # All processes load the same models, so only the first logs messages about them.
-    logging.getLogger("poplar_triton.tfserving").setLevel(logging.INFO if index == 0 else logging.ERROR)
+    logging.getLogger("poplar_triton.tfserving").setLevel(
+        logging.INFO if index == 0 else logging.ERROR
+    )
     try:
         asyncio.run(_Worker(settings, index, core, memory, channel).serve())
     except (OSError, ServingError, RuntimeError) as error:
@@ -82,7 +84,9 @@ def run_worker(settings: Settings, index: int, core: int, memory: FileIO, channe
 
 
 class _Worker:
-    def __init__(self, settings: Settings, index: int, core: int, memory: FileIO, channel: Channel) -> None:
+    def __init__(
+        self, settings: Settings, index: int, core: int, memory: FileIO, channel: Channel
+    ) -> None:
         self._settings = settings
         self._core = Core(core)
         self._files = raise_file_limit()
@@ -134,7 +138,9 @@ class _Worker:
         if settings.triton is not None:
             return TritonModels(settings.triton, settings.sources, settings.triton_tls)
         retries = Retries(settings.load_retries, settings.load_retry_seconds)
-        models = LocalModels(settings.sources, settings.processes, retries, isolated=settings.isolate_models)
+        models = LocalModels(
+            settings.sources, settings.processes, retries, isolated=settings.isolate_models
+        )
         models.refresh()
         if not settings.loose_labels:
             models.check_labels()
@@ -210,7 +216,9 @@ class _Worker:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        limit = ConnectionLimit(max_rest_connections(self._files), settings.rest_connections_per_address)
+        limit = ConnectionLimit(
+            max_rest_connections(self._files), settings.rest_connections_per_address
+        )
         server = await asyncio.get_running_loop().create_server(
             limit.wrap(runner.server), settings.address, settings.rest_port, reuse_port=True
         )

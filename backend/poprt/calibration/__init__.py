@@ -2,8 +2,8 @@
 float, to measure the effect of half precision.
 
 `inputs` has the input data, `overflow` the nodes whose results overflow half, and `comparison` the
-errors of the outputs. `divergence` finds the first nodes where half and float differ, and the option
-that fixes the difference. Nothing here changes the compiled model.
+errors of the outputs. `divergence` finds the first nodes where half and float differ, and the
+option that fixes the difference. Nothing here changes the compiled model.
 """
 
 from poprt.calibration.comparison import LIMIT, Comparison

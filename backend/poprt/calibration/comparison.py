@@ -74,7 +74,9 @@ class Comparison:
         parts = [f"largest error {self.error:.2g} of the largest value (output {self.output!r})"]
         if self.labels:
             parts.append(f"labels agree in {self.agreeing} of {self.labels}")
-        parts.append(f"{self.lost} values lost to NaN or infinity" if self.lost else "no NaN or infinity")
+        parts.append(
+            f"{self.lost} values lost to NaN or infinity" if self.lost else "no NaN or infinity"
+        )
         return (
             f"beside float, on {'made-up inputs' if self.made_up else 'the calibration data'}: "
             f"{', '.join(parts)}"
@@ -100,7 +102,9 @@ class Comparer:
             run = _Output()
             if theirs.dtype.kind == "f":
                 is_label = name in self.classes or _are_shares(theirs)
-                _compare_floats(run, ours.astype(np.float64), theirs.astype(np.float64), is_label=is_label)
+                _compare_floats(
+                    run, ours.astype(np.float64), theirs.astype(np.float64), is_label=is_label
+                )
             else:
                 run.labels, run.agreeing = theirs.size, int((ours == theirs).sum())
                 run.misled = run.labels - run.agreeing
@@ -134,7 +138,9 @@ def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool)
         # float is undecided between the two.
         rows, others = theirs.reshape(-1, theirs.shape[-1]), ours.reshape(-1, ours.shape[-1])
         chosen, found = rows.argmax(-1), np.nan_to_num(others, nan=-np.inf).argmax(-1)
-        margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(rows, found[:, None], -1)
+        margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(
+            rows, found[:, None], -1
+        )
         run.labels, run.agreeing = len(rows), int((chosen == found).sum())
         run.misled = int((margin > LIMIT * run.largest).sum())
 

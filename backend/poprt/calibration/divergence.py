@@ -32,7 +32,9 @@ _VANISHING = 2.0**-25
 """Largest value that rounds to 0 in half: half of the smallest half, a tie that goes to even."""
 _STEEP = frozenset("Div Log LogSoftmax Pow Reciprocal ReduceLogSum Sqrt".split())
 """Operators that treat a value near 0 very differently from 0 itself."""
-_SUMS = frozenset("Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split())
+_SUMS = frozenset(
+    "Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split()
+)
 """Operators whose large operands may cancel; the report names that as the cause."""
 
 
@@ -78,10 +80,16 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
         return f"{told}. Keep such operators in float with fp16_skip_op_types"
     mended = _mend(whole, feeds, renarrow, divergences)
     if mended is None:
-        return f"{told}. No choice of operators kept in float was found that mends it; keep the model in fp32"
+        return (
+            f"{told}. No choice of operators kept in float was found that mends it; keep the "
+            "model in fp32"
+        )
     types, error = mended
     option = f"--fp16_skip_op_types {','.join(sorted(types))}"
-    return f"{told}. {option} brings the error to {error:.2g} (--fp16_skip_op_names takes single nodes)"
+    return (
+        f"{told}. {option} brings the error to {error:.2g} (--fp16_skip_op_names takes single "
+        "nodes)"
+    )
 
 
 def _mend(
@@ -171,7 +179,9 @@ def _explain_node(
     tensor = seen[result]
     if tensor.largest > HALF_MAX:
         return Divergence(
-            node, f"overflow, {tensor.largest:.3g} is beyond {HALF_MAX:.0f}", (node.op_type, *used_by)
+            node,
+            f"overflow, {tensor.largest:.3g} is beyond {HALF_MAX:.0f}",
+            (node.op_type, *used_by),
         )
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
@@ -179,14 +189,20 @@ def _explain_node(
         cause = f"underflow, values of {vanished[0]!r} are below {_VANISHING:.2g} and 0 in half"
         return Divergence(node, cause, (node.op_type, *made_by))
     if not np.isfinite(tensor.largest_half):
-        return Divergence(node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by))
+        return Divergence(
+            node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by)
+        )
     most = max((source.largest for source in sources.values()), default=0.0)
     if node.op_type in _SUMS and most > tensor.largest / LIMIT:
-        cause = f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
+        cause = (
+            f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
+        )
         return Divergence(node, cause, (node.op_type, *made_by))
     if tensor.vanished > LIMIT:
         return Divergence(
-            node, f"underflow, results below {_VANISHING:.2g} are 0 in half", (node.op_type, *used_by)
+            node,
+            f"underflow, results below {_VANISHING:.2g} are 0 in half",
+            (node.op_type, *used_by),
         )
     return Divergence(
         node,
@@ -205,7 +221,9 @@ def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]
         seen: dict[str, Tensor] = {}
         for chunk in iter_chunks(names, values):
             (ours,), (theirs,) = half.run([feeds], chunk), whole.run([feeds], chunk)
-            seen.update({name: _compare(*pair) for name, *pair in zip(chunk, ours, theirs, strict=True)})
+            seen.update(
+                {name: _compare(*pair) for name, *pair in zip(chunk, ours, theirs, strict=True)}
+            )
             if to_first and any(seen[name].error > LIMIT for name in chunk):
                 break
         return seen
@@ -229,8 +247,14 @@ def _iter_made(model: onnx.ModelProto) -> Iterator[str]:
 
 def _iter_floats(model: onnx.ModelProto) -> Iterator[str]:
     graph = infer_shapes(model).graph
-    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
-    return (name for name in _iter_made(model) if types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16))
+    types = {
+        value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)
+    }
+    return (
+        name
+        for name in _iter_made(model)
+        if types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    )
 
 
 def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
@@ -257,4 +281,6 @@ def _compare(ours: Array, theirs: Array) -> Tensor:
     difference = float("inf") if lost else float(np.abs(ours - theirs).max(initial=0))
     relative = difference / largest if largest else float(difference > 0)
     vanished = float(((ours == 0) & (theirs != 0)).mean()) if theirs.size else 0.0
-    return Tensor(relative, largest, float("inf") if lost else float(np.abs(ours).max(initial=0)), vanished)
+    return Tensor(
+        relative, largest, float("inf") if lost else float(np.abs(ours).max(initial=0)), vanished
+    )

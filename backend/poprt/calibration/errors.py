@@ -55,6 +55,11 @@ def cos_dist(original: Array, other: Array, counts: Array | None = None) -> floa
     return max(0.0, float(1.0 - _total(original * other, counts) / lengths))
 
 
-ERRORS: Mapping[str, Callable[..., float]] = {"mse": mse, "mae": mae, "snr": snr, "cos_dist": cos_dist}
+ERRORS: Mapping[str, Callable[..., float]] = {
+    "mse": mse,
+    "mae": mae,
+    "snr": snr,
+    "cos_dist": cos_dist,
+}
 """Error measures by the real tool's names; kld needs more than two arrays, see
 `poprt.quantizer.search`."""

@@ -30,7 +30,10 @@ def iter_given(
     The last batch is filled up with the first rows. Raises CompileError for data that do not fit
     the inputs.
     """
-    rows = {stream.tensor: _to_rows(stream, data.get(stream.tensor), batch_size, inputs) for stream in inputs}
+    rows = {
+        stream.tensor: _to_rows(stream, data.get(stream.tensor), batch_size, inputs)
+        for stream in inputs
+    }
     for start in range(0, max(map(len, rows.values())), batch_size or 1):
         numbers = np.arange(start, start + (batch_size or 1))
         taken = {
@@ -38,12 +41,16 @@ def iter_given(
             for stream in inputs
         }
         yield {
-            s.tensor: _place(taken[s.tensor], s) if batch_size else taken[s.tensor][0].astype(_dtype(s))
+            s.tensor: _place(taken[s.tensor], s)
+            if batch_size
+            else taken[s.tensor][0].astype(_dtype(s))
             for s in inputs
         }
 
 
-def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Sequence[Stream]) -> Array:
+def _to_rows(
+    stream: Stream, given: Array | None, batch_size: int, inputs: Sequence[Stream]
+) -> Array:
     """Return an input's data as rows along the leading axis.
 
     They may be given in this form, in the compiled shape, or as several arrays of the compiled
@@ -59,7 +66,11 @@ def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Seque
             return array[None]
         if batch_size and found[1:] == stream.shape:
             return np.moveaxis(array, axis + 1, 1).reshape(-1, *row)
-        if batch_size and len(found) == len(stream.shape) and (*found[:axis], *found[axis + 1 :]) == row:
+        if (
+            batch_size
+            and len(found) == len(stream.shape)
+            and (*found[:axis], *found[axis + 1 :]) == row
+        ):
             return np.moveaxis(array, axis, 0)
     raise CompileError(
         f"calibration data for input {stream.tensor!r}: expected rows of shape {list(row)}, found "
@@ -79,7 +90,9 @@ def iter_made_up(
     """
     random = np.random.default_rng(0)
     ranges = {
-        stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iuf"
+        stream.tensor: find_range(model, stream.tensor)
+        for stream in inputs
+        if stream.dtype.kind in "iuf"
     }
     for first in range(0, num_rows, batch_size or 1):
         batch = {}
@@ -161,7 +174,9 @@ def _make_whole(random: np.random.Generator, stream: Stream, shape: tuple[int, .
 def _limits(stream: Stream) -> tuple[int, int]:
     """Return the smallest and the largest integer of the stream's type."""
     bits = 8 * stream.dtype.itemsize
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if stream.dtype.kind == "i" else (0, 2**bits - 1)
+    return (
+        (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if stream.dtype.kind == "i" else (0, 2**bits - 1)
+    )
 
 
 def _make_floats(random: np.random.Generator, shape: tuple[int, ...], row: int) -> Array:
@@ -170,7 +185,9 @@ def _make_floats(random: np.random.Generator, shape: tuple[int, ...], row: int) 
 
 
 def _make_waves(random: np.random.Generator, noise: Array) -> Array:
-    steps = np.arange(noise.shape[-1] if noise.ndim else 1) * 2 * math.pi * random.uniform(0.005, 0.2)
+    steps = (
+        np.arange(noise.shape[-1] if noise.ndim else 1) * 2 * math.pi * random.uniform(0.005, 0.2)
+    )
     waves: Array = (np.sin(steps) if noise.ndim else np.sin(1)) / 2 + noise / 100
     return waves
 

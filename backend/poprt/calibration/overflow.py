@@ -82,7 +82,9 @@ class Watch:
         """Return the nodes whose results were too large in any run, in order."""
         found = zip(self._nodes.values(), self._largest, strict=True)
         return tuple(
-            Overflow(node.name, node.op_type, float(size)) for node, size in found if size >= HALF_LIMIT
+            Overflow(node.name, node.op_type, float(size))
+            for node, size in found
+            if size >= HALF_LIMIT
         )
 
 
@@ -91,11 +93,13 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
     if not overflows:
         return
     named = ", ".join(
-        f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}" for each in overflows[:_MAX_NAMED]
+        f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}"
+        for each in overflows[:_MAX_NAMED]
     )
     more = f" and {len(overflows) - _MAX_NAMED} more" if len(overflows) > _MAX_NAMED else ""
     _log.warning(
-        "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such operators "
+        "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such "
+        "operators "
         "in float with fp16_skip_op_types, or scale the values down",
         "made-up inputs" if made_up else "the calibration data",
         named,

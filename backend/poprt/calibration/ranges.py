@@ -20,7 +20,8 @@ from popef._tools.arrays import Array
 
 _PASSING = frozenset(
     (
-        "Cast Concat Expand Flatten Gather HCSR Identity Pad Remap Reshape Slice Split Squeeze Tile "
+        "Cast Concat Expand Flatten Gather HCSR Identity Pad Remap Reshape Slice Split Squeeze "
+        "Tile "
         "Transpose Unsqueeze"
     ).split()
 )
@@ -29,7 +30,8 @@ _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
 """Operators whose second input indexes the elements of the first along an axis."""
 _OF_TRUTH = frozenset(
     (
-        "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub Where "
+        "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub "
+        "Where "
         "WhereV2 Xor"
     ).split()
 )
@@ -86,7 +88,9 @@ def find_range(model: onnx.ModelProto, name: str) -> Range:
     return found
 
 
-def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
+def _look(
+    node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float
+) -> float | None:
     """Narrow the range by what one node does with the input, to which `added` has been added.
 
     Returns what has been added to the node's results; None if the results are unrelated values.
@@ -115,7 +119,9 @@ def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: 
     return added if passes else None
 
 
-def _pass_offset(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
+def _pass_offset(
+    node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float
+) -> float | None:
     """Return the offset of the result of a sum or a difference; None for an unrelated value."""
     other = _constant(known, node.input[1 - index])
     if other is None and node.op_type == "Add":
@@ -129,7 +135,10 @@ def _pass_offset(node: onnx.NodeProto, index: int, known: _Users, found: Range, 
 
 def _narrow(found: Range, least: float, greatest: float, added: float) -> None:
     # least <= input + added <= greatest; several users of an input must all be satisfied.
-    found.least, found.greatest = max(found.least, least - added), min(found.greatest, greatest - added)
+    found.least, found.greatest = (
+        max(found.least, least - added),
+        min(found.greatest, greatest - added),
+    )
 
 
 def _constant(known: _Users, name: str) -> Array | None:

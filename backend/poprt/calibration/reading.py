@@ -107,9 +107,14 @@ def _say(error: BaseException) -> str:
 def _iter_npz(content: bytes) -> Iterator[tuple[str, Array]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
-        total, most = sum(entry.file_size for entry in entries), max(_NPZ_BYTES, _NPZ_RATIO * len(content))
+        total, most = (
+            sum(entry.file_size for entry in entries),
+            max(_NPZ_BYTES, _NPZ_RATIO * len(content)),
+        )
         if total > most:
-            raise ValueError(f"{total} bytes of arrays in a file of {len(content)}, which may have {most}")
+            raise ValueError(
+                f"{total} bytes of arrays in a file of {len(content)}, which may have {most}"
+            )
         if len({entry.filename for entry in entries}) < len(entries):
             raise ValueError("two arrays of one name")
         for entry in entries:
@@ -127,7 +132,10 @@ def _iter_npz(content: bytes) -> Iterator[tuple[str, Array]]:
 def _decode_npy(content: bytes) -> Array:
     file = io.BytesIO(content)
     version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
     if version not in readers:
         raise ValueError(
             f"version {version} of .npy; versions {', '.join(map(str, readers))} can hold numbers"
@@ -150,7 +158,8 @@ def _make_array(
         raise ValueError(f"a shape that is no tuple of at most {_MAX_AXES} sizes")
     if math.prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(
-            f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has {math.prod(shape) * dtype.itemsize}"
+            f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has "
+            f"{math.prod(shape) * dtype.itemsize}"
         )
     array: Array = np.frombuffer(raw, dtype)
     return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
@@ -171,9 +180,12 @@ def _iter_pickle(content: bytes) -> Iterator[tuple[str, Array]]:
 
 
 _OPCODES = frozenset(
-    "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT "
-    "BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE "
-    "BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND "
+    "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG "
+    "LONG1 FLOAT "
+    "BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 "
+    "UNICODE "
+    "BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST "
+    "LIST APPEND "
     "APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
     "GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD".split()
 )
@@ -256,7 +268,10 @@ class _NotedArray:
             )
         # Byte strings of Python 2 were read as latin-1.
         return _make_array(
-            raw.encode("latin1") if isinstance(raw, str) else raw, dtype.make(), shape, is_fortran=is_fortran
+            raw.encode("latin1") if isinstance(raw, str) else raw,
+            dtype.make(),
+            shape,
+            is_fortran=is_fortran,
         )
 
 
@@ -271,9 +286,13 @@ _CALLS = {
     ("numpy", "ndarray"): _Noted(lambda *_: _NotedArray()),
     ("numpy", "dtype"): _Noted(_NotedType),
     ("numpy.core.multiarray", "_reconstruct"): _Noted(lambda *_: _NotedArray()),
-    ("numpy.core.multiarray", "scalar"): _Noted(lambda dtype, raw: _NotedArray(raw, dtype, (), False)),
+    ("numpy.core.multiarray", "scalar"): _Noted(
+        lambda dtype, raw: _NotedArray(raw, dtype, (), False)
+    ),
     ("numpy.core.numeric", "_frombuffer"): _Noted(_note_buffer),
-    ("_codecs", "encode"): _Noted(lambda text, _: str.encode(text, "latin1")),  # bytes, in protocols before 3
+    ("_codecs", "encode"): _Noted(
+        lambda text, _: str.encode(text, "latin1")
+    ),  # bytes, in protocols before 3
     ("__builtin__", "bytes"): _Noted(lambda: b""),
 }
 

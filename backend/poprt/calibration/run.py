@@ -25,8 +25,10 @@ from poprt.calibration.sides import Feeds, Renarrow, Side
 _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 _FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"
 _TOOK_TOO_LONG = (
-    "the calibration run took longer than its limit, which grows with the model's work, so nothing is known "
-    "of what half precision does; compile with a smaller batch, or on more or faster cores, to know it"
+    "the calibration run took longer than its limit, which grows with the model's work, so nothing "
+    "is known "
+    "of what half precision does; compile with a smaller batch, or on more or faster cores, to "
+    "know it"
 )
 
 _log = logging.getLogger("poprt")
@@ -126,7 +128,9 @@ def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
     )
 
 
-def _compute(half: Side, batches: Sequence[Feeds]) -> tuple[tuple[Overflow, ...], list[list[Array]]]:
+def _compute(
+    half: Side, batches: Sequence[Feeds]
+) -> tuple[tuple[Overflow, ...], list[list[Array]]]:
     """Return the nodes that overflow, and the outputs as they will be served.
 
     If sums are kept in float, one graph computes both.

@@ -34,15 +34,19 @@ def read_samples(data: Data) -> dict[str, Array]:
         samples = {str(name): np.asarray(values) for name, values in data.items()}
     else:
         raise CompileError(
-            "data_preprocess: expected a file, or arrays by input name, samples along the first axis; found "
+            "data_preprocess: expected a file, or arrays by input name, samples along the first "
+            "axis; found "
             f"{type(data).__name__}"
         )
     for name, values in samples.items():
         if values.dtype.kind not in _NUMBERS:
-            raise CompileError(f"data_preprocess, input {name!r}: expected numbers, found {values.dtype}")
+            raise CompileError(
+                f"data_preprocess, input {name!r}: expected numbers, found {values.dtype}"
+            )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise CompileError(
-                f"data_preprocess, input {name!r}: expected finite numbers, found NaN or infinity; leave "
+                f"data_preprocess, input {name!r}: expected finite numbers, found NaN or infinity; "
+                "leave "
                 "such samples out"
             )
     return samples
@@ -55,7 +59,9 @@ def iter_batches(model: onnx.ModelProto, samples: Mapping[str, Array]) -> Iterat
     """
     streams = find_input_streams(model)
     sizes = {stream.shape[0] if stream.shape else 0 for stream in streams}
-    yield from iter_given(streams, samples, sizes.pop() if len(sizes) == 1 else 0) if streams else [{}]
+    yield from (
+        iter_given(streams, samples, sizes.pop() if len(sizes) == 1 else 0) if streams else [{}]
+    )
 
 
 def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
@@ -68,7 +74,8 @@ def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
         tensor = value.type.tensor_type
         if not tensor.HasField("shape") or any(dim.dim_value < 1 for dim in tensor.shape.dim):
             raise CompileError(
-                f"input {value.name!r} has no static shape, so that no data fit it and none can be made up "
+                f"input {value.name!r} has no static shape, so that no data fit it and none can be "
+                "made up "
                 "for it; give it one with input_shape or batch_size"
             )
     return make_streams(model.graph)[: len(inputs)]

@@ -102,7 +102,9 @@ class Side:
         return min(MAX_LIMIT_SECONDS, MIN_LIMIT_SECONDS + needed / (os.cpu_count() or 1))
 
     def _cast(self, feeds: Feeds) -> dict[str, Array]:
-        types = {value.name: value.type.tensor_type.elem_type for value in find_inputs(self.model.graph)}
+        types = {
+            value.name: value.type.tensor_type.elem_type for value in find_inputs(self.model.graph)
+        }
         with np.errstate(over="ignore"):
             return {
                 name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind))

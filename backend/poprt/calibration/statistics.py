@@ -87,7 +87,9 @@ class HalfCounts:
     def add(self, values: Array) -> None:
         """Count halves, or floats rounded to half; too large values count as the largest half."""
         halves = values if values.dtype == np.float16 else narrow_to_half(values)
-        self._counts += np.bincount(np.ascontiguousarray(halves).view(np.uint16).ravel(), minlength=HALVES)
+        self._counts += np.bincount(
+            np.ascontiguousarray(halves).view(np.uint16).ravel(), minlength=HALVES
+        )
 
     @property
     def lost(self) -> int:

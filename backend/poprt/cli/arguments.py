@@ -61,7 +61,8 @@ def read_serialised(text: str) -> tuple[str, str]:
     modes = ("", "input_channels", "output_channels", "reducing_dim", "none")
     if not factor.isdecimal() or mode not in modes or keep.lower() not in ("", *_TRUTHS):
         raise argparse.ArgumentTypeError(
-            f"expected OP=FACTOR[/MODE[/KEEP_PRECISION]] with a whole FACTOR, MODE {', '.join(modes[1:])}, "
+            "expected OP=FACTOR[/MODE[/KEEP_PRECISION]] with a whole FACTOR, MODE "
+            f"{', '.join(modes[1:])}, "
             f"KEEP_PRECISION True or False, found {text!r}"
         )
     return name, specification

@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 for success, 1 for bad input, 2 for wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser()
-    parser.set_defaults(run=_begin, own_process=arguments is None, given=given, tf2onnx=None, fused=[])
+    parser.set_defaults(
+        run=_begin, own_process=arguments is None, given=given, tf2onnx=None, fused=[]
+    )
     if _TF2ONNX in given:
         place = given.index(_TF2ONNX)
         converting, given = given[place + 1 :], given[:place]
@@ -100,7 +102,9 @@ def _check(options: argparse.Namespace) -> None:
     if options.fused:
         _check_fused(options)
     if options.new_version and not options.triton_model_dir:
-        raise UsageError("--new_version requires --triton_model_dir, the model folder of the new version")
+        raise UsageError(
+            "--new_version requires --triton_model_dir, the model folder of the new version"
+        )
     if options.queue_timeout_ms is not None and not options.triton_model_dir:
         raise UsageError(
             "--queue_timeout_ms requires --triton_model_dir, because it is written into that "
@@ -113,10 +117,13 @@ def _check_fused(options: argparse.Namespace) -> None:
     """Raise UsageError for options that do not work with models to fuse."""
     if not options.export_popef and not options.triton_model_dir:
         raise UsageError(
-            "model_fusion requires export_popef: True, because a fused model is run from its PopEF file"
+            "model_fusion requires export_popef: True, because a fused model is run from its PopEF "
+            "file"
         )
     if options.manual_sharding_config is not None:
-        raise UsageError("model_fusion and manual_sharding_config cannot be combined: shard the models first")
+        raise UsageError(
+            "model_fusion and manual_sharding_config cannot be combined: shard the models first"
+        )
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -133,13 +140,17 @@ def _source(options: argparse.Namespace) -> Frontend:
     """
     if options.framework != "tensorflow":
         if options.tf2onnx is not None:
-            raise UsageError(f"{_TF2ONNX} requires --framework tensorflow, found {options.framework!r}")
+            raise UsageError(
+                f"{_TF2ONNX} requires --framework tensorflow, found {options.framework!r}"
+            )
         return get_frontend(options.input_model, options.framework)
     converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
     named = {name: value for name, value in vars(converting).items() if name != "parser"}
     # A folder can only be a SavedModel, whether the option is given or not.
     named["saved_model"] |= options.input_model.is_dir()
-    return get_frontend(options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named)
+    return get_frontend(
+        options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named
+    )
 
 
 def _check_calibration(options: argparse.Namespace) -> None:
@@ -151,7 +162,9 @@ def _check_calibration(options: argparse.Namespace) -> None:
                 f"--{name} requires --precision {' or '.join(QUANTISED)}, found {options.precision}"
             )
     if options.calibration_with_data and options.data_preprocess is None:
-        raise UsageError("--calibration_with_data requires --data_preprocess, samples of the model's inputs")
+        raise UsageError(
+            "--calibration_with_data requires --data_preprocess, samples of the model's inputs"
+        )
     if options.num_of_layers_keep_fp16 and not options.calibration_with_data:
         raise UsageError(
             "--num_of_layers_keep_fp16 requires --calibration_with_data, which computes the losses"
@@ -223,7 +236,9 @@ def _convert(
     if compiled is not None:
         _write(compiled, options, compiler_options, options.output_dir, folder)
     for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
-        target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
+        target = find_target(
+            compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus
+        )
         profile = make_profile(
             each.input_model.stem, each.precision, model, target, cost_options(compiler_options)
         )
@@ -243,7 +258,10 @@ def _convert_model(
     target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(
-            model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
+            model.graph,
+            target,
+            options.precision,
+            allow_out_of_memory=compiler_options.allow_out_of_memory,
         )
     beside = compiling or options.precision_compare
     converted, whole = _converter(options).convert_beside_float(model, beside=beside)
@@ -322,7 +340,9 @@ def _write(
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
     subject = f"{target.title}, {options.precision}, {compiler_options.partials_type} partials"
-    lines.append(f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
+    lines.append(
+        f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us"
+    )
     if compiled.findings.comparison is not None:
         lines.append(compiled.findings.comparison.describe())
     if compiled.rows.dependence and not options.fused:
@@ -332,7 +352,10 @@ def _write(
             "--batch_size 1 requests can have any number of rows"
         )
     if options.run_model:
-        lines += [*time_runs(compiled).describe(), "(on this machine's CPU; the chip is modelled above)"]
+        lines += [
+            *time_runs(compiled).describe(),
+            "(on this machine's CPU; the chip is modelled above)",
+        ]
     for line in lines:
         print_line(line)
 
@@ -343,7 +366,9 @@ def _show(model: onnx.ModelProto) -> None:
             tensor = value.type.tensor_type
             dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
             sizes = ", ".join(str(dim.dim_value) for dim in tensor.shape.dim)
-            print_line(f"{kind} {value.name}: dtype - {_DTYPES.get(dtype, dtype)}, shape - [{sizes}]")
+            print_line(
+                f"{kind} {value.name}: dtype - {_DTYPES.get(dtype, dtype)}, shape - [{sizes}]"
+            )
 
 
 def _converter(options: argparse.Namespace) -> Converter:

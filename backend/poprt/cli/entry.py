@@ -46,7 +46,8 @@ class Option:
     help: str = ""
     form: Form = Form.VALUE
     type: Callable[[str], Any] | None = None
-    """Function that reads a value; it raises ArgumentTypeError. None keeps the text, or the path."""
+    """Function that reads a value; it raises ArgumentTypeError. None keeps the text, or the
+    path."""
     metavar: str | None = None
     choices: Sequence[str] | None = None
     default: Any = None
@@ -135,14 +136,22 @@ class Option:
         return value if value or is_number else None
 
 
-def read_converter_arguments(entries: Iterable[Option], options: argparse.Namespace) -> dict[str, Any]:
+def read_converter_arguments(
+    entries: Iterable[Option], options: argparse.Namespace
+) -> dict[str, Any]:
     """Return the arguments of Converter that parsed options set."""
-    found = {each.argument: each.read(options) for each in entries if each.argument and not each.refused}
+    found = {
+        each.argument: each.read(options) for each in entries if each.argument and not each.refused
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def read_compiler_fields(entries: Collection[Option], options: argparse.Namespace) -> dict[str, Any]:
+def read_compiler_fields(
+    entries: Collection[Option], options: argparse.Namespace
+) -> dict[str, Any]:
     """Return the fields of CompilerOptions that parsed options set."""
     given = [each for each in entries if each.compiler and each.read(options) is not None]
     off = [each for each in entries if each.turns_off and each.read(options)]
-    return {each.name: each.read(options) for each in given} | {each.turns_off: False for each in off}
+    return {each.name: each.read(options) for each in given} | {
+        each.turns_off: False for each in off
+    }

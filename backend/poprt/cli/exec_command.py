@@ -35,7 +35,8 @@ from poprt.runtime import (
 _WARM_UP = 10
 _EXAMPLES = (
     "poprt_exec poprt_run_popef --popef executable.popef --iteration 1000 --numThreads 3",
-    "poprt_exec poprt_run_popef --popef packed.popef --runner packRunner --numThreads 12 --maxValidNum 10 "
+    "poprt_exec poprt_run_popef --popef packed.popef --runner packRunner --numThreads 12 "
+    "--maxValidNum 10 "
     "--packTimeout 2000 --dynamicInputName input_ids --maskName attention_mask --batchSize 1",
 )
 Arrays = dict[str, Array]
@@ -60,7 +61,9 @@ class Feed:
             each.name: _make_up(each, rng, length if each.name in self.dynamic else None, self.mask)
             for each in self.inputs
         }
-        return inputs, {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in self.outputs}
+        return inputs, {
+            each.name: np.zeros(each.shape, each.numpy_data_type()) for each in self.outputs
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,7 +88,11 @@ def make_parser() -> Parser:
         help="requests per thread (default: %(default)s)",
     )
     add(
-        "--numThreads", type=positive, default=3, metavar="N", help="number of threads (default: %(default)s)"
+        "--numThreads",
+        type=positive,
+        default=3,
+        metavar="N",
+        help="number of threads (default: %(default)s)",
     )
     add("--index", type=count, metavar="N", help="index of the model to run, for a fused model")
     add(
@@ -108,8 +115,18 @@ def make_parser() -> Parser:
         metavar="NAME",
         help="packRunner: input that defines a sample's length",
     )
-    add("--maskName", default="", metavar="NAME", help="packRunner: mask input that numbers the samples")
-    add("--batchSize", type=positive, metavar="N", help="rows per request (default: the compiled batch)")
+    add(
+        "--maskName",
+        default="",
+        metavar="NAME",
+        help="packRunner: mask input that numbers the samples",
+    )
+    add(
+        "--batchSize",
+        type=positive,
+        metavar="N",
+        help="rows per request (default: the compiled batch)",
+    )
     command.set_defaults(run=_run)
     return parser
 
@@ -173,7 +190,9 @@ def _choose(feed: Feed, index: int) -> Feed:
     outputs = [each for each in feed.outputs if each.name.startswith(prefix)]
     if not outputs:
         known = ", ".join(each.name for each in feed.outputs)
-        raise ModelRuntimeError(f"--index {index}: the file has no output {prefix}..., only {known}")
+        raise ModelRuntimeError(
+            f"--index {index}: the file has no output {prefix}..., only {known}"
+        )
     return Feed(inputs, outputs)
 
 

@@ -36,7 +36,8 @@ _MODEL = (
     ),
     Option(
         "config_yaml",
-        "YAML file of options by long name; the command line takes precedence; model_fusion lists models",
+        "YAML file of options by long name; the command line takes precedence; model_fusion lists "
+        "models",
         Form.PATH,
         metavar="FILE",
     ),
@@ -57,10 +58,20 @@ _MODEL = (
         in_recipe=True,
     ),
     Option(
-        "batch_size", "batch size of all inputs", type=positive, metavar="N", converter=True, in_recipe=True
+        "batch_size",
+        "batch size of all inputs",
+        type=positive,
+        metavar="N",
+        converter=True,
+        in_recipe=True,
     ),
     Option(
-        "batch_axis", "axis of the batch (default: 0)", type=int, metavar="N", converter=True, in_recipe=True
+        "batch_axis",
+        "axis of the batch (default: 0)",
+        type=int,
+        metavar="N",
+        converter=True,
+        in_recipe=True,
     ),
     Option(
         "fix_input",
@@ -143,7 +154,8 @@ _PRECISION = (
     ),
     Option(
         "fp8_params",
-        "formats (F143, F152), then power-of-two scales, of activations and weights (default: %(default)s)",
+        "formats (F143, F152), then power-of-two scales, of activations and weights (default: "
+        "%(default)s)",
         metavar="FORMAT,FORMAT,SCALE,SCALE",
         default="F143,F143,-1,-1",
         converter=True,
@@ -159,7 +171,8 @@ _PRECISION = (
     ),
     Option(
         "data_preprocess",
-        "samples by input name, along the first axis: an .npz file, a folder of .npy files, or a pickled "
+        "samples by input name, along the first axis: an .npz file, a folder of .npy files, or a "
+        "pickled "
         "dict; used to calibrate fp8 and to check a half-precision model for overflow",
         Form.PATH,
         metavar="PATH",
@@ -200,9 +213,21 @@ _GRAPH = (
         converter=True,
         refused="the pattern that it matches is not public",
     ),
-    Option("merge_if_with_same_cond", "merge Ifs with the same condition", Form.FLAG, converter=True),
-    Option("fold_periodic_initializer", "store one period of weights that repeat", Form.FLAG, converter=True),
-    Option("eightbitsio", "inputs are images in bytes, which the chip scales", Form.FLAG, converter=True),
+    Option(
+        "merge_if_with_same_cond", "merge Ifs with the same condition", Form.FLAG, converter=True
+    ),
+    Option(
+        "fold_periodic_initializer",
+        "store one period of weights that repeat",
+        Form.FLAG,
+        converter=True,
+    ),
+    Option(
+        "eightbitsio",
+        "inputs are images in bytes, which the chip scales",
+        Form.FLAG,
+        converter=True,
+    ),
     Option(
         "merge_moe",
         "merge two experts, given by their first and last nodes",
@@ -320,7 +345,10 @@ _PASSES = (
     ),
     Option("custom_pass_config", "Python files that register passes", Form.NAMES, metavar="FILE"),
     Option(
-        "custom_shape_inference", "Python files that register shape functions", Form.NAMES, metavar="FILE"
+        "custom_shape_inference",
+        "Python files that register shape functions",
+        Form.NAMES,
+        metavar="FILE",
     ),
     Option(
         "custom_ort_library",
@@ -334,7 +362,8 @@ _PASSES = (
         "custom_library_so_paths",
         form=Form.VALUES,
         metavar="FILE",
-        refused="libraries for PopART are code for the real compiler and cannot be loaded; describe the "
+        refused="libraries for PopART are code for the real compiler and cannot be loaded; "
+        "describe the "
         "operator in Python (register_op_body) in a file for --custom_shape_inference, or use a "
         "custom-operator library of ONNX Runtime with --custom_ort_library",
     ),
@@ -413,7 +442,9 @@ _CHIP = (
         metavar="KEY=VAL",
     ),
     Option(
-        "optimize_internal_exchange_code", "no effect: the chip's exchange code is not modelled", Form.FLAG
+        "optimize_internal_exchange_code",
+        "no effect: the chip's exchange code is not modelled",
+        Form.FLAG,
     ),
     Option(
         "manual_sharding_config",
@@ -428,11 +459,18 @@ _CHIP = (
 
 _OUTPUT = (
     Option("export_popef", "write executable.popef (and weights.popef) into output_dir", Form.FLAG),
-    Option("output_dir", "output folder (default: %(default)s)", Form.FOLDER, metavar="DIR", default="./"),
+    Option(
+        "output_dir",
+        "output folder (default: %(default)s)",
+        Form.FOLDER,
+        metavar="DIR",
+        default="./",
+    ),
     Option("output_model", "file name of the converted ONNX model in output_dir", metavar="NAME"),
     Option(
         "triton_model_dir",
-        "write a Triton model folder; existing config.pbtxt and name_map.json are kept and must match",
+        "write a Triton model folder; existing config.pbtxt and name_map.json are kept and must "
+        "match",
         Form.FOLDER,
         metavar="DIR",
         ours=True,
@@ -444,11 +482,15 @@ _OUTPUT = (
         ours=True,
     ),
     Option(
-        "overwrite_config", "overwrite config.pbtxt and name_map.json of that folder", Form.FLAG, ours=True
+        "overwrite_config",
+        "overwrite config.pbtxt and name_map.json of that folder",
+        Form.FLAG,
+        ours=True,
     ),
     Option(
         "queue_timeout_ms",
-        "limit in ms of a request's wait in Triton's queue; a shorter own timeout wins (default: no limit)",
+        "limit in ms of a request's wait in Triton's queue; a shorter own timeout wins (default: "
+        "no limit)",
         type=positive,
         metavar="N",
         ours=True,
@@ -464,7 +506,10 @@ _OUTPUT = (
 _REPORTS = (
     Option("show", "print the model's inputs and outputs and exit", Form.FLAG),
     Option(
-        "show_io_stat", "print the number of inputs and outputs per type and shape", Form.FLAG, per_model=True
+        "show_io_stat",
+        "print the number of inputs and outputs per type and shape",
+        Form.FLAG,
+        per_model=True,
     ),
     Option(
         "show_profile",

@@ -9,7 +9,8 @@ from popef._tools.arguments import Parser
 from poprt.cli.option_table import OPTIONS
 
 _EXAMPLES = (
-    "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir models/mine",
+    "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir "
+    "models/mine",
     "poprt -i model.onnx --batch_size 8 --export_popef --output_dir out --compiler_options "
     "partials_type=float",
     "poprt -i model.onnx --show",
@@ -42,7 +43,8 @@ def make_tf2onnx_parser() -> Parser:
     """
     parser = Parser(
         prog="poprt tf2onnx",
-        description="Convert a TensorFlow model to ONNX. Names are tensor names (Identity:0) or names of "
+        description="Convert a TensorFlow model to ONNX. Names are tensor names (Identity:0) or "
+        "names of "
         "the signature (output_0), separated by commas.",
         examples=(
             "poprt -i resnet_v2_50 --framework tensorflow --input_shape inputs=1,224,224,3 "
@@ -50,7 +52,11 @@ def make_tf2onnx_parser() -> Parser:
         ),
     )
     add = parser.add_argument
-    add("--saved_model", action="store_true", help="the input model is a SavedModel (a folder always is)")
+    add(
+        "--saved_model",
+        action="store_true",
+        help="the input model is a SavedModel (a folder always is)",
+    )
     add(
         "--signature_def",
         default="",
@@ -65,5 +71,9 @@ def make_tf2onnx_parser() -> Parser:
         )
     add("--opset", type=int, default=11, help="opset of the ONNX model (default: %(default)s)")
     for side in ("inputs", "outputs"):
-        add(f"--{side}_as_nchw", metavar="NAMES", help="names of tensors to transpose from NHWC to NCHW")
+        add(
+            f"--{side}_as_nchw",
+            metavar="NAMES",
+            help="names of tensors to transpose from NHWC to NCHW",
+        )
     return parser

@@ -90,16 +90,20 @@ def finish(child: ChildProcess, limit_bytes: int) -> int:
     name = signal.Signals(-status).name
     assert child.usage is not None
     if _was_nearly_full(child.usage, limit_bytes):
-        raise _out_of_memory(limit_bytes, f"onnx or ONNX Runtime crashed ({name}), most likely because ")
+        raise _out_of_memory(
+            limit_bytes, f"onnx or ONNX Runtime crashed ({name}), most likely because "
+        )
     raise CompileError(
-        f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they cannot do"
+        f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they "
+        "cannot do"
     )
 
 
 def make_timeout(limit_seconds: int) -> CompileTimeoutError:
     """Return the error of work that took longer than its limit."""
     return CompileTimeoutError(
-        f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises the limit"
+        f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises "
+        "the limit"
     )
 
 
@@ -122,6 +126,7 @@ def _was_nearly_full(usage: resource.struct_rusage, limit_bytes: int) -> bool:
 
 def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:
     return CompileMemoryError(
-        f"{how}it needs more than its limit of {limit_bytes >> 20} MiB of memory; --memory_limit raises the "
+        f"{how}it needs more than its limit of {limit_bytes >> 20} MiB of memory; --memory_limit "
+        "raises the "
         "limit"
     )

@@ -51,7 +51,8 @@ def _read_models(file: Path, models: Any) -> list[list[str]]:
         odd = next((key for key in model if f"--{key}" not in known), None)
         if odd is not None:
             raise UsageError(
-                f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for itself; give "
+                f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for "
+                "itself; give "
                 "what is of all models beside model_fusion"
             )
         found.append(_list_words(file, model, known))
@@ -76,20 +77,27 @@ def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
     """
     found = _read(file)
     if not isinstance(found, list) or not 1 <= len(found) <= _MAX_WORDS:
-        raise UsageError(f"{file}: expected a list of 1 to {_MAX_WORDS} maps with node, device and stage")
+        raise UsageError(
+            f"{file}: expected a list of 1 to {_MAX_WORDS} maps with node, device and stage"
+        )
     devices: dict[str, int] = {}
     stages: dict[str, int] = {}
     for number, entry in enumerate(found):
         node: Any = entry.get("node") if isinstance(entry, dict) else None
-        fits = isinstance(node, str) and set(entry) <= {"node", "device", "stage"} and len(entry) > 1
+        fits = (
+            isinstance(node, str) and set(entry) <= {"node", "device", "stage"} and len(entry) > 1
+        )
         numbers = [value for key, value in entry.items() if key != "node"] if fits else [None]
         if not all(isinstance(value, int) and not isinstance(value, bool) for value in numbers):
             raise UsageError(
-                f"{file}: entry {number}: expected the name of a node and a whole number as device, as "
+                f"{file}: entry {number}: expected the name of a node and a whole number as "
+                "device, as "
                 "stage, or as both"
             )
         if node in devices or node in stages:
-            raise UsageError(f"{file}: entry {number}: node {escape(repr(node), 100)} is there twice")
+            raise UsageError(
+                f"{file}: entry {number}: node {escape(repr(node), 100)} is there twice"
+            )
         for key, where in (("device", devices), ("stage", stages)):
             if key in entry:
                 where[node] = entry[key]
@@ -120,7 +128,9 @@ def _words(file: Path, option: str, value: Any) -> list[str]:
         value = [f"{key}={each}" for key, each in _items(file, option, value)]
     values = value if isinstance(value, list) else [value]
     if len(values) > _MAX_WORDS or not all(isinstance(each, _Scalar) for each in values):
-        raise UsageError(f"{file}: {option}: expected a value, or a list of values, found another structure")
+        raise UsageError(
+            f"{file}: {option}: expected a value, or a list of values, found another structure"
+        )
     return [option, *map(str, values)] if values else []
 
 

@@ -1,1 +1,2 @@
-"""Compilation: the converter, which prepares a model, and the compiler, which makes an executable of it."""
+"""Compilation: the converter, which prepares a model, and the compiler, which makes an executable
+of it."""

@@ -126,9 +126,13 @@ def _find(stream: Stream, graph: onnx.GraphProto, aliases: Mapping[str, str], pa
 
 def _check_complete(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path) -> None:
     fed = {stream.tensor for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
-    missing = [value.name for value in _values(graph, Direction.HOST_TO_DEVICE) if value.name not in fed]
+    missing = [
+        value.name for value in _values(graph, Direction.HOST_TO_DEVICE) if value.name not in fed
+    ]
     if missing:
-        raise LoadError(f"graph {path} takes input {missing[0]!r}, which no anchor of the PopEF file feeds")
+        raise LoadError(
+            f"graph {path} takes input {missing[0]!r}, which no anchor of the PopEF file feeds"
+        )
 
 
 def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
@@ -144,7 +148,8 @@ def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
     if not fits:
         raise LoadError(
             f"graph {path}: input {stream.tensor!r} has shape "
-            f"{['?' if dim is None else dim for dim in fixed]}, the anchor has {list(stream.shape)}; name "
+            f"{['?' if dim is None else dim for dim in fixed]}, the anchor has "
+            f"{list(stream.shape)}; name "
             "the graph that was compiled for it"
         )
     set_shape(value, stream.shape)
@@ -153,8 +158,13 @@ def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
 def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
     """Insert a Cast between the stream and the graph if their types differ."""
     into = stream.direction is Direction.HOST_TO_DEVICE
-    (value,) = (value for value in (graph.input if into else graph.output) if value.name == stream.tensor)
-    inner, outer = value.type.tensor_type.elem_type, helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype))
+    (value,) = (
+        value for value in (graph.input if into else graph.output) if value.name == stream.tensor
+    )
+    inner, outer = (
+        value.type.tensor_type.elem_type,
+        helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype)),
+    )
     if inner == outer:
         return
     hidden = fresh_name(f"{stream.tensor}/inside", set(iter_defined(graph)))
@@ -172,11 +182,13 @@ def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
 
 def _check_outputs(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path) -> None:
     found = {
-        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in graph.output
+        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
+        for value in graph.output
     }
     for stream in streams:
         if stream.direction is Direction.DEVICE_TO_HOST and found[stream.tensor] != stream.shape:
             raise LoadError(
-                f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, the anchor "
+                f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, "
+                "the anchor "
                 f"has {list(stream.shape)}; name the graph that was compiled for it"
             )

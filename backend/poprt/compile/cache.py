@@ -49,7 +49,9 @@ class EngineCache:
             digest.update(np.ascontiguousarray(value).view(np.uint8).data)
         kept = None if outputs is None else list(outputs)
         digest.update(
-            repr((options.changed(), kept, batch_axis, package_hash(), registered_libraries())).encode()
+            repr(
+                (options.changed(), kept, batch_axis, package_hash(), registered_libraries())
+            ).encode()
         )
         number = int.from_bytes(digest.digest()[:8], "little")
         return cls(Path(options.cache_path, f"{number}.popef"))

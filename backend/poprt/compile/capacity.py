@@ -13,13 +13,22 @@ from simipu.target import Target
 
 from poprt.rewrite.origins import OF_SHAPES
 
-_BYTES = {TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.DOUBLE: 8, **dict.fromkeys(QUARTERS, 1)}
+_BYTES = {
+    TensorProto.FLOAT: 4,
+    TensorProto.FLOAT16: 2,
+    TensorProto.DOUBLE: 8,
+    **dict.fromkeys(QUARTERS, 1),
+}
 _BYTES_BY_PRECISION = {"fp32": 8, "fp16": 2, "fp8": 1, "fp8_weight": 1}
 """Maximum number of bytes of an element of a weight after conversion, by precision."""
 
 
 def check_weights(
-    graph: onnx.GraphProto, target: Target, precision: str = "fp32", *, allow_out_of_memory: bool = False
+    graph: onnx.GraphProto,
+    target: Target,
+    precision: str = "fp32",
+    *,
+    allow_out_of_memory: bool = False,
 ) -> None:
     """Raise OutOfMemoryError if the weights that the chip must hold are larger than all of its
     memory.
@@ -40,9 +49,11 @@ def check_weights(
     if needed <= there or allow_out_of_memory:
         return
     raise OutOfMemoryError(
-        f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they take "
+        f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they "
+        "take "
         f"{needed} bytes in {precision}, {target.num_ipus} IPU(s) of "
-        f"{target.name} have {there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller "
+        f"{target.name} have {there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a "
+        "smaller "
         "precision, more IPUs (num_ipus) or allow_out_of_memory"
     )
 

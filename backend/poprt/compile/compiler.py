@@ -96,15 +96,20 @@ class Compiler:
         loaded = read_model(model)
         options = take_io_tiles(loaded, options)
         calibration = CalibrationRun(float_model, outputs, calibration_data)
-        missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
+        missing = next(
+            (tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None
+        )
         if missing is not None:
             raise CompileError(
-                f"weight {missing!r} has no data; a model without its weights can be profiled, but not "
+                f"weight {missing!r} has no data; a model without its weights can be profiled, but "
+                "not "
                 "compiled"
             )
         target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
-        light, weights = extract_weights(loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0)
+        light, weights = extract_weights(
+            loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0
+        )
         cache = EngineCache.of(options, light, weights, outputs, batch_axis)
         if cache is not None and (found := cache.find()) is not None:
             found.appendOpaqueBlobs(options.opaque_blobs)
@@ -112,10 +117,14 @@ class Compiler:
         parts = split_models(light)
         check_fusion(parts, outputs, options)
         with remember_inferences(), _progress(options, max(1, len(parts))) as on_step:
-            passes = pipeline.preparation(pipeline.PreparationOptions(outputs, options.only_ipu_operators))
+            passes = pipeline.preparation(
+                pipeline.PreparationOptions(outputs, options.only_ipu_operators)
+            )
             parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
             how = (weights, target, options, batch_axis, calibration, on_step)
-            compiled = compile_fused(parts, *how) if is_fused(loaded) else compile_model(parts[0], *how)
+            compiled = (
+                compile_fused(parts, *how) if is_fused(loaded) else compile_model(parts[0], *how)
+            )
         if cache is not None:
             cache.keep(compiled)
         return compiled
@@ -169,13 +178,17 @@ class Compiler:
         main = compiled.executable.program(MAIN_PROGRAM)
         target = compiled.executable.target
         report = io.StringIO()
-        console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
+        console = Console(
+            file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False
+        )
         for program in main.branches or [main]:
             graph = read_static(program)
             precision = "fp16" if is_half(graph) else "fp32"
             stem = Path(model).stem if isinstance(model, (str, Path)) and not main.branches else ""
             name = stem or graph.graph.name or "model"
-            print_profile(make_profile(name, precision, graph, target, cost_options(options)), console)
+            print_profile(
+                make_profile(name, precision, graph, target, cost_options(options)), console
+            )
         return report.getvalue()
 
 

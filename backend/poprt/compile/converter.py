@@ -190,7 +190,9 @@ class Converter:
         return made, whole
 
 
-def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextManager[onnx.ModelProto]:
+def _begin(
+    model: onnx.ModelProto, passes: Sequence[Pass]
+) -> AbstractContextManager[onnx.ModelProto]:
     """Return a copy of the model for the passes.
 
     Large weights stay where they are. User passes expect them in the initializers, so with such

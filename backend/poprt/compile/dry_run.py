@@ -74,7 +74,10 @@ class RowDifference:
     def describe(self) -> str:
         """Return the tensor, its node, and by how much its values differ."""
         made = f" of node {self.node!r} ({self.op_type})" if self.op_type else ""
-        return f"tensor {self.tensor!r}{made} differs by {self.distance:.2g} with other rows in the batch"
+        return (
+            f"tensor {self.tensor!r}{made} differs by {self.distance:.2g} with other rows in "
+            "the batch"
+        )
 
 
 def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> RowDifference | None:
@@ -100,7 +103,8 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
     ):
         if size > limit:
             _log.warning(
-                "the executable was compiled without a dry run: its %s take %d MiB, the limit is %d MiB",
+                "the executable was compiled without a dry run: its %s take %d MiB, the limit is "
+                "%d MiB",
                 what,
                 size >> 20,
                 limit >> 20,
@@ -122,7 +126,8 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
         return None
     except (RunError, DeviceLostError) as error:
         raise CompileError(
-            f"the compiled model loads, but does not run: {error}. If it needs other values than those that "
+            f"the compiled model loads, but does not run: {error}. If it needs other values than "
+            "those that "
             "were made up, give some as calibration data (--data_preprocess) or skip the dry run "
             "(--skip_dry_run)"
         ) from error
@@ -176,7 +181,9 @@ class _DryRun:
 
     def _run_branch(self, engine: Engine, number: int, branch: Program) -> None:
         """Run one model of a fused executable; the inputs of the others are zeros."""
-        made = dict(next(iter_made_up(read_static(branch), _find_inputs(branch), branch.batch_size)))
+        made = dict(
+            next(iter_made_up(read_static(branch), _find_inputs(branch), branch.batch_size))
+        )
         made[self.main.selector] = np.array(number)
         missing = {s.tensor: np.zeros(s.shape) for s in self.inputs if s.tensor not in made}
         engine.compute(MAIN_PROGRAM, self._rows_of(made | missing))
@@ -208,10 +215,15 @@ class _DryRun:
     def _rows_of(self, feeds: Feeds) -> list[Array]:
         """Return the inputs as an engine takes them: in their types, rows along the first axis."""
         with np.errstate(over="ignore", invalid="ignore"):
-            values = [np.asarray(feeds[stream.tensor]).astype(stream.dtype) for stream in self.inputs]
+            values = [
+                np.asarray(feeds[stream.tensor]).astype(stream.dtype) for stream in self.inputs
+            ]
         if not self.main.batch_size:
             return [value[None] for value in values]
-        return [np.moveaxis(value, s.batch_axis, 0) for s, value in zip(self.inputs, values, strict=True)]
+        return [
+            np.moveaxis(value, s.batch_axis, 0)
+            for s, value in zip(self.inputs, values, strict=True)
+        ]
 
     def _confirm_rows(
         self, engine: Engine, model: onnx.ModelProto, batches: Iterator[Feeds], whole: Whole
@@ -230,7 +242,10 @@ class _DryRun:
             except RunMemoryError:
                 raise
             except RunError as error:
-                _log.info("rows were not compared: the model refuses the values that were made up: %s", error)
+                _log.info(
+                    "rows were not compared: the model refuses the values that were made up: %s",
+                    error,
+                )
                 return None
             if max(distances, default=0.0) <= bound:
                 return None
@@ -267,7 +282,10 @@ class _DryRun:
             pairs = zip(self.inputs, values, strict=True)
             feeds = {s.tensor: np.moveaxis(value, 0, s.batch_axis) for s, value in pairs}
             (found,) = side.run([feeds], list(axes))
-            return [np.moveaxis(value, axis, 0) for axis, value in zip(axes.values(), found, strict=True)]
+            return [
+                np.moveaxis(value, axis, 0)
+                for axis, value in zip(axes.values(), found, strict=True)
+            ]
 
         return compute
 

@@ -42,12 +42,18 @@ class Executable:
         try:
             model = read_model(paths)
             self.executable = SimulatedExecutable.deserialize(model.executable.executable())
-            self.weights: dict[str, Array] = {str(each.info.name): each.data() for each in model.tensors}
+            self.weights: dict[str, Array] = {
+                str(each.info.name): each.data() for each in model.tensors
+            }
         except (popef.PopefError, LoadError, OSError) as error:
-            raise CompileError(f"{', '.join(map(str, paths))}: no executable of poprt's: {error}") from error
+            raise CompileError(
+                f"{', '.join(map(str, paths))}: no executable of poprt's: {error}"
+            ) from error
         self.metadata = model.metadata
         self.opaque_blobs: dict[str, bytes] = {
-            str(blob.name): bytes(blob.data()) for blob in model.opaqueBlobs if blob.name != popef.ROWS_BLOB
+            str(blob.name): bytes(blob.data())
+            for blob in model.opaqueBlobs
+            if blob.name != popef.ROWS_BLOB
         }
         self.findings = Findings()
         self.loaded_within: LoadLimits | None = None
@@ -134,7 +140,11 @@ class Executable:
         if weights_filename is not None and self.weights:
             with popef.Writer(weights_filename) as writer:
                 self._write_weights(writer)
-        files = [filename, weights_filename] if self.weights and weights_filename is not None else [filename]
+        files = (
+            [filename, weights_filename]
+            if self.weights and weights_filename is not None
+            else [filename]
+        )
         self.note_loadable([Path(file) for file in files if isinstance(file, (str, os.PathLike))])
 
     def note_loadable(self, files: Sequence[Path]) -> None:

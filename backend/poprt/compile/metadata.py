@@ -13,7 +13,9 @@ from poprt.compile.programs import LOAD_PROGRAM, MAIN_PROGRAM
 from poprt.options import CompilerOptions
 
 
-def make_metadata(executable: simipu.SimulatedExecutable, options: CompilerOptions) -> popef.Metadata:
+def make_metadata(
+    executable: simipu.SimulatedExecutable, options: CompilerOptions
+) -> popef.Metadata:
     """Return the metadata of an executable of one replica with a LOAD and a MAIN program."""
     anchors = [
         popef.Anchor(
@@ -40,7 +42,8 @@ def make_metadata(executable: simipu.SimulatedExecutable, options: CompilerOptio
         isPOD=False,
         isInference=True,
         engineOptions=[
-            popef.Option(name=name, value=value) for name, value in sorted(options.engine_options.items())
+            popef.Option(name=name, value=value)
+            for name, value in sorted(options.engine_options.items())
         ],
         deviceOptions=[],
         programFlow=popef.ProgramFlow(load=[LOAD_PROGRAM], main=[MAIN_PROGRAM], save=[]),

@@ -40,7 +40,14 @@ import popef
 from popef._tools.arrays import Array
 from poprt.calibration import Findings
 from poprt.compile.executable import Executable
-from poprt.compile.prepared import CalibrationRun, build, check_memory, confirm, estimate_model, plan_model
+from poprt.compile.prepared import (
+    CalibrationRun,
+    build,
+    check_memory,
+    confirm,
+    estimate_model,
+    plan_model,
+)
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.pipeline import Step
@@ -79,7 +86,8 @@ class MFConverter:
         for number, model in enumerate(models):
             if not isinstance(model, onnx.ModelProto):
                 raise CompileError(
-                    f"model {number} to fuse: expected an onnx.ModelProto, found {type(model).__name__}"
+                    f"model {number} to fuse: expected an onnx.ModelProto, found "
+                    f"{type(model).__name__}"
                 )
         opset = max(find_opset(model, 1) for model in models)
         fused = onnx.ModelProto(ir_version=max(model.ir_version for model in models))
@@ -105,7 +113,8 @@ def _in_opset(model: onnx.ModelProto, opset: int, number: int) -> onnx.ModelProt
         return get_pass("convert_version", opset)(copy)
     except CompileError as error:
         raise CompileError(
-            f"model {number} to fuse is of opset {find_opset(model, 1)}, the newest of opset {opset}, and "
+            f"model {number} to fuse is of opset {find_opset(model, 1)}, the newest of opset "
+            f"{opset}, and "
             f"all have to be of one: {error}; export them with the same opset"
         ) from error
 
@@ -145,7 +154,11 @@ def _append(field: Any, message: Any, name: str) -> None:
 
 
 def _rename_all(
-    graph: onnx.GraphProto, renames: dict[str, str], inner: Mapping[str, str], number: int, inputs: set[str]
+    graph: onnx.GraphProto,
+    renames: dict[str, str],
+    inner: Mapping[str, str],
+    number: int,
+    inputs: set[str],
 ) -> None:
     """Rename the branch's nodes and their tensors to their names in the fused model."""
     made = {name for node in graph.node for name in node.output}
@@ -153,13 +166,16 @@ def _rename_all(
     for name in unmade:  # a weight has the output's name
         if name in inputs:
             raise CompileError(
-                f"model {number} to fuse: {name!r} is an input and an output, which no tensor of a fused "
+                f"model {number} to fuse: {name!r} is an input and an output, which no tensor of a "
+                "fused "
                 "model can be; put an Identity between them"
             )
         renames[name] += "@weight"
     rename(graph, renames | {name: result for name, result in inner.items() if name in made})
     for node in iter_nodes(graph):
-        node.name = popef.member_name(number, node.name or next(filter(None, node.output), node.op_type))
+        node.name = popef.member_name(
+            number, node.name or next(filter(None, node.output), node.op_type)
+        )
     graph.node.extend(make_identity(renames[name], inner[name], inner[name]) for name in unmade)
 
 
@@ -169,7 +185,9 @@ def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[st
     names: dict[str, str] = {}
     for value in graph.output:
         if value.name in names or value.name not in renames:
-            raise CompileError(f"output {value.name!r} of a model to fuse is there twice, or made by no node")
+            raise CompileError(
+                f"output {value.name!r} of a model to fuse is there twice, or made by no node"
+            )
         names[value.name] = fresh_name(f"{renames[value.name]}@taken", known)
     return names
 
@@ -185,15 +203,21 @@ def _find_outputs(model: onnx.ModelProto, number: int) -> list[onnx.ValueInfoPro
 
 def _check_static(value: onnx.ValueInfoProto, number: int, kind: str) -> None:
     tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+    if not tensor.HasField("shape") or not all(
+        dim.HasField("dim_value") for dim in tensor.shape.dim
+    ):
         raise CompileError(
-            f"model {number} to fuse: {kind} {value.name!r} has shape {describe_shape(value)}; convert each "
+            f"model {number} to fuse: {kind} {value.name!r} has shape {describe_shape(value)}; "
+            "convert each "
             "model with a Converter that is given its input_shape before they are fused"
         )
 
 
 def _add_branches(
-    fused: onnx.GraphProto, number: int, taken: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]
+    fused: onnx.GraphProto,
+    number: int,
+    taken: onnx.GraphProto,
+    outputs: Sequence[onnx.ValueInfoProto],
 ) -> None:
     zeros, left = Chain(popef.member_name(number, "left")), []
     for value in outputs:
@@ -237,7 +261,8 @@ def _count_models(model: onnx.ModelProto) -> int:
     count = int(marks[0]) if _NUMBER.fullmatch(marks[0]) else 0
     if len(marks) > 1 or not 1 <= count <= MAX_MODELS:
         raise CompileError(
-            f"the model says in its metadata ({_MARK}) that {marks[0][:20]!r} models are fused in it; "
+            f"the model says in its metadata ({_MARK}) that {marks[0][:20]!r} models are fused in "
+            "it; "
             f"expected 1 to {MAX_MODELS}: fuse them with MFConverter again"
         )
     return count
@@ -255,9 +280,14 @@ def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
     for number in range(_count_models(model)):
         node = branches.get(_branch_name(number))
         body = attribute(node, "then_branch") if node is not None else None
-        if node is None or not isinstance(body, onnx.GraphProto) or len(body.output) != len(node.output):
+        if (
+            node is None
+            or not isinstance(body, onnx.GraphProto)
+            or len(body.output) != len(node.output)
+        ):
             raise CompileError(
-                f"the model says that models are fused in it, and has no If {_branch_name(number)!r} that "
+                "the model says that models are fused in it, and has no If "
+                f"{_branch_name(number)!r} that "
                 "holds one: fuse them with MFConverter again"
             )
         found.append(_take_out(model, number, node, body))
@@ -279,7 +309,9 @@ def _take_out(
     for tensor in model.graph.initializer:
         if tensor.name in used:
             graph.initializer.add().CopyFrom(tensor)
-    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
+    )
 
 
 def check_fusion(
@@ -298,7 +330,8 @@ def check_fusion(
         and set(outputs) != {value.name for model in models for value in model.graph.output}
     ):
         raise CompileError(
-            "a fused model is compiled with all its outputs: give None for outputs; drop those that nobody "
+            "a fused model is compiled with all its outputs: give None for outputs; drop those "
+            "that nobody "
             "needs from its models before they are fused"
         )
 
@@ -331,7 +364,9 @@ def compile_fused(
     return compiled
 
 
-def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -> list[CalibrationRun]:
+def _split_run(
+    calibration: CalibrationRun, models: Sequence[onnx.ModelProto]
+) -> list[CalibrationRun]:
     """Return the calibration run of each model.
 
     The model in float is fused like the model in half.
@@ -367,7 +402,9 @@ def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
 
 def _fuse_programs(programs: Sequence[Program]) -> Program:
     """Return a MAIN program; each run executes one of `programs`, which are MAIN programs."""
-    selector = Stream(f"h2d_{popef.INDEX}", popef.INDEX, Direction.HOST_TO_DEVICE, np.dtype(np.int32), ())
+    selector = Stream(
+        f"h2d_{popef.INDEX}", popef.INDEX, Direction.HOST_TO_DEVICE, np.dtype(np.int32), ()
+    )
     dearest = max(programs, key=lambda program: program.cycles)
     streams = [stream for program in programs for stream in program.streams]
     return replace(

@@ -63,7 +63,9 @@ class CalibrationRun:
             if self.float_model is None:
                 return calibrate(half, None, inputs, main.batch_size, self.data)
             whole = self._split(self.float_model, None)
-            in_quarters = any(tensor.data_type in QUARTERS for tensor in half.model.graph.initializer)
+            in_quarters = any(
+                tensor.data_type in QUARTERS for tensor in half.model.graph.initializer
+            )
             renarrow = None if in_quarters else lambda types: self._narrow(half, types)
             return calibrate(half, whole, inputs, main.batch_size, self.data, renarrow)
         except LoadTimeoutError as error:
@@ -122,7 +124,8 @@ def compile_model(
         reason,
     )
     _log.warning(
-        "a row rule is wrong: it says that the rows of tensor %r (operator %s) are independent; please "
+        "a row rule is wrong: it says that the rows of tensor %r (operator %s) are independent; "
+        "please "
         "report it with the model",
         difference.tensor,
         difference.op_type or "unknown",
@@ -162,19 +165,22 @@ def estimate_model(
     """
     if options.num_io_tiles >= target.tiles_per_ipu:
         raise CompileError(
-            f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
+            f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of "
+            f"{target.name}, "
             f"found {options.num_io_tiles}"
         )
     if options.num_io_tiles and (options.num_io_tiles < MIN_IO_TILES or options.num_io_tiles % 2):
         raise CompileError(
-            f"compiler option num_io_tiles must be 0, or even and at least {MIN_IO_TILES} as PopART wants "
+            f"compiler option num_io_tiles must be 0, or even and at least {MIN_IO_TILES} as "
+            "PopART wants "
             f"them, found {options.num_io_tiles}"
         )
     on_step(Step.ESTIMATE.value)
     cost = estimate(model, target, cost_options(options))
     if options.enable_pipelining and options.batches_per_step % cost.num_stages:
         raise CompileError(
-            f"compiler option batches_per_step must be a multiple of the {cost.num_stages} stages of the "
+            f"compiler option batches_per_step must be a multiple of the {cost.num_stages} stages "
+            "of the "
             f"pipeline, found {options.batches_per_step}"
         )
     return cost
@@ -219,7 +225,11 @@ def make_main_program(
         batch_axis=batch_axis,
         weights=given,
     )
-    weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
+    weights = {
+        tensor.name: given[tensor.name]
+        for tensor in graph.graph.initializer
+        if tensor.name in given
+    }
     return main, weights
 
 
@@ -258,7 +268,8 @@ def build(
 
 def _not_ready(error: LoadTimeoutError) -> CompileError:
     return CompileError(
-        f"the model would not be ready to serve in time: {error}; in half, partials_type=float has fewer "
+        f"the model would not be ready to serve in time: {error}; in half, partials_type=float has "
+        "fewer "
         "nodes to make ready, and fp32 the fewest"
     )
 
@@ -280,7 +291,8 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
         way = "more num_io_tiles, a smaller batch, narrower inputs"
     text = (
         "Out of memory: Cannot fit all variable data onto one or more tiles. Out of memory on tile "
-        f"{tile}: {fullest.fullest_tile_bytes} bytes used but tiles only have {cost.target.bytes_per_tile} "
+        f"{tile}: {fullest.fullest_tile_bytes} bytes used but tiles only have "
+        f"{cost.target.bytes_per_tile} "
         f"bytes of memory (modelled; {what})"
     )
     if not options.allow_out_of_memory:
@@ -288,7 +300,9 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
     _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
 
 
-def _hash_name(graphs: Sequence[bytes], weights: Mapping[str, Array], options: CompilerOptions) -> str:
+def _hash_name(
+    graphs: Sequence[bytes], weights: Mapping[str, Array], options: CompilerOptions
+) -> str:
     """Return the executable's name: a decimal hash of all inputs of the compilation.
 
     PopART uses its IR hash instead.
@@ -308,4 +322,6 @@ def cost_options(options: CompilerOptions) -> CostOptions:
         entry.name for entry in dataclasses.fields(options)
     }
     values = {name: getattr(options, name) for name in shared}
-    return CostOptions(**{**values, "virtual_graph_split_ratios": tuple(options.virtual_graph_split_ratios)})
+    return CostOptions(
+        **{**values, "virtual_graph_split_ratios": tuple(options.virtual_graph_split_ratios)}
+    )

@@ -60,6 +60,7 @@ def _serialize(model: onnx.ModelProto) -> bytes:
         return bytes(model.SerializeToString(deterministic=True))
     except ValueError as error:
         raise CompileError(
-            "the graph is larger than the 2 GiB that protobuf allows; compile with --compiler_options "
+            "the graph is larger than the 2 GiB that protobuf allows; compile with "
+            "--compiler_options "
             "constant_weights=False"
         ) from error

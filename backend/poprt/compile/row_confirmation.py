@@ -3,8 +3,8 @@ its batch.
 
 A batch of rows x0 x1 x2 x3 is computed whole, and then
 
-    in another order,     x3 z1 x1 z3           with rows z of another batch
-    in parts              x0 | x2 x3 | x1 | ..  of 1 to 3 rows at every place, so at other batch sizes
+    in another order,     x3 z1 x1 z3           with rows z of another batch in parts
+    x0 | x2 x3 | x1 | ..  of 1 to 3 rows at every place, so at other batch sizes
 
 Each row must give the same result as in the whole batch. If runs are slow, only two parts are
 computed: the last row with another one, and the first row alone. This module loads nothing: the
@@ -66,11 +66,12 @@ class Whole:
 
 
 def measure_rows(compute: Compute, whole: Whole, others: Sequence[Array]) -> list[float]:
-    """Return for each output the largest difference between a row in its batch and the same row elsewhere.
+    """Return for each output the largest difference between a row in its batch and the same row
+    elsewhere.
 
-    `others` is another batch of the inputs; batches have at least 2 rows. Differences are relative to 1 or
-    the largest finite value of the output; infinite where only one of two values is finite, or integers
-    differ.
+    `others` is another batch of the inputs; batches have at least 2 rows. Differences are relative
+    to 1 or the largest finite value of the output; infinite where only one of two values is finite,
+    or integers differ.
     """
     distances = [0.0] * len(whole.results)
     batch = len(whole.rows[0])

@@ -47,7 +47,9 @@ class OnnxFrontend:
         files = sorted(path.glob("*.onnx"))
         if len(files) != 1:
             names = ", ".join(file.name for file in files) or "none"
-            raise CompileError(f"folder {path} must hold exactly one ONNX file, found {names}; name the file")
+            raise CompileError(
+                f"folder {path} must hold exactly one ONNX file, found {names}; name the file"
+            )
         return files[0]
 
     def load_model(self) -> onnx.ModelProto:
@@ -94,7 +96,9 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
     strip_placement(light.graph)
     for node in iter_nodes(light.graph):
         if node.op_type == "Cast":
-            for index in reversed([i for i, each in enumerate(node.attribute) if each.name == "scale"]):
+            for index in reversed(
+                [i for i, each in enumerate(node.attribute) if each.name == "scale"]
+            ):
                 del node.attribute[index]
     onnx.checker.check_model(light)
 
@@ -118,7 +122,9 @@ def _parse(data: bytes) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except DecodeError as error:
-        raise CompileError(f"{len(data)} bytes: expected a serialised ONNX model, found {error}") from error
+        raise CompileError(
+            f"{len(data)} bytes: expected a serialised ONNX model, found {error}"
+        ) from error
 
 
 def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> Frontend:
@@ -143,5 +149,7 @@ def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> F
     if framework == "tensorflow":
         return TensorflowFrontend(path, **options)
     if framework != "onnx":
-        raise CompileError(f"framework {framework!r} has no front end; there are onnx and tensorflow")
+        raise CompileError(
+            f"framework {framework!r} has no front end; there are onnx and tensorflow"
+        )
     return OnnxFrontend(path, **options)

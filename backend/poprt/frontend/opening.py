@@ -42,7 +42,9 @@ def open_model(file: Path) -> onnx.ModelProto:
     model = _read(file)
     try:
         for tensor, is_weight in iter_tensors(model.graph):
-            if tensor.data_location == TensorProto.EXTERNAL and not (is_weight and is_outlined(tensor)):
+            if tensor.data_location == TensorProto.EXTERNAL and not (
+                is_weight and is_outlined(tensor)
+            ):
                 _place(tensor, file.parent)
                 if not is_weight:
                     inline(tensor)
@@ -70,7 +72,8 @@ def _read(file: Path) -> onnx.ModelProto:
                     continue
                 if size != count_bytes(tensor):
                     raise CompileError(
-                        f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes for shape "
+                        f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes "
+                        "for shape "
                         f"{list(tensor.dims)}, found {size}; the file is damaged"
                     )
                 outline(tensor, file.resolve(), start)
@@ -118,7 +121,9 @@ class _Pieces:
         return found
 
     def _find_raw(self, tensor: _Field) -> _Field | None:
-        fields = list(islice(_iter_fields(self._content, tensor.value, tensor.end), _MAX_TENSOR_FIELDS + 1))
+        fields = list(
+            islice(_iter_fields(self._content, tensor.value, tensor.end), _MAX_TENSOR_FIELDS + 1)
+        )
         raws = [field for field in fields if (field.number, field.wire) == (_RAW_DATA, _BYTES)]
         if len(fields) > _MAX_TENSOR_FIELDS:
             return None  # its values are separate fields, perhaps millions: they are not examined

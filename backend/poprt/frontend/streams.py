@@ -12,15 +12,23 @@ from popef._tools.arrays import Array
 
 def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
     """Return the streams of a static graph's inputs and outputs, with PopART's handles."""
-    inputs = [_stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE) for value in find_inputs(graph)]
-    outputs = [_stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST) for value in graph.output]
+    inputs = [
+        _stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE)
+        for value in find_inputs(graph)
+    ]
+    outputs = [
+        _stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST)
+        for value in graph.output
+    ]
     return (*inputs, *outputs)
 
 
 def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> Stream:
     tensor = value.type.tensor_type
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return Stream(handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim))
+    return Stream(
+        handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim)
+    )
 
 
 def weight_stream(name: str, value: Array) -> Stream:

@@ -64,10 +64,14 @@ def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, N
     except (OSError, RuntimeError, ValueError) as error:
         raise RequestError(f"{path} cannot be loaded with tag {tag!r}: {error}") from error
     known = {name: found for name, found in loaded.signatures.items() if not name.startswith("_")}
-    name = signature or (_DEFAULT if _DEFAULT in known else next(iter(known), "") if len(known) == 1 else "")
+    name = signature or (
+        _DEFAULT if _DEFAULT in known else next(iter(known), "") if len(known) == 1 else ""
+    )
     if name not in known:
         found = ", ".join(sorted(known)) or "none"
-        raise RequestError(f"--signature_def is {signature!r}; the signatures of {path} are {found}")
+        raise RequestError(
+            f"--signature_def is {signature!r}; the signatures of {path} are {found}"
+        )
     function = known[name]
     fed = function.inputs[: len(function.inputs) - len(function.captured_inputs)]
     structure = tensorflow.nest.flatten(function.structured_input_signature)
@@ -104,22 +108,34 @@ def make_arguments(request: Mapping[str, Any]) -> list[str]:
     """
     path = request["path"]
     if request["saved_model"]:
-        signature, inputs, outputs = find_saved_names(path, request["tag"], request["signature_def"])
+        signature, inputs, outputs = find_saved_names(
+            path, request["tag"], request["signature_def"]
+        )
         words = ["--saved-model", path, "--tag", request["tag"], "--signature_def", signature]
     else:
         inputs, outputs = find_graph_names(path)
         words = ["--graphdef", path]
     fed = inputs.choose(request["inputs"], "--inputs")
     made = outputs.choose(request["outputs"], "--outputs")
-    shapes = {inputs.find(name, "--input_shape"): dims for name, dims in request["input_shape"].items()}
+    shapes = {
+        inputs.find(name, "--input_shape"): dims for name, dims in request["input_shape"].items()
+    }
     words += ["--opset", str(request["opset"])]
     words += ["--inputs", _join(name + _write_shape(shapes.get(name)) for name in fed)]
     words += ["--rename-inputs", _join(_refuse_separators(fed.values()))]
-    words += ["--outputs", _join(made), "--rename-outputs", _join(_refuse_separators(made.values()))]
+    words += [
+        "--outputs",
+        _join(made),
+        "--rename-outputs",
+        _join(_refuse_separators(made.values())),
+    ]
     for side, names in (("inputs", inputs), ("outputs", outputs)):
         given = request[f"{side}_as_nchw"]
         if given:
-            words += [f"--{side}-as-nchw", _join(names.find(each, f"--{side}_as_nchw") for each in given)]
+            words += [
+                f"--{side}-as-nchw",
+                _join(names.find(each, f"--{side}_as_nchw") for each in given),
+            ]
     if request["is_large"]:
         return [*words, "--large_model", "--output", LARGE_MODEL]
     return [*words, "--output", MODEL]

@@ -81,7 +81,9 @@ class TensorflowFrontend:
         fed, shapes = self.split_nodename_and_shape(_join(inputs)) if inputs else (None, None)
         made = split_names([_join(outputs)]) if outputs else None
         if not saved_model and not (fed and made):
-            raise CompileError(f"frozen graph {path}: --inputs and --outputs have to name its tensors")
+            raise CompileError(
+                f"frozen graph {path}: --inputs and --outputs have to name its tensors"
+            )
         self._request = {
             "path": str(self.path),
             "saved_model": saved_model,
@@ -145,7 +147,8 @@ class TensorflowFrontend:
             raise CompileError(escape(error.read_text(encoding="utf-8")))
         reason = escape(lines[-1]) if lines else f"it ended with status {ended.returncode}"
         raise CompileError(
-            f"{self.path}: tf2onnx cannot convert it: {reason} (--logging_level DEBUG shows all that it said)"
+            f"{self.path}: tf2onnx cannot convert it: {reason} (--logging_level DEBUG shows all "
+            "that it said)"
         )
 
     def get_inputs_meta(self, graph: Any) -> Meta:
@@ -153,7 +156,9 @@ class TensorflowFrontend:
 
         `graph` is a GraphDef or a Graph.
         """
-        return {f"{node.name}:0": _describe(node) for node in _nodes(graph) if node.op in _SOURCE_NODES}
+        return {
+            f"{node.name}:0": _describe(node) for node in _nodes(graph) if node.op in _SOURCE_NODES
+        }
 
     def get_outputs_meta(self, graph: Any) -> Meta:
         """Return shape and type of the tensors that no node of the graph reads, by name."""
@@ -174,7 +179,9 @@ class TensorflowFrontend:
         while place < len(name):
             found = _NAME.match(name, place)
             if found is None:
-                raise CompileError(f"inputs {name!r}: expected NAME or NAME[d0,d1,...] with commas between")
+                raise CompileError(
+                    f"inputs {name!r}: expected NAME or NAME[d0,d1,...] with commas between"
+                )
             own, dims = found.group(1).strip(), found.group(2)
             names.append(own)
             if dims is not None:
@@ -201,7 +208,9 @@ def _read_sizes(name: str, text: str) -> list[int]:
     try:
         return [int(size) for size in text.split(",")]
     except ValueError:
-        raise CompileError(f"inputs: the shape of {name!r}: expected numbers, found {text!r}") from None
+        raise CompileError(
+            f"inputs: the shape of {name!r}: expected numbers, found {text!r}"
+        ) from None
 
 
 def _count_bytes(path: Path) -> int:

@@ -11,7 +11,8 @@ from poprt.rewrite.base import Pass, get_pass, register
 
 IR_PASSES = frozenset(
     (
-        "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes eliminate_identity "
+        "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes "
+        "eliminate_identity "
         "eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand eliminate_nop_flatten "
         "eliminate_nop_if eliminate_nop_pad eliminate_nop_reshape eliminate_nop_transpose "
         "eliminate_unused_initializer extract_constant_to_initializer fuse_bn_into_conv "

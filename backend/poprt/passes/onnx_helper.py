@@ -91,7 +91,9 @@ def get_constant(graph: onnx.GraphProto, name: str) -> TensorProto | None:
     return None if maker is None else read_constant(maker)
 
 
-def _find(graph: onnx.GraphProto, name: str) -> tuple[onnx.ValueInfoProto | None, TensorProto | None]:
+def _find(
+    graph: onnx.GraphProto, name: str
+) -> tuple[onnx.ValueInfoProto | None, TensorProto | None]:
     """Return the graph's declaration of a tensor, and the tensor itself if it is an initializer."""
     tensor = next((each for each in graph.initializer if each.name == name), None)
     values = (each for field in (graph.value_info, graph.input, graph.output) for each in field)

@@ -50,11 +50,14 @@ class ExpectedError:
             "vision": "vision networks",
             "recurrent": "recurrent networks",
         }
-        of = kinds.get(self.kind or "", "networks of other kinds" if self.kind else "networks of all kinds")
+        of = kinds.get(
+            self.kind or "", "networks of other kinds" if self.kind else "networks of all kinds"
+        )
         words = f"{of} in {self.precision}" if self.precision else f"{of} in any precision"
         return (
             f"for {words} validation found a median error of {100 * self.median_error:.0f} %, "
-            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} networks, "
+            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} "
+            "networks, "
             "each left out)"
         )
 
@@ -70,11 +73,15 @@ def kind_of(estimate: Estimate) -> str:
     attends = softmax = False
     for operator in estimate.operators:
         softmax = softmax or operator.op_type == "Softmax"
-        attends = attends or operator.op_type in _ATTENTION or (softmax and operator.op_type == "MatMul")
+        attends = (
+            attends or operator.op_type in _ATTENTION or (softmax and operator.op_type == "MatMul")
+        )
         macs[operator.op_type] = macs.get(operator.op_type, 0) + operator.work.macs
     total = sum(macs.values())
     for kind, family in _KINDS.items():
-        in_family = sum(macs[op_type] for op_type in macs if find_operator(op_type).family is family)
+        in_family = sum(
+            macs[op_type] for op_type in macs if find_operator(op_type).family is family
+        )
         if total and in_family >= _HALF * total:
             return kind
     return "transformer" if attends else "other"
@@ -89,7 +96,9 @@ def find_error(estimate: Estimate, precision: str) -> ExpectedError | None:
     return choose_error(_read_groups(), kind_of(estimate), precision)
 
 
-def choose_error(groups: Sequence[ExpectedError], kind: str, precision: str) -> ExpectedError | None:
+def choose_error(
+    groups: Sequence[ExpectedError], kind: str, precision: str
+) -> ExpectedError | None:
     """Return the nearest of the groups that have enough figures."""
     found = {
         (each.kind, each.precision): each

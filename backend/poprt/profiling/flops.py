@@ -72,7 +72,9 @@ def get_model_flops(model: onnx.ModelProto, use_print: bool = True) -> int:
     return total
 
 
-def _count_graph(graph: onnx.GraphProto, outer: dict[str, tuple[int, ...]], by_type: dict[str, int]) -> int:
+def _count_graph(
+    graph: onnx.GraphProto, outer: dict[str, tuple[int, ...]], by_type: dict[str, int]
+) -> int:
     shapes = {**outer, **{name: value.shape for name, value in graph_values(graph).items()}}
     total = 0
     for node in graph.node:
@@ -80,13 +82,18 @@ def _count_graph(graph: onnx.GraphProto, outer: dict[str, tuple[int, ...]], by_t
         if bodies:
             total += max(bodies)
             continue
-        unknown = next((name for name in (*node.input, *node.output) if name and name not in shapes), None)
+        unknown = next(
+            (name for name in (*node.input, *node.output) if name and name not in shapes), None
+        )
         if unknown is not None:
             raise CompileError(
-                f"node {node.name or node.op_type!r}: the shape of {unknown!r} is not known; fix the sizes "
+                f"node {node.name or node.op_type!r}: the shape of {unknown!r} is not known; fix "
+                "the sizes "
                 "of the inputs first, as Converter(input_shape=...) does"
             )
-        taken, made = ([shapes[name] for name in names if name] for names in (node.input, node.output))
+        taken, made = (
+            [shapes[name] for name in names if name] for names in (node.input, node.output)
+        )
         flops = Profiler.get_profiler(node.op_type)(node, taken, made)
         by_type[node.op_type] = by_type.get(node.op_type, 0) + flops
         total += flops

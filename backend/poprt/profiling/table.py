@@ -51,9 +51,11 @@ def describe_profile(profile: Profile) -> str:
     if beside > tile:
         fits += f" ({beside / 1024:,.0f} KiB on an I/O tile)"
     return (
-        f"{describe_subject(profile)}, modelled: {result.cycles:,} cycles; {describe_latency(profile)}; "
+        f"{describe_subject(profile)}, modelled: {result.cycles:,} cycles; "
+        f"{describe_latency(profile)}; "
         f"{result.samples_per_second:,.0f} samples/s; "
-        f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: {fits}"
+        f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: "
+        f"{fits}"
     )
 
 
@@ -87,7 +89,9 @@ def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
     whole = round(total * scale, decimals)
     shown[largest] = whole - sum(value for part, value in shown.items() if part != largest)
     least = 10.0**-decimals
-    named = [(p, f"{v:,.{decimals}f} {unit}" if v else f"<{least} {unit}") for p, v in shown.items()]
+    named = [
+        (p, f"{v:,.{decimals}f} {unit}" if v else f"<{least} {unit}") for p, v in shown.items()
+    ]
     return named, f"{whole:,.{decimals}f} {unit}"
 
 
@@ -107,7 +111,10 @@ def describe_warnings(profile: Profile) -> list[str]:
     if not counts:
         return assumed
     named = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
-    return [*assumed, f"warning: no formula for {named}: costed by a conservative guess for each element"]
+    return [
+        *assumed,
+        f"warning: no formula for {named}: costed by a conservative guess for each element",
+    ]
 
 
 def describe_seconds(seconds: float) -> str:
@@ -185,7 +192,9 @@ def _memory(profile: Profile) -> Table:
     peak, beside = profile.estimate.peak_tile_bytes, profile.estimate.fullest.io_tile_bytes
     add_row(table, [f"peak, {_fits(peak, tile)}", f"{peak:,}", f"{peak / tile:.1%}"])
     if beside:
-        add_row(table, [f"an I/O tile, {_fits(beside, tile)}", f"{beside:,}", f"{beside / tile:.1%}"])
+        add_row(
+            table, [f"an I/O tile, {_fits(beside, tile)}", f"{beside:,}", f"{beside / tile:.1%}"]
+        )
     return table
 
 
@@ -194,7 +203,11 @@ def list_alive(peak: Peak) -> list[tuple[str, int]]:
 
     Sizes are bytes of a tile.
     """
-    copies = [(f"copies of {peak.op_type} {peak.node}", peak.temporary_bytes)] if peak.temporary_bytes else []
+    copies = (
+        [(f"copies of {peak.op_type} {peak.node}", peak.temporary_bytes)]
+        if peak.temporary_bytes
+        else []
+    )
     return sorted([*peak.tensors, *copies], key=lambda each: -each[1])
 
 
@@ -214,7 +227,13 @@ def _ipus(profile: Profile) -> Table:
         "IPU|", "cycles|", "weights|", "live|", "handed on|", "code|", "peak of a tile|", "fits"
     )
     for number, ipu in enumerate(profile.estimate.ipus):
-        sizes = (ipu.weight_bytes, ipu.live_bytes, ipu.handed_bytes, ipu.code_bytes, ipu.peak_tile_bytes)
+        sizes = (
+            ipu.weight_bytes,
+            ipu.live_bytes,
+            ipu.handed_bytes,
+            ipu.code_bytes,
+            ipu.peak_tile_bytes,
+        )
         fits = "yes" if ipu.fullest_tile_bytes <= profile.target.bytes_per_tile else "no"
         add_row(table, [str(number), f"{ipu.cycles:,}", *(f"{size:,}" for size in sizes), fits])
     return table
@@ -222,7 +241,14 @@ def _ipus(profile: Profile) -> Table:
 
 def _nodes(profile: Profile, top: int) -> Table:
     table = make_table(
-        "dearest nodes", "operator", "cycles|", "share|", "of peak|", "tiles|", "supersteps|", "plan"
+        "dearest nodes",
+        "operator",
+        "cycles|",
+        "share|",
+        "of peak|",
+        "tiles|",
+        "supersteps|",
+        "plan",
     )
     for each in profile.dearest(top):
         work = each.work

@@ -96,7 +96,10 @@ def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layo
         return values.T if swaps else values
 
     return Layout(
-        (1, outputs, channels), lambda values: turn(values)[None], lambda values: turn(values[0]), to_rows
+        (1, outputs, channels),
+        lambda values: turn(values)[None],
+        lambda values: turn(values[0]),
+        to_rows,
     )
 
 
@@ -121,7 +124,9 @@ def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
         steps = (1, 1, *geometry.strides, *geometry.dilations)
         seen = windows[tuple(slice(None, None, step) for step in steps)]
         split = seen.reshape(seen.shape[0], groups, -1, *seen.shape[2:])
-        moved = np.moveaxis(split, (1, 2), (0, 2 + rank))  # [group, row, position ..., channel, tap ...]
+        moved = np.moveaxis(
+            split, (1, 2), (0, 2 + rank)
+        )  # [group, row, position ..., channel, tap ...]
         positions = _thin(math.prod(moved.shape[1 : 2 + rank]))
         chosen = np.unravel_index(positions, moved.shape[1 : 2 + rank])
         places: Any = (slice(None), *chosen)
@@ -135,7 +140,11 @@ def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
 
 def _thin(count: int) -> npt.NDArray[np.int64]:
     """Return the indices of the rows to use out of `count`."""
-    return np.arange(count) if count <= MAX_ROWS else np.linspace(0, count - 1, MAX_ROWS).astype(np.int64)
+    return (
+        np.arange(count)
+        if count <= MAX_ROWS
+        else np.linspace(0, count - 1, MAX_ROWS).astype(np.int64)
+    )
 
 
 class Hessian:

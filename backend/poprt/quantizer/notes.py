@@ -49,7 +49,8 @@ class Notes:
     def over(self, others: Notes) -> Notes:
         """Return these notes, with missing values taken from `others`."""
         return Notes(
-            self.given_params or others.given_params, self.given_skip_op_names or others.given_skip_op_names
+            self.given_params or others.given_params,
+            self.given_skip_op_names or others.given_skip_op_names,
         )
 
     @staticmethod
@@ -60,7 +61,9 @@ class Notes:
         texts = {_PARAMS: f"{formats},{params.input_scale},{params.weight_scale}"}
         if skip_op_names:
             texts[_SKIP] = "\n".join(sorted(skip_op_names))
-        model.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=texts[key]) for key in texts)
+        model.metadata_props.extend(
+            onnx.StringStringEntryProto(key=key, value=texts[key]) for key in texts
+        )
 
     @staticmethod
     def take(model: onnx.ModelProto) -> Notes:

@@ -126,14 +126,21 @@ class FP8Quantizer:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if loss_type not in LOSS_TYPES:
-            raise CompileError(f"quantize_loss_type: expected {', '.join(LOSS_TYPES)}, found {loss_type!r}")
+            raise CompileError(
+                f"quantize_loss_type: expected {', '.join(LOSS_TYPES)}, found {loss_type!r}"
+            )
         if precision not in PRECISIONS:
-            raise CompileError(f"precision: expected {' or '.join(PRECISIONS)}, found {precision!r}")
+            raise CompileError(
+                f"precision: expected {' or '.join(PRECISIONS)}, found {precision!r}"
+            )
         if loss_type == "gptq" and precision != "fp8_weight":
-            raise CompileError(f"gptq adjusts weights: it needs precision fp8_weight, found {precision!r}")
+            raise CompileError(
+                f"gptq adjusts weights: it needs precision fp8_weight, found {precision!r}"
+            )
         if data_preprocess is None and (precision == "fp8" or loss_type == "gptq"):
             raise CompileError(
-                "data_preprocess: expected samples by input name, without which nothing is known of "
+                "data_preprocess: expected samples by input name, without which nothing is known "
+                "of "
                 "activations; found none"
             )
         if not isinstance(num_of_layers_keep_fp16, int) or num_of_layers_keep_fp16 < 0:
@@ -169,7 +176,11 @@ class FP8Quantizer:
         self._write_log(layers, kept)
         for layer in layers:
             if layer.adjusted is not None and layer.name not in kept:
-                hold(layer.product.weight, layer.adjusted.values.astype(np.float16), TensorProto.FLOAT16)
+                hold(
+                    layer.product.weight,
+                    layer.adjusted.values.astype(np.float16),
+                    TensorProto.FLOAT16,
+                )
         convert = get_pass(
             "float_to_fp8",
             notes.params,
@@ -181,7 +192,9 @@ class FP8Quantizer:
         return PassManager([convert, "final_check"]).run(model)
 
     def _check(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
-        has_products = bool(layers) or TensorProto.FLOAT16 in {t.data_type for t in model.graph.initializer}
+        has_products = bool(layers) or TensorProto.FLOAT16 in {
+            t.data_type for t in model.graph.initializer
+        }
         if not has_products:
             raise CompileError(
                 "the model has no products with weights in half to quantise; convert it with "
@@ -194,7 +207,9 @@ class FP8Quantizer:
                 )
 
     def _search(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
-        wanted = [layer for layer in layers if self._precision == "fp8" and layer.product.is_outside]
+        wanted = [
+            layer for layer in layers if self._precision == "fp8" and layer.product.is_outside
+        ]
         counts: dict[str, HalfCounts] = {layer.product.activation: HalfCounts() for layer in wanted}
         samples = read_samples(self._data) if wanted and self._data is not None else {}
         for name, values in iter_activations(model, samples, counts) if wanted else ():
@@ -215,10 +230,16 @@ class FP8Quantizer:
 
     def _find(self, what: str, counts: HalfCounts) -> Choice:
         if counts.lost:
-            _log.warning("%s: %d values that are not finite were left out of calibration", what, counts.lost)
+            _log.warning(
+                "%s: %d values that are not finite were left out of calibration", what, counts.lost
+            )
         values = Values.of(counts)
         choice = search(values, self._loss_type)
-        return choice if self._loss_type == "kld" else replace(choice, remarks=_describe(values, choice.best))
+        return (
+            choice
+            if self._loss_type == "kld"
+            else replace(choice, remarks=_describe(values, choice.best))
+        )
 
     def _adjust(self, model: onnx.ModelProto, layers: Sequence[_Layer], params: Fp8Params) -> None:
         assert self._data is not None
@@ -256,7 +277,9 @@ class FP8Quantizer:
             yield f"{layer.product.node.op_type} {layer.name!r}"
             if layer.adjusted is not None:
                 weight, found = layer.product.weight.name, layer.adjusted
-                yield f"  weight {weight!r}: loss {found.loss:.6g}, rounded {found.rounded_loss:.6g}"
+                yield (
+                    f"  weight {weight!r}: loss {found.loss:.6g}, rounded {found.rounded_loss:.6g}"
+                )
             for what, name, choice in (
                 ("weight", layer.product.weight.name, layer.weight),
                 ("activation", layer.product.activation, layer.activation),
@@ -296,11 +319,15 @@ def _describe(values: Values, best: Candidate) -> tuple[str, ...]:
     """Return lines with the moments of the values, their 8-bit approximation, and the noise."""
     quantised = values.quantise(best)
     pairs = {"original": values.values, "quantised": quantised, "noise": quantised - values.values}
-    return tuple(f"    {name}: {Moments.of(each, values.counts).describe()}" for name, each in pairs.items())
+    return tuple(
+        f"    {name}: {Moments.of(each, values.counts).describe()}" for name, each in pairs.items()
+    )
 
 
 def _iter_losses(choice: Choice) -> Iterator[str]:
     """Yield the losses of all candidates, a line for each format."""
     for name in dict.fromkeys(candidate.quarter.name for candidate in CANDIDATES):
         losses = {c.scale: loss for c, loss in choice.losses.items() if c.quarter.name == name}
-        yield f"    {name}: " + ", ".join(f"{scale}: {losses[scale]:.4g}" for scale in sorted(losses))
+        yield f"    {name}: " + ", ".join(
+            f"{scale}: {losses[scale]:.4g}" for scale in sorted(losses)
+        )

@@ -41,7 +41,9 @@ class Candidate:
 
     def quantise(self, values: Array) -> npt.NDArray[np.float64]:
         """Return the nearest values in this format and scale, as the chip rounds."""
-        return decode(encode(values, self.quarter, self.scale), self.quarter, self.scale).astype(np.float64)
+        return decode(encode(values, self.quarter, self.scale), self.quarter, self.scale).astype(
+            np.float64
+        )
 
     def __str__(self) -> str:
         return f"{self.quarter.name},{self.scale}"

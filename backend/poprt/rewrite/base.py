@@ -37,7 +37,8 @@ class Stage(IntEnum):
     PRECISION = 5
     """Types in which the chip computes."""
     CHIP = 6
-    """Operators that only the chip's own compiler knows: the real tool's popart_dependent_process."""
+    """Operators that only the chip's own compiler knows: the real tool's
+    popart_dependent_process."""
     CUSTOM = 7
     """Passes that the user lists."""
     LAYOUT = 8
@@ -118,7 +119,9 @@ class Pass:
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Run the pass. Subclasses define it."""
-        raise NotImplementedError(f"pass {type(self).__name__} does not say what it does: define run")
+        raise NotImplementedError(
+            f"pass {type(self).__name__} does not say what it does: define run"
+        )
 
     def traverse_graph(
         self, graph: onnx.GraphProto, transform: Transform, is_main_graph: bool = True
@@ -222,7 +225,8 @@ def register(name: str, **facts: Any) -> Callable[[_P], _P]:
     def add(made: _P) -> _P:
         if name in _PASSES:
             raise CompileError(
-                f"pass {name!r} is registered already, as {_PASSES[name].__name__}; take another name, or "
+                f"pass {name!r} is registered already, as {_PASSES[name].__name__}; take another "
+                "name, or "
                 "Pass.override_register_pass"
             )
         return override_register(name, **facts)(made)
@@ -255,7 +259,9 @@ def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     return replace(
         given,
-        takes={key: option for key, option in given.takes.items() if takes_any or key in parameters},
+        takes={
+            key: option for key, option in given.takes.items() if takes_any or key in parameters
+        },
         refusal="",
         properties={**given.properties, **own.properties},
         before=given.before | own.before,

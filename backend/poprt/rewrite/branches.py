@@ -65,7 +65,9 @@ def _find_invalid(
     inferred = infer_shapes(own).graph
     types = {
         **types,
-        **{value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)},
+        **{
+            value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)
+        },
     }
     constants = {**constants, **_small_constants(graph)}
     for node in graph.node:
@@ -82,7 +84,9 @@ def _find_invalid(
 
 def _iter_named_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """Yield the bodies of a node with their names, then_branch first."""
-    bodies = {each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH}
+    bodies = {
+        each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH
+    }
     yield from sorted(bodies.items(), reverse=True)
 
 
@@ -96,7 +100,9 @@ def _small_constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     for node in graph.node:
         value = attribute(node, "value") if node.op_type == "Constant" else None
         if value is not None:
-            found[node.output[0]] = numpy_helper.from_array(numpy_helper.to_array(value), node.output[0])
+            found[node.output[0]] = numpy_helper.from_array(
+                numpy_helper.to_array(value), node.output[0]
+            )
     return found
 
 
@@ -118,7 +124,9 @@ def _as_model(
     graph = helper.make_graph(
         branch.node, branch.name or "branch", inputs, branch.output, [*branch.initializer, *given]
     )
-    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=graph
+    )
 
 
 def raise_for_branch(model: onnx.ModelProto, judge: Judge) -> None:

@@ -108,7 +108,11 @@ class GraphEditor(GraphView):
 
     def private_maker(self, name: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor, if the tensor is read only once and is no output."""
-        return self.makers.get(name) if self.is_read_once(name) and self.count_reads(name) == 1 else None
+        return (
+            self.makers.get(name)
+            if self.is_read_once(name) and self.count_reads(name) == 1
+            else None
+        )
 
     def place(self, node: onnx.NodeProto) -> int:
         """Return the place of a node in the order of the graph."""
@@ -185,7 +189,9 @@ class GraphEditor(GraphView):
         made, maker = node.output[0], self.makers.get(source)
         if {made, source} & self.names.doubled:
             return False
-        if made in self.outputs and (maker is None or source in self.outputs or source in self.constants):
+        if made in self.outputs and (
+            maker is None or source in self.outputs or source in self.constants
+        ):
             return False
         self._remove(node)
         self._unite(made, source)
@@ -286,7 +292,9 @@ def is_movable(tensor: TensorProto | None) -> bool:
 def join_weights(names: list[str], axis: int, made: NodeBuilder, view: GraphEditor) -> str:
     """Return the name of weights concatenated: one weight, or a Concat if some are no weights."""
     held = {tensor.name: tensor for tensor in view.names.added}
-    tensors = [found for name in names if (found := view.tensor(name) or held.get(name)) is not None]
+    tensors = [
+        found for name in names if (found := view.tensor(name) or held.get(name)) is not None
+    ]
     if len(tensors) < len(names) or not all(map(is_movable, tensors)):
         return made.add("Concat", *names, axis=axis)
     return view.derive(("joined", axis), names, lambda: _join(tensors, axis, made))

@@ -13,12 +13,16 @@ from simipu import CompileError
 from poprt.rewrite.base import Pass, get_pass
 
 IR_PASSES = frozenset(
-    "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes eliminate_identity "
-    "eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand eliminate_nop_flatten eliminate_nop_if "
+    "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes "
+    "eliminate_identity "
+    "eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand eliminate_nop_flatten "
+    "eliminate_nop_if "
     "eliminate_nop_pad eliminate_nop_reshape eliminate_nop_transpose eliminate_unused_initializer "
-    "extract_constant_to_initializer fuse_bn_into_conv fuse_consecutive_arithmetic fuse_consecutive_cast "
+    "extract_constant_to_initializer fuse_bn_into_conv fuse_consecutive_arithmetic "
+    "fuse_consecutive_cast "
     "fuse_consecutive_reshape fuse_consecutive_squeeze fuse_consecutive_transpose "
-    "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding unique_name_for_nodes".split()
+    "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding "
+    "unique_name_for_nodes".split()
 )
 """Passes that the real tool runs over its own form of a graph, several in one turn. apply_ir_pass
 accepts them."""
@@ -41,7 +45,9 @@ class PassManager:
         1
     """
 
-    def __init__(self, used_passes: Iterable[str | Pass] = (), gather_ir_passes: bool = False) -> None:
+    def __init__(
+        self, used_passes: Iterable[str | Pass] = (), gather_ir_passes: bool = False
+    ) -> None:
         self._passes: list[Pass] = []
         self._gather = gather_ir_passes
         self.add_passes(used_passes)
@@ -69,7 +75,9 @@ class PassManager:
         while waiting:
             free = next((each for each in waiting if not _waits(each, waiting)), None)
             if free is None:
-                raise CompileError(f"passes {', '.join(each.name for each in waiting)} wait for each other")
+                raise CompileError(
+                    f"passes {', '.join(each.name for each in waiting)} wait for each other"
+                )
             waiting.remove(free)
             ordered.append(free)
         self._passes = ordered
@@ -108,7 +116,9 @@ def _check_company(passes: Sequence[Pass]) -> None:
     for each in passes:
         enemies, missing = each.info.against & names, each.info.depend - names
         if enemies:
-            raise CompileError(f"pass {each.name} may not run together with {', '.join(sorted(enemies))}")
+            raise CompileError(
+                f"pass {each.name} may not run together with {', '.join(sorted(enemies))}"
+            )
         if missing:
             raise CompileError(f"pass {each.name} needs {', '.join(sorted(missing))}; add it")
 
@@ -116,5 +126,7 @@ def _check_company(passes: Sequence[Pass]) -> None:
 def _waits(one: Pass, others: Iterable[Pass]) -> bool:
     """Return whether `one` must come after one of the others."""
     return any(
-        other.name in one.info.depend or one.name in other.info.before for other in others if other is not one
+        other.name in one.info.depend or one.name in other.info.before
+        for other in others
+        if other is not one
     )

@@ -13,7 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, drop_weights, find_opset, fresh_name, iter_bodies, iter_defined, used_names
+from onnxgraph import (
+    Chain,
+    drop_weights,
+    find_opset,
+    fresh_name,
+    iter_bodies,
+    iter_defined,
+    used_names,
+)
 from onnxgraph.edit import set_attribute
 from onnxgraph.opsets import (
     AXES_ARE_INPUTS,
@@ -94,7 +102,9 @@ class NameScope:
         self.added.append(TensorProto(name=name, data_type=data_type, dims=dims))
         return name
 
-    def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
+    def hold_once(
+        self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None
+    ) -> str:
         """Add a weight, unless there is one with equal values, and return its name."""
         array = np.asarray(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
@@ -167,7 +177,9 @@ class NodeBuilder(Chain):
         """Add an operator of the chip's own compiler."""
         self.add_as(result, op_type, *inputs, domain=CHIP_DOMAIN, **attributes)
 
-    def reduce_sum_as(self, name: str, source: str, axes: Sequence[int], *, keepdims: int = 0) -> str:
+    def reduce_sum_as(
+        self, name: str, source: str, axes: Sequence[int], *, keepdims: int = 0
+    ) -> str:
         """Add a sum along axes and return its name."""
         return self._along(name, "ReduceSum", source, axes, keepdims=keepdims)
 
@@ -175,7 +187,9 @@ class NodeBuilder(Chain):
         """Add an Unsqueeze to new axes of one element and return its name."""
         return self._along(name, "Unsqueeze", source, axes)
 
-    def _along(self, name: str, op_type: str, source: str, axes: Sequence[int], **attributes: int) -> str:
+    def _along(
+        self, name: str, op_type: str, source: str, axes: Sequence[int], **attributes: int
+    ) -> str:
         if self.names.opset >= AXES_ARE_INPUTS:
             return self.add_as(name, op_type, source, self.shape(axes), **attributes)
         return self.add_as(name, op_type, source, axes=list(axes), **attributes)
@@ -186,7 +200,9 @@ class NodeBuilder(Chain):
             return self.add("Slice", source, starts=[start], ends=[end], axes=[axis])
         return self.add("Slice", source, *map(self.shape, ([start], [end], [axis], [step])))
 
-    def pad(self, source: str, rank: int, axis: int, added: int, value: float, dtype: npt.DTypeLike) -> str:
+    def pad(
+        self, source: str, rank: int, axis: int, added: int, value: float, dtype: npt.DTypeLike
+    ) -> str:
         """Add a Pad and return its name. It appends elements of `value` to a tensor of that rank,
         at the end of one axis, which is negative."""
         pads = [0] * (2 * rank)
@@ -195,7 +211,9 @@ class NodeBuilder(Chain):
             return self.add("Pad", source, pads=pads, value=float(value))
         return self.add("Pad", source, self.shape(pads), self.constant(value, dtype))
 
-    def split_as(self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int) -> None:
+    def split_as(
+        self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int
+    ) -> None:
         """Add a Split of a tensor along one axis."""
         node = helper.make_node("Split", [source], results, name=f"{results[0]}/Split", axis=axis)
         if self.names.opset >= SPLIT_TAKES_SIZES:

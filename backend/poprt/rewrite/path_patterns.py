@@ -45,12 +45,15 @@ class PatternMatcher:
         for step in path.split("->"):
             operator, separator, key = step.strip().partition(":")
             if not separator or not operator or not key:
-                raise CompileError(f"pattern {path!r}: expected Operator:key between arrows, found {step!r}")
+                raise CompileError(
+                    f"pattern {path!r}: expected Operator:key between arrows, found {step!r}"
+                )
             if operator in _ENDS:
                 continue
             if self._operators.setdefault(key, operator) != operator:
                 raise CompileError(
-                    f"pattern {path!r}: key {key!r} is of {self._operators[key]} and of {operator}; give one "
+                    f"pattern {path!r}: key {key!r} is of {self._operators[key]} and of "
+                    f"{operator}; give one "
                     "of them another key"
                 )
             keys.append(key)
@@ -75,7 +78,10 @@ class PatternMatcher:
         yield from self._extend({}, by_operator, makers)
 
     def _extend(
-        self, found: dict[str, Found], by_operator: Mapping[str, list[Found]], makers: Mapping[str, Found]
+        self,
+        found: dict[str, Found],
+        by_operator: Mapping[str, list[Found]],
+        makers: Mapping[str, Found],
     ) -> Iterator[dict[str, Found]]:
         """Yield all matches that extend the nodes found so far."""
         key = self._next_key(found)

@@ -1,7 +1,7 @@
 """Values of small tensors that nodes compute from constants and known shapes: sizes, axes, pads.
 
-Tensors that are large or depend on the inputs are not computed here; `passes.folding` computes large
-constants later with ONNX Runtime.
+Tensors that are large or depend on the inputs are not computed here; `passes.folding` computes
+large constants later with ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _MAX_NODES = 256
 """Maximum number of nodes visited for one value."""
 _KEEPING = frozenset(
     (
-        "Abs Add And Cast CastLike Ceil Concat Constant Div Equal Floor Gather Greater GreaterOrEqual "
-        "Identity Less LessOrEqual Max Min Mod Mul Neg Not Or ReduceMax ReduceMin ReduceProd ReduceSum "
+        "Abs Add And Cast CastLike Ceil Concat Constant Div Equal Floor Gather Greater "
+        "GreaterOrEqual "
+        "Identity Less LessOrEqual Max Min Mod Mul Neg Not Or ReduceMax ReduceMin ReduceProd "
+        "ReduceSum "
         "Reshape Shape Size Slice Squeeze Sub Transpose Unsqueeze Where"
     ).split()
 )
@@ -76,7 +78,11 @@ def _find_nodes(view: GraphView, name: str, known: dict[str, Array]) -> list[onn
 
 
 def _is_simple(node: onnx.NodeProto) -> bool:
-    return node.op_type in _KEEPING and len(node.output) == 1 and not any(True for _ in iter_bodies(node))
+    return (
+        node.op_type in _KEEPING
+        and len(node.output) == 1
+        and not any(True for _ in iter_bodies(node))
+    )
 
 
 def _iter_read(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
@@ -100,7 +106,9 @@ def _compute(node: onnx.NodeProto, known: dict[str, Array], view: GraphView) -> 
             [node], "small", [], [helper.make_value_info(node.output[0], onnx.TypeProto())]
         )
         graph.input.extend(
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(known[name].dtype), None)
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(known[name].dtype), None
+            )
             for name in dict.fromkeys(filter(None, node.input))
         )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", view.names.source)])

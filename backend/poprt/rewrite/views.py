@@ -20,7 +20,8 @@ Shape = tuple[int, ...]
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
 """Types of floats that numpy has, too."""
 WHOLE = frozenset(
-    getattr(TensorProto, name) for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
+    getattr(TensorProto, name)
+    for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
 )
 _LISTS = {
     "value_int": np.int64,
@@ -33,7 +34,11 @@ _LISTS = {
 
 def constant_of(node: onnx.NodeProto) -> TensorProto | None:
     """Return the tensor of a Constant of numbers; None for other nodes."""
-    if node.op_type != "Constant" or len(node.attribute) != 1 or node.domain not in STANDARD_DOMAINS:
+    if (
+        node.op_type != "Constant"
+        or len(node.attribute) != 1
+        or node.domain not in STANDARD_DOMAINS
+    ):
         return None
     held = node.attribute[0]
     if held.name == "value":
@@ -62,7 +67,10 @@ def is_untrained(value: Array) -> bool:
 
 def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
     """Return the types that a graph declares for its tensors."""
-    return {each.name: each.type.tensor_type for each in (*graph.value_info, *graph.output, *graph.input)}
+    return {
+        each.name: each.type.tensor_type
+        for each in (*graph.value_info, *graph.output, *graph.input)
+    }
 
 
 def _constants_of(graph: onnx.GraphProto) -> dict[str, TensorProto]:
@@ -146,12 +154,18 @@ class GraphView:
     def numbers(self, name: str) -> list[int] | None:
         """Return the values of a constant of integers, else None."""
         found = self.value(name)
-        return None if found is None or found.dtype.kind not in "iu" else [int(n) for n in found.ravel()]
+        return (
+            None
+            if found is None or found.dtype.kind not in "iu"
+            else [int(n) for n in found.ravel()]
+        )
 
     def type(self, name: str) -> int:
         """Return the element type of a tensor; 0 if it is not known."""
         tensor, found = self.tensor(name), self.find(name)
-        return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+        return (
+            tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+        )
 
     def is_float(self, name: str) -> bool:
         """Return whether a tensor is known to be of floats that numpy has, too."""
@@ -194,4 +208,6 @@ class GraphView:
     def start(self, node: onnx.NodeProto, what: str) -> NodeBuilder:
         """Return a builder of nodes that replace `node`; `what` makes their names distinct."""
         wanted = next(filter(None, node.output), node.op_type)
-        return NodeBuilder(self.names.take_prefix(f"{wanted}/{what}"), names=self.names, is_alone=True)
+        return NodeBuilder(
+            self.names.take_prefix(f"{wanted}/{what}"), names=self.names, is_alone=True
+        )

@@ -21,7 +21,9 @@ MIN_CONSTANT_BYTES = 1024
 ONNX Runtime may fold them."""
 
 
-def extract_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def extract_weights(
+    model: onnx.ModelProto, least_bytes: int
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """Return a copy of the model without its floating-point weights of at least that size, and
     those weights.
 
@@ -30,13 +32,18 @@ def extract_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.Mode
     taken = {
         tensor.name: tensor
         for tensor in model.graph.initializer
-        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and count_bytes(tensor) >= least_bytes
+        if tensor.data_type in _WEIGHT_TYPES
+        and len(tensor.dims) > 0
+        and count_bytes(tensor) >= least_bytes
     }
     light = without_weights(model, set(taken), as_inputs=False)
     light.ir_version = min(light.ir_version, MAXIMUM_IR_VERSION)
     for tensor in taken.values():
         stub = TensorProto(
-            name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+            name=tensor.name,
+            data_type=tensor.data_type,
+            dims=tensor.dims,
+            data_location=TensorProto.EXTERNAL,
         )
         stub.external_data.add(key="location", value="device")
         light.graph.initializer.append(stub)

@@ -91,4 +91,6 @@ def describe(config: Any, names: list[str], wait: DeviceWaitConfig) -> str:
 def _to_camel(name: str) -> str:
     """Convert timeout_ns to timeoutNS, as the C++ class spells it."""
     first, *rest = name.split("_")
-    return first + "".join(part.upper() if part in ("ns", "io") else part.capitalize() for part in rest)
+    return first + "".join(
+        part.upper() if part in ("ns", "io") else part.capitalize() for part in rest
+    )

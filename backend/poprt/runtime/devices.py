@@ -20,7 +20,9 @@ class DeviceManager:
     def get_device(self, num_ipus: int = 1) -> Device:
         """Return a device of `num_ipus` IPUs. Raises RuntimeError if none can be attached."""
         if not 1 <= num_ipus <= MAX_IPUS:
-            raise RuntimeError(f"No IPU can be attached: {num_ipus} of 1 to {MAX_IPUS} are asked for")
+            raise RuntimeError(
+                f"No IPU can be attached: {num_ipus} of 1 to {MAX_IPUS} are asked for"
+            )
         try:
             return self._manager.getDevice(num_ipus, {"ipuVersion": DEFAULT_CHIP})
         except ModelRuntimeError as error:

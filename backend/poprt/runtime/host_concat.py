@@ -97,13 +97,16 @@ def _join(joined: HostConcatConfig, given: Arrays) -> Array:
     names = joined.input_tensor_names
     missing = [name for name in names if name not in given]
     if missing:
-        raise ModelRuntimeError(f"input {missing[0]!r} is not given, a part of {joined.tensor_name!r}")
+        raise ModelRuntimeError(
+            f"input {missing[0]!r} is not given, a part of {joined.tensor_name!r}"
+        )
     arrays = [np.asarray(given[name]) for name in names]
     first = arrays[0]
     for name, array in zip(names, arrays, strict=True):
         if array.size != first.size or array.dtype != first.dtype:
             raise ModelRuntimeError(
-                f"input {name!r}: expected {first.dtype} of {first.size} elements as {names[0]!r}, found "
+                f"input {name!r}: expected {first.dtype} of {first.size} elements as {names[0]!r}, "
+                "found "
                 f"{array.dtype} of shape {array.shape}"
             )
     joint: Array = np.concatenate([array.ravel() for array in arrays])
@@ -114,19 +117,26 @@ def _check(joined: HostConcatConfig, known: Mapping[str, DataDesc]) -> None:
     described = known.get(joined.tensor_name) if isinstance(joined.tensor_name, str) else None
     if described is None or not described.shape:
         raise ModelRuntimeError(
-            f"host_concat_config: the model has no input {joined.tensor_name!r}, only {', '.join(known)}; it "
+            f"host_concat_config: the model has no input {joined.tensor_name!r}, only "
+            f"{', '.join(known)}; it "
             "belongs to another model, or the model did not go through apply_host_concat_split"
         )
     shape, names = joined.shape, joined.input_tensor_names
-    fits = isinstance(shape, Sequence) and isinstance(names, Sequence) and not isinstance(names, str)
+    fits = (
+        isinstance(shape, Sequence) and isinstance(names, Sequence) and not isinstance(names, str)
+    )
     if not fits or list(shape) != described.shape or len(names) != described.shape[0]:
         raise ModelRuntimeError(
-            f"host_concat_config of {joined.tensor_name!r}: expected shape {described.shape} and the "
+            f"host_concat_config of {joined.tensor_name!r}: expected shape {described.shape} and "
+            "the "
             f"names of as many inputs as it has rows, found {shape} and {names}"
         )
-    if not all(isinstance(name, str) for name in names) or not isinstance(joined.input_shape, Sequence):
+    if not all(isinstance(name, str) for name in names) or not isinstance(
+        joined.input_shape, Sequence
+    ):
         raise ModelRuntimeError(
-            f"host_concat_config of {joined.tensor_name!r}: expected names of inputs and a list for their "
+            f"host_concat_config of {joined.tensor_name!r}: expected names of inputs and a list "
+            "for their "
             f"shape, found {names} and {joined.input_shape}"
         )
 
@@ -140,6 +150,7 @@ def _read_blob(blobs: Mapping[str, bytes]) -> dict[str, HostConcatConfig]:
         return {str(name): HostConcatConfig(**entry) for name, entry in json.loads(blob).items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ModelRuntimeError(
-            f"opaque blob {sHostConcatRunnerConfig!r}: expected JSON of HostConcatConfig by input, found "
+            f"opaque blob {sHostConcatRunnerConfig!r}: expected JSON of HostConcatConfig by input, "
+            "found "
             f"{bytes(blob[:80])!r}: {error}"
         ) from error

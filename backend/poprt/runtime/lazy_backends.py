@@ -46,7 +46,9 @@ class Backend:
         logger: logging.Logger | None = None,
     ) -> None:
         self.logger = logger or logging.getLogger("poprt")
-        self.model = read_model(path_or_bytes.read() if hasattr(path_or_bytes, "read") else path_or_bytes)
+        self.model = read_model(
+            path_or_bytes.read() if hasattr(path_or_bytes, "read") else path_or_bytes
+        )
         self.export_popef = export_popef
         self.compiler_options = compiler_options or CompilerOptions()
         self.runtime_options: AnyConfig = runtime_options or RuntimeConfig()

@@ -99,7 +99,9 @@ class PackRunnerConfig:
     def for_model_runner(self) -> ModelRunnerConfig:
         """Return the configuration of the underlying runner, which does not wait for requests."""
         wait = self.device_wait_config.for_model_runner()
-        return ModelRunnerConfig(device_wait_config=wait, timeout_ns=1, index_check=self.index_check)
+        return ModelRunnerConfig(
+            device_wait_config=wait, timeout_ns=1, index_check=self.index_check
+        )
 
     def check(self) -> None:
         """Raise ModelRuntimeError for a configuration with which no model could be run."""
@@ -117,7 +119,8 @@ class PackRunnerConfig:
             ) from error
         if crosses and self.disable_data_across_rows:
             raise ModelRuntimeError(
-                "PackRunnerConfig.algorithm end_to_end crosses rows, which single-row mode forbids: use "
+                "PackRunnerConfig.algorithm end_to_end crosses rows, which single-row mode "
+                "forbids: use "
                 "first_fit or next_fit, or leave the mode out"
             )
 
@@ -206,12 +209,17 @@ class FirstFit:
         """See Places; the last sample gets all remaining places of its row."""
         # | a a a . b b | c c . . . . |  gives 4, 2, 6: a sample ends where the next begins, and the
         # last one at the end of its row.
-        last = starts[-1] // self._places * self._places + self._places - starts[-1] if starts else 0
+        last = (
+            starts[-1] // self._places * self._places + self._places - starts[-1] if starts else 0
+        )
         return [*_distances(starts), *([last] if lengths else [])]
 
     def _skip(self, _row: int) -> None:
         """Skip rows in which not even a sample of one place fits."""
-        while self._first < len(self._ends) and self._ends[self._first] + self._delimiter >= self._places:
+        while (
+            self._first < len(self._ends)
+            and self._ends[self._first] + self._delimiter >= self._places
+        ):
             self._first += 1
 
 

@@ -139,7 +139,9 @@ class _PackScheduler:
         stop_at_exit(self)
         self._thread.start(self._serve, "poprt packing", self)
 
-    def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> tuple[Sample, Promise]:
+    def add(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None
+    ) -> tuple[Sample, Promise]:
         """Add a request to the open run, or send that run and open another."""
         sample = self._layout.read(inputs, outputs)
         promise = Promise()

@@ -87,7 +87,9 @@ class PackLayout:
         """
         for name in inputs:
             if name not in self._inputs:
-                raise ModelRuntimeError(f"input {name!r} is not known; there are {', '.join(self._inputs)}")
+                raise ModelRuntimeError(
+                    f"input {name!r} is not known; there are {', '.join(self._inputs)}"
+                )
         kept = self._find_kept(inputs) if self._unpads else None
         arrays: dict[str, Array] = {}
         lengths = [0] * len(self._segments)
@@ -122,7 +124,9 @@ class PackLayout:
             for name in segment.names
         }
         packing = PACKINGS[self._algorithm]
-        places: list[Places] = [packing(each.rows, each.places, self._delimiter) for each in self._segments]
+        places: list[Places] = [
+            packing(each.rows, each.places, self._delimiter) for each in self._segments
+        ]
         return Group(arrays, flat, places)
 
     def put(self, group: Group, sample: Sample) -> bool:
@@ -138,7 +142,11 @@ class PackLayout:
             places.take(start, length)
             for places, start, length in zip(group.places, starts, sample.lengths, strict=True)
         ]
-        flat, segment_of, numbered = group.flat, self._segment_of, self._mask if self._numbers_mask else None
+        flat, segment_of, numbered = (
+            group.flat,
+            self._segment_of,
+            self._mask if self._numbers_mask else None,
+        )
         for name, array in sample.inputs.items():
             index = segment_of.get(name)
             if index is None:
@@ -199,11 +207,14 @@ class PackLayout:
         if not name:
             return ""
         if name not in self._inputs:
-            raise ModelRuntimeError(f"unpack_info {name!r}: expected one of {', '.join(self._inputs)}")
+            raise ModelRuntimeError(
+                f"unpack_info {name!r}: expected one of {', '.join(self._inputs)}"
+            )
         shape, dtype = self._inputs[name]
         if len(shape) != 2 or dtype != np.int32:  # noqa: PLR2004 - samples by segments
             raise ModelRuntimeError(
-                f"unpack_info {name!r}: expected int32 of (max_valid_num, segments), found {dtype} of {shape}"
+                f"unpack_info {name!r}: expected int32 of (max_valid_num, segments), found {dtype} "
+                f"of {shape}"
             )
         return name
 
@@ -213,7 +224,8 @@ class PackLayout:
         room: int = self._inputs[self._unpack_info][0][0]
         if given > room:
             raise ModelRuntimeError(
-                f"max_valid_num {given}: input {self._unpack_info!r} was compiled for {room} samples"
+                f"max_valid_num {given}: input {self._unpack_info!r} was compiled for {room} "
+                "samples"
             )
         return given or room
 
@@ -223,7 +235,9 @@ class PackLayout:
                 raise ModelRuntimeError("single-row mode and the removal of padding need mask_name")
             return
         if self._mask not in self._segment_of:
-            raise ModelRuntimeError(f"mask {self._mask!r}: expected one of {', '.join(self._segment_of)}")
+            raise ModelRuntimeError(
+                f"mask {self._mask!r}: expected one of {', '.join(self._segment_of)}"
+            )
         dtype, places = self._inputs[self._mask][1], self._segments[0].places
         if self._numbers_mask and np.ones((), dtype) * dtype.type(min(places, 2)) != min(places, 2):
             raise ModelRuntimeError(
@@ -239,21 +253,28 @@ class PackLayout:
             first = config.dynamic_input_name or next(iter([*groups[0], config.mask_name]), "")
             first = first or next(iter(self._candidates()), "")
             shape = self._known(first)
-            groups[0] = [name for name in self._candidates() if self._inputs[name][0][:2] == shape[:2]]
+            groups[0] = [
+                name for name in self._candidates() if self._inputs[name][0][:2] == shape[:2]
+            ]
             groups[0].sort(key=lambda name: name != first)
         if self._unpack_info and len(groups) != self._inputs[self._unpack_info][0][1]:
             raise ModelRuntimeError(
-                f"input {self._unpack_info!r} has {self._inputs[self._unpack_info][0][1]} segments, "
+                f"input {self._unpack_info!r} has {self._inputs[self._unpack_info][0][1]} "
+                "segments, "
                 f"dynamic_group {len(groups)}: give a list of inputs for each"
             )
         return [self._make_segment(names, config.compile_batch_size) for names in groups]
 
     def _candidates(self) -> list[str]:
-        return [name for name, (shape, _) in self._inputs.items() if shape and name != self._unpack_info]
+        return [
+            name for name, (shape, _) in self._inputs.items() if shape and name != self._unpack_info
+        ]
 
     def _known(self, name: str) -> tuple[int, ...]:
         if name not in self._inputs:
-            raise ModelRuntimeError(f"dynamic input {name!r}: expected one of {', '.join(self._inputs)}")
+            raise ModelRuntimeError(
+                f"dynamic input {name!r}: expected one of {', '.join(self._inputs)}"
+            )
         return self._inputs[name][0]
 
     def _make_segment(self, names: Sequence[str], batch_size: int) -> Segment:
@@ -267,19 +288,25 @@ class PackLayout:
         different = [name for name in names if self._known(name)[:2] != shape[:2]]
         if different:
             raise ModelRuntimeError(
-                f"dynamic inputs {names[0]!r} and {different[0]!r} share a sample's length, but have shapes "
+                f"dynamic inputs {names[0]!r} and {different[0]!r} share a sample's length, but "
+                "have shapes "
                 f"{shape} and {self._inputs[different[0]][0]}"
             )
         return Segment(rows, places, tuple(names))
 
     def _find_by_sample(self) -> list[str]:
-        rest = [name for name in self._inputs if name not in self._segment_of and name != self._unpack_info]
+        rest = [
+            name
+            for name in self._inputs
+            if name not in self._segment_of and name != self._unpack_info
+        ]
         for name in rest:
             shape = self._inputs[name][0]
             if not self._unpack_info or shape[:1] != self._inputs[self._unpack_info][0][:1]:
                 raise ModelRuntimeError(
                     f"input {name!r} of shape {shape} has neither rows and places as "
-                    f"{self._segments[0].names[0]!r} nor a row for each sample; such a model cannot be packed"
+                    f"{self._segments[0].names[0]!r} nor a row for each sample; such a model "
+                    "cannot be packed"
                 )
         return rest
 
@@ -295,11 +322,15 @@ class PackLayout:
         shape, segment = self._outputs[name][0], self._segments[0]
         if self._unpack_info and shape[:1] == self._inputs[self._unpack_info][0][:1]:
             return True
-        if shape[:2] == (segment.rows, segment.places) or shape[:1] == (segment.rows * segment.places,):
+        if shape[:2] == (segment.rows, segment.places) or shape[:1] == (
+            segment.rows * segment.places,
+        ):
             return False
         raise ModelRuntimeError(
-            f"output {name!r} of shape {shape} has neither {segment.rows} rows of {segment.places} places "
-            "nor a row for each sample, so that nobody could tell whose results are whose; such a model "
+            f"output {name!r} of shape {shape} has neither {segment.rows} rows of {segment.places} "
+            "places "
+            "nor a row for each sample, so that nobody could tell whose results are whose; such a "
+            "model "
             "cannot be packed"
         )
 
@@ -319,14 +350,18 @@ class PackLayout:
     def _find_kept(self, inputs: Arrays) -> tuple[int, Array | slice]:
         """Return the length of a padded sample, and which of its places hold data."""
         if self._mask not in inputs:
-            raise ModelRuntimeError(f"input {self._mask!r} is not given, by which padding is removed")
+            raise ModelRuntimeError(
+                f"input {self._mask!r} is not given, by which padding is removed"
+            )
         # Data at the beginning only are a slice, which copies nothing; else the places are listed.
         mask = np.asarray(inputs[self._mask]).reshape(-1)
         valid = np.flatnonzero(mask)
         count = len(valid)
         return len(mask), slice(count) if not count or valid[-1] == count - 1 else valid
 
-    def _read_dynamic(self, name: str, given: Array, kept: tuple[int, Array | slice] | None) -> Array:
+    def _read_dynamic(
+        self, name: str, given: Array, kept: tuple[int, Array | slice] | None
+    ) -> Array:
         shape, dtype = self._inputs[name]
         rest = self._rests[name]
         array = np.asarray(given)
@@ -336,7 +371,8 @@ class PackLayout:
         if array.dtype != dtype or found[1:] != rest or not found:
             sizes = ", ".join(["length", *map(str, rest)])
             raise ModelRuntimeError(
-                f"input {name!r}: expected {dtype} of one sample, shape ({sizes}) for the compiled {shape}, "
+                f"input {name!r}: expected {dtype} of one sample, shape ({sizes}) for the compiled "
+                f"{shape}, "
                 f"found {array.dtype} of {np.shape(given)}"
             )
         if kept is not None and len(array) == kept[0]:
@@ -350,7 +386,8 @@ class PackLayout:
         array = np.asarray(inputs[name])
         if array.dtype != dtype or array.shape not in (shape[1:], (1, *shape[1:])):
             raise ModelRuntimeError(
-                f"input {name!r}: expected {dtype} of shape {shape[1:]}, found {array.dtype} of {array.shape}"
+                f"input {name!r}: expected {dtype} of shape {shape[1:]}, found {array.dtype} of "
+                f"{array.shape}"
             )
         return array.reshape(shape[1:])
 
@@ -359,8 +396,8 @@ class PackLayout:
             most = segment.places
             if not 1 <= length <= most:
                 raise ModelRuntimeError(
-                    f"input {segment.names[0]!r}: expected a sample of length 1 to {most}, found {length}"
-                    + ("" if length else "; its mask is all zeros, or it is empty")
+                    f"input {segment.names[0]!r}: expected a sample of length 1 to {most}, found "
+                    f"{length}" + ("" if length else "; its mask is all zeros, or it is empty")
                 )
 
     def _result_shape(self, name: str, length: int) -> tuple[int, ...]:
@@ -370,13 +407,16 @@ class PackLayout:
     def _check_outputs(self, outputs: Arrays, length: int) -> None:
         for name, array in outputs.items():
             if name not in self._outputs:
-                raise ModelRuntimeError(f"output {name!r} is not known; there are {', '.join(self._outputs)}")
+                raise ModelRuntimeError(
+                    f"output {name!r} is not known; there are {', '.join(self._outputs)}"
+                )
             dtype, size = self._outputs[name][1], self._sizes[name]
             if not self._is_whole[name]:
                 size *= length
             if array.dtype != dtype or array.size < size or not array.flags.writeable:
                 kind = "writable" if array.flags.writeable else "read-only"
                 raise ModelRuntimeError(
-                    f"output {name!r}: expected {dtype}, writable, with room for {size} elements, found "
+                    f"output {name!r}: expected {dtype}, writable, with room for {size} elements, "
+                    "found "
                     f"{array.dtype} of shape {array.shape}, {kind}"
                 )

@@ -76,9 +76,13 @@ class Runner:
         >>> runner.close()
     """
 
-    def __init__(self, popef: str | PathLike[str] | Executable, config: AnyConfig | None = None) -> None:
+    def __init__(
+        self, popef: str | PathLike[str] | Executable, config: AnyConfig | None = None
+    ) -> None:
         self._config = config or RuntimeConfig()
-        self._model: str | Executable = popef if isinstance(popef, Executable) else os.path.abspath(popef)
+        self._model: str | Executable = (
+            popef if isinstance(popef, Executable) else os.path.abspath(popef)
+        )
         self._runner = open_runner(_read(popef), self._config)
 
     def __reduce__(self) -> tuple[type[Runner], tuple[str | Executable, AnyConfig]]:
@@ -178,7 +182,10 @@ class LightRunner(Runner):
     def get_model_inputs(self) -> list[DataDesc]:
         """Return the inputs of every request, and the streamed weights."""
         weights = self._executable.weights.items()
-        return [*self.get_execute_inputs(), *(DataDesc.of_weight(name, value) for name, value in weights)]
+        return [
+            *self.get_execute_inputs(),
+            *(DataDesc.of_weight(name, value) for name, value in weights),
+        ]
 
     def set_input_anchor(self, name: str, array: Array) -> None:
         """Set the values of a streamed weight from the next update_weights on.
@@ -197,7 +204,8 @@ class LightRunner(Runner):
         wanted, found = known[name], np.asarray(array)
         if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
             raise CompileError(
-                f"weight {name!r}: expected {wanted.dtype} of shape {wanted.shape}, found {found.dtype} of "
+                f"weight {name!r}: expected {wanted.dtype} of shape {wanted.shape}, found "
+                f"{found.dtype} of "
                 f"shape {found.shape}"
             )
         self._anchors[name] = found
@@ -210,7 +218,10 @@ class LightRunner(Runner):
         changed = Executable.of(
             self._executable.executable,
             self._executable.metadata,
-            {**self._executable.weights, **{name: value.copy() for name, value in self._anchors.items()}},
+            {
+                **self._executable.weights,
+                **{name: value.copy() for name, value in self._anchors.items()},
+            },
             self._executable.opaque_blobs,
             self._executable.findings,
         )

@@ -51,7 +51,9 @@ class Session:
 
     def set_options(self, options: CompilerOptions | Mapping[str, Any]) -> None:
         """Set the compiler options; options that a dict lacks get their defaults."""
-        self._options = CompilerOptions.from_dict(options) if isinstance(options, Mapping) else options
+        self._options = (
+            CompilerOptions.from_dict(options) if isinstance(options, Mapping) else options
+        )
 
     def set_output_dir(self, output_dir: str | Path) -> None:
         """Set the folder for exported files."""
@@ -63,7 +65,9 @@ class Session:
 
     def set_output_names(self, names: Sequence[str]) -> None:
         """Raise CompileError: this method is for TensorFlow models, which have no session."""
-        raise CompileError(f"output names {list(names)}: an ONNX model has its own; use add_checkpoints")
+        raise CompileError(
+            f"output names {list(names)}: an ONNX model has its own; use add_checkpoints"
+        )
 
     def load(self) -> Session:
         """Make the model ready and return the session itself."""
@@ -91,7 +95,9 @@ class Session:
         if not self._align:
             return [found[name] for name in names]
         types = {value.name: value.type.tensor_type.elem_type for value in self._model.graph.output}
-        return [found[name].astype(onnx.helper.tensor_dtype_to_np_dtype(types[name])) for name in names]
+        return [
+            found[name].astype(onnx.helper.tensor_dtype_to_np_dtype(types[name])) for name in names
+        ]
 
     def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         raise NotImplementedError
@@ -182,7 +188,13 @@ def get_session(
         raise CompileError(f"backend {backend!r}: there are {', '.join(_BACKENDS)}")
     kind = _PopRTSession if backend == "poprt" else _OrtSession
     return kind(
-        path_or_bytes, num_devices, output_dir, options, batches_per_step, export_popef, align_output_dtype
+        path_or_bytes,
+        num_devices,
+        output_dir,
+        options,
+        batches_per_step,
+        export_popef,
+        align_output_dtype,
     )
 
 

@@ -55,7 +55,9 @@ def new_config(**fields: Any) -> ModelConfig:
 
 def user_anchors(compiled: Executable) -> list[popef.Anchor]:
     """Return the anchors of inputs and outputs, without those of streamed weights."""
-    return [anchor for anchor in compiled.metadata.anchors() if anchor.name() not in compiled.weights]
+    return [
+        anchor for anchor in compiled.metadata.anchors() if anchor.name() not in compiled.weights
+    ]
 
 
 def make_config(
@@ -84,7 +86,8 @@ def make_config(
         config.MergeFrom(new_config(dynamic_batching={"default_queue_policy": policy}))
     elif queue_timeout_ms is not None:
         raise CompileError(
-            "--queue_timeout_ms needs a model whose requests Triton batches, but the rows of this one are "
+            "--queue_timeout_ms needs a model whose requests Triton batches, but the rows of this "
+            "one are "
             "not proven to be independent, or do not lie along the first axis; leave the option out"
         )
     _add_tensors(
@@ -108,7 +111,9 @@ def _rows_per_run(compiled: Executable) -> int:
     return _batch_size(compiled) * max(1, compiled.metadata.deviceIterations())
 
 
-def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, str], batch: int) -> None:
+def _add_tensors(
+    config: ModelConfig, compiled: Executable, names: Mapping[str, str], batch: int
+) -> None:
     """Add inputs and outputs in the form that max_batch_size requires; if it is 0, dims include the
     batch of size `batch`."""
     is_fused = bool(popef.fused_models(compiled.metadata))
@@ -132,7 +137,9 @@ def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, 
 
 def _triton_type(info: popef.TensorInfo) -> str:
     """Return Triton's name of a type, such as TYPE_FP16 (float16), TYPE_INT8 or TYPE_BOOL."""
-    return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace("FLOAT", "FP")
+    return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace(
+        "FLOAT", "FP"
+    )
 
 
 def encode_config(config: ModelConfig) -> str:
@@ -163,10 +170,14 @@ def read_config(file: Path) -> ModelConfig:
         if file.stat().st_size > _MAX_BYTES:
             raise ValueError(f"more than {_MAX_BYTES} bytes")
         # Triton may be newer than tritonclient, with more fields.
-        return text_format.Parse(file.read_text(encoding="utf-8"), new_config(), allow_unknown_field=True)
+        return text_format.Parse(
+            file.read_text(encoding="utf-8"), new_config(), allow_unknown_field=True
+        )
     except (text_format.ParseError, ValueError, RecursionError) as error:
         raise CompileError(
-            escape(f"{file}: expected a model configuration in protobuf's text format, found {error}")
+            escape(
+                f"{file}: expected a model configuration in protobuf's text format, found {error}"
+            )
         ) from error
 
 
@@ -184,7 +195,9 @@ def iter_policy_differences(kept: ModelConfig, queue_timeout_ms: int) -> Iterato
             )
 
 
-def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> Iterator[str]:
+def iter_differences(
+    kept: ModelConfig, compiled: Executable, names: Mapping[str, str]
+) -> Iterator[str]:
     """Yield the differences between the tensors of a kept configuration and those of the new
     executable.
 
@@ -204,9 +217,14 @@ def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str
         given = {entry.name: entry for entry in getattr(kept, field)}
         for name, entry in given.items():
             if name not in expected:
-                yield f"{field} {name!r} is not the executable's, which has {', '.join(map(repr, expected))}"
+                yield (
+                    f"{field} {name!r} is not the executable's, which has "
+                    f"{', '.join(map(repr, expected))}"
+                )
                 continue
-            for what, found, right in _iter_facts(entry, expected[name], axes[name] if holds_batch else None):
+            for what, found, right in _iter_facts(
+                entry, expected[name], axes[name] if holds_batch else None
+            ):
                 if found != right:
                     yield f"{field} {name!r} has {what} {found}, in the executable {right}"
         for name in expected if given and field == "input" else ():

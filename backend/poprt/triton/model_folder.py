@@ -54,7 +54,11 @@ class ModelFolder:
     """
 
     def __init__(
-        self, path: str | Path, *, overwrite_config: bool = False, queue_timeout_ms: int | None = None
+        self,
+        path: str | Path,
+        *,
+        overwrite_config: bool = False,
+        queue_timeout_ms: int | None = None,
     ) -> None:
         self.path = Path(path)
         self.version = self.path / VERSION
@@ -77,7 +81,8 @@ class ModelFolder:
                 alone = held.enter_context(lock_folder(self.path))
             except BlockingIOError:
                 raise CompileError(
-                    f"model folder {escape(self.path)}: another poprt writes into it; wait for it, or give "
+                    f"model folder {escape(self.path)}: another poprt writes into it; wait for it, "
+                    "or give "
                     "another folder"
                 ) from None
             if alone:
@@ -150,7 +155,9 @@ class ModelFolder:
         self._refuse(file, _iter_name_differences(given, names))
         return {**names, **given}
 
-    def _check_config(self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> None:
+    def _check_config(
+        self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]
+    ) -> None:
         if self._queue_timeout_ms is not None:
             self._refuse(self._config_file, iter_policy_differences(kept, self._queue_timeout_ms))
         paths = {key: value.string_value for key, value in kept.parameters.items()}
@@ -173,15 +180,18 @@ class ModelFolder:
     def _find(self, name: str) -> Path | None:
         """Return the file of a relative path in the version folder, or else in the model folder."""
         return next(
-            (folder / name for folder in (self.version, self.path) if (folder / name).is_file()), None
+            (folder / name for folder in (self.version, self.path) if (folder / name).is_file()),
+            None,
         )
 
     def _refuse(self, file: Path, differences: Iterator[str]) -> None:
         if listed := "; ".join(differences):
             raise CompileError(
                 escape(
-                    f"{file} is kept and does not fit the new executable, so that nothing was replaced: "
-                    f"{listed}; edit it, give another folder, or have --overwrite_config write it anew"
+                    f"{file} is kept and does not fit the new executable, so that nothing was "
+                    "replaced: "
+                    f"{listed}; edit it, give another folder, or have --overwrite_config write it "
+                    "anew"
                 )
             )
 
@@ -213,7 +223,9 @@ def _check_names(compiled: Executable) -> None:
     for anchor in user_anchors(compiled):
         if fault := find_name_fault(anchor.name()):
             kind = next(field for field, each in KINDS.items() if each == anchor.type())
-            raise CompileError(f"{kind} '{escape(anchor.name(), 100)}': {fault}; rename it in the ONNX model")
+            raise CompileError(
+                f"{kind} '{escape(anchor.name(), 100)}': {fault}; rename it in the ONNX model"
+            )
 
 
 def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -> Iterator[str]:

@@ -98,7 +98,9 @@ class NewVersion(ModelFolder):
         """
         order = [*(["weights.popef"] if compiled.weights else []), "executable.popef"]
         with ExitStack() as held:
-            streams = [held.enter_context(create(staged / name, self.version / name)) for name in order]
+            streams = [
+                held.enter_context(create(staged / name, self.version / name)) for name in order
+            ]
             compiled.export(*reversed(streams))
         return order
 
@@ -112,21 +114,33 @@ class NewVersion(ModelFolder):
                 continue
             return version
         raise CompileError(
-            f"model folder {escape(self.path)}: expected a free number from {first} on, found none in "
+            f"model folder {escape(self.path)}: expected a free number from {first} on, found none "
+            "in "
             f"{_MAX_RIVALS}; look what takes them"
         )
 
     def _look(self) -> None:
         """Find the next version, and the version whose names are kept."""
         self.version = self.path / str(find_newest(self.path) + 1)
-        named = [file for file in self.path.glob(f"*/{_NAMES}") if _VERSION.fullmatch(file.parent.name)]
+        named = [
+            file for file in self.path.glob(f"*/{_NAMES}") if _VERSION.fullmatch(file.parent.name)
+        ]
         newest = max(named, key=lambda file: int(file.parent.name), default=None)
         self._names_file = newest or self.version / _NAMES
 
-    def _check_config(self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> None:
-        path = kept.parameters["executable_path"].string_value if "executable_path" in kept.parameters else ""
+    def _check_config(
+        self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]
+    ) -> None:
+        path = (
+            kept.parameters["executable_path"].string_value
+            if "executable_path" in kept.parameters
+            else ""
+        )
         if path and not self._is_ours(path):
-            what = f"executable_path {path!r} is one file for all versions, so that a new one changes nothing"
+            what = (
+                f"executable_path {path!r} is one file for all versions, so that a new one "
+                "changes nothing"
+            )
             self._refuse(self._config_file, iter([what]))
         super()._check_config(kept, compiled, names)
 
@@ -138,7 +152,9 @@ class NewVersion(ModelFolder):
         return self.path / name if (self.path / name).is_file() else None
 
 
-def publish_version(compiled: Executable, folder: str | Path, *, overwrite_config: bool = False) -> list[str]:
+def publish_version(
+    compiled: Executable, folder: str | Path, *, overwrite_config: bool = False
+) -> list[str]:
     """Make a new version in the model folder `folder`, like `NewVersion.write`."""
     with NewVersion(folder, overwrite_config=overwrite_config) as held:
         return held.write(compiled)
@@ -150,7 +166,9 @@ def find_newest(folder: Path) -> int:
     Raises CompileError if Triton could not count on from that number.
     """
     names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
-    newest = max((number for name in names if (number := _read_number(name)) is not None), default=0)
+    newest = max(
+        (number for name in names if (number := _read_number(name)) is not None), default=0
+    )
     if newest >= MAX_VERSION:
         raise CompileError(
             f"model folder {escape(folder)}: expected version numbers below {MAX_VERSION}, found "

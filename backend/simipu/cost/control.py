@@ -42,9 +42,13 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
-            known.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
+            known.update(
+                (node.output[0], each.t) for each in node.attribute if each.name == "value"
+            )
     return {
-        name: tensor for name, tensor in known.items() if list(tensor.dims) in ([], [1]) and has_data(tensor)
+        name: tensor
+        for name, tensor in known.items()
+        if list(tensor.dims) in ([], [1]) and has_data(tensor)
     }
 
 
@@ -57,12 +61,16 @@ def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> t
     makers = {output: inner for inner in body.node for output in inner.output}
     while goes_on in makers and makers[goes_on].op_type == "Identity":
         goes_on = makers[goes_on].input[0]
-    unconditional = goes_on == body.input[1].name or bool(_value(goes_on, {**known, **known_constants(body)}))
+    unconditional = goes_on == body.input[1].name or bool(
+        _value(goes_on, {**known, **known_constants(body)})
+    )
     if trips is None or (trips > MAX_TRIPS and not unconditional):
         return 1, "the trip count is not known: one iteration is counted"
     return (
         trips,
-        "" if unconditional else f"all {trips} iterations are run, although the condition may end it before",
+        ""
+        if unconditional
+        else f"all {trips} iterations are run, although the condition may end it before",
     )
 
 

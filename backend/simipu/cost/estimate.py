@@ -68,7 +68,11 @@ class Estimate:
     def total_cycles(self) -> int:
         """Cycles including the host's transfers: the sum of both, or the longer of the two if they
         overlap."""
-        return max(self.cycles, self.host_cycles) if self.overlapped else self.cycles + self.host_cycles
+        return (
+            max(self.cycles, self.host_cycles)
+            if self.overlapped
+            else self.cycles + self.host_cycles
+        )
 
     @property
     def interval_cycles(self) -> int:
@@ -96,7 +100,9 @@ class Estimate:
     @property
     def host_buffer_bytes(self) -> int:
         """Bytes of host memory for the streams' buffers; the chip has none."""
-        return self.host_bytes * self.options.stream_buffering_depth * self.options.replication_factor
+        return (
+            self.host_bytes * self.options.stream_buffering_depth * self.options.replication_factor
+        )
 
     @property
     def host_seconds(self) -> float:
@@ -122,8 +128,14 @@ class Estimate:
         # The fixed cost of a call and the host's work for the batch, then the batch's own pass.
         # With I/O tiles its steps are each as long as the longer of computing and transferring.
         host = self.calibration.host_call_seconds + self.calibration.host_batch_seconds
-        step = max(self.target.seconds(self.interval_cycles), self.host_seconds) if self.overlapped else 0.0
-        return host + pass_seconds(self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped)
+        step = (
+            max(self.target.seconds(self.interval_cycles), self.host_seconds)
+            if self.overlapped
+            else 0.0
+        )
+        return host + pass_seconds(
+            self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped
+        )
 
     @property
     def samples_per_second(self) -> float:
@@ -221,7 +233,9 @@ def estimate(
         if stages:
             by_stage[stages[walk.position]] += operator.cycles
     streams = _find_streams(graph, ipus, values)
-    costs = tuple(_ipu_cost(ipu, graph, ipus, operators, walk, streams) for ipu in range(options.num_ipus))
+    costs = tuple(
+        _ipu_cost(ipu, graph, ipus, operators, walk, streams) for ipu in range(options.num_ipus)
+    )
     fullest_ipu = max(range(options.num_ipus), key=lambda ipu: costs[ipu].peak_tile_bytes)
     return Estimate(
         target.with_ipus(options.num_ipus),
@@ -270,20 +284,26 @@ def _ipu_cost(
     mine = [operator for operator in operators if operator.ipu == ipu]
     nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
     options = walk.options
-    weights = _weight_bytes(graph, nodes, walk.values, options.num_ipus) + walk.further_weight_bytes[ipu]
+    weights = (
+        _weight_bytes(graph, nodes, walk.values, options.num_ipus) + walk.further_weight_bytes[ipu]
+    )
     # A pipeline's stage passes on one batch while it computes the next.
     handed = [walk.values[node.input[0]].bytes for node in nodes if node.op_type == IPU_COPY]
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
         weight_bytes=walk.per_tile(weights),
-        code=code_of_all(mine, outlined=options.enable_outlining).of_fullest(walk.calibration.imbalance),
+        code=code_of_all(mine, outlined=options.enable_outlining).of_fullest(
+            walk.calibration.imbalance
+        ),
         live_bytes=max((operator.live_bytes for operator in mine), default=0),
         handed_bytes=walk.per_tile(sum(handed)) if options.enable_pipelining else 0,
         io_tile_bytes=_io_tile_bytes(streams[ipu], options),
     )
 
 
-def _find_streams(graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, Value]) -> Counter[int]:
+def _find_streams(
+    graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, Value]
+) -> Counter[int]:
     """Return the bytes to and from the host in one run, by the IPU that reads or computes them."""
     places = place_inputs(graph, ipus)
     for node, ipu in zip(graph.node, ipus, strict=True):
@@ -324,5 +344,7 @@ def _weight_bytes(
     not."""
     read = {name for node in nodes for name in iter_reads(node)}
     return sum(
-        values[tensor.name].bytes for tensor in graph.initializer if tensor.name in read or num_ipus == 1
+        values[tensor.name].bytes
+        for tensor in graph.initializer
+        if tensor.name in read or num_ipus == 1
     )

@@ -15,7 +15,9 @@ must feed a runner to keep the chip busy."""
 def transfer_seconds(num_bytes: int, target: Target) -> float:
     """Return the seconds that moving `num_bytes` between host and chip takes, in both directions
     together."""
-    return num_bytes / target.host_bytes_per_second + target.seconds(2 * target.external_sync_cycles)
+    return num_bytes / target.host_bytes_per_second + target.seconds(
+        2 * target.external_sync_cycles
+    )
 
 
 def batch_seconds(
@@ -44,7 +46,9 @@ def batch_seconds(
     return max(device, host_seconds + calibration.host_batch_seconds)
 
 
-def pass_seconds(compute_seconds: float, host_seconds: float, interval: float, *, overlapped: bool) -> float:
+def pass_seconds(
+    compute_seconds: float, host_seconds: float, interval: float, *, overlapped: bool
+) -> float:
     """Return the seconds from the start to the end of a batch's transfers, if a batch comes each
     `interval`. With I/O tiles a step is as long as an interval, whichever of its parts is
     shorter."""

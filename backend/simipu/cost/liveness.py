@@ -62,7 +62,9 @@ class Liveness:
         # Outputs of the graph end after its last node.
         ends = {info.name: len(graph.node) for info in graph.output}
         for i, node in reversed(list(enumerate(graph.node))):
-            shown = max((ends.get(name, i) for name in node.output), default=i) if _is_view(node) else i
+            shown = (
+                max((ends.get(name, i) for name in node.output), default=i) if _is_view(node) else i
+            )
             for name in iter_reads(node):
                 ends[name] = max(ends.get(name, i), shown)
         return ends
@@ -90,7 +92,9 @@ class Liveness:
             if name in self._live:
                 # A copy can only take the place of an operand: not of the node's own result, nor
                 # of a tensor on another IPU.
-                self.freed += self._bytes(name) if self._live[name] < i and self._places[name] == ipu else 0
+                self.freed += (
+                    self._bytes(name) if self._live[name] < i and self._places[name] == ipu else 0
+                )
                 self._totals[self._places[name]] -= self._bytes(name)
                 self._spans[name] = (self._live.pop(name), i)
         return total
@@ -119,7 +123,11 @@ class Liveness:
         for index in operator_of(node).in_place:
             if index < len(node.input):
                 name = self._holders.get(node.input[index], node.input[index])
-                dies = name in self._live and self._ends[name] <= i and self._places[name] == self._ipus[i]
+                dies = (
+                    name in self._live
+                    and self._ends[name] <= i
+                    and self._places[name] == self._ipus[i]
+                )
                 if dies and self._bytes(name) == size:
                     return name
         return None

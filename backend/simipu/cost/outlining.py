@@ -43,7 +43,9 @@ def find_copied_weights(
     known = set(constants)
     weights = [_take_weights(node, values, known) for node in nodes]
     kinds: dict[Any, int] = {}
-    ids = np.array([kinds.setdefault(_describe(node, values), len(kinds)) for node in nodes], dtype=np.int64)
+    ids = np.array(
+        [kinds.setdefault(_describe(node, values), len(kinds)) for node in nodes], dtype=np.int64
+    )
     copied = [0] * len(nodes)
     free = np.ones(len(nodes), dtype=bool)
     for period in _rank_periods(ids, weights):
@@ -70,7 +72,8 @@ def _describe(node: onnx.NodeProto, values: Mapping[str, Value]) -> Any:
     """Return the key that two nodes must share to be called as one subgraph; values of tensors do
     not matter."""
     attributes = sorted(
-        (each.name, each.i, each.f, each.s, tuple(each.ints), tuple(each.floats)) for each in node.attribute
+        (each.name, each.i, each.f, each.s, tuple(each.ints), tuple(each.floats))
+        for each in node.attribute
     )
     shapes = [
         (values[name].shape, values[name].bytes_per_element) if name in values else None
@@ -93,8 +96,12 @@ def _rank_periods(ids: Array, weights: Sequence[Collection[str]]) -> list[int]:
                 distances[i - last[kind]] += 1
             last[kind] = i
     periods = [period for period, _ in distances.most_common(_MAX_PERIODS)]
-    covered = {period: sum(end - start for start, end in _iter_runs(ids, period)) for period in periods}
-    return sorted((period for period in periods if covered[period]), key=lambda each: (-covered[each], each))
+    covered = {
+        period: sum(end - start for start, end in _iter_runs(ids, period)) for period in periods
+    }
+    return sorted(
+        (period for period in periods if covered[period]), key=lambda each: (-covered[each], each)
+    )
 
 
 def _iter_runs(ids: Array, period: int) -> Iterator[tuple[int, int]]:

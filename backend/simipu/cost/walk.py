@@ -51,9 +51,18 @@ class Walk:
     """Computes the cost of a graph's nodes in order, and of those in graphs inside them."""
 
     def __init__(
-        self, target: Target, options: CostOptions, values: dict[str, Value], calibration: Calibration
+        self,
+        target: Target,
+        options: CostOptions,
+        values: dict[str, Value],
+        calibration: Calibration,
     ) -> None:
-        self.target, self.options, self.values, self.calibration = target, options, values, calibration
+        self.target, self.options, self.values, self.calibration = (
+            target,
+            options,
+            values,
+            calibration,
+        )
         self.assumptions: list[str] = []
         self.further_weight_bytes = Counter[int]()
         """Bytes, by IPU, of weights of graphs inside nodes, and of results of constants alone, as
@@ -130,14 +139,18 @@ class Walk:
         #     Concat [a, n], [b, n]         none: both parts are counted as weights
         #     Add [m, n], [n]               none: the largest operand covers the result
         stored = [
-            self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values
+            self.values[name].size - self._grown.get(name, 0)
+            for name in node.input
+            if name in self.values
         ]
         covered = sum(stored) if node.op_type == "Concat" else max(stored, default=0)
         for name in node.output:
             if name in self.values:
                 self._grown[name] = max(0, self.values[name].size - covered)
 
-    def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
+    def _operator(
+        self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int
+    ) -> OperatorCost:
         target, is_link = self.target, node.op_type == IPU_COPY
         # A superstep ends in a sync of all its tiles: the external one between two IPUs, else the
         # internal one and what an exchange takes beside its bytes (section 2). A local compute set
@@ -185,12 +198,19 @@ class Walk:
     def _is_strided(self, node: onnx.NodeProto) -> bool:
         """Return whether a Slice skips elements; False if its step is unknown."""
         steps = 4
-        if node.op_type != "Slice" or len(node.input) <= steps or node.input[steps] not in self._known:
+        if (
+            node.op_type != "Slice"
+            or len(node.input) <= steps
+            or node.input[steps] not in self._known
+        ):
             return False
         return abs(int(numpy_helper.to_array(self._known[node.input[steps]]).ravel()[0])) != 1
 
     def _context(self, node: onnx.NodeProto) -> Context:
-        inputs, outputs = _values(node, node.input, self.values), _values(node, node.output, self.values)
+        inputs, outputs = (
+            _values(node, node.input, self.values),
+            _values(node, node.output, self.values),
+        )
         return Context(
             node,
             inputs,
@@ -230,9 +250,13 @@ class Walk:
         # One graph runs at a time: time is that of the most expensive branch. The code of all of
         # them is on the tiles, and the peak is that of the branch that needs most memory.
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
-        others = [operator for operators in found if operators is not dearest for operator in operators]
+        others = [
+            operator for operators in found if operators is not dearest for operator in operators
+        ]
         work = control(self._context(node), bodies.runs)
-        work = replace(work, code=work.code + code_of_all(others, outlined=self.options.enable_outlining))
+        work = replace(
+            work, code=work.code + code_of_all(others, outlined=self.options.enable_outlining)
+        )
         peak = max([live, *(operator.live_bytes for operator in others)])
         yield self._operator(node, work, ipu, inside, peak + work.temporary_bytes)
         for operator in dearest:
@@ -242,7 +266,8 @@ class Walk:
     def _check_runs(node: onnx.NodeProto, bodies: Bodies, inside: str) -> None:
         if bodies.runs > MAX_TRIPS:
             raise CompileError(
-                f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and nothing ends "
+                f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and "
+                "nothing ends "
                 "it before"
             )
 
@@ -255,7 +280,9 @@ def operator_work(context: Context) -> Work:
     """
     operator = operator_of(context.node)
     cost = operator.cost
-    known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
+    known = (
+        context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
+    )
     # Two nodes with known operands remain. fp8 weights must stay small, so that their casts run on
     # the chip. A copy between IPUs belongs to the placement: the compiler does not remove it.
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
@@ -294,12 +321,15 @@ def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
     return replace(operator, work=work, sync_cycles=operator.sync_cycles * runs)
 
 
-def _values(node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, Value]) -> list[Value | None]:
+def _values(
+    node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, Value]
+) -> list[Value | None]:
     listed = list(names)
     missing = [name for name in listed if name and name not in values]
     if missing and not operator_of(node).is_view:
         raise CompileError(
-            f"node {node.name!r} ({node.op_type}): the shape of {missing[0]!r} is not known at compile time; "
+            f"node {node.name!r} ({node.op_type}): the shape of {missing[0]!r} is not known at "
+            "compile time; "
             "the IPU runs static graphs only"
         )
     return [values.get(name) for name in listed]

@@ -47,11 +47,14 @@ def find_kernels() -> Kernels:
     variable requests kernels that are not available."""
     wanted = os.environ.get(OPTION, "")
     if wanted not in ("", *CHOICES):
-        raise LoadError(f"environment variable {OPTION}: expected {', '.join(CHOICES)}, found {wanted!r}")
+        raise LoadError(
+            f"environment variable {OPTION}: expected {', '.join(CHOICES)}, found {wanted!r}"
+        )
     found = Kernels(NONE, f"{OPTION} is {NONE}") if wanted == NONE else _load()
     if wanted not in ("", found.instructions):
         raise LoadError(
-            f"environment variable {OPTION}: expected what this machine has, found {wanted!r}; it has "
+            f"environment variable {OPTION}: expected what this machine has, found {wanted!r}; it "
+            "has "
             f"{found.instructions}{found.reason and f' ({found.reason})'}"
         )
     if found.are_there:
@@ -65,14 +68,17 @@ def find_kernels() -> Kernels:
 def warn_of_none() -> None:
     """Log a warning, once per process, that a model in half is computed without kernels."""
     reason = find_kernels().reason
-    _log.warning("no kernels: %s; half precision gives the same numbers, several times slower", reason)
+    _log.warning(
+        "no kernels: %s; half precision gives the same numbers, several times slower", reason
+    )
 
 
 def _load() -> Kernels:
     if not LIBRARY.is_file():
         return Kernels(
             NONE,
-            f"{LIBRARY} is missing: there was no C compiler when the project was installed; install again",
+            f"{LIBRARY} is missing: there was no C compiler when the project was installed; "
+            "install again",
         )
     try:
         library = ctypes.CDLL(str(LIBRARY))

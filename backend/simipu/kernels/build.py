@@ -39,7 +39,9 @@ class CompilerError(Exception):
     """There is no C compiler, or it reports an error."""
 
 
-def compile_units(folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, ...] = ()) -> list[str]:
+def compile_units(
+    folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, ...] = ()
+) -> list[str]:
     """Compile units into `folder`, and return the paths of their object files. Raises CompilerError
     if there is no compiler or it reports an error."""
     compiler = find_compiler()
@@ -60,10 +62,15 @@ def find_compiler(
 ) -> list[str]:
     """Return the command in CC, or the system's C compiler, or the same for another language. It is
     not the compiler that built Python, and does not use that compiler's flags."""
-    found = shlex.split(os.environ.get(variable, "")) or [name for name in names if shutil.which(name)][:1]
+    found = (
+        shlex.split(os.environ.get(variable, ""))
+        or [name for name in names if shutil.which(name)][:1]
+    )
     if not found:
         known = f"{', '.join(names[:-1])} or {names[-1]}"
-        raise CompilerError(f"no {language} compiler ({known}): install one, or name it in {variable}")
+        raise CompilerError(
+            f"no {language} compiler ({known}): install one, or name it in {variable}"
+        )
     return found
 
 

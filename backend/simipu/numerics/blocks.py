@@ -25,7 +25,8 @@ def multiply_blocks(
              +-------+-------+-------+              sum = 0
         rows |   L0  |   L1  |   L2 0|    k         sum = round(sum + L0 x R0)
              +-------+-------+-------+              sum = round(sum + L1 x R1)
-                                                    sum = round(sum + L2 x R2), its last channels zeros
+                                                    sum = round(sum + L2 x R2), its last channels
+                                                    zeros
 
     A Scan has one body for all blocks, so the graph does not grow with its channels. `shapes` are
     the operands', with known channels. Return the name of the result.
@@ -82,7 +83,9 @@ def pad_end(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
     """Add zeros at the end of an axis, which add nothing to a sum."""
     if not missing:
         return name
-    return chain.add("Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1)))
+    return chain.add(
+        "Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1))
+    )
 
 
 def cut_end(chain: Chain, name: str, axes: Sequence[int]) -> str:

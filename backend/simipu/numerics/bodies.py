@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import onnx
 from onnx import helper
-from onnxgraph import Chain, attribute, find_makers, iter_bodies, iter_graphs, iter_nodes, replace_nodes
+from onnxgraph import (
+    Chain,
+    attribute,
+    find_makers,
+    iter_bodies,
+    iter_graphs,
+    iter_nodes,
+    replace_nodes,
+)
 
 from simipu.numerics.operator_fusion import Dims
 from simipu.operators import operator_of
@@ -25,7 +33,9 @@ def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
             if node.op_type == "Constant" and (value := attribute(node, "value")) is not None:
                 found[node.output[0]] = value
     return {
-        name: tensor for name, tensor in found.items() if tensor.data_location != onnx.TensorProto.EXTERNAL
+        name: tensor
+        for name, tensor in found.items()
+        if tensor.data_location != onnx.TensorProto.EXTERNAL
     }
 
 
@@ -37,7 +47,9 @@ def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
             for value in body.output:
                 if value.name in dims and not value.type.tensor_type.HasField("shape"):
                     kind = value.type.tensor_type.elem_type
-                    value.CopyFrom(helper.make_tensor_value_info(value.name, kind, dims[value.name]))
+                    value.CopyFrom(
+                        helper.make_tensor_value_info(value.name, kind, dims[value.name])
+                    )
 
 
 def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
@@ -51,7 +63,9 @@ def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
             put_bodies(body, around)
     inside = replace(around, makers=find_makers(graph))
     if any(find_body(node, inside) for node in graph.node):
-        replace_nodes(graph, [made for node in graph.node for made in _replace_by_body(node, inside)])
+        replace_nodes(
+            graph, [made for node in graph.node for made in _replace_by_body(node, inside)]
+        )
 
 
 def needs_bodies(graph: onnx.GraphProto, around: GraphContext) -> bool:

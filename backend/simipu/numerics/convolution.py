@@ -45,7 +45,8 @@ class Convolution:
         ch 0-15   a0  a1  a2  a3  a4  a5     ch 0-15  p   q   r      round( 0  + p.a0 )  block 0, t0
         ch 16-31  b0  b1  b2  b3  b4  b5     ch 16-31 u   v   w      round(sum + q.a1 )  block 0, t1
                   \\___window___/                                    round(sum + r.a2 )  block 0, t2
-                                                                     round(sum + u.b0 )  block 1, t0 ...
+                                                                     round(sum + u.b0 )  block 1, t0
+                                                                     ...
 
     With fewer channels than a block, neighbouring kernel positions count as channels. A block is
     then all channels of up to `packing` positions, one position after the other.
@@ -67,8 +68,12 @@ class Convolution:
         set yet."""
         outputs, channels, *kernel = known(weights)
         ones = [1] * len(kernel)
-        strides, dilations = (tuple(attribute(node, name, ones)) for name in ("strides", "dilations"))
-        return Convolution(attribute(node, "group", 1), outputs, channels, tuple(kernel), strides, dilations)
+        strides, dilations = (
+            tuple(attribute(node, name, ones)) for name in ("strides", "dilations")
+        )
+        return Convolution(
+            attribute(node, "group", 1), outputs, channels, tuple(kernel), strides, dilations
+        )
 
     @property
     def taps(self) -> int:
@@ -86,7 +91,9 @@ class Convolution:
         # and never across groups, whose channels belong to other convolutions.
         if self.groups > 1 or self.channels >= block:
             return 1
-        return min(next(rows for rows in PACKED_ROWS if rows * self.channels <= block), self.kernel[0])
+        return min(
+            next(rows for rows in PACKED_ROWS if rows * self.channels <= block), self.kernel[0]
+        )
 
     def packing(self, block: int) -> Packing:
         """Return which positions of the kernel a block covers."""
@@ -170,7 +177,9 @@ class Packing:
         is_last = at[:, self.axis] == self.kernel[self.axis] - 1
         depths = channels * (self.count - self.missing * is_last)[:, None]
         return Windows(
-            np.hstack([np.zeros_like(depths), starts]), np.hstack([depths, ends]), (1, *self.whole.strides)
+            np.hstack([np.zeros_like(depths), starts]),
+            np.hstack([depths, ends]),
+            (1, *self.whole.strides),
         )
 
 
@@ -227,7 +236,9 @@ class Placed:
     after: Sequence[int]
 
 
-def place_operands(chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape]) -> Placed:
+def place_operands(
+    chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape]
+) -> Placed:
     """Return the convolution that a Conv or a ConvTranspose computes; nodes that change its
     operands are added to the chain if needed. `shapes` are of field, filters and result."""
     source, result = known(shapes[0])[2:], known(shapes[2])[2:]
@@ -239,7 +250,11 @@ def place_operands(chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shap
 
 
 def convolve(
-    chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape], block: int, round_sum: Round
+    chain: Chain,
+    node: onnx.NodeProto,
+    shapes: tuple[Shape, Shape, Shape],
+    block: int,
+    round_sum: Round,
 ) -> str:
     """Add the nodes that compute a Conv or a ConvTranspose without its bias, and return the name of
     the result; `shapes` are of field, filters and result."""
@@ -271,8 +286,8 @@ def turn(
 ) -> Placed:
     """Return a ConvTranspose as an equivalent convolution:
 
-    field   a b c, in steps of 2          0 0 a 0 b 0 c 0 0      zeros between its positions and around
-    filters p q r                             r q p              reversed, inputs for outputs
+    field   a b c, in steps of 2          0 0 a 0 b 0 c 0 0      zeros between its positions and
+    around filters p q r                             r q p              reversed, inputs for outputs
     """
     inputs, outputs, *kernel = known(weights)
     rank, groups = len(kernel), attribute(node, "group", 1)
@@ -292,9 +307,13 @@ def turn(
     after = [size - seen - first for size, seen, first in zip(sizes, spread, before, strict=True)]
     if any(before) or any(after):  # a negative pad cuts: the result may omit positions
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
-    filters = chain.add("Reshape", node.input[1], chain.shape([groups, inputs // groups, outputs, *kernel]))
+    filters = chain.add(
+        "Reshape", node.input[1], chain.shape([groups, inputs // groups, outputs, *kernel])
+    )
     filters = chain.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
-    filters = chain.add("Reshape", filters, chain.shape([groups * outputs, inputs // groups, *kernel]))
+    filters = chain.add(
+        "Reshape", filters, chain.shape([groups * outputs, inputs // groups, *kernel])
+    )
     # The kernel is reversed: from the last position (-1) to the first, which only the least integer
     # includes, in steps of -1.
     last, first = chain.shape([-1] * rank), chain.shape([np.iinfo(np.int64).min] * rank)
@@ -312,7 +331,9 @@ def turn(
     return Placed(conv, field, filters, sizes, [0] * rank, [0] * rank)
 
 
-def _spread(chain: Chain, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]) -> str:
+def _spread(
+    chain: Chain, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]
+) -> str:
     """Add nodes that put zeros after each position of a field, which gets an axis of its own."""
     alone = [each for size in sizes for each in (size, 1)]
     zeros = [each for step in strides for each in (0, step - 1)]
@@ -324,15 +345,22 @@ def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[i
     """Return the number of positions of a ConvTranspose's result that are cut at the beginning of
     each axis."""
     rank, mode = len(source), attribute(node, "auto_pad", b"NOTSET").decode()
-    strides, more = attribute(node, "strides", [1] * rank), attribute(node, "output_padding", [0] * rank)
+    strides, more = (
+        attribute(node, "strides", [1] * rank),
+        attribute(node, "output_padding", [0] * rank),
+    )
     wanted = attribute(node, "output_shape", [])[-rank:]
     if not wanted and mode not in ("SAME_UPPER", "SAME_LOWER"):
-        return list(attribute(node, "pads", [0] * 2 * rank)[:rank] if mode == "NOTSET" else [0] * rank)
+        return list(
+            attribute(node, "pads", [0] * 2 * rank)[:rank] if mode == "NOTSET" else [0] * rank
+        )
     # By ONNX's rule, cut as many as give the result its declared size, or the size that source and
     # strides give; an odd one at the end only with SAME_UPPER.
     wanted = wanted or [size * step for size, step in zip(source, strides, strict=True)]
     whole = zip(source, strides, reaches, more, wanted, strict=True)
-    cut = [max(0, (size - 1) * step + reach + 1 + add - want) for size, step, reach, add, want in whole]
+    cut = [
+        max(0, (size - 1) * step + reach + 1 + add - want) for size, step, reach, add, want in whole
+    ]
     return [each // 2 if mode == "SAME_UPPER" else each - each // 2 for each in cut]
 
 
@@ -347,7 +375,12 @@ def _multiply_positions(
         ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
         axes = chain.shape(range(2, 2 + len(sizes)))
         field = chain.add(
-            "Slice", field, chain.shape([0] * len(sizes)), chain.shape(ends), axes, chain.shape(strides)
+            "Slice",
+            field,
+            chain.shape([0] * len(sizes)),
+            chain.shape(ends),
+            axes,
+            chain.shape(strides),
         )
     shapes = (conv.outputs, conv.channels), (0, conv.channels, math.prod(sizes))
     columns = chain.add("Reshape", field, chain.shape(shapes[1]))
@@ -414,7 +447,9 @@ def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int
     filters = pad_end(chain, filters, 2 + rank, 1, blocks * block - conv.channels)
     kernel = packing.kernel
     shape = [conv.groups, each, blocks, block, *kernel[: at + 1], packing.count, *kernel[at + 1 :]]
-    filters = pad_end(chain, chain.add("Reshape", filters, chain.shape(shape)), len(shape), 1, outputs - each)
+    filters = pad_end(
+        chain, chain.add("Reshape", filters, chain.shape(shape)), len(shape), 1, outputs - each
+    )
     spatial = [axis for axis in range(4, len(shape)) if axis != 5 + at]
     filters = chain.add("Transpose", filters, perm=[2, *spatial, 0, 1, 5 + at, 3])
     leading = [blocks] if blocks > 1 else []
@@ -442,7 +477,9 @@ def _sum_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total
 def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:
     """Add the sum of the windows in a Scan over them."""
     body = Chain(f"{chain.prefix}/{len(chain.nodes)}/window")
-    sum_, first, last, part = names = [f"{body.prefix}/{name}" for name in ("sum", "start", "end", "filters")]
+    sum_, first, last, part = names = [
+        f"{body.prefix}/{name}" for name in ("sum", "start", "end", "filters")
+    ]
     product = _multiply(body, window_sum, field, part, (first, last))
     inner = make_body(
         body, names, [window_sum.round(body, body.add("Add", sum_, product))], whole=(first, last)
@@ -452,11 +489,15 @@ def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, tota
     return chain.add("Scan", total, *tables, filters, body=inner, num_scan_inputs=3)
 
 
-def _multiply(chain: Chain, window_sum: _Sum, field: str, part: str, borders: tuple[str, str]) -> str:
+def _multiply(
+    chain: Chain, window_sum: _Sum, field: str, part: str, borders: tuple[str, str]
+) -> str:
     """Add the product of one window of the field, from the first to before the last of `borders`,
     with its filters."""
     windows, (first, last) = window_sum.windows, borders
-    seen = chain.add("Slice", field, first, last, chain.shape(windows.axes), chain.shape(windows.steps))
+    seen = chain.add(
+        "Slice", field, first, last, chain.shape(windows.axes), chain.shape(windows.steps)
+    )
     # Reshape to a matrix of the same channels, of which some windows have fewer.
     seen = chain.add("Reshape", seen, chain.shape([0, 0, 0, window_sum.positions]))
     if window_sum.positions == 1:

@@ -56,7 +56,9 @@ def _sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
 
 def _hard_sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
     alpha, beta = (attribute(node, name, usual) for name, usual in (("alpha", 0.2), ("beta", 0.5)))
-    value = chain.add("Mul", chain.add("Cast", node.input[0], to=TensorProto.DOUBLE), _double(chain, alpha))
+    value = chain.add(
+        "Mul", chain.add("Cast", node.input[0], to=TensorProto.DOUBLE), _double(chain, alpha)
+    )
     value = chain.add("Add", value, _double(chain, beta))
     value = chain.add("Min", chain.add("Max", value, _double(chain, 0)), _double(chain, 1))
     return _find_nearest(chain, value)
@@ -107,7 +109,9 @@ def _find_nearest(chain: Chain, value: str) -> str:
     the nearest float first would create a tie between two halves in one of 300 cases."""
     # Adding and subtracting something large leaves the leading bits, rounded to nearest even: a
     # multiple of the value itself (Veltkamp's splitting), or a constant for subnormals.
-    grown = chain.add("Mul", value, chain.constant(2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1, np.float64))
+    grown = chain.add(
+        "Mul", value, chain.constant(2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1, np.float64)
+    )
     normal = chain.add("Sub", grown, chain.add("Sub", grown, value))
     anchor = chain.constant(1.5 * 2.0 ** (_DOUBLE_BITS - 1) * _MIN_HALF, np.float64)
     subnormal = chain.add("Sub", chain.add("Add", value, anchor), anchor)
@@ -154,7 +158,9 @@ def _gelu(chain: Chain, node: onnx.NodeProto) -> str:
     half = chain.constant(0.5)
     # Bounded, so that an infinity is not multiplied by the tail of 0.
     size = chain.add("Min", chain.add("Abs", node.input[0]), chain.constant(_BEYOND_TAIL))
-    at = chain.add("Reciprocal", chain.add("Add", chain.add("Mul", size, half), chain.constant(1.0)))
+    at = chain.add(
+        "Reciprocal", chain.add("Add", chain.add("Mul", size, half), chain.constant(1.0))
+    )
     *others, power = (chain.constant(each) for each in _fit_tail())
     for each in reversed(others):
         power = chain.add("Add", chain.add("Mul", power, at), each)

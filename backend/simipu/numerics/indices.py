@@ -50,7 +50,9 @@ def _find_constants(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the constants of a graph and its bodies: the model's author chose these
     indices."""
     found = {tensor.name for each in iter_graphs(graph) for tensor in each.initializer}
-    return found | {name for node in iter_nodes(graph) if node.op_type == "Constant" for name in node.output}
+    return found | {
+        name for node in iter_nodes(graph) if node.op_type == "Constant" for name in node.output
+    }
 
 
 def _is_checked(node: onnx.NodeProto, constants: Collection[str]) -> bool:

@@ -105,7 +105,12 @@ def make_kernel(
     """Return a node of the kernels' domain."""
     operands = list(dict.fromkeys(step.operand for step in steps if step.operand))
     node = helper.make_node(
-        op_type, [*inputs, *operands], [result], name=f"{result}/{op_type}", domain=KERNELS, **attributes
+        op_type,
+        [*inputs, *operands],
+        [result],
+        name=f"{result}/{op_type}",
+        domain=KERNELS,
+        **attributes,
     )
     if steps:
         places = {name: place for place, name in enumerate(operands)} | {"": -1}
@@ -142,7 +147,11 @@ def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> o
 
 
 def make_product(
-    node: onnx.NodeProto, sides: Sequence[str | Codes], result: str, block: int, flags: Mapping[str, int]
+    node: onnx.NodeProto,
+    sides: Sequence[str | Codes],
+    result: str,
+    block: int,
+    flags: Mapping[str, int],
 ) -> onnx.NodeProto:
     """Return a node that computes a MatMul or Gemm without scales and bias."""
     attributes = {"block": block, **flags, "threads": 0}

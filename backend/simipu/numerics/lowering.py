@@ -55,7 +55,13 @@ from simipu.numerics.kernels import (
 )
 from simipu.numerics.operator_fusion import Dims, fuse
 from simipu.numerics.options import KernelUse, Numerics
-from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product, finish_product
+from simipu.numerics.partials import (
+    HALF_BLOCK,
+    QUARTER_BLOCK,
+    Operands,
+    add_product,
+    finish_product,
+)
 from simipu.numerics.quarter import QUARTERS, QuarterFormat
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
 from simipu.numerics.tables import Table, find_tables
@@ -78,14 +84,16 @@ def lower(
     inferred: onnx.ModelProto | None = None,
     kernels: KernelUse = KernelUse.NONE,
 ) -> onnx.ModelProto:
-    """Return the fp32 graph that computes what `model` computes in half and fp8; without `numerics` one that
-    rounds nowhere on the way. Operators with a replacement in the operator table are replaced.
+    """Return the fp32 graph that computes what `model` computes in half and fp8; without `numerics`
+    one that rounds nowhere on the way. Operators with a replacement in the operator table are
+    replaced.
 
     `inferred` is the result of `infer_shapes` for the model, if already known.
 
     Graph inputs and outputs keep their names and types; places are removed. A model with nothing to
-    replace is returned unchanged. Narrow initializers without data (constants and device variables) become
-    fp32 ones, except those that `kernels` read as halves or bytes. Raises LoadError before opset 11.
+    replace is returned unchanged. Narrow initializers without data (constants and device variables)
+    become fp32 ones, except those that `kernels` read as halves or bytes. Raises LoadError before
+    opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
     version = find_opset(model, OLDEST_OPSET)
@@ -96,11 +104,13 @@ def lower(
         return model
     if lowering.is_narrow and version < OLDEST_OPSET:
         raise LoadError(
-            f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
+            f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the "
+            "model first"
         )
     if lowering.is_narrow and numerics is not None and numerics.raises and not lowering.has_kernels:
         raise LoadError(
-            "debug.floatPointOpException: expected the kernels, which look at every result, found none; "
+            "debug.floatPointOpException: expected the kernels, which look at every result, found "
+            "none; "
             "install the project where there is a C compiler, or compile without the engine option"
         )
     # The placed graph is not changed: it is used for costs, and stored in files.
@@ -115,7 +125,9 @@ def lower(
     if lowering.has_kernels:
         lowered.opset_import.append(helper.make_opsetid(KERNELS, 1))
     elif lowering.is_narrow and numerics is not None:
-        lowered.graph.initializer.extend(rounding_constants(nan_on_overflow=numerics.nan_on_overflow))
+        lowered.graph.initializer.extend(
+            rounding_constants(nan_on_overflow=numerics.nan_on_overflow)
+        )
     return lowered
 
 
@@ -177,7 +189,9 @@ class _Lowering:
             self._add(value.name, tensor.elem_type)
             if tensor.HasField("shape"):
                 sizes = tensor.shape.dim
-                dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in sizes]
+                dims = [
+                    d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in sizes
+                ]
                 self._add_shape(value.name, dims)
         for constant in graph.initializer:
             self._add(constant.name, constant.data_type)
@@ -205,7 +219,9 @@ class _Lowering:
 
     def _add_shape(self, name: str, dims: Iterable[int | str | None]) -> None:
         self.dims[name] = tuple(dims)
-        self.shapes[name] = tuple(size if isinstance(size, int) else None for size in self.dims[name])
+        self.shapes[name] = tuple(
+            size if isinstance(size, int) else None for size in self.dims[name]
+        )
 
     def find_tables(self, model: onnx.ModelProto) -> None:
         """Find the main graph's activations that can be tables: none if exceptions are enabled."""
@@ -228,13 +244,16 @@ class _Lowering:
         operands = self._operands_of(node)
         if node.op_type in CONVOLUTIONS:
             # ONNX Runtime's own Conv, which rearranges filters, is faster than a kernel that sums
-            # in float; multiplying zeros between positions is worthwhile only for the order of sums.
+            # in float; multiplying zeros between positions is worthwhile only for the order of
+            # sums.
             return operands.block > 0 and len(operands.right) in _FIELD_AXES
         return min(len(operands.left), len(operands.right)) >= _MATRIX_AXES
 
     def _operands_of(self, node: onnx.NodeProto) -> Operands:
         """Return the operands of a product; its block is 0 if sums stay float."""
-        left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
+        left, right, result = (
+            self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0])
+        )
         # Operands of 8 bits have no float partials, whatever partials_type says
         # (ConvVertexType.cpp).
         in_quarters = self.from_quarters.issuperset(node.input[:2])
@@ -253,7 +272,9 @@ class _Lowering:
         weights = [t.name for t in graph.initializer if t.name in outputs]
         given = dict.fromkeys([v.name for v in graph.input] + weights)
         wide_inputs = {name: f"{name}/wide" for name in given if name in self.halves}
-        wide_outputs = {name: f"{name}/wide" for name in outputs if name in self.halves - given.keys()}
+        wide_outputs = {
+            name: f"{name}/wide" for name in outputs if name in self.halves - given.keys()
+        }
         self._rename(renames := wide_inputs | wide_outputs)
         rename(graph, renames)
         nodes = [make_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
@@ -264,7 +285,9 @@ class _Lowering:
         _replace_nodes(graph, nodes)
         if self.has_kernels:
             self._settle_weights(graph, given.keys())
-            graph.initializer.extend(numpy_helper.from_array(held, name) for name, held in self.held.items())
+            graph.initializer.extend(
+                numpy_helper.from_array(held, name) for name, held in self.held.items()
+            )
         else:
             widen_tensors(graph, given)
         put_bodies(graph, self.context(version))
@@ -342,7 +365,8 @@ class _Lowering:
         return self._lower_product(node) or self._round_results(node, results)
 
     def _chain(self, node: onnx.NodeProto, rounding: Rounding) -> list[onnx.NodeProto]:
-        """Return the node of an elementwise operator that is a step, in a list; an empty list for others."""
+        """Return the node of an elementwise operator that is a step, in a list; an empty list for
+        others."""
         result = node.output[0]
         if result in self.tables:
             table = self.tables[result]
@@ -356,7 +380,8 @@ class _Lowering:
         dims = self.dims.get(result)
         # Of the inputs with the result's shape the later one: its maker may include the step.
         order = sorted(
-            (0, 1), key=lambda i: (self.dims.get(node.input[i]) == dims, self.made.get(node.input[i], -1))
+            (0, 1),
+            key=lambda i: (self.dims.get(node.input[i]) == dims, self.made.get(node.input[i], -1)),
         )
         source, operand = node.input[order[1]], node.input[order[0]]
         kind = BINARY[node.op_type][order[1]]
@@ -404,7 +429,8 @@ class _Lowering:
         return chain.nodes
 
     def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:
-        """Add the product by a kernel, without a Gemm's scales or a bias, and return its result's name."""
+        """Add the product by a kernel, without a Gemm's scales or a bias, and return its result's
+        name."""
         assert self.numerics is not None
         flags = self._flags()
         if node.op_type in CONVOLUTIONS:
@@ -421,9 +447,13 @@ class _Lowering:
         return total
 
     def _flags(self) -> dict[str, int]:
-        """Return the attributes of kernels that define the treatment of results that are too large."""
+        """Return the attributes of kernels that define the treatment of results that are too
+        large."""
         assert self.numerics is not None
-        return {"nan_on_overflow": int(self.numerics.nan_on_overflow), "raises": int(self.numerics.raises)}
+        return {
+            "nan_on_overflow": int(self.numerics.nan_on_overflow),
+            "raises": int(self.numerics.raises),
+        }
 
     def _apply(self, chain: Chain, op_type: str, left: str, right: str, shape: Shape | None) -> str:
         """Add an operator of a product and another operand, in float, which the node of the product
@@ -455,7 +485,8 @@ class _Lowering:
         )
 
     def _lower_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Lower a Cast; one from or to 8 bits has our attribute `scale`, its tensor's exponent of 2."""
+        """Lower a Cast; one from or to 8 bits has our attribute `scale`, its tensor's exponent of
+        2."""
         source, result = node.input[0], node.output[0]
         scale, chain = attribute(node, "scale", 0), Chain(result)
         if result in self.codes:

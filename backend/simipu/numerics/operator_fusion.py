@@ -25,7 +25,9 @@ Dims = tuple[int | str | None, ...]
 _MATRIX = 2
 
 
-def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dims]) -> list[onnx.NodeProto]:
+def fuse(
+    nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dims]
+) -> list[onnx.NodeProto]:
     """Return the nodes of one graph, in order, joined. Nodes outside the graph read the tensors
     `kept`. Unused nodes are removed."""
     nodes = _drop_unused(nodes, kept)
@@ -36,7 +38,12 @@ def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dim
         place = makers.get(node.input[0], -1) if _is_chain(node) else -1
         maker = fused[place] if place >= 0 else None
         source = node.input[0] if node.input else ""
-        if maker is not None and readers[source] == 1 and source not in kept and _fits(maker, node, dims):
+        if (
+            maker is not None
+            and readers[source] == 1
+            and source not in kept
+            and _fits(maker, node, dims)
+        ):
             # Other operands of the chain may be computed after the maker: the joined node takes the
             # chain's position.
             fused[place] = None

@@ -41,7 +41,9 @@ class Operands:
         if node.op_type in CONVOLUTIONS:
             sizes = (*self.left[1:], *self.right, *self.result[1:])
             return (
-                len(self.left) == len(self.right) == len(self.result) and None not in sizes and 0 not in sizes
+                len(self.left) == len(self.right) == len(self.result)
+                and None not in sizes
+                and 0 not in sizes
             )
         # A vector times a vector is computed by the dot product vertex.
         is_matrix_product = min(len(self.left), len(self.right)) > 1
@@ -85,7 +87,9 @@ def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape |
     return chain.add(op_type, left, right)
 
 
-def finish_product(chain: Chain, total: str, node: onnx.NodeProto, result: Shape, apply: Apply) -> str:
+def finish_product(
+    chain: Chain, total: str, node: onnx.NodeProto, result: Shape, apply: Apply
+) -> str:
     """Add the bias and the scales of a Gemm or a convolution to its product."""
     if node.op_type in CONVOLUTIONS:
         if not has_bias(node):
@@ -101,5 +105,7 @@ def finish_product(chain: Chain, total: str, node: onnx.NodeProto, result: Shape
         total = apply(chain, "Mul", total, chain.constant(alpha), ())
     if not has_bias(node):
         return total
-    bias = node.input[BIAS] if beta == 1 else chain.add("Mul", node.input[BIAS], chain.constant(beta))
+    bias = (
+        node.input[BIAS] if beta == 1 else chain.add("Mul", node.input[BIAS], chain.constant(beta))
+    )
     return apply(chain, "Add", total, bias, None)

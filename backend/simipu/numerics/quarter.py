@@ -64,15 +64,21 @@ def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
     # Normal values have a hidden bit above the mantissa; exponent 0 has none, and the same unit as
     # exponent 1:  value = (hidden + mantissa) * 2**(max(exponent, 1) - bias - mantissa_bits)
     codes = np.arange(NAN_CODE)
-    exponents, mantissas = codes >> quarter.mantissa_bits, codes & ((1 << quarter.mantissa_bits) - 1)
+    exponents, mantissas = (
+        codes >> quarter.mantissa_bits,
+        codes & ((1 << quarter.mantissa_bits) - 1),
+    )
     subnormal = exponents == 0
     significands = mantissas + np.where(subnormal, 0, 1 << quarter.mantissa_bits)
     return np.ldexp(
-        significands.astype(np.float64), np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits
+        significands.astype(np.float64),
+        np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits,
     )
 
 
-def decode(codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0) -> npt.NDArray[np.float32]:
+def decode(
+    codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0
+) -> npt.NDArray[np.float32]:
     """Return the values of codes, in their shape; exact for every scale from -100 to 100."""
     values = np.concatenate([_magnitudes(quarter), -_magnitudes(quarter)])
     values[NAN_CODE] = np.nan

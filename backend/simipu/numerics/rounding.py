@@ -20,8 +20,15 @@ _FLOAT_MANTISSA_BITS = 23
 
 def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
     """Return the initializers that the rounding needs in the graph."""
-    values = {_NAN: np.nan} if nan_on_overflow else dict(zip(HALF_BOUNDS, (-HALF_MAX, HALF_MAX), strict=True))
-    return [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
+    values = (
+        {_NAN: np.nan}
+        if nan_on_overflow
+        else dict(zip(HALF_BOUNDS, (-HALF_MAX, HALF_MAX), strict=True))
+    )
+    return [
+        numpy_helper.from_array(np.asarray(value, np.float32), name)
+        for name, value in values.items()
+    ]
 
 
 def round_to_half(
@@ -58,7 +65,13 @@ def round_to_half(
 
 
 def round_to_quarter(
-    chain: Chain, source: str, quarter: QuarterFormat, scale: int, *, nan_on_overflow: bool, result: str
+    chain: Chain,
+    source: str,
+    quarter: QuarterFormat,
+    scale: int,
+    *,
+    nan_on_overflow: bool,
+    result: str,
 ) -> str:
     """Round halves, held in floats, to the values of an 8-bit format at a scale; this combines
     `encode` and `decode`.

@@ -28,12 +28,14 @@ from simipu.numerics.operator_fusion import list_taken
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
 """Function that converts a placed graph to the computed one, without kernels."""
 _FUNCTIONS = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf ErfV2 Exp Floor Gelu HardSigmoid "
-    "HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus "
+    "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf ErfV2 Exp Floor Gelu "
+    "HardSigmoid "
+    "HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh "
+    "Softplus "
     "Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
 )
-"""Operators whose result is a function of one half, if their other inputs are constants. An operator
-that is missing here is computed by its kernel, which is only slower."""
+"""Operators whose result is a function of one half, if their other inputs are constants. An
+operator that is missing here is computed by its kernel, which is only slower."""
 _CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
 """Operators that are steps, or as fast as a lookup."""
 _OPERATORS = _FUNCTIONS | frozenset("Add Div Max Min Mul Pow Sub".split())

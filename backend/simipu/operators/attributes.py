@@ -17,7 +17,9 @@ LARGEST = 2**31 - 1
 
 def refuse(node: onnx.NodeProto, fault: str) -> CompileError:
     """Return the error that names a node and its operator."""
-    return CompileError(f"node {node.name or next(iter(node.output), '')!r} ({node.op_type}): {fault}")
+    return CompileError(
+        f"node {node.name or next(iter(node.output), '')!r} ({node.op_type}): {fault}"
+    )
 
 
 def read_size(node: onnx.NodeProto, name: str, default: int | None = None, least: int = 1) -> int:
@@ -29,7 +31,9 @@ def read_size(node: onnx.NodeProto, name: str, default: int | None = None, least
 def read_sizes(node: onnx.NodeProto, name: str) -> list[int]:
     """Return one or several whole numbers as a list. Raises CompileError for other values."""
     given = attribute(node, name)
-    listed = list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
+    listed = (
+        list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
+    )
     if not listed:
         raise refuse(node, f"expected one or several sizes in {name!r}, found none; give them")
     return [_check(node, name, each) for each in listed]
@@ -57,5 +61,7 @@ def read_axis(node: onnx.NodeProto, name: str, default: int, rank: int) -> int:
 def _check(node: onnx.NodeProto, name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, int) or not least <= value <= LARGEST:
         found = "nothing" if value is None else f"{value!r}"
-        raise refuse(node, f"attribute {name!r}: expected a whole number from {least} on, found {found}")
+        raise refuse(
+            node, f"attribute {name!r}: expected a whole number from {least} on, found {found}"
+        )
     return value

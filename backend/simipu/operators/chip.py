@@ -79,7 +79,8 @@ def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> Non
     if node.op_type == "FastNorm" and attribute(node, "num_groups", 1) != 1:
         raise refuse(
             node,
-            f"expected num_groups 1, found {attribute(node, 'num_groups')}; use GroupNormalization for more "
+            f"expected num_groups 1, found {attribute(node, 'num_groups')}; use GroupNormalization "
+            "for more "
             "groups",
         )
     epsilon = attribute(node, "epsilon", EPSILON)
@@ -113,7 +114,9 @@ def _group_norm(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> Non
         _add_statistics(chain, node, grouped, epsilon)
     ones, zeros = chain.constant(np.ones(groups)), chain.constant(np.zeros(groups))
     normed = chain.add("InstanceNormalization", grouped, ones, zeros, epsilon=epsilon)
-    channels = chain.add("Concat", chain.shape([0]), chain.add("Shape", scale), chain.shape([-1]), axis=0)
+    channels = chain.add(
+        "Concat", chain.shape([0]), chain.add("Shape", scale), chain.shape([-1]), axis=0
+    )
     normed = chain.add("Reshape", normed, channels)
     upright = chain.shape([-1, 1])
     scaled = chain.add("Mul", normed, chain.add("Reshape", scale, upright))
@@ -148,14 +151,18 @@ def _softmax(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
 
 def _not_zero(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     truth = chain.add("Cast", node.input[0], to=TensorProto.BOOL)
-    chain.add_as(node.output[0], "Cast", truth, to=around.types.get(node.input[0], TensorProto.FLOAT))
+    chain.add_as(
+        node.output[0], "Cast", truth, to=around.types.get(node.input[0], TensorProto.FLOAT)
+    )
 
 
 def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     """Add a mask that lets tokens attend to those of their segment. Padding, segment 0, attends to
     padding, and its results are not used."""
     segments = chain.add("Cast", node.input[0], to=TensorProto.INT64)
-    seen, seeing = (chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1]))
+    seen, seeing = (
+        chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])
+    )
     same = chain.add("Equal", seen, seeing)
     chain.add_as(node.output[0], "Where", same, chain.constant(0.0), chain.constant(MASKED))
 
@@ -202,7 +209,8 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             apart=(1, 2),
             cost=reducing.norm,
             body=_group_norm,
-            meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer norm; "
+            meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer "
+            "norm; "
             "further results are mean and inverse deviation of each group",
         ),
         # Accepting any rank saves only views; what else makes them fast is not public.
@@ -219,7 +227,8 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             cost=reducing.fast_norm,
             body=_fast_norm,
             fault=_find_norm_fault,
-            meaning="a layer norm over the last axis; `num_groups`, 1 or the number of rows, says the same; "
+            meaning="a layer norm over the last axis; `num_groups`, 1 or the number of rows, says "
+            "the same; "
             "`stable_algo` is about the order of its sums only",
         ),
         "SoftmaxV2": Operator(**_SOFTMAX),
@@ -229,7 +238,8 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             in_place=(0,),
             cost=_GELU,
             body=_gelu,
-            meaning="the tanh form, as PopART computes it; with `approximate` none, which is ours, the exact "
+            meaning="the tanh form, as PopART computes it; with `approximate` none, which is ours, "
+            "the exact "
             "form",
         ),
         **_like(
@@ -247,7 +257,13 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             meaning="Round: halves to even",
         ),
         **_like("IsInfV2", cost=_INFINITE, body=_standard("IsInf"), meaning="IsInf"),
-        **_like("WhereV2", cost=_CHOSEN, body=_standard("Where"), rounding=Rounding.EXACT, meaning="Where"),
+        **_like(
+            "WhereV2",
+            cost=_CHOSEN,
+            body=_standard("Where"),
+            rounding=Rounding.EXACT,
+            meaning="Where",
+        ),
         **_like(
             "NotZero",
             cost=_LOGICAL,
@@ -281,8 +297,10 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             apart=(1,),
             cost=_MASK,
             body=_attention_mask,
-            meaning="of segments [batch, tokens] and scores, of which only the shape counts, [batch, 1, "
-            f"tokens, tokens]: 0 for tokens of one segment, {MASKED:g} for those of two; padding, segment 0, "
+            meaning="of segments [batch, tokens] and scores, of which only the shape counts, "
+            "[batch, 1, "
+            f"tokens, tokens]: 0 for tokens of one segment, {MASKED:g} for those of two; padding, "
+            "segment 0, "
             "sees padding",
         ),
         "HCSR": Operator(
@@ -302,7 +320,8 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
 register_stand_in(
     CHIP_DOMAIN,
     *(
-        "ErfV2 FastNorm Gelu LeakyRelu NormCE NotZero PrintTileMapping Remap RoundV2 SoftmaxV2 SoftmaxV3"
+        "ErfV2 FastNorm Gelu LeakyRelu NormCE NotZero PrintTileMapping Remap RoundV2 SoftmaxV2 "
+        "SoftmaxV3"
     ).split(),
 )(like_first_input)
 
@@ -323,7 +342,9 @@ def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     ArgMax is the only reduction whose form no opset has changed."""
     chain = Chain(f"{node.output[0]}/statistics", list(like_first_input(node)))
     for name in filter(None, node.output[1:]):
-        rows_only = chain.add("ArgMax", chain.add("Flatten", node.input[0], axis=1), axis=1, keepdims=0)
+        rows_only = chain.add(
+            "ArgMax", chain.add("Flatten", node.input[0], axis=1), axis=1, keepdims=0
+        )
         groups = chain.shape([int(attribute(node, "num_groups", 1))])
         chain.add_as(name, "Cast", chain.add("Tile", rows_only, groups), to=TensorProto.FLOAT)
     return chain.nodes
@@ -333,7 +354,8 @@ def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 def _stand_in_for_attention_mask(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     chain = Chain(f"{node.output[0]}/mask")
     seen, seeing = (
-        chain.add("Reshape", node.input[0], chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])
+        chain.add("Reshape", node.input[0], chain.shape(to))
+        for to in ([0, 1, 1, -1], [0, 1, -1, 1])
     )
     is_half = attribute(node, "dataType", b"FLOAT") == b"FLOAT16"
     data_type = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT

@@ -56,7 +56,9 @@ class Codes:
         codes = np.arange(_CODES // 2)
         exponents, mantissas = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
         whole = mantissas + np.where(exponents > 0, 1 << self.mantissa_bits, 0)
-        found = np.ldexp(whole.astype(np.float64), np.maximum(exponents, 1) - self.bias - self.mantissa_bits)
+        found = np.ldexp(
+            whole.astype(np.float64), np.maximum(exponents, 1) - self.bias - self.mantissa_bits
+        )
         both: npt.NDArray[np.float32] = np.concatenate([found, -found]).astype(np.float32)
         both[int(_NAN_CODE)] = np.nan
         return both
@@ -90,11 +92,17 @@ class Codes:
             "Round", chain.add("Div", shrunk, _pow2(chain, chain.add("Sub", step, half_step)))
         )
         block = chain.add("Add", exponent, chain.constant(self.bias - 1))
-        code = chain.add("Add", chain.add("Mul", block, chain.constant(2.0**self.mantissa_bits)), mantissa)
+        code = chain.add(
+            "Add", chain.add("Mul", block, chain.constant(2.0**self.mantissa_bits)), mantissa
+        )
         largest, zero = chain.constant(_LARGEST), chain.constant(0.0)
         code = chain.add("Where", chain.add("Less", code, largest), code, largest)
-        is_negative = chain.add("And", chain.add("Less", scaled, zero), chain.add("Greater", code, zero))
-        signed = chain.add("Where", is_negative, chain.add("Add", code, chain.constant(_SIGN)), code)
+        is_negative = chain.add(
+            "And", chain.add("Less", scaled, zero), chain.add("Greater", code, zero)
+        )
+        signed = chain.add(
+            "Where", is_negative, chain.add("Add", code, chain.constant(_SIGN)), code
+        )
         return chain.add("Where", chain.add("IsNaN", scaled), chain.constant(_NAN_CODE), signed)
 
 
@@ -109,7 +117,9 @@ def _pow2(chain: Chain, exponent: str) -> str:
 def _power(chain: Chain, scale: str) -> str:
     """Add nodes that raise 2 to the first element of a tensor of whole numbers, and return the name
     of the scalar."""
-    first = chain.add("Gather", chain.add("Reshape", scale, chain.shape([-1])), chain.constant(0, np.int64))
+    first = chain.add(
+        "Gather", chain.add("Reshape", scale, chain.shape([-1])), chain.constant(0, np.int64)
+    )
     return _pow2(chain, chain.add("Cast", first, to=TensorProto.FLOAT))
 
 
@@ -146,7 +156,9 @@ def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> 
     low = chain.add("Where", is_high, low, chain.add("Sub", low, chain.constant(_NIBBLE)))
     axis = _read_axis(node)
     apart = chain.shape([0, 0, 1] if axis else [0, 1, -1])
-    pair = chain.add("Concat", *(chain.add("Reshape", each, apart) for each in (high, low)), axis=axis + 1)
+    pair = chain.add(
+        "Concat", *(chain.add("Reshape", each, apart) for each in (high, low)), axis=axis + 1
+    )
     if axis:
         wide = chain.add("Transpose", chain.add("Reshape", pair, chain.shape([0, -1])), perm=[1, 0])
     else:
@@ -229,7 +241,8 @@ CODES: Mapping[str, Operator] = MappingProxyType(
             body=_to_bytes,
             fault=_find_scale_fault,
             rounding=Rounding.EXACT,
-            meaning="the 8-bit codes of its input at a scale, the power of two that its second input is "
+            meaning="the 8-bit codes of its input at a scale, the power of two that its second "
+            "input is "
             "(fp8Format F143 or F152); what is too large becomes the largest",
         ),
         "FP8MatMulWithoutShapeInfer": Operator(
@@ -238,7 +251,8 @@ CODES: Mapping[str, Operator] = MappingProxyType(
             cost=products.matmul,
             body=_product,
             fault=_find_scale_fault,
-            meaning="the product of two tensors of 8-bit codes at scales, in half; the left one may be half "
+            meaning="the product of two tensors of 8-bit codes at scales, in half; the left one "
+            "may be half "
             "itself. Sums are kept in float and rounded once, which is ours",
         ),
         "Int4ToHalf": Operator(
@@ -246,8 +260,10 @@ CODES: Mapping[str, Operator] = MappingProxyType(
             cost=_widen,
             body=_from_nibbles,
             fault=_find_nibble_fault,
-            meaning="weights of two signed 4-bit numbers a byte, the high one first, as halves: [n, m] with "
-            "axis 0 as [2n, m] and a scale [m], with axis 1 as [2m, n] and a scale [n]. The third input and "
+            meaning="weights of two signed 4-bit numbers a byte, the high one first, as halves: "
+            "[n, m] with "
+            "axis 0 as [2n, m] and a scale [m], with axis 1 as [2m, n] and a scale [n]. The third "
+            "input and "
             "`remap` are about layout only",
         ),
     }

@@ -65,7 +65,9 @@ def count_pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[
         return count_elements(node, inputs, outputs)
     kernel = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [])
     sizes = inputs[0][len(inputs[0]) - len(kernel) :]
-    return sum(map(count_shape, outputs)) * count_shape(tuple(map(min, zip(kernel, sizes, strict=False))))
+    return sum(map(count_shape, outputs)) * count_shape(
+        tuple(map(min, zip(kernel, sizes, strict=False)))
+    )
 
 
 def count_einsum(node: onnx.NodeProto, inputs: Sequence[Shape], _: Sequence[Shape]) -> int:

@@ -127,7 +127,8 @@ class Operator:
     tensors_only: bool = True
     """True if its inputs and results are tensors, not sequences of them or optional ones."""
     sdk: str = ""
-    """How the compiler of the real SDK has it: "yes" for an implementation, or in words; "": not."""
+    """How the compiler of the real SDK has it: "yes" for an implementation, or in words; "":
+    not."""
     apart: Sequence[int] = ()
     """Inputs that are not combined with rows, or with all rows alike, whatever their shape:
     weights, tables, axes. Those of `shaped_by` belong to them, too."""

@@ -1,4 +1,5 @@
-"""Facts by which members of a family of the table differ, by name. `table` adds them to the entries.
+"""Facts by which members of a family of the table differ, by name. `table` adds them to the
+entries.
 
 An operator that shares no entry has such facts in its entry.
 
@@ -34,8 +35,8 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
         {"sdk": "yes"},
     ),
     # [P] PopART's own operators are those of the domain ai.graphcore: the chip has the arithmetic.
-    # Whether PopRT translates the standard operator, or only the formula of older opsets [R], is not
-    # public.
+    # Whether PopRT translates the standard operator, or only the formula of older opsets [R], is
+    # not public.
     (
         "Acos Acosh Asinh Atanh DepthToSpace Gemm Mod SpaceToDepth Tan",
         {"sdk": "PopART makes it of others"},
@@ -60,14 +61,16 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     (
         "LayerNormalization",
         {
-            "sdk": "PopART's own GroupNormalization; PopRT finds it in the formula that older opsets spell "
+            "sdk": "PopART's own GroupNormalization; PopRT finds it in the formula that older "
+            "opsets spell "
             "out (layer_norm_pattern)"
         },
     ),
     # [P] In-place variants, and Tanh, which popnn computes in place. Subtractions, divisions,
     # comparisons, casts and products have none.
     (
-        "Asin Atan Ceil Clip Elu Exp Floor Gelu HardSigmoid LeakyRelu LogSoftmax Pow Relu Round Selu Shrink "
+        "Asin Atan Ceil Clip Elu Exp Floor Gelu HardSigmoid LeakyRelu LogSoftmax Pow Relu Round "
+        "Selu Shrink "
         "Sigmoid Sign Sinh Softmax Softplus Softsign Swish Tanh ThresholdedRelu",
         {"in_place": (0,)},
     ),
@@ -75,7 +78,8 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("Where", {"in_place": (1, 2)}),
     ("Add Sub", {"neutral": 0}),
     ("Div Mul", {"neutral": 1}),
-    # Products are of poplin, powers, means, norms and resampling of popops and popnn: all of floats.
+    # Products are of poplin, powers, means, norms and resampling of popops and popnn: all of
+    # floats.
     (
         "Einsum Gemm MatMul PRelu Pow ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean "
         "ReduceSumSquare Relu Resize",
@@ -84,7 +88,8 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("CumProd CumSum Pow", {"reads_scalars": True}),
     ("Shape Size", {"reads_shape": True}),
     (
-        "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct "
+        "ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt "
+        "SequenceConstruct "
         "SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap SplitToSequence",
         {"tensors_only": False},
     ),
@@ -93,13 +98,15 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("GRU LSTM RNN", {"family": Family.RECURRENT}),
     ("AveragePool LpPool MaxPool", {"family": Family.POOL}),
     (
-        "CumProd CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool ReduceL1 ReduceL2 ReduceLogSum "
+        "CumProd CumSum GlobalAveragePool GlobalLpPool GlobalMaxPool ReduceL1 ReduceL2 "
+        "ReduceLogSum "
         "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
         {"family": Family.REDUCTION},
     ),
     ("LogSoftmax Softmax", {"family": Family.SOFTMAX}),
     (
-        "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization RMSNormalization",
+        "BatchNormalization GroupNormalization InstanceNormalization LRN LayerNormalization "
+        "RMSNormalization",
         {"family": Family.NORM},
     ),
 )

@@ -43,8 +43,9 @@ _UNSIGNED = (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorPr
 def guard_vector_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute a product of a vector and a matrix as one of two matrices.
 
-    ONNX Runtime fuses a Transpose into such a MatMul, which is wrong for vectors, and moves a Transpose from
-    far away there (docs/upstream.md has the report). A product of two vectors has nothing to transpose.
+    ONNX Runtime fuses a Transpose into such a MatMul, which is wrong for vectors, and moves a
+    Transpose from far away there (docs/upstream.md has the report). A product of two vectors has
+    nothing to transpose.
     """
     ranks = [around.ranks.get(name, 0) for name in node.input]
     return _multiply_as_matrices if _VECTOR in ranks and max(ranks) > _VECTOR else None
@@ -61,7 +62,9 @@ def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: GraphConte
     _move_axis(chain, "Squeeze", result, axis, around.opset, node.output[0])
 
 
-def _move_axis(chain: Chain, op_type: str, source: str, axis: int, opset: int, result: str = "") -> str:
+def _move_axis(
+    chain: Chain, op_type: str, source: str, axis: int, opset: int, result: str = ""
+) -> str:
     """Add a Squeeze or Unsqueeze of one axis, and return the name of its result."""
     if opset < _AXES_AS_INPUT:
         return chain.add_as(result or chain.new_name(), op_type, source, axes=[axis])
@@ -105,7 +108,9 @@ def _cut_regions(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> No
 def guard_recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute the results of an LSTM or a GRU over an empty input as empty tensors, or as its
     initial states: ONNX Runtime ends the process."""
-    known = [around.shapes.get(name, (None,)) for name in (node.input[0], *filter(None, node.output))]
+    known = [
+        around.shapes.get(name, (None,)) for name in (node.input[0], *filter(None, node.output))
+    ]
     is_static = all(None not in shape for shape in known)
     return _recur_over_nothing if is_static and 0 in known[0] else None
 
@@ -127,8 +132,8 @@ def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: GraphContext
 def guard_cast(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Cast to float before a Transpose that moves the first axis, not after it.
 
-    ONNX Runtime ends the process as it fuses such a Transpose and a Cast into a MatMul of operands of two
-    ranks (docs/upstream.md has the report).
+    ONNX Runtime ends the process as it fuses such a Transpose and a Cast into a MatMul of operands
+    of two ranks (docs/upstream.md has the report).
     """
     transpose = _find_maker(node, around)
     if attribute(node, "to") not in (TensorProto.FLOAT, TensorProto.DOUBLE) or transpose is None:
@@ -230,7 +235,9 @@ def _replace_divisor(chain: Chain, node: onnx.NodeProto, kind: int) -> tuple[str
     sum      -2   1   1   1   2
     """
     wide = _WIDER[kind]
-    value, divisor = (name if kind == wide else chain.add("Cast", name, to=wide) for name in node.input)
+    value, divisor = (
+        name if kind == wide else chain.add("Cast", name, to=wide) for name in node.input
+    )
     is_zero = chain.add("Not", chain.add("Cast", divisor, to=TensorProto.BOOL))
     excess = chain.add("Cast", is_zero, to=wide)
     if kind not in _UNSIGNED:

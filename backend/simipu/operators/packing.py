@@ -47,15 +47,20 @@ def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
     flat = chain.add("Reshape", lengths, chain.shape([-1]))
     ends = chain.add("CumSum", flat, zero)
     starts = chain.add("Sub", ends, flat)
-    firsts, counts = (chain.add("Reshape", each, chain.shape([-1, len(sizes), 1])) for each in (starts, flat))
+    firsts, counts = (
+        chain.add("Reshape", each, chain.shape([-1, len(sizes), 1])) for each in (starts, flat)
+    )
     places = []
     for number, size in enumerate(sizes):
         inner = chain.add("Range", zero, chain.constant(size, np.int64), one)
         first, count = (
-            chain.add("Gather", each, chain.constant(number, np.int64), axis=1) for each in (firsts, counts)
+            chain.add("Gather", each, chain.constant(number, np.int64), axis=1)
+            for each in (firsts, counts)
         )
         place = chain.add("Add", first, inner)
-        is_there = chain.add("And", chain.add("Less", inner, count), chain.add("Less", place, tokens))
+        is_there = chain.add(
+            "And", chain.add("Less", inner, count), chain.add("Less", place, tokens)
+        )
         places.append(chain.add("Where", is_there, place, tokens))
     joined = chain.add("Concat", *places, axis=1)
     return chain.add("Reshape", joined, chain.shape([-1]))
@@ -93,10 +98,14 @@ def _repack(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     batch, tokens = read_size(node, "batch_size"), read_size(node, "sequence_length")
     rest, count = _rest(chain, node.input[0]), chain.constant(batch * tokens, np.int64)
     flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
-    empty = _zeros(chain, node, chain.add("Concat", chain.shape([batch * tokens + 1]), rest, axis=0), around)
+    empty = _zeros(
+        chain, node, chain.add("Concat", chain.shape([batch * tokens + 1]), rest, axis=0), around
+    )
     places = chain.add("Reshape", _spread(chain, node, count), chain.shape([-1, 1]))
     filled = chain.add("ScatterND", empty, places, flat)
-    kept = chain.add("Slice", filled, chain.shape([0]), chain.shape([batch * tokens]), chain.shape([0]))
+    kept = chain.add(
+        "Slice", filled, chain.shape([0]), chain.shape([batch * tokens]), chain.shape([0])
+    )
     wanted = chain.add("Concat", chain.shape([batch, tokens]), rest, axis=0)
     chain.add_as(node.output[0], "Reshape", kept, wanted)
 
@@ -124,7 +133,9 @@ def _mask_compress(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> 
     places = chain.add("Where", kept, before, length)
     longer = chain.add("Concat", chain.add("Add", length, chain.shape([1])), rest, axis=0)
     empty = _zeros(chain, node, longer, around)
-    filled = chain.add("ScatterND", empty, chain.add("Reshape", places, chain.shape([-1, 1])), turned)
+    filled = chain.add(
+        "ScatterND", empty, chain.add("Reshape", places, chain.shape([-1, 1])), turned
+    )
     front = chain.add("Slice", filled, chain.shape([0]), length, chain.shape([0]))
     back = [order.index(each) for each in range(rank)]
     chain.add_as(node.output[0], "Transpose", front, perm=back)
@@ -137,9 +148,13 @@ def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     count, sizes = read_size(node, "max_valid_num"), read_sizes(node, "segment_max_size")
     if data is not None and len(data) < _TOKENS:
         return f"expected [batch, tokens, ...] as its first input, found {list(data)}"
-    if lengths is not None and lengths not in ((count, len(sizes)), (count,) if len(sizes) == 1 else ()):
+    if lengths is not None and lengths not in (
+        (count, len(sizes)),
+        (count,) if len(sizes) == 1 else (),
+    ):
         return (
-            f"expected lengths [{count}, {len(sizes)}], max_valid_num and the number of segments, found "
+            f"expected lengths [{count}, {len(sizes)}], max_valid_num and the number of segments, "
+            "found "
             f"{list(lengths)}"
         )
     return ""
@@ -148,7 +163,10 @@ def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 def _find_repacking_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     """Return what is wrong with a Repack, whose samples must be [max_valid_num, sizes, ...]."""
     read_size(node, "batch_size"), read_size(node, "sequence_length")
-    samples, wanted = shapes[0], (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size")))
+    samples, wanted = (
+        shapes[0],
+        (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size"))),
+    )
     if samples is not None and samples[:_TOKENS] != wanted:
         return f"expected samples [{wanted[0]}, {wanted[1]}, ...], found {list(samples)}"
     return _find_packing_fault(node, shapes)
@@ -171,14 +189,18 @@ def _look_up(context: Context) -> Work:
         return moves.move(context)
     tokens = max(1, int(np.prod(context.result.shape[:_TOKENS])))
     indices = Value((tokens,), moves.INDEX_BYTES)
-    node = helper.make_node("Gather", ["tokens", "places"], [context.node.output[0]], name=context.node.name)
+    node = helper.make_node(
+        "Gather", ["tokens", "places"], [context.node.output[0]], name=context.node.name
+    )
     table = replace(context, node=node, inputs=[data, indices], constants=frozenset())
     return replace(moves.gather(table), kind="data movement")
 
 
 @register_stand_in(CHIP_DOMAIN, "Unpack")
 def _stand_in_for_unpack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
-    return _resized(node, [read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size"))])
+    return _resized(
+        node, [read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size"))]
+    )
 
 
 @register_stand_in(CHIP_DOMAIN, "Repack")
@@ -207,9 +229,12 @@ PACKING: Mapping[str, Operator] = MappingProxyType(
             body=_unpack,
             fault=_find_packing_fault,
             rounding=Rounding.EXACT,
-            meaning="samples that lie end to end in [batch, tokens, ...], by their lengths [max_valid_num, "
-            "segments]: [max_valid_num, sum of segment_max_size, ...], each segment at a place of its own, "
-            "zero behind its end. The order of several segments, one after the other sample by sample, is "
+            meaning="samples that lie end to end in [batch, tokens, ...], by their lengths "
+            "[max_valid_num, "
+            "segments]: [max_valid_num, sum of segment_max_size, ...], each segment at a place of "
+            "its own, "
+            "zero behind its end. The order of several segments, one after the other sample by "
+            "sample, is "
             "ours",
         ),
         "Repack": Operator(
@@ -218,7 +243,8 @@ PACKING: Mapping[str, Operator] = MappingProxyType(
             body=_repack,
             fault=_find_repacking_fault,
             rounding=Rounding.EXACT,
-            meaning="the inverse of Unpack: tokens back into [batch_size, sequence_length, ...], names of "
+            meaning="the inverse of Unpack: tokens back into [batch_size, sequence_length, ...], "
+            "names of "
             "attributes that are ours; tokens of no sample are zero",
         ),
         "MaskCompress": Operator(
@@ -227,7 +253,8 @@ PACKING: Mapping[str, Operator] = MappingProxyType(
             body=_mask_compress,
             fault=_find_compress_fault,
             rounding=Rounding.EXACT,
-            meaning="Compress whose result keeps the shape of its input: what the mask [size of `axis`, "
+            meaning="Compress whose result keeps the shape of its input: what the mask [size of "
+            "`axis`, "
             "default 0] keeps is moved to the front, zeros behind. Not public: this is ours",
         ),
     }

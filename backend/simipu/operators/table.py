@@ -68,7 +68,9 @@ def _family(names: str, **entry: Any) -> dict[str, Operator]:
     return dict.fromkeys(names.split(), Operator(**entry))
 
 
-def _elementwise(names: str, cost: Any, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
+def _elementwise(
+    names: str, cost: Any, rounding: Rounding = Rounding.ROUNDED
+) -> dict[str, Operator]:
     return _family(names, rows=rows.elementwise, cost=cost, rounding=rounding)
 
 
@@ -77,7 +79,9 @@ def _leading(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
 
 
 def _reading(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
-    return _family(name, rows=rule, cost=moves.gather, rounding=Rounding.EXACT, indexing=indexing, **entry)
+    return _family(
+        name, rows=rule, cost=moves.gather, rounding=Rounding.EXACT, indexing=indexing, **entry
+    )
 
 
 def _pooled(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
@@ -85,7 +89,9 @@ def _pooled(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
 
 
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
-    return _family(names, rows=rows.reduce, cost=reducing.reduction, rounding=rounding, shaped_by=(1,))
+    return _family(
+        names, rows=rows.reduce, cost=reducing.reduction, rounding=rounding, shaped_by=(1,)
+    )
 
 
 def _drawn(names: str, cost: Any) -> dict[str, Operator]:
@@ -143,13 +149,18 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("IsNaN", Elementwise(InnerLoop(7, 4), InnerLoop(7, 2))),
     **_elementwise("IsInf", Elementwise(InnerLoop(9, 4), InnerLoop(9, 2))),
     **_elementwise(
-        "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", Elementwise(InnerLoop(6, 1), InnerLoop(6, 1))
+        "BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor",
+        Elementwise(InnerLoop(6, 1), InnerLoop(6, 1)),
     ),
     # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
     **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
     **_family("Cast", rows=rows.elementwise, cost=ew.cast, guard=guards.guard_cast),
-    **_family("QuantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_CONVERTED)),
-    **_family("DequantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_WIDENED)),
+    **_family(
+        "QuantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_CONVERTED)
+    ),
+    **_family(
+        "DequantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_WIDENED)
+    ),
     **_family(
         "DynamicQuantizeLinear",
         whole_batch="its scale comes of the values of the whole batch",
@@ -192,7 +203,12 @@ _PRODUCTS: Mapping[str, Operator] = {
         rounding=Rounding.SUMMED,
         count=counts.count_transposed_convolution,
     ),
-    **_leading("ConvInteger", composite.WIDENED_CONVOLUTION, apart=(1, 2, 3), count=counts.count_convolution),
+    **_leading(
+        "ConvInteger",
+        composite.WIDENED_CONVOLUTION,
+        apart=(1, 2, 3),
+        count=counts.count_convolution,
+    ),
     **_leading(
         "QLinearConv",
         composite.WIDENED_SCALED_CONVOLUTION,
@@ -249,7 +265,9 @@ _REDUCING: Mapping[str, Operator] = {
     **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
     **_family("Hardmax", rows=rows.softmax, cost=reducing.softmax, rounding=EXACT),
     **_family("LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
-    **_family("BatchNormalization", rows=rows.batch_norm, apart=range(1, 5), cost=composite.batch_norm),
+    **_family(
+        "BatchNormalization", rows=rows.batch_norm, apart=range(1, 5), cost=composite.batch_norm
+    ),
     **_family("InstanceNormalization", rows=rows.instance_norm, apart=(1, 2), cost=reducing.norm),
     **_family("LRN", rows=rows.along(1), cost=composite.local_response),
     **_family("LayerNormalization RMSNormalization", rows=rows.inner_axes, cost=reducing.norm),
@@ -271,7 +289,14 @@ _REDUCING: Mapping[str, Operator] = {
 
 _MOVING: Mapping[str, Operator] = {
     **_family("Constant", cost=None, rounding=EXACT),
-    **_family("ConstantOfShape", whole_batch=_ONE_SHAPE, cost=None, rounding=EXACT, shaped_by=(0,), sizes=0),
+    **_family(
+        "ConstantOfShape",
+        whole_batch=_ONE_SHAPE,
+        cost=None,
+        rounding=EXACT,
+        shaped_by=(0,),
+        sizes=0,
+    ),
     **_elementwise("Identity", None, EXACT),
     **_family("Dropout", rows=rows.dropout, cost=None, rounding=EXACT),
     **_family("Flatten", rows=places.flatten, cost=None, rounding=EXACT),
@@ -279,7 +304,9 @@ _MOVING: Mapping[str, Operator] = {
     **_family("Squeeze", rows=places.squeeze, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Reshape", rows=places.reshape, cost=None, rounding=EXACT, shaped_by=(1,), sizes=1),
     **_family("Shape Size", whole_batch="what it says is of the compiled batch", cost=None),
-    **_family("Transpose", rows=places.transpose, cost=None, rounding=EXACT, guard=guards.guard_transpose),
+    **_family(
+        "Transpose", rows=places.transpose, cost=None, rounding=EXACT, guard=guards.guard_transpose
+    ),
     **_family("Concat", rows=places.concat, cost=None, rounding=EXACT),
     **_family("Slice", rows=places.slice_, cost=None, rounding=EXACT, shaped_by=(1, 2, 3, 4)),
     **_family("Split", rows=rows.along(0), cost=None, rounding=EXACT, shaped_by=(1,)),
@@ -290,17 +317,27 @@ _MOVING: Mapping[str, Operator] = {
     **_family("DepthToSpace", rows=places.depth_to_space, cost=moves.move, rounding=EXACT),
     **_family("SpaceToDepth", rows=places.space_to_depth, cost=moves.move, rounding=EXACT),
     **_family("Resize", rows=places.resize, cost=composite.resized, shaped_by=(1, 2, 3)),
-    **_family("Upsample", rows=places.upsample, cost=composite.resized, shaped_by=(1,), last_opset=9),
-    **_family("OneHot", rows=places.one_hot, apart=(2,), cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family(
+        "Upsample", rows=places.upsample, cost=composite.resized, shaped_by=(1,), last_opset=9
+    ),
+    **_family(
+        "OneHot", rows=places.one_hot, apart=(2,), cost=moves.move, rounding=EXACT, shaped_by=(1,)
+    ),
     **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move, rounding=EXACT),
-    **_family("EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT),
+    **_family(
+        "EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT
+    ),
     **_family("Range", whole_batch=_ONE_SHAPE, cost=moves.move, shaped_by=(0, 1, 2)),
-    **_reading("Gather", places.gather, Indexing.ALONG_AXIS, apart=(0, 1), reads_mapped_weights=True),
+    **_reading(
+        "Gather", places.gather, Indexing.ALONG_AXIS, apart=(0, 1), reads_mapped_weights=True
+    ),
     **_reading("GatherElements", places.gather_elements, Indexing.ALONG_AXIS),
     **_reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
     **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
     **_family("ScatterND", rows=places.scatter_nd, apart=(1,), cost=moves.gather, rounding=EXACT),
-    **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT, last_opset=10),
+    **_family(
+        "Scatter", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT, last_opset=10
+    ),
     **_family("TensorScatter", rows=rows.cache_update, cost=composite.written, rounding=EXACT),
     **_leading("Col2Im", composite.folded, shaped_by=(1, 2)),
     **_family("GridSample", rows=rows.grid_sample, cost=composite.sampled),
@@ -322,16 +359,22 @@ _MOVING: Mapping[str, Operator] = {
     **_family("AffineGrid", rows=places.affine_grid, cost=composite.affine_grid, shaped_by=(1,)),
     **_family("OptionalGetElement", rows=rows.elementwise, cost=None, rounding=EXACT),
     **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch", cost=None),
-    IPU_COPY: Operator(rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body),
+    IPU_COPY: Operator(
+        rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body
+    ),
 }
 
 _MAKING: Mapping[str, Operator] = {
-    **_family("BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0,)),
+    **_family(
+        "BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0,)
+    ),
     **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0, 1)),
     **_drawn("RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))),
     **_drawn("RandomNormal RandomNormalLike", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))),
     **_family("DFT", rows=rows.fourier, cost=composite.fourier, shaped_by=(1, 2)),
-    **_leading("STFT", composite.short_fourier, apart=(2,), shaped_by=(1, 3), guard=guards.guard_frames),
+    **_leading(
+        "STFT", composite.short_fourier, apart=(2,), shaped_by=(1, 3), guard=guards.guard_frames
+    ),
 }
 
 _GUESSED: Mapping[str, Operator] = {
@@ -344,8 +387,12 @@ _GUESSED: Mapping[str, Operator] = {
 have one; their work depends on their values. A profile names them."""
 
 _BODIES: Mapping[str, Operator] = {
-    **_family("If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)),
-    **_family("Loop", whole_batch="rows are not followed into its body", rounding=EXACT, shaped_by=(0, 1)),
+    **_family(
+        "If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)
+    ),
+    **_family(
+        "Loop", whole_batch="rows are not followed into its body", rounding=EXACT, shaped_by=(0, 1)
+    ),
     **_family("Scan", whole_batch="rows are not followed into its body", rounding=EXACT),
 }
 """Operators with graphs inside. Their cost is that of the inner nodes; their own is in
@@ -365,7 +412,9 @@ _REFUSED: Mapping[str, Operator] = {
         "SequenceInsert SequenceLength SequenceMap SplitToSequence",
         refusal="the IPU has tensors only",
     ),
-    **_family("RegexFullMatch StringConcat StringNormalizer StringSplit", refusal="the IPU has no strings"),
+    **_family(
+        "RegexFullMatch StringConcat StringNormalizer StringSplit", refusal="the IPU has no strings"
+    ),
     **_counted("Compress", (1,), cost=moves.move),
     **_counted("NonMaxSuppression", (0, 1, 2, 3), count=counts.count_suppression),
     **_counted("NonZero", (0,), whole_batch="it numbers elements over the whole batch"),

@@ -34,7 +34,9 @@ def place_rows(node: Node) -> dict[str, Rows]:
     for name, shape, place in zip(names, node.results, places, strict=False):
         size = place.size(node.batch)
         if shape[place.axis : place.axis + 1] != (size,):
-            raise NotIndependent(f"its result has shape {shape}, without {size} along axis {place.axis}")
+            raise NotIndependent(
+                f"its result has shape {shape}, without {size} along axis {place.axis}"
+            )
         found[name] = place
     return found
 

@@ -52,7 +52,11 @@ def take_rows(
         return model, streams, known
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
     given = {stream.tensor: stream.shape for stream in inputs}
-    reason = f"its inputs do not share a batch dimension (axis {batch_axis})" if given else "it has no inputs"
+    reason = (
+        f"its inputs do not share a batch dimension (axis {batch_axis})"
+        if given
+        else "it has no inputs"
+    )
     for batch, axes in _find_batches(given, batch_axis):
         try:
             if batch == 1:
@@ -65,7 +69,11 @@ def take_rows(
             reason = str(found)
             continue
         axes = axes | outputs
-        return graph, tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams), ""
+        return (
+            graph,
+            tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams),
+            "",
+        )
     return model, streams, reason
 
 
@@ -82,7 +90,9 @@ def _find_dependence(model: onnx.ModelProto) -> str:
     return next(found, "")[:_MAX_REASON_CHARACTERS]
 
 
-def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tuple[int, dict[str, int]]]:
+def _find_batches(
+    shapes: Mapping[str, Shape], batch_axis: int
+) -> Iterator[tuple[int, dict[str, int]]]:
     """Yield sizes that can be a batch, each with its axis in every input. If an input has another
     size along `batch_axis`, its batch may be the only axis that is as large as another input's
     batch."""
@@ -105,14 +115,18 @@ def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tupl
             yield size, axes
 
 
-def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0) -> onnx.ModelProto:
+def make_row_independent(
+    model: onnx.ModelProto, batch: int, batch_axis: int = 0
+) -> onnx.ModelProto:
     """Return `model`, compiled for `batch` rows, as a graph for any number of rows (a symbolic
     dimension).
 
     The result computes for n rows exactly what the compiled batch computes for those n rows and any
     others. Raises NotIndependent, with the node and the reason, if that cannot be proven.
     """
-    return _prove(model, batch, {value.name: batch_axis for value in find_inputs(model.graph)}, {})[0]
+    return _prove(model, batch, {value.name: batch_axis for value in find_inputs(model.graph)}, {})[
+        0
+    ]
 
 
 def _find_only_rows(
@@ -129,7 +143,9 @@ def _find_only_rows(
     found: dict[str, int] = {}
     followed: dict[str, int] | None = None
     for stream in results:
-        axis = next((axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)), None)
+        axis = next(
+            (axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)), None
+        )
         if axis is None:
             followed = _prove(model, 1, inputs, weights)[1] if followed is None else followed
             axis = followed[stream.tensor]
@@ -201,8 +217,12 @@ class _Constants(Mapping[str, Array]):
         if node.op_type == "Constant":
             value: Any = helper.get_attribute_value(node.attribute[0])
             is_tensor = node.attribute[0].name == "value"
-            self._weights[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
-        elif node.op_type in _MOVING and not node.domain and all(name in self for name in node.input):
+            self._weights[node.output[0]] = (
+                numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+            )
+        elif (
+            node.op_type in _MOVING and not node.domain and all(name in self for name in node.input)
+        ):
             self._makers[node.output[0]] = node, opset
 
     def __getitem__(self, name: str) -> Array:
@@ -212,7 +232,11 @@ class _Constants(Mapping[str, Array]):
             made = list(graph.run(None, {each: self[each] for each in node.input}))
             self._weights[name] = np.asarray(made[0])
             del self._makers[name]
-        return self._weights[name] if name in self._weights else numpy_helper.to_array(self._tensors[name])
+        return (
+            self._weights[name]
+            if name in self._weights
+            else numpy_helper.to_array(self._tensors[name])
+        )
 
     def __iter__(self) -> Iterator[str]:
         yield from {**self._weights, **self._tensors, **self._makers}
@@ -264,7 +288,9 @@ class _Tracer:
         none."""
         rows = self.rows.get(name)
         if rows is None or rows.size(1) != 1:
-            raise NotIndependent(f"output {name!r} does not have one row for each input row along one axis")
+            raise NotIndependent(
+                f"output {name!r} does not have one row for each input row along one axis"
+            )
         return rows.axis
 
     def _look(self, proto: onnx.NodeProto) -> Node:

@@ -17,7 +17,14 @@ import pytest
 from popef._tools import answering
 from popef._tools.answering import AnsweringChild, StalledError
 from popef._tools.channel import LOST, ChannelError, make_channel, open_channel
-from popef._tools.child import ChildProcess, die_with, fork_child, run_python, start_python, wait_for
+from popef._tools.child import (
+    ChildProcess,
+    die_with,
+    fork_child,
+    run_python,
+    start_python,
+    wait_for,
+)
 
 SECONDS = 30.0
 ECHO = (
@@ -98,7 +105,9 @@ def test_a_huge_length_is_refused_before_anything_is_read(length):
 
 def test_a_length_alone_costs_no_memory(impatient):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    stalled = pytest.raises(StalledError, match=r"sent an incomplete response for 0\.2 s and was ended")
+    stalled = pytest.raises(
+        StalledError, match=r"sent an incomplete response for 0\.2 s and was ended"
+    )
     with child(send_raw(GIB.to_bytes(8, "little")), pause_seconds=0.2) as made, stalled:
         ask(made, b"x", max_bytes=GIB)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
@@ -167,7 +176,8 @@ def test_a_stopped_child_is_stalled(impatient):
 
 
 @pytest.mark.parametrize(
-    ("pause_seconds", "told"), [(0.1, r"read nothing for 0\.1 s"), (float("inf"), "made no progress")]
+    ("pause_seconds", "told"),
+    [(0.1, r"read nothing for 0\.1 s"), (float("inf"), "made no progress")],
 )
 def test_a_stopped_child_that_takes_no_request_is_stalled(impatient, pause_seconds, told):
     """A request larger than the socket's buffer would otherwise wait for ever."""
@@ -179,7 +189,10 @@ def test_a_stopped_child_that_takes_no_request_is_stalled(impatient, pause_secon
 
 def test_a_child_that_is_stopped_in_the_middle_of_an_answer_is_stalled(impatient):
     stop = "import signal; os.kill(os.getpid(), signal.SIGSTOP)"
-    with child(send_raw(bytes(3), stop)) as made, pytest.raises(StalledError, match="made no progress"):
+    with (
+        child(send_raw(bytes(3), stop)) as made,
+        pytest.raises(StalledError, match="made no progress"),
+    ):
         ask(made, b"x")
 
 
@@ -278,7 +291,9 @@ def test_the_handle_tells_the_end():
 
 
 def test_code_runs_to_its_end_with_its_arguments_and_output():
-    done = run_python("print(sys.argv[1:])", "a", "b c", seconds=SECONDS, capture_output=True, text=True)
+    done = run_python(
+        "print(sys.argv[1:])", "a", "b c", seconds=SECONDS, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "['a', 'b c']\n")
 
 
@@ -288,7 +303,9 @@ def test_code_that_takes_too_long_is_ended():
 
 
 def test_a_parent_that_is_dead_already_is_none():
-    assert run_python(f"from {die_with.__module__} import die_with; sys.exit(die_with(1))", seconds=SECONDS)
+    assert run_python(
+        f"from {die_with.__module__} import die_with; sys.exit(die_with(1))", seconds=SECONDS
+    )
 
 
 # The end of the parent.
@@ -374,5 +391,7 @@ def test_another_process_of_that_number_is_not_killed():
 def test_a_fork_leaves_its_parents_child_alone():
     with child(ECHO) as made:
         ask(made, b"x")
-        assert fork_child(lambda: made.end() or int(not is_alive(made.process.pid)), GIB).reap() == 0
+        assert (
+            fork_child(lambda: made.end() or int(not is_alive(made.process.pid)), GIB).reap() == 0
+        )
         assert ask(made, b"y") == b"y"

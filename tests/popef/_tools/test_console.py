@@ -20,7 +20,9 @@ from popef._tools.arguments import Parser, positive, proportion, whole_number
 ESCAPE = "\x1b[31mred\nnext"
 
 
-def call(action: Callable[..., object], *arguments: str, expected: tuple[type[Exception], ...] = ()) -> int:
+def call(
+    action: Callable[..., object], *arguments: str, expected: tuple[type[Exception], ...] = ()
+) -> int:
     """Run a command `tool` that does `action` with its options, as a process would."""
     parser = Parser(prog="tool", version="tool 1")
     parser.add_path("file", nargs="?")
@@ -51,7 +53,8 @@ class ChildError(Exception):
         (LookupError("wanted"), "tool: error: wanted"),
         (
             MemoryError(),
-            "tool: error: not enough memory: the system has no more; add memory, or reduce the work",
+            "tool: error: not enough memory: the system has no more; add memory, or reduce the "
+            "work",
         ),
         (
             RecursionError("too deep"),
@@ -88,7 +91,11 @@ def test_a_defect_is_one_line_as_well_and_says_how_to_report_it(capsys, monkeypa
 
 def test_a_childs_lines_come_before_ours(capsys):
     assert call(fail(ChildError("it failed")), expected=(ChildError,)) == 1
-    assert capsys.readouterr().err.splitlines() == [r"first\x1b[2J", "second", "tool: error: it failed"]
+    assert capsys.readouterr().err.splitlines() == [
+        r"first\x1b[2J",
+        "second",
+        "tool: error: it failed",
+    ]
 
 
 def test_an_interrupt_is_status_130(capsys):
@@ -188,7 +195,9 @@ def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path
 def test_a_terminal_without_unicode_is_no_traceback(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "popef.commands.dump", str(tmp_path / "é")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
     assert done.returncode == 1
     assert done.stderr.endswith(r"\xe9: No such file or directory" + "\n")
 

@@ -43,7 +43,9 @@ def play(tmp_path):
     return Play(tmp_path)
 
 
-@pytest.mark.parametrize(("state", "seconds"), [("T", 1.0), ("t", 1.0), ("D", 3.0), ("S", None), ("R", None)])
+@pytest.mark.parametrize(
+    ("state", "seconds"), [("T", 1.0), ("t", 1.0), ("D", 3.0), ("S", None), ("R", None)]
+)
 def test_a_process_is_stalled_once_it_has_been_in_such_a_state_for_so_long(play, state, seconds):
     assert play.find_stall_seconds(state) == seconds
 

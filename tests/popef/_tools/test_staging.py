@@ -27,7 +27,9 @@ def read_all(folder: Path) -> dict[str, str]:
 def test_all_take_their_places_in_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replaced = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: (replaced.append(Path(new).name), replace(old, new)))
+    monkeypatch.setattr(
+        os, "replace", lambda old, new: (replaced.append(Path(new).name), replace(old, new))
+    )
     with Staging() as staging:
         for name in "bda":
             staging.open(folder / name).write(name.encode())
@@ -98,7 +100,11 @@ WRITTEN = """
 def test_a_full_disk_names_the_file_and_leaves_nothing(folder: Path, write: str, size: int) -> None:
     script = FULL.format(write=write.format(size=size).strip())
     done = subprocess.run(
-        [sys.executable, "-c", script, folder / "a"], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script, folder / "a"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.stderr == ""
     assert done.stdout == f"[Errno 27] File too large: '{folder / 'a'}'\n"

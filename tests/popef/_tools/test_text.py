@@ -48,5 +48,6 @@ def test_names() -> None:
     )
     assert find_name_fault("") == "expected a name, found an empty one"
     assert (
-        find_name_fault("a\x1bb") == "expected a name without control characters, found \\x1b at character 1"
+        find_name_fault("a\x1bb")
+        == "expected a name without control characters, found \\x1b at character 1"
     )

@@ -34,7 +34,9 @@ def test_rows_are_answered_alike_alone_and_together(repository, reference, model
     cases = example.cases()
     apart = [reference(model).run(case) for case in cases]
     for name, whole in reference(model).run(together(cases)).items():
-        np.testing.assert_allclose(np.concatenate([output[name] for output in apart]), whole, atol=1e-4)
+        np.testing.assert_allclose(
+            np.concatenate([output[name] for output in apart]), whole, atol=1e-4
+        )
 
 
 def test_magika_tells_the_kind_of_each_file(repository, reference):

@@ -59,12 +59,16 @@ def test_names_and_types_are_those_of_the_onnx_file(folder, recipe, repository):
         recipes.fetch(recipe, recipes.default_cache(repository)), load_external_data=False
     ).graph
     config, names = read_config(folder), json.loads((folder / "1" / "name_map.json").read_text())
-    removed = option(recipe, "--remove_outputs").split(",") if "--remove_outputs" in recipe.poprt else []
+    removed = (
+        option(recipe, "--remove_outputs").split(",") if "--remove_outputs" in recipe.poprt else []
+    )
     anchors = ANCHORS[option(recipe, "--precision")] | INTEGERS
     for tensors, infos in ((config.input, graph.input), (config.output, graph.output)):
         kept = [info for info in infos if info.name not in removed]
         declared = {tensor.name: DataType.Name(tensor.data_type) for tensor in tensors}
-        assert declared == {names[info.name]: anchors[info.type.tensor_type.elem_type] for info in kept}
+        assert declared == {
+            names[info.name]: anchors[info.type.tensor_type.elem_type] for info in kept
+        }
     assert len(names) == len(config.input) + len(config.output)
     assert set(removed) < {info.name for info in graph.output}
 
@@ -105,7 +109,9 @@ def test_label_files_have_a_line_for_each_value(folder):
 def test_labels_are_those_in_the_onnx_files_metadata(repository, model, file, around):
     (recipe,) = recipes.read_recipes(repository, [model])
     loaded = onnx.load(recipes.fetch(recipe, recipes.default_cache(repository)))
-    (labels,) = (entry.value.split("\n") for entry in loaded.metadata_props if entry.key == "character")
+    (labels,) = (
+        entry.value.split("\n") for entry in loaded.metadata_props if entry.key == "character"
+    )
     before, after = around
     assert read_lines(repository / model / file) == [*before, *labels, *after]
 

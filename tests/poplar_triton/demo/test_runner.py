@@ -31,7 +31,8 @@ class Client:
     def infer(self, model, inputs):
         # Bytes as they go over the wire, so that a wrong cast shows.
         (image,) = (
-            np.frombuffer(tensor._get_binary_data(), np.float16).reshape(tensor.shape()) for tensor in inputs
+            np.frombuffer(tensor._get_binary_data(), np.float16).reshape(tensor.shape())
+            for tensor in inputs
         )
         case = Case("", {"image": image.astype(np.float32)}, ())
         scores = self._change(self._reference.run(case)["scores"].astype(np.float16))
@@ -48,7 +49,9 @@ def show(example, reference, monkeypatch, change=lambda scores: scores, inputs=(
     # One protocol twice: the gRPC tensors keep their bytes elsewhere.
     monkeypatch.setattr(runner, "grpcclient", runner.httpclient)
     monkeypatch.setattr(runner, "TIMED", 1)
-    server = runner.Server(example.model, dict.fromkeys(inputs, "FP16"), {"scores": "FP16"}, client, client)
+    server = runner.Server(
+        example.model, dict.fromkeys(inputs, "FP16"), {"scores": "FP16"}, client, client
+    )
     screen = io.StringIO()
     console = Console(file=screen, width=160)
     equal = runner.show(
@@ -62,14 +65,19 @@ def test_equal_answers_are_shown_and_pass(example, reference, monkeypatch):
     assert equal
     assert "rotated 90°" in text
     assert "4 us" in text
-    assert "document_orientation: equal to ONNX Runtime within 0.02 of the largest value: yes" in text
+    assert (
+        "document_orientation: equal to ONNX Runtime within 0.02 of the largest value: yes" in text
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda scores: scores + np.float16(0.1), "HTTP, output scores: error 0.1, tolerance 0.0"),
-        (lambda scores: scores * np.float16("nan"), "HTTP, output scores: error nan, tolerance 0.0"),
+        (
+            lambda scores: scores * np.float16("nan"),
+            "HTTP, output scores: error nan, tolerance 0.0",
+        ),
         (lambda scores: scores[:, :3], "HTTP, output scores: expected shape [1, 4], got [1, 3]"),
         (lambda scores: None, "HTTP, output scores: expected shape [1, 4], got nothing"),
     ],
@@ -108,17 +116,22 @@ def test_another_answer_within_the_tolerance_fails(example):
 
 
 @pytest.mark.parametrize(
-    ("half", "size", "tolerance"), [(True, 4, 0.08), (True, 0.5, 0.01), (False, 4, 4e-4), (False, 0.5, 1e-4)]
+    ("half", "size", "tolerance"),
+    [(True, 4, 0.08), (True, 0.5, 0.01), (False, 4, 4e-4), (False, 0.5, 1e-4)],
 )
 def test_the_tolerance_follows_the_largest_value(half, size, tolerance):
-    assert runner.verdict_for(half).tolerance(np.array([size, -size / 2])) == pytest.approx(tolerance)
+    assert runner.verdict_for(half).tolerance(np.array([size, -size / 2])) == pytest.approx(
+        tolerance
+    )
 
 
 def test_a_server_that_is_not_there_fails_with_its_models_named(repository):
     screen = io.StringIO()
     console = Console(file=screen, width=200)
     nowhere = "127.0.0.1:9"
-    assert not runner.run(nowhere, nowhere, repository, console, ipu_seconds=lambda model, rows: 0.0)
+    assert not runner.run(
+        nowhere, nowhere, repository, console, ipu_seconds=lambda model, rows: 0.0
+    )
     assert screen.getvalue().count("cannot be shown") == 4
 
 
@@ -159,7 +172,9 @@ def test_of_many_answers_the_first_are_shown(monkeypatch, rows, shown, more):
     reference = SimpleNamespace(run=lambda case: outputs)
     example = ManySubjects(rows)
     verdict = runner.verdict_for(half=False)
-    (row,) = runner._iter_rows(example, server, reference, verdict, example.cases()[0], lambda *_: 1.5e-6)
+    (row,) = runner._iter_rows(
+        example, server, reference, verdict, example.cases()[0], lambda *_: 1.5e-6
+    )
     title, answer, count, http, grpc, modelled = row
     lines = answer.splitlines()
     assert lines[:shown] == [f"answer {index}" for index in range(shown)]

@@ -65,7 +65,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[[str], tuple[bytes, bytes]]:
-    return lambda output: tuple((tmp_path / f"{output}.{kind}").read_bytes() for kind in ("jsonl", "csv"))
+    return lambda output: tuple(
+        (tmp_path / f"{output}.{kind}").read_bytes() for kind in ("jsonl", "csv")
+    )
 
 
 def read_rows(tmp_path: Path, output: str = "out") -> list[dict]:
@@ -94,7 +96,9 @@ def test_a_row_is_what_the_command_says_of_the_model_alone(models, run, tmp_path
             assert line["model"] == str(models / f"width_{width}.onnx")
             assert line["error"] == ""
             named = set(line) - {"model", "error"}
-            assert {name: line[name] for name in named} == {name: str(profile[name]) for name in named}
+            assert {name: line[name] for name in named} == {
+                name: str(profile[name]) for name in named
+            }
 
 
 def test_what_was_written_is_said(models, run, tmp_path):
@@ -106,7 +110,9 @@ def test_what_was_written_is_said(models, run, tmp_path):
         "3 cases, 0 of them done before, 0 with an error",
     ]
     assert (
-        run(models, "--batch_size", 1, output="out.jsonl")[1].splitlines()[-1].startswith("3 cases, 3 of th")
+        run(models, "--batch_size", 1, output="out.jsonl")[1]
+        .splitlines()[-1]
+        .startswith("3 cases, 3 of th")
     )
 
 
@@ -127,7 +133,10 @@ def test_the_shards_together_are_the_whole(models, run, read, tmp_path, count):
     joined = b"".join(read(f"part{number}")[0] for number in range(count))
     (tmp_path / "joined.jsonl").write_bytes(joined)
     status, out, _ = run(models, *SWEEP, output="joined")
-    assert (status, out.splitlines()[-1]) == (0, "12 cases, 12 of them done before, 0 with an error")
+    assert (status, out.splitlines()[-1]) == (
+        0,
+        "12 cases, 12 of them done before, 0 with an error",
+    )
     assert read("joined") == read("whole")
 
 
@@ -144,7 +153,9 @@ def test_a_run_goes_on_wherever_it_was_cut_off(models, run, read, tmp_path):
 
 def start(*words: object, cwd: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "poplar_triton.cli", "profile", *map(str, words)]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
@@ -156,7 +167,9 @@ def wait_for(what: Callable[[], object], seconds: float = 60) -> None:
 
 def descendants(pid: int) -> list[int]:
     try:
-        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [
+            int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except FileNotFoundError:
         return []
     return [each for child in children for each in (child, *descendants(child))]
@@ -174,12 +187,18 @@ def test_who_is_killed_goes_on_to_the_same_table(models, run, read, tmp_path):
     run(models, *SWEEP, output="whole")
     kills = 0
     while True:
-        lines = (tmp_path / "out.jsonl").read_bytes().count(b"\n") if (tmp_path / "out.jsonl").exists() else 0
+        lines = (
+            (tmp_path / "out.jsonl").read_bytes().count(b"\n")
+            if (tmp_path / "out.jsonl").exists()
+            else 0
+        )
         process = start(models, *SWEEP, "--output", tmp_path / "out", "--jobs", 2, cwd=tmp_path)
 
         def is_further(process=process, lines=lines) -> bool:
             file = tmp_path / "out.jsonl"
-            return process.poll() is not None or (file.exists() and file.read_bytes().count(b"\n") > lines)
+            return process.poll() is not None or (
+                file.exists() and file.read_bytes().count(b"\n") > lines
+            )
 
         wait_for(is_further)
         children = descendants(process.pid)
@@ -217,7 +236,10 @@ def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
 def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     save(hostile.endless_loop(), models / "loop.onnx")
     doc = "x" * (120 << 20)
-    save(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])], doc_string=doc), models / "large.onnx")
+    save(
+        hostile.make_model([helper.make_node("Relu", ["x"], ["y"])], doc_string=doc),
+        models / "large.onnx",
+    )
     (models / "text.onnx").write_text("no model")
     (models / "cut.popef").write_bytes(b"no model")
     (models / "folder.onnx").mkdir()
@@ -228,7 +250,11 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     assert (process.returncode, err) == (0, "")
     assert out.splitlines()[-1] == "7 cases, 0 of them done before, 4 with an error"
     found = {name: next(iter(texts)) for name, texts in errors(tmp_path).items()}
-    assert {name for name, text in found.items() if text is None} == {"width_4", "width_8", "width_12"}
+    assert {name for name, text in found.items() if text is None} == {
+        "width_4",
+        "width_8",
+        "width_12",
+    }
     assert "needs more than its limit of 300 MiB of memory; --memory_limit raises" in found["large"]
     assert "nothing ends it before" in found["loop"]
     assert "text.onnx is not a valid ONNX model" in found["text"]
@@ -289,9 +315,13 @@ def crashing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_crash_is_a_row_of_what_was_done_in_that_moment(models, run, tmp_path, crashing, jobs):
     sweep = ("--sweep", "target=bow,c600,mk1")
     assert run(models, "--batch_size", 1, *sweep, "--jobs", jobs)[0] == 0
-    crashed = "onnx or ONNX Runtime crashed (SIGKILL): the model is damaged, or asks for what they cannot do"
+    crashed = (
+        "onnx or ONNX Runtime crashed (SIGKILL): the model is damaged, or asks for what "
+        "they cannot do"
+    )
     found = [
-        (Path(row["model"]).stem, row["settings"]["target"], row["error"]) for row in read_rows(tmp_path)
+        (Path(row["model"]).stem, row["settings"]["target"], row["error"])
+        for row in read_rows(tmp_path)
     ]
     targets = ("bow", "ipu21", "ipu1")
     assert found == [
@@ -316,7 +346,8 @@ def test_what_failed_is_tried_again_when_asked(models, run, tmp_path, crashing, 
 def test_warnings_go_into_the_rows(tmp_path, run):
     tensor = hostile.elsewhere("c", "../x")
     save(
-        hostile.make_model([helper.make_node("Add", ["x", "c"], ["y"])], [tensor]), tmp_path / "m" / "w.onnx"
+        hostile.make_model([helper.make_node("Add", ["x", "c"], ["y"])], [tensor]),
+        tmp_path / "m" / "w.onnx",
     )
     assert run(tmp_path / "m", "--sweep", "target=c600,bow")[2] == ""
     for row in read_rows(tmp_path):
@@ -343,7 +374,9 @@ def test_rows_of_other_work_are_not_lost(models, run, read, tmp_path, monkeypatc
     monkeypatch.undo()
     assert run(models, *SWEEP[2:], "--sweep", "batch_size=1,2,4")[0] == 0, "more settings go on"
     save(linear_model(5), models / "width_4.onnx")
-    assert "found 6 others" in run(models, *SWEEP[2:], "--sweep", "batch_size=1,2,4")[2], "another model"
+    assert "found 6 others" in run(models, *SWEEP[2:], "--sweep", "batch_size=1,2,4")[2], (
+        "another model"
+    )
 
 
 @pytest.mark.parametrize("line", ["no JSON", "[]", "{}", '{"key": 1}', "[" * 100_000, "\udcff"])
@@ -361,7 +394,8 @@ def test_a_file_that_is_no_journal_is_left_alone(models, run, tmp_path, line):
 def test_two_runs_at_once_need_two_tables(models, run, tmp_path):
     with journal.open_journal(tmp_path / "out.csv"):
         assert (
-            "another run writes into it; wait for it, or choose another" in run(models, "--batch_size", 1)[2]
+            "another run writes into it; wait for it, or choose another"
+            in run(models, "--batch_size", 1)[2]
         )
     assert run(models, "--batch_size", 1)[0] == 0
 
@@ -373,7 +407,9 @@ def test_names_come_back_out_of_the_table(run, tmp_path):
     assert run(tmp_path / "m", "--batch_size", 1)[0] == 0
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
         listed = [Path(row["model"]).stem for row in csv.DictReader(file)]
-    assert sorted(listed) == sorted(name.replace("\n", r"\n").replace("\udcff", r"\udcff") for name in names)
+    assert sorted(listed) == sorted(
+        name.replace("\n", r"\n").replace("\udcff", r"\udcff") for name in names
+    )
     assert sorted(Path(row["model"]).stem for row in read_rows(tmp_path)) == sorted(names)
 
 
@@ -388,7 +424,8 @@ def test_shapes_are_given_to_the_models_that_have_the_input(run, tmp_path):
     shapes = ("--input_shape", "a=-1,7", "--input_shape", "b=-1,3")
     assert run(tmp_path / "m", *shapes, "--sweep", "batch_size=2,4")[0] == 0
     found = [
-        (Path(row["model"]).stem, row["error"], row["profile"]["batch_size"]) for row in read_rows(tmp_path)
+        (Path(row["model"]).stem, row["error"], row["profile"]["batch_size"])
+        for row in read_rows(tmp_path)
     ]
     assert found == [("a", None, 2), ("a", None, 4), ("b", None, 2), ("b", None, 4)]
 
@@ -434,7 +471,9 @@ def test_wrong_calls(words, message, capsys):
         (4, 9000, (1, 9000)),
     ],
 )
-def test_all_at_once_take_no_more_memory_than_there_is(monkeypatch, tmp_path, jobs, limit_mib, expected):
+def test_all_at_once_take_no_more_memory_than_there_is(
+    monkeypatch, tmp_path, jobs, limit_mib, expected
+):
     monkeypatch.setattr(bulk, "usable_memory_bytes", lambda: 8192 << 20)
     monkeypatch.setattr(bulk, "usable_cores", lambda: 3)
     limits = bulk.choose_limits(jobs, 60, limit_mib, tmp_path)

@@ -29,7 +29,8 @@ from simipu.target import TARGETS
 F, H = TensorProto.FLOAT, TensorProto.FLOAT16
 
 KEYS = set(
-    "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second "
+    "modelled model target batch_size precision options cycles seconds_per_batch "
+    "samples_per_second "
     "latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory "
     "fallback_operators total_cycles "
     "interval_cycles assumptions ipus chip partials_type latency_parts expected_error "
@@ -110,9 +111,16 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
         {"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}
     ]
     assert sum(found["by_operator"].values()) == found["cycles"]
-    assert sum(found["latency_parts"].values()) == pytest.approx(found["latency_seconds"], rel=1e-12)
+    assert sum(found["latency_parts"].values()) == pytest.approx(
+        found["latency_seconds"], rel=1e-12
+    )
     assert (found["chip"], found["partials_type"]) == ("C600", "half")
-    assert sum(found["by_memory"].values()) == found["peak_tile_bytes"] <= found["tile_bytes"] == 638_976
+    assert (
+        sum(found["by_memory"].values())
+        == found["peak_tile_bytes"]
+        <= found["tile_bytes"]
+        == 638_976
+    )
     assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
 
 
@@ -138,17 +146,29 @@ def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
     ],
 )
 def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
-    assert json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"] == name
+    assert (
+        json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"]
+        == name
+    )
 
 
 @pytest.mark.server
 def test_a_sweep_is_the_cross_product(onnx_file, run):
-    axes = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow", "--sweep", "precision=fp16,fp32")
+    axes = (
+        "--sweep",
+        "batch_size=1,2",
+        "--sweep",
+        "target=c600,bow",
+        "--sweep",
+        "precision=fp16,fp32",
+    )
     found = json.loads(run(onnx_file, *axes, "--json")[1])
     points = {(each["batch_size"], each["target"], each["precision"]) for each in found}
     assert len(found) == len(points) == 8
     assert points == {(b, t, p) for b in (1, 2) for t in ("ipu21", "bow") for p in ("fp16", "fp32")}
-    cycles = {(each["batch_size"], each["target"], each["precision"]): each["cycles"] for each in found}
+    cycles = {
+        (each["batch_size"], each["target"], each["precision"]): each["cycles"] for each in found
+    }
     assert cycles[2, "bow", "fp16"] < cycles[2, "bow", "fp32"]
     table = run(onnx_file, *axes)[1]
     assert table.count("ipu21") == table.count("fp32") == 4
@@ -159,7 +179,14 @@ def test_options_reach_the_cost_model(onnx_file, run):
         json.loads(run(onnx_file, "--batch_size", 4, "--json", *options)[1])
         for options in (
             (),
-            ("--num_io_tiles", 32, "--partials_type", "float", "--available_memory_proportion", 0.1),
+            (
+                "--num_io_tiles",
+                32,
+                "--partials_type",
+                "float",
+                "--available_memory_proportion",
+                0.1,
+            ),
         )
     )
     assert changed["options"] == {
@@ -186,7 +213,8 @@ def test_products_are_cut_as_the_converter_cuts_them(tmp_path, run):
     made = net.add("MatMul", net.input("x", [256, 1024]), net.weight(1024, 8192))
     path = save(net.model({net.add("Relu", made): [256, 8192]}), tmp_path / "product.onnx")
     whole, parts = (
-        json.loads(run(path, "--json", *asked)[1]) for asked in ([], ["--serialize_matmul", "MatMul_0=4"])
+        json.loads(run(path, "--json", *asked)[1])
+        for asked in ([], ["--serialize_matmul", "MatMul_0=4"])
     )
     assert parts["cycles"] > whole["cycles"]
     assert parts["by_operator"]["MatMul"] > whole["by_operator"]["MatMul"] > 0
@@ -254,14 +282,22 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
-        ([], 1, "dimension 0 must be fixed at compile time; use --input_shape x=... or --batch_size"),
+        (
+            [],
+            1,
+            "dimension 0 must be fixed at compile time; use --input_shape x=... or --batch_size",
+        ),
         (["--input_shape", "q=1,2"], 1, "input_shape names 'q'; the model's inputs are x"),
         (
             ["--batch_size", "1", "--num_io_tiles", "1472"],
             1,
             "num_io_tiles must be at least 0 and below the 1472 tiles of ipu21",
         ),
-        (["--sweep", "target=bow", "--sweep", "target=c600"], 2, "--sweep names one of target, target twice"),
+        (
+            ["--sweep", "target=bow", "--sweep", "target=c600"],
+            2,
+            "--sweep names one of target, target twice",
+        ),
         (
             ["--target", "c700"],
             2,
@@ -279,7 +315,11 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
             "batch_size, values separated by commas: expected a whole number",
         ),
         (["--sweep", "batch_size=0"], 2, "expected a whole number of at least 1, found '0'"),
-        (["--available_memory_proportion", "1.5"], 2, "expected a number above 0 and at most 1, found '1.5'"),
+        (
+            ["--available_memory_proportion", "1.5"],
+            2,
+            "expected a number above 0 and at most 1, found '1.5'",
+        ),
         (
             ["--batch_size", "many"],
             2,
@@ -357,7 +397,9 @@ def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(
     assert (popef.batch_size, popef.precision, popef.target.name) == (4, precision, "ipu21")
 
 
-def test_a_compiled_model_of_independent_rows_has_other_batch_sizes_but_one_precision(compile_popef, run):
+def test_a_compiled_model_of_independent_rows_has_other_batch_sizes_but_one_precision(
+    compile_popef, run
+):
     path = compile_popef(network(), batch=4)
     found = json.loads(run(path, "--sweep", "batch_size=2,4,256", "--json")[1])
     assert [each["batch_size"] for each in found] == [2, 4, 256]
@@ -377,11 +419,16 @@ def test_the_batch_of_a_compiled_model_may_lie_along_another_axis(compile_popef,
 def test_weights_may_be_missing(onnx_file, tmp_path):
     model = network()
     onnx.save(
-        model, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
+        model,
+        tmp_path / "outside.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
     )
     (tmp_path / "weights.bin").unlink()
     whole, bare = (
-        profile(open_source(path), Settings(batch_size=2)) for path in (onnx_file, tmp_path / "outside.onnx")
+        profile(open_source(path), Settings(batch_size=2))
+        for path in (onnx_file, tmp_path / "outside.onnx")
     )
     assert bare.estimate.by_operator() == whole.estimate.by_operator()
     assert bare.estimate.weight_bytes == whole.estimate.weight_bytes
@@ -415,15 +462,22 @@ def test_missing_integers_are_an_error_because_shapes_may_depend_on_them(tmp_pat
 
 
 def test_a_model_in_half_keeps_its_operators(tmp_path):
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["y"]),
+    ]
     weight = {"w": np.ones((64, 64), np.float16)}
-    path = save(make_model(nodes, {"x": (H, [1, 64])}, {"y": (H, [1, 64])}, weight), tmp_path / "half.onnx")
+    path = save(
+        make_model(nodes, {"x": (H, [1, 64])}, {"y": (H, [1, 64])}, weight), tmp_path / "half.onnx"
+    )
     assert set(profile(open_source(path)).estimate.by_operator()) == {"MatMul", "Softmax"}
 
 
 def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
     node = helper.make_node("Det", ["x"], ["y"])
-    path = save(make_model([node], {"x": (F, ["n", 8, 8])}, {"y": (F, ["n"])}, {}), tmp_path / "det.onnx")
+    path = save(
+        make_model([node], {"x": (F, ["n", 8, 8])}, {"y": (F, ["n"])}, {}), tmp_path / "det.onnx"
+    )
     assert "warning: no formula for Det (1)" in run(path, "--batch_size", 4)[1]
     assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Det": 1}
 
@@ -433,7 +487,8 @@ def test_without_plotly_the_report_names_the_command(onnx_file, run, monkeypatch
     status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
     assert status == 1
     assert err == (
-        "poplar-triton: error: --html requires plotly, which is not installed; install it with: pip install "
+        "poplar-triton: error: --html requires plotly, which is not installed; install it with: "
+        "pip install "
         "'poplar-triton[report]'\n"
     )
 
@@ -442,7 +497,10 @@ def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_fi
     plain = json.loads(run(onnx_file, "--batch_size", 2, "--json")[1])
     wider = save(network("other"), tmp_path / "wider.onnx")
     for words, expected in (
-        (("--compare", "target=bow,partials_type=float"), {"target": "bow", "partials_type": "float"}),
+        (
+            ("--compare", "target=bow,partials_type=float"),
+            {"target": "bow", "partials_type": "float"},
+        ),
         (("--compare", "precision=fp32,batch_size=8"), {"precision": "fp32", "batch_size": 8}),
         (("--compare", wider), {"model": "wider", "batch_size": 2}),
     ):
@@ -464,7 +522,10 @@ def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_fi
 def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", text)
     assert status == 2
-    assert "--compare: expected an existing model, or NAME=VALUE[,NAME=VALUE] of batch_size, target" in err
+    assert (
+        "--compare: expected an existing model, or NAME=VALUE[,NAME=VALUE] of batch_size, target"
+        in err
+    )
 
 
 def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(onnx_file, run):
@@ -509,7 +570,9 @@ def test_a_folder_stands_for_its_model(onnx_file, compile_popef, tmp_path, run):
     found = json.loads(run(tmp_path / "served", "--json")[1])
     assert (found["model"], found["batch_size"]) == ("served", 8), "the newest version, by number"
     config = tmp_path / "served" / "config.pbtxt"
-    config.write_text('parameters { key: "executable_path" value { string_value: "../1/executable.popef" } }')
+    config.write_text(
+        'parameters { key: "executable_path" value { string_value: "../1/executable.popef" } }'
+    )
     assert json.loads(run(tmp_path / "served", "--json")[1])["batch_size"] == 4
     config.write_text('parameters { key: "executable_path" value { string_value: "gone.popef" } }')
     assert "executable_path 'gone.popef' does not exist;" in run(tmp_path / "served")[2]
@@ -553,7 +616,10 @@ def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file,
 def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
     command = [sys.executable, "-m", "poplar_triton.cli", "profile"]
     child = subprocess.run(
-        [*command, onnx_file, "--batch_size", "1", "--json"], capture_output=True, text=True, check=True
+        [*command, onnx_file, "--batch_size", "1", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(child.stdout)["cycles"] > 0
     assert child.stderr == ""

@@ -21,8 +21,16 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 @pytest.mark.server  # slow
 def test_profiling_has_a_limit_of_memory(tmp_path: Path) -> None:
-    model = hostile.make_model([helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20))
-    command = [sys.executable, "-m", "poplar_triton.cli", "profile", save(model, tmp_path / "large.onnx")]
+    model = hostile.make_model(
+        [helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20)
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "poplar_triton.cli",
+        "profile",
+        save(model, tmp_path / "large.onnx"),
+    ]
     done = subprocess.run(
         [*command, "--memory_limit", "150"], capture_output=True, text=True, timeout=60, check=False
     )

@@ -29,7 +29,9 @@ TARGET = TARGETS["ipu21"]
 def convolutions():
     """Return a model of two convolutions, a group norm as exporters write it, and a classifier."""
     net = Exporter()
-    made = net.add("Conv", net.input("x", [4, 8, 12, 12]), net.weight(32, 8, 3, 3), pads=[1, 1, 1, 1])
+    made = net.add(
+        "Conv", net.input("x", [4, 8, 12, 12]), net.weight(32, 8, 3, 3), pads=[1, 1, 1, 1]
+    )
     spread = net.constant(np.linspace(0.5, 1.5, 32))
     made = net.add("BatchNormalization", made, *(net.weight(32) for _ in range(3)), spread)
     made = net.add("Conv", net.add("Relu", made), net.weight(64, 32, 1, 1))
@@ -48,7 +50,9 @@ def tables():
     turned = net.add("Transpose", net.weight(12, 16), perm=[1, 0])
     wide = net.add("Concat", turned, net.add("Transpose", net.weight(4, 16), perm=[1, 0]), axis=1)
     made = net.add("MatMul", net.add("Add", x, net.unsqueeze(rows, 0)), wide)
-    return net.model({net.add("Gemm", net.add("Reshape", made, net.integers(24, 16)), wide): [24, 16]})
+    return net.model(
+        {net.add("Gemm", net.add("Reshape", made, net.integers(24, 16)), wide): [24, 16]}
+    )
 
 
 def scaled():
@@ -75,10 +79,16 @@ def list_nodes(model):
     """Return the placed nodes: the operator, inputs and outputs of each."""
     placed = pipeline.place(model, TARGET, CostOptions())
     values = graph_values(infer_shapes(placed).graph)
-    weights = {each.name: ("weight", each.data_type, tuple(each.dims)) for each in placed.graph.initializer}
+    weights = {
+        each.name: ("weight", each.data_type, tuple(each.dims)) for each in placed.graph.initializer
+    }
 
     def describe(name):
-        return weights.get(name) or (values[name].bytes_per_element, values[name].shape) if name else None
+        return (
+            weights.get(name) or (values[name].bytes_per_element, values[name].shape)
+            if name
+            else None
+        )
 
     return [
         (node.domain, node.op_type, [*map(describe, node.input)], [*map(describe, node.output)])
@@ -110,8 +120,13 @@ def test_a_compiled_batch_is_profiled_as_any_other(tmp_path: Path, make):
     onnx.save(make(2), tmp_path / "model.onnx")
     options = CompilerOptions(ipu_version="ipu21", partials_type="float")
     compiled = str(tmp_path / "model.popef")
-    Compiler.compile_and_export(Converter(precision="fp16").convert(make(4)), None, compiled, options)
+    Compiler.compile_and_export(
+        Converter(precision="fp16").convert(make(4)), None, compiled, options
+    )
     source, popef = (open_source(tmp_path / f"model.{kind}") for kind in ("onnx", "popef"))
-    of_two = [source.convert(None, "fp16", lambda _step: None), popef.convert(2, "fp16", lambda _step: None)]
+    of_two = [
+        source.convert(None, "fp16", lambda _step: None),
+        popef.convert(2, "fp16", lambda _step: None),
+    ]
     assert list_nodes(of_two[0]) == list_nodes(of_two[1])
     assert len({pipeline.estimate(each, TARGET).cycles for each in of_two}) == 1

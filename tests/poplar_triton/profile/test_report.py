@@ -15,7 +15,12 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import command, report, suggest
-from poplar_triton.profile.compare import compare_nodes, compare_types, list_figures, print_comparison
+from poplar_triton.profile.compare import (
+    compare_nodes,
+    compare_types,
+    list_figures,
+    print_comparison,
+)
 from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import Content, describe_page, make_report
 from poplar_triton.profile.source import open_source
@@ -55,7 +60,8 @@ def crowded(profile, tile_bytes=1024):
     """Return the same profile for a chip whose tiles have only `tile_bytes` of memory."""
     estimate = profile.estimate
     return replace(
-        profile, estimate=replace(estimate, target=replace(estimate.target, bytes_per_tile=tile_bytes))
+        profile,
+        estimate=replace(estimate, target=replace(estimate.target, bytes_per_tile=tile_bytes)),
     )
 
 
@@ -64,7 +70,9 @@ def test_the_page_has_every_node_with_its_cycles(profile):
     assert nodes["left_out"] == 0
     assert nodes["name"] == [step.name for step in profile.steps]
     assert [nodes["types"][i] for i in nodes["type"]] == [step.op_type for step in profile.steps]
-    assert [nodes["plans"][i] for i in nodes["plan"]] == [s.work.plan or s.work.kind for s in profile.steps]
+    assert [nodes["plans"][i] for i in nodes["plan"]] == [
+        s.work.plan or s.work.kind for s in profile.steps
+    ]
     causes = zip(nodes["compute"], nodes["exchange"], nodes["sync"], strict=True)
     assert [sum(each) for each in causes] == [step.cycles for step in profile.steps]
     assert nodes["macs"] == [step.work.macs for step in profile.steps]
@@ -78,7 +86,9 @@ def test_the_page_has_the_figures_of_the_estimate(profile):
     figures = dict(page["figures"])
     assert figures["cycles"] == f"{estimate.cycles:,}"
     assert figures["samples/s"] == f"{estimate.samples_per_second:,.0f}"
-    assert figures["of the peak MAC rate"] == f"{profile.peak_share(4 * 64 * 96, estimate.cycles):.1%}"
+    assert (
+        figures["of the peak MAC rate"] == f"{profile.peak_share(4 * 64 * 96, estimate.cycles):.1%}"
+    )
     amounts = [float(text.split()[0]) for _, text in page["latency"]]
     assert sum(amounts) == pytest.approx(float(page["latency_text"].split()[0]), abs=1e-9)
     assert [name for name, _ in page["latency"]] == ["chip", "transfers", "fixed cost of a call"]
@@ -86,7 +96,9 @@ def test_the_page_has_the_figures_of_the_estimate(profile):
     assert sum(sum(each[2:]) for each in page["types"]) == estimate.cycles
     memory = page["memory"]
     assert sum(memory["held"].values()) == memory["peak"] == estimate.peak_tile_bytes
-    assert memory["staying"][0] + max(step.live_bytes for step in estimate.operators) == memory["peak"]
+    assert (
+        memory["staying"][0] + max(step.live_bytes for step in estimate.operators) == memory["peak"]
+    )
     assert [name for name, _ in memory["alive"]] == [name for name, _ in list_alive(estimate.peak)]
     assert (memory["node"], memory["io_tile"]) == (estimate.peak.node, 0)
     assert not describe_page(Content(crowded(profile)))["fits"]
@@ -121,7 +133,9 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
         [helper.make_node("Tanh", ["x"], ["y"], name=name)], {"x": (F, [4])}, {"y": (F, [4])}, {}
     )
     onnx.save(model, tmp_path / "a <b> & $title.onnx")
-    profile = Estimator(open_source(tmp_path / "a <b> & $title.onnx")).profile(Settings(precision="fp32"))
+    profile = Estimator(open_source(tmp_path / "a <b> & $title.onnx")).profile(
+        Settings(precision="fp32")
+    )
     text = make_report(Content(profile))
     found = Scripts(text)
     (kind, data), (_, plotly), (_, drawing) = found.scripts
@@ -133,8 +147,14 @@ def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
     assert "<title>a &lt;b&gt; &amp; $title on C600 (ipu21)</title>" in text
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     assert "default-src 'none'" in policy
-    assert [report._digest(script) in policy for script in (plotly, drawing, data)] == [True, True, False]
-    assert not re.search(r"<(link|iframe|object|embed|base)|(src|href)=[\"'](?!#)", text.replace(plotly, ""))
+    assert [report._digest(script) in policy for script in (plotly, drawing, data)] == [
+        True,
+        True,
+        False,
+    ]
+    assert not re.search(
+        r"<(link|iframe|object|embed|base)|(src|href)=[\"'](?!#)", text.replace(plotly, "")
+    )
 
 
 def test_the_nodes_of_a_page_are_the_dearest_where_all_would_be_too_many(profile, monkeypatch):
@@ -144,13 +164,17 @@ def test_the_nodes_of_a_page_are_the_dearest_where_all_would_be_too_many(profile
     assert nodes["left_out"] == len(profile.steps) - len(nodes["name"]) > 0
     dearest = {step.name for step in profile.dearest(len(nodes["name"]))}
     assert set(nodes["name"]) == dearest
-    assert nodes["name"] == [step.name for step in profile.steps if step.name in dearest], "in order"
+    assert nodes["name"] == [step.name for step in profile.steps if step.name in dearest], (
+        "in order"
+    )
 
 
 def test_a_long_name_is_cut_and_a_control_character_written_out(profile):
     estimate = profile.estimate
     first = replace(estimate.operators[0], name="\x1b[31m" + "x" * 5000)
-    changed = replace(profile, estimate=replace(estimate, operators=(first, *estimate.operators[1:])))
+    changed = replace(
+        profile, estimate=replace(estimate, operators=(first, *estimate.operators[1:]))
+    )
     (name, *_) = describe_page(Content(changed))["nodes"]["name"]
     assert name.startswith(r"\x1b[31mxxx")
     assert len(name) < 200
@@ -165,11 +189,15 @@ def test_batch_sizes_are_plotted_where_there_are_several(estimator, profile):
 
     assert plotted(profile, [profile]) == []
     assert plotted(profile, [other, profile]) == [4, 8]
-    assert plotted(profile, [profile, other], (profile, bow)) == [4, 8], "of chips alone: the report's own"
+    assert plotted(profile, [profile, other], (profile, bow)) == [4, 8], (
+        "of chips alone: the report's own"
+    )
     assert plotted(profile, [profile], (profile, other)) == [4, 8]
 
 
-def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(estimator, profile, capsys):
+def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(
+    estimator, profile, capsys
+):
     points = [profile, estimator.profile(Settings("bow", 2, "fp32"))]
     listed = describe_page(Content(profile, points, points))["sweep"]
     print_sweep(points, make_console())
@@ -178,8 +206,18 @@ def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(estimat
         cells = [cell.strip() for cell in line.strip("│").split("│")]
         estimate = point.estimate
         assert row["line"] == f"{point.chip}, {point.precision}, half partials"
-        assert (row["cycles"], row["peak"], row["fits"]) == (estimate.cycles, estimate.peak_tile_bytes, True)
-        named = [point.target.name, point.precision, "half", str(point.batch_size), f"{estimate.cycles:,}"]
+        assert (row["cycles"], row["peak"], row["fits"]) == (
+            estimate.cycles,
+            estimate.peak_tile_bytes,
+            True,
+        )
+        named = [
+            point.target.name,
+            point.precision,
+            "half",
+            str(point.batch_size),
+            f"{estimate.cycles:,}",
+        ]
         rate = f"{estimate.samples_per_second:,.0f}"
         kib = f"{estimate.peak_tile_bytes / 1024:,.0f} KiB"
         assert cells == ["network", *named, row["latency_text"], rate, kib, "yes"]
@@ -190,7 +228,9 @@ def test_two_profiles_are_compared_by_figure_type_and_node(estimator, profile, c
     types = compare_types(profile, other)
     assert sum(each.first or 0 for each in types) == profile.estimate.cycles
     assert sum(each.second or 0 for each in types) == other.estimate.cycles
-    assert [abs(each.change) for each in types] == sorted((abs(each.change) for each in types), reverse=True)
+    assert [abs(each.change) for each in types] == sorted(
+        (abs(each.change) for each in types), reverse=True
+    )
     nodes = compare_nodes(profile, other)
     assert all(each.change for each in nodes)
     assert sum(each.change for each in nodes) == other.estimate.cycles - profile.estimate.cycles
@@ -204,7 +244,9 @@ def test_two_profiles_are_compared_by_figure_type_and_node(estimator, profile, c
     assert "A: network, batch 4, fp16, half partials on C600 (ipu21)" in out
     assert "B: network, batch 8, fp32, half partials on C600 (ipu21)" in out
     both = describe_page(Content(profile, other=other))["comparison"]
-    assert [[name, a, b] for name, _, a, b in both["types"]] == [[e.name, e.first, e.second] for e in types]
+    assert [[name, a, b] for name, _, a, b in both["types"]] == [
+        [e.name, e.first, e.second] for e in types
+    ]
 
 
 def test_nodes_of_one_name_are_compared_together(profile):
@@ -228,12 +270,18 @@ def test_what_is_advised_was_tried_and_has_an_effect(estimator, capsys):
         assert again.fits
         assert each.latency_ratio == again.latency_seconds / base.estimate.latency_seconds
         assert each.throughput_ratio >= 1.02 or each.latency_ratio <= 0.98
-    assert len({each.change.partition(" ")[0] for each in advice.suggestions}) == len(advice.suggestions)
-    assert {each.changes_results for each in advice.suggestions if "batch" in each.change} == {False}
+    assert len({each.change.partition(" ")[0] for each in advice.suggestions}) == len(
+        advice.suggestions
+    )
+    assert {each.changes_results for each in advice.suggestions if "batch" in each.change} == {
+        False
+    }
     print_advice(advice, make_console())
     out = capsys.readouterr().out
     for each, row in zip(
-        advice.suggestions, describe_page(Content(base, advice=advice))["advice"]["rows"], strict=True
+        advice.suggestions,
+        describe_page(Content(base, advice=advice))["advice"]["rows"],
+        strict=True,
     ):
         assert row["change"] == each.change
         assert each.change in out
@@ -339,7 +387,9 @@ def test_what_is_tried_does_not_warn_again(tmp_path, caplog):
         helper.make_node("Sqrt", ["a"], ["y"]),
     ]
     held = {"c": np.full(1, 1e-12, np.float32)}
-    onnx.save(make_model(nodes, {"x": (F, ["n", 64])}, {"y": (F, ["n", 64])}, held), tmp_path / "m.onnx")
+    onnx.save(
+        make_model(nodes, {"x": (F, ["n", 64])}, {"y": (F, ["n", 64])}, held), tmp_path / "m.onnx"
+    )
     told = []
     for words in ([], ["--suggest"]):
         caplog.clear()

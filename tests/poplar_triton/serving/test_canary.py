@@ -59,7 +59,10 @@ def test_a_model_is_asked_each_so_many_seconds_and_not_at_once(model):
         assert model.poll(after=60) == []
     assert model.poll(after=59) == []
     assert model.asked == [("m", "1", LIMIT_SECONDS)] * 2
-    assert b'poplar_supervisor_canaries_total{model="m",outcome="success"} 2.0' in model.state.write_metrics()
+    assert (
+        b'poplar_supervisor_canaries_total{model="m",outcome="success"} 2.0'
+        in model.state.write_metrics()
+    )
 
 
 def test_one_that_does_not_answer_is_not_ready_until_it_does(model):

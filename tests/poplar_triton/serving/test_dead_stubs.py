@@ -47,7 +47,9 @@ def stub(instance="m_0_0", model="m", version="1"):
 )
 def test_dead_is_what_is_served_still(server, is_dead):
     lost = stub()
-    assert DeadStubClassifier(server).classify([lost]) == (({lost}, []) if is_dead else (set(), [lost]))
+    assert DeadStubClassifier(server).classify([lost]) == (
+        ({lost}, []) if is_dead else (set(), [lost])
+    )
 
 
 def test_another_version_is_another_matter():

@@ -75,7 +75,9 @@ def test_every_question_carries_the_keys_and_asks_no_proxy(server, endpoint):
     assert all(headers["Admin"] == "secret" for _, headers, _ in server.asked)
 
 
-@pytest.mark.parametrize(("status", "answers"), [(200, True), (400, False), (403, True), (503, False)])
+@pytest.mark.parametrize(
+    ("status", "answers"), [(200, True), (400, False), (403, True), (503, False)]
+)
 def test_a_server_that_does_not_let_us_ask_counts_as_ready(server, endpoint, status, answers):
     server.answer = (status, b"")
     assert endpoint.is_ready(5) is answers
@@ -107,7 +109,9 @@ def test_a_model_is_loaded_under_any_name_and_with_a_configuration_anew(server, 
         ((200, b"{"), "Expecting property name"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_with_the_servers_reason(server, endpoint, answer, reason):
+def test_an_answer_that_is_none_is_an_error_with_the_servers_reason(
+    server, endpoint, answer, reason
+):
     server.answer = answer
     with pytest.raises(ServerError) as caught:
         endpoint.load("m")
@@ -177,7 +181,10 @@ def test_a_version_that_is_not_served_has_no_configuration(server, endpoint, sta
         "/v2/models/a%2Fb/versions/1/config",
         "/v2/models/m/config",
     ]
-    server.answer = (status, b'{"error":"Request for unknown model: \'m\' version 1 is not at ready state"}')
+    server.answer = (
+        status,
+        b'{"error":"Request for unknown model: \'m\' version 1 is not at ready state"}',
+    )
     assert endpoint.read_config("m", "1") is None
     server.answer = (status, b'{"error":"something else"}')
     with pytest.raises(ServerError, match="something else"):
@@ -194,7 +201,11 @@ def test_the_address_is_the_one_that_the_server_listens_on(server):
 
 
 def test_without_http_it_is_asked_over_grpc(tmp_path):
-    options = ["--allow-http=false", "--grpc-use-ssl=1", f"--grpc-server-cert={tmp_path / 'none.pem'}"]
+    options = [
+        "--allow-http=false",
+        "--grpc-use-ssl=1",
+        f"--grpc-server-cert={tmp_path / 'none.pem'}",
+    ]
     endpoint = make_endpoint(options, 7, 1)
     assert isinstance(endpoint, GrpcEndpoint)
     assert endpoint.is_live() is None
@@ -210,7 +221,9 @@ def test_a_canary_has_its_zeros_in_binary(server, endpoint):
     endpoint.infer_zeros("a/b", "1", ZEROS, 5)
     ((path, headers, body),) = server.asked
     assert path == "/v2/models/a%2Fb/versions/1/infer"
-    length = int(next(headers[name] for name in headers if name.lower() == "inference-header-content-length"))
+    length = int(
+        next(headers[name] for name in headers if name.lower() == "inference-header-content-length")
+    )
     assert body[length:] == bytes(6 + 8)
     assert json.loads(body[:length])["inputs"] == [
         {"name": "x", "datatype": "FP16", "shape": [1, 3], "parameters": {"binary_data_size": 6}},

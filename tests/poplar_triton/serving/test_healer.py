@@ -79,7 +79,10 @@ def test_a_dead_model_is_loaded_at_once_with_what_it_is_served_with(ward):
     assert list(mark) == [RELOAD_PARAMETER]
     assert parse_parameters({"parameters": mark}) == parse_parameters({}), "our backend lets it be"
     assert ward.lines == ["model 'm': reloaded in 0.0 s"]
-    assert b'poplar_supervisor_reloads_total{model="m",outcome="success"} 1.0' in ward.state.write_metrics()
+    assert (
+        b'poplar_supervisor_reloads_total{model="m",outcome="success"} 1.0'
+        in ward.state.write_metrics()
+    )
 
 
 def test_no_two_reloads_are_the_same_and_the_models_own_parameters_stay(ward):
@@ -213,7 +216,11 @@ def store(ward):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     ward.healer = Healer(
-        ward.server, ward.state, ward.lines.append, lambda: ward.now, store=("127.0.0.1", address[1])
+        ward.server,
+        ward.state,
+        ward.lines.append,
+        lambda: ward.now,
+        store=("127.0.0.1", address[1]),
     )
     return address
 
@@ -224,7 +231,9 @@ def test_a_store_that_is_away_is_asked_every_second_and_given_up_never(ward, sto
     assert ward.loads == []
     assert ward.state.hopeless_reason == ""
     assert len(ward.lines) == 4, "one in thirty seconds"
-    assert ward.lines[0].startswith(f"model 'm': reload failed: the store at 127.0.0.1:{store[1]} does ")
+    assert ward.lines[0].startswith(
+        f"model 'm': reload failed: the store at 127.0.0.1:{store[1]} does "
+    )
     with socket.create_server(store):
         ward.reload("m", after=1)
     assert ward.loads == ["m"]

@@ -113,7 +113,11 @@ def test_what_has_happened_is_counted(state, address):
     state.note_leak(stubs=1)
     state.note_reload("m", "failure")
     state.note_reload("m", "failure")
-    for found in ([Stall(7, "it is stopped")], [Stall(7, "it is stopped"), Stall(8, "", stub(0))], []):
+    for found in (
+        [Stall(7, "it is stopped")],
+        [Stall(7, "it is stopped"), Stall(8, "", stub(0))],
+        [],
+    ):
         state.note_stalls(found)
     state.enter(Phase.RESTARTING)
     for _ in range(2):
@@ -189,7 +193,9 @@ def test_silent_clients_cannot_keep_a_probe_out(state, address, monkeypatch):
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_what_to_do(state, address):
-    with pytest.raises(ServerError, match=rf"health port {address[1]} of 127.0.0.1: .*--health-port"):
+    with pytest.raises(
+        ServerError, match=rf"health port {address[1]} of 127.0.0.1: .*--health-port"
+    ):
         HealthServer("127.0.0.1", address[1], state)
     with pytest.raises(ServerError, match=r"health port 0 of no\.such\.host\.invalid"):
         HealthServer("no.such.host.invalid", 0, state)

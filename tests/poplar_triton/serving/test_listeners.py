@@ -7,14 +7,18 @@ import socket
 
 from poplar_triton.serving.listeners import describe_listener
 
-HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+HEAD = (
+    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  "
+    "timeout inode\n"
+)
 
 
 def write_sockets(proc, name, *sockets):
     """Write the table of sockets with the address, state and inode of each."""
     (proc / "net").mkdir(exist_ok=True)
     lines = (
-        f"   0: {place} 00000000:0000 {state} 0:0 00:0 0 0 0 {inode} 1\n" for place, state, inode in sockets
+        f"   0: {place} 00000000:0000 {state} 0:0 00:0 0 0 0 {inode} 1\n"
+        for place, state, inode in sockets
     )
     (proc / "net" / name).write_text(HEAD + "".join(lines))
 

@@ -24,7 +24,10 @@ def test_a_line_of_text_has_its_time_and_no_control_characters(capsys):
 
 @pytest.mark.parametrize(
     ("text", "level", "message"),
-    [("dead: 'm\n'", "info", "dead: 'm\n'"), ("warning: little is left", "warning", "little is left")],
+    [
+        ("dead: 'm\n'", "info", "dead: 'm\n'"),
+        ("warning: little is left", "warning", "little is left"),
+    ],
 )
 def test_a_line_of_json_is_one_object(capsys, text, level, message):
     make_tell(LogFormat.JSON)(text)

@@ -34,14 +34,21 @@ def start(repository, write_program, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (f"printf '/x/tritonserver: unrecognized option --no\\n{USAGE}'; exit 1", "unrecognized option --no"),
+        (
+            f"printf '/x/tritonserver: unrecognized option --no\\n{USAGE}'; exit 1",
+            "unrecognized option --no",
+        ),
         (
             f"printf '{USAGE}Bad option: --a.\\nno argument for --a\\n'; exit 1",
             "Bad option: --a. no argument for --a",
         ),
-        ("echo 'E1122 00:45:15.427976 23994 tritonserver.cc:2607] \"no cache\"'; exit 1", "no cache"),
         (
-            "echo 'E1122 00:45:15.4 2 server.cc:2] \"CudaDriverHelper has not been initialized.\"'; exit 1",
+            "echo 'E1122 00:45:15.427976 23994 tritonserver.cc:2607] \"no cache\"'; exit 1",
+            "no cache",
+        ),
+        (
+            "echo 'E1122 00:45:15.4 2 server.cc:2] \"CudaDriverHelper has not been "
+            "initialized.\"'; exit 1",
             "no reason given",
         ),
         ("echo 'error: creating server: Internal - no'; exit 1", "creating server: Internal - no"),
@@ -60,7 +67,8 @@ def test_a_server_that_hangs_after_a_fatal_error_is_not_waited_for(start):
 def test_output_that_went_to_a_file_comes_with_the_error_and_is_escaped(start, tmp_path):
     error = start("printf 'one\\033[31m\\ntwo\\ttabs\\n'; exit 3", tmp_path / "log")
     assert (
-        str(error) == "tritonserver stopped with status 3 before it was ready: no reason given; see "
+        str(error)
+        == "tritonserver stopped with status 3 before it was ready: no reason given; see "
         f"{tmp_path / 'log'}"
     )
     assert error.output_lines == (r"one\x1b[31m", "two     tabs")

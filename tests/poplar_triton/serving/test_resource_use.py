@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from poplar_triton.serving.resource_use import LeakMeter, ResourceUse, find_shortage, measure_resource_use
+from poplar_triton.serving.resource_use import (
+    LeakMeter,
+    ResourceUse,
+    find_shortage,
+    measure_resource_use,
+)
 
 MIB = 1 << 20
 
@@ -54,7 +59,12 @@ def test_a_machine_without_limits_has_no_shortage(machine):
     machine.belong("0::/")
     assert machine.poll() == ""
     machine.say(
-        "", pids__current=1000, pids__max="max", memory__current=MIB, memory__max="max", memory__stat="x"
+        "",
+        pids__current=1000,
+        pids__max="max",
+        memory__current=MIB,
+        memory__max="max",
+        memory__stat="x",
     )
     assert machine.poll() == ""
 
@@ -75,14 +85,19 @@ def test_a_reload_has_room_for_its_threads(machine):
     machine.belong("0::/")
     machine.say("", pids__current=50, pids__max=100)
     assert machine.poll(50) == ""
-    found = "50 of 100 threads and processes of the control group are in use and a reload needs up to 51"
+    found = (
+        "50 of 100 threads and processes of the control group are in use and a reload needs "
+        "up to 51"
+    )
     assert machine.poll(51) == found
 
 
 def test_pages_of_files_are_no_memory_that_is_short(machine):
     machine.belong("0::/pod")
     stat = "anon 1\nactive_file {}\ninactive_file 0\nworkingset_x 5"
-    machine.say("pod", memory__current=90 * MIB, memory__max=100 * MIB, memory__stat=stat.format(10 * MIB))
+    machine.say(
+        "pod", memory__current=90 * MIB, memory__max=100 * MIB, memory__stat=stat.format(10 * MIB)
+    )
     assert machine.poll() == ""
     machine.say("pod", memory__stat=stat.format(MIB))
     assert machine.poll() == "89 of 100 MiB of memory of the control group are in use"
@@ -113,7 +128,9 @@ def test_what_heals_leave_is_what_is_held_once_they_have_ended_beyond_what_was()
     assert meter.scan(ResourceUse(100, 3, 10), 1, is_healing=False) is None, "nothing is healed"
     for now in (2, 3, 4):
         assert meter.scan(ResourceUse(200, 6, 20), now, is_healing=True) is None
-    assert meter.scan(ResourceUse(200, 6, 20), 8, is_healing=False) is None, "the old ones may end yet"
+    assert meter.scan(ResourceUse(200, 6, 20), 8, is_healing=False) is None, (
+        "the old ones may end yet"
+    )
     assert meter.scan(ResourceUse(171, 5, 9), 9, is_healing=False) == ResourceUse(71, 2, 0)
     assert meter.scan(ResourceUse(180, 5, 9), 10, is_healing=False) is None
 

@@ -69,7 +69,9 @@ def test_serve_says_where_and_what_and_stops_in_order_at_an_interrupt(repository
     ]
 
 
-def test_the_example_of_a_call_names_any_model_where_none_has_a_configuration(repository, play, capsys):
+def test_the_example_of_a_call_names_any_model_where_none_has_a_configuration(
+    repository, play, capsys
+):
     play(index=("403 Forbidden", ""), interrupts=signal.SIGTERM)
     assert serve(repository) == 0
     out, err = capsys.readouterr()
@@ -154,7 +156,9 @@ def examples(repository, monkeypatch):
     return shown
 
 
-@pytest.mark.parametrize(("equal", "status", "expected"), [(True, 0, 0), (False, 0, 1), (True, 7, 1)])
+@pytest.mark.parametrize(
+    ("equal", "status", "expected"), [(True, 0, 0), (False, 0, 1), (True, 7, 1)]
+)
 def test_a_demo_is_fine_when_all_is_equal_and_the_server_ended_well(
     repository, play, examples, equal, status, expected
 ):
@@ -198,33 +202,44 @@ def test_an_interrupt_that_python_swallows_is_taken_up_later():
 def test_build_hands_its_options_on(repository, monkeypatch, capsys):
     assert cli.main(["build", str(repository)]) == 1
     assert (
-        "expected model folders with a recipe.json, found none; nothing to build" in capsys.readouterr().err
+        "expected model folders with a recipe.json, found none; nothing to build"
+        in capsys.readouterr().err
     )
     asked = []
     monkeypatch.setattr(recipes, "read_recipes", lambda _: ["one"])
-    monkeypatch.setattr(recipes, "build", lambda *arguments, **options: asked.append((arguments, options)))
+    monkeypatch.setattr(
+        recipes, "build", lambda *arguments, **options: asked.append((arguments, options))
+    )
     assert cli.main(["build", str(repository)]) == 0
     assert cli.main(["build", str(repository), "--only", "a", "b", "--force"]) == 0
-    for (arguments, options), force, only in zip(asked, (False, True), (None, ["a", "b"]), strict=True):
+    for (arguments, options), force, only in zip(
+        asked, (False, True), (None, ["a", "b"]), strict=True
+    ):
         assert arguments == (repository,)
         assert (options["force"], options["only"]) == (force, only)
 
 
-def test_a_failed_build_shows_what_its_program_said_before_the_reason(repository, monkeypatch, capsys):
+def test_a_failed_build_shows_what_its_program_said_before_the_reason(
+    repository, monkeypatch, capsys
+):
     def fail(*_, **__):
         raise RecipeError("mine: pip failed: no network", ["first", "second"])
 
     monkeypatch.setattr(recipes, "read_recipes", lambda _: ["one"])
     monkeypatch.setattr(recipes, "build", fail)
     assert cli.main(["build", str(repository)]) == 1
-    assert capsys.readouterr().err == "first\nsecond\npoplar-triton: error: mine: pip failed: no network\n"
+    assert (
+        capsys.readouterr().err
+        == "first\nsecond\npoplar-triton: error: mine: pip failed: no network\n"
+    )
 
 
 def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
     (tmp_path / "python").mkdir()
     assert cli.main(["install", str(tmp_path)]) == 1
     assert (
-        "does not contain python/libtriton_python.so; give the backend directory" in capsys.readouterr().err
+        "does not contain python/libtriton_python.so; give the backend directory"
+        in capsys.readouterr().err
     )
     assert not (tmp_path / "poplar").exists()
     (tmp_path / "python" / "libtriton_python.so").touch()
@@ -238,7 +253,9 @@ def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
 def triton_options(repository, *words):
     """Return the options that `serve` would pass to tritonserver."""
     own, after = (
-        (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, ())
+        (words[: words.index("--")], words[words.index("--") + 1 :])
+        if "--" in words
+        else (words, ())
     )
     options = cli._parser().parse_args(["serve", str(repository), *own])
     return command._allow_reload(list(after), OnDeadStub(options.on_dead_stub))
@@ -252,7 +269,9 @@ def test_a_reload_needs_explicit_control_which_only_the_supervisor_has(repositor
     assert name == "--http-restricted-api=model-repository:poplar-supervisor"
     assert grpc == f"--grpc-restricted-protocol=model-repository:poplar-supervisor={secret}"
     assert len(secret) == 32
-    assert secret not in triton_options(repository, "--on-dead-stub", "reload")[2], "another one each time"
+    assert secret not in triton_options(repository, "--on-dead-stub", "reload")[2], (
+        "another one each time"
+    )
 
 
 def test_whoever_has_chosen_a_mode_or_a_key_keeps_it(repository):
@@ -262,7 +281,9 @@ def test_whoever_has_chosen_a_mode_or_a_key_keeps_it(repository):
     own = "--http-restricted-api=health,model-repository:mine=x"
     options = triton_options(repository, *reload, own)
     assert [option for option in options if option.startswith("--http-restricted-api")] == [own]
-    with pytest.raises(UsageError, match="expected --model-control-mode=explicit after the --, found poll"):
+    with pytest.raises(
+        UsageError, match="expected --model-control-mode=explicit after the --, found poll"
+    ):
         triton_options(repository, *reload, "--model-control-mode", "poll")
 
 
@@ -274,7 +295,9 @@ def test_a_store_goes_through_as_it_is(triton, play, store, capsys):
     assert "/v2/models/MODEL\n" in capsys.readouterr().out
 
 
-def test_another_server_is_started_with_its_own_backends(repository, play, triton, tmp_path, monkeypatch):
+def test_another_server_is_started_with_its_own_backends(
+    repository, play, triton, tmp_path, monkeypatch
+):
     monkeypatch.setattr(installation, "find_triton", lambda: pytest.fail("the wheel is not needed"))
     called = play(interrupts=signal.SIGTERM)
     program = str(triton / "bin" / "tritonserver")
@@ -288,7 +311,9 @@ def test_another_server_is_started_with_its_own_backends(repository, play, trito
     assert called()["arguments"][1] == f"--backend-directory={triton / 'backends'}"
 
 
-def test_a_script_that_calls_tritonserver_gets_the_wheels_backends(repository, play, triton, tmp_path):
+def test_a_script_that_calls_tritonserver_gets_the_wheels_backends(
+    repository, play, triton, tmp_path
+):
     called = play(interrupts=signal.SIGTERM)
     script = tmp_path / "mine" / "start"
     script.parent.mkdir()
@@ -311,12 +336,16 @@ def test_a_server_that_is_no_program_is_an_error(repository, tmp_path, capsys):
     assert "expected a program to run, found none" in err
 
 
-def test_the_health_port_is_named_and_answers_while_it_serves(repository, play, capsys, monkeypatch):
+def test_the_health_port_is_named_and_answers_while_it_serves(
+    repository, play, capsys, monkeypatch
+):
     play()
     answers = []
 
     def look(supervised):
-        (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("health"))
+        (line,) = (
+            line for line in capsys.readouterr().out.splitlines() if line.startswith("health")
+        )
         url = line.split()[1].replace("/ready", "/live")
         with urllib.request.urlopen(url, timeout=10) as answer:
             answers.append(answer.read())
@@ -328,15 +357,29 @@ def test_the_health_port_is_named_and_answers_while_it_serves(repository, play, 
     assert answers == [b"live\n"]
 
 
-LARGE = ("numpy", "onnx", "onnxruntime", "grpc", "google.protobuf", "rich", "popef.public", "simipu.public")
+LARGE = (
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "grpc",
+    "google.protobuf",
+    "rich",
+    "popef.public",
+    "simipu.public",
+)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the embedded server has no stub for it")
 def test_the_supervisor_holds_nothing_that_computes_or_reads_models(tmp_path):
     """Those modules once cost the supervisor 98 MiB of memory."""
-    program = f"import sys; from poplar_triton.cli import main; main({['serve', str(tmp_path / 'none')]}); "
+    program = (
+        "import sys; from poplar_triton.cli import main; "
+        f"main({['serve', str(tmp_path / 'none')]}); "
+    )
     program += f"print([name for name in {LARGE} if name in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert (ended.stdout, "no such folder" in ended.stderr) == ("[]\n", True)
 
 
@@ -354,4 +397,7 @@ def test_a_command_is_found_whatever_is_imported_for_it(first, capsys):
 def test_canaries_need_http(repository, capsys):
     with pytest.raises(SystemExit, match="2"):
         serve(repository, "--canary-seconds", "5", "--", "--allow-http=false")
-    assert "--canary-seconds: requires Triton's HTTP, found --allow-http=false" in capsys.readouterr().err
+    assert (
+        "--canary-seconds: requires Triton's HTTP, found --allow-http=false"
+        in capsys.readouterr().err
+    )

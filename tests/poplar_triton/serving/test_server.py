@@ -35,7 +35,9 @@ def test_the_call_names_repository_backends_and_ports_and_ends_with_the_users_op
     repository, triton, play
 ):
     called = play()
-    with TritonServer(repository, options=["--log-verbose=1", "--http-thread-count", "2"]) as started:
+    with TritonServer(
+        repository, options=["--log-verbose=1", "--http-thread-count", "2"]
+    ) as started:
         arguments = called()["arguments"]
         options = dict(argument.partition("=")[::2] for argument in arguments[:-2])
         backends = Path(options["--backend-directory"])
@@ -102,7 +104,9 @@ def test_an_interpreter_of_another_name_gets_a_link(tmp_path, monkeypatch):
     assert (tmp_path / "python3").readlink() == alone
     (alone.parent / "python3").symlink_to("/bin/sh")
     (tmp_path / "other").mkdir()
-    assert installation.link_interpreter(tmp_path / "other") == tmp_path / "other", "python3 there is another"
+    assert installation.link_interpreter(tmp_path / "other") == tmp_path / "other", (
+        "python3 there is another"
+    )
 
 
 def test_of_a_server_that_was_stopped_nothing_is_left(repository, play, shared_memory):
@@ -132,7 +136,9 @@ def test_a_server_that_does_not_stop_is_killed_with_its_children(repository, pla
     os.close(child)
 
 
-def test_a_server_that_was_ready_gets_longer_to_stop_than_one_that_loads(repository, play, monkeypatch):
+def test_a_server_that_was_ready_gets_longer_to_stop_than_one_that_loads(
+    repository, play, monkeypatch
+):
     monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0)
     play()
     with TritonServer(repository) as started:
@@ -172,7 +178,9 @@ def test_a_server_that_is_up_but_not_live_has_failed(repository, play):
         TritonServer(repository).__enter__()
 
 
-@pytest.mark.parametrize("options", [[], ["--allow-http=true"], ["--allow-http=false", "--allow-http=1"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--allow-http=true"], ["--allow-http=false", "--allow-http=1"]]
+)
 def test_a_server_that_listens_for_grpc_alone_unasked_is_waited_for_in_vain(
     repository, play, monkeypatch, options
 ):
@@ -185,7 +193,9 @@ def test_a_server_that_listens_for_grpc_alone_unasked_is_waited_for_in_vain(
         pass
 
 
-def test_a_start_that_fails_gives_up_what_it_had_made(repository, write_program, tmp_path, monkeypatch):
+def test_a_start_that_fails_gives_up_what_it_had_made(
+    repository, write_program, tmp_path, monkeypatch
+):
     monkeypatch.setattr(server_resources.tempfile, "tempdir", str(tmp_path))
     write_program("#!/bin/sh\nexit 3\n")
     with pytest.raises(ServerError, match="stopped with status 3"):
@@ -246,7 +256,9 @@ def test_an_empty_repository_is_refused_else(tmp_path, options):
     (tmp_path / "empty" / "folder").mkdir(parents=True)
     (tmp_path / "empty" / "1.txt").touch()
     with (
-        pytest.raises(ServerError, match=r"expected folders with a config\.pbtxt or a version folder"),
+        pytest.raises(
+            ServerError, match=r"expected folders with a config\.pbtxt or a version folder"
+        ),
         TritonServer(tmp_path / "empty", options=options),
     ):
         pass
@@ -351,7 +363,9 @@ def test_a_wheel_without_a_stub_for_this_python_says_for_which_it_has_one(tmp_pa
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for known in ("3.8", "3.9", version):
         (tmp_path / "python_backend_stubs" / known).mkdir(parents=True)
-    with pytest.raises(ServerError, match=rf"no stub for Python {version}; it has 3\.\d+, 3\.\d+, 3\.\d+"):
+    with pytest.raises(
+        ServerError, match=rf"no stub for Python {version}; it has 3\.\d+, 3\.\d+, 3\.\d+"
+    ):
         installation.find_stub(tmp_path)
     stub = tmp_path / "python_backend_stubs" / version / "triton_python_backend_stub"
     stub.touch()

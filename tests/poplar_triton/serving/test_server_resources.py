@@ -27,7 +27,9 @@ def machine(tmp_path, monkeypatch):
 
 def find_files(machine):
     return sorted(
-        str(file.relative_to(machine)) for name in ("shm", "tmp") for file in machine.glob(f"{name}/*")
+        str(file.relative_to(machine))
+        for name in ("shm", "tmp")
+        for file in machine.glob(f"{name}/*")
     )
 
 
@@ -136,7 +138,16 @@ def be_a_file(machine, lock, monkeypatch):
 
 @pytest.mark.parametrize(
     "planted",
-    [be_another_user, open_folder, open_file, be_a_link, hold_a_link, have_two_names, hold_a_fifo, be_a_file],
+    [
+        be_another_user,
+        open_folder,
+        open_file,
+        be_a_link,
+        hold_a_link,
+        have_two_names,
+        hold_a_fifo,
+        be_a_file,
+    ],
 )
 def test_a_lock_that_another_user_can_have_made_takes_nothing_away(machine, monkeypatch, planted):
     """Such a lock could otherwise make the cleanup remove the folder of a running server."""

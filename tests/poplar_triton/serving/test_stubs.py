@@ -34,7 +34,18 @@ class Processes:
 
     def stub(self, pid, instance="m_0_0", path="/models/m/1/model.py", parent=SERVER):
         self.start(
-            pid, STUB, path, "shm", "1", "1", str(SERVER), "/opt", "336", instance, "/opt", parent=parent
+            pid,
+            STUB,
+            path,
+            "shm",
+            "1",
+            "1",
+            str(SERVER),
+            "/opt",
+            "336",
+            instance,
+            "/opt",
+            parent=parent,
         )
 
     def kill(self, pid):

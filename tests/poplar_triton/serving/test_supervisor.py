@@ -107,7 +107,9 @@ class Watch:
     def scan(self, servers, stubs):
         """Return the stalls of the server's processes and of the living stubs."""
         assert servers == {1}
-        return [stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs]
+        return [
+            stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs
+        ]
 
 
 class Play:
@@ -241,7 +243,9 @@ def test_with_exit_a_dead_instance_stops_the_server(play):
 
 
 @pytest.mark.parametrize(("restarts", "starts"), [(1, 1), (0, 0)])
-def test_a_server_that_was_reloaded_often_is_drained_and_started_again_where_it_may(play, restarts, starts):
+def test_a_server_that_was_reloaded_often_is_drained_and_started_again_where_it_may(
+    play, restarts, starts
+):
     it = play(on_dead_stub=OnDeadStub.RELOAD, restarts=restarts, drain_seconds=0)
     looks = [lambda: it.pass_time(61), wait_for_reload] * MAX_SERVER_RELOADS
     assert it.run(it.lose, *looks, lambda: None, lambda: None)
@@ -297,7 +301,8 @@ def test_a_sibling_of_a_dead_instance_that_lives_on_is_killed(play, killed):
     assert it.run(*heal, it.pass_time, lambda: it.pass_time(31))
     assert killed == [6]
     line = (
-        "replaced: m_0_1 of model 'm' version 1 (process 6) is still alive but no longer serves; killing it"
+        "replaced: m_0_1 of model 'm' version 1 (process 6) is still alive but no longer "
+        "serves; killing it"
     )
     assert line in it.lines
     assert b'poplar_supervisor_heal_leaks_total{what="stubs"} 1.0' in it.state.write_metrics()
@@ -342,7 +347,10 @@ def test_a_stalled_stub_is_killed_and_healed_like_a_dead_one(play, killed):
     assert it.run(stall(it, HERE), lambda: None)
     wait_for_reload()
     assert (killed, it.server.loads) == ([8], ["m"])
-    assert it.lines[:2] == [f"{STALLED}; killing it", "dead: m_0_1 of model 'm' version 1 (process 8)"]
+    assert it.lines[:2] == [
+        f"{STALLED}; killing it",
+        "dead: m_0_1 of model 'm' version 1 (process 8)",
+    ]
     assert it.seen == [("dead: m_0_1 of model 'm' version 1", "")]
     assert b'poplar_supervisor_stalls_total{program="stub"} 1.0' in it.state.write_metrics()
 
@@ -539,7 +547,9 @@ class Traffic:
     ("looks", "max_seconds", "is_told", "more_looks"),
     [(3, 9, True, -1), (0, 9, False, -1), (1000, 0.05, True, 1), (5, 0, False, 5)],
 )
-def test_a_drain_goes_on_while_requests_come(play, monkeypatch, looks, max_seconds, is_told, more_looks):
+def test_a_drain_goes_on_while_requests_come(
+    play, monkeypatch, looks, max_seconds, is_told, more_looks
+):
     """It ends when no requests come or its time limit passes; without the option there is none."""
     monkeypatch.setattr(supervisor, "TrafficWatch", Traffic)
     Traffic.looks = looks
@@ -567,5 +577,7 @@ def test_a_canary_goes_to_what_lives_and_a_stub_that_hangs_is_killed(play, kille
     assert it.run(lambda: None, lambda: None)
     assert killed == [HERE.pid]
     assert (asked[0], asked[-1]) == ([HERE], []), "a model with a dead instance is not asked"
-    line = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; killing it"
+    line = (
+        "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it hangs; killing it"
+    )
     assert line in it.lines

@@ -116,7 +116,9 @@ def test_answers_are_those_of_the_model_runtime(batcher, instance, tmp_path):
     path = tmp_path / "m" / "1" / "executable.popef"
     with ModelRunner(path, ModelRunnerConfig(batching_dim=0)) as runner:
         for count in (1, 3, 4, 9):
-            inputs = {"x": np.random.default_rng(count).standard_normal((count, 4)).astype(np.float32)}
+            inputs = {
+                "x": np.random.default_rng(count).standard_normal((count, 4)).astype(np.float32)
+            }
             expected = runner.execute(inputs)
             found = batcher.compute(inputs, (), PlayedCall())
             assert found.keys() == {"y", "z"}
@@ -125,10 +127,13 @@ def test_answers_are_those_of_the_model_runtime(batcher, instance, tmp_path):
     assert batcher.compute(rows(3), ["z"], PlayedCall()).keys() == {"z"}
 
 
-def test_what_comes_during_a_run_shares_the_next_up_to_a_whole_batch_and_in_order(batcher, instance, send):
+def test_what_comes_during_a_run_shares_the_next_up_to_a_whole_batch_and_in_order(
+    batcher, instance, send
+):
     first = hold(instance, send, batcher)
     asked = [
-        (send(batcher, rows(value, count)), rows(value, count)) for value, count in ((2, 1), (3, 2), (4, 1))
+        (send(batcher, rows(value, count)), rows(value, count))
+        for value, count in ((2, 1), (3, 2), (4, 1))
     ]
     asked += [(send(batcher, rows(5, 9)), rows(5, 9)), (send(batcher, rows(6)), rows(6))]
     instance.let_go()
@@ -166,7 +171,9 @@ def test_a_bad_request_does_not_fail_its_neighbours(open_instance, send):
     with pytest.raises(ServingError, match="input 'ids': expected int32 of shape") as refused:
         shape.result(PATIENCE_SECONDS)
     assert refused.value.code is Code.INVALID_ARGUMENT
-    with pytest.raises(ServingError, match="model 'gather' could not compute the request") as failed:
+    with pytest.raises(
+        ServingError, match="model 'gather' could not compute the request"
+    ) as failed:
         value.result(PATIENCE_SECONDS)
     assert failed.value.code is Code.INTERNAL
 
@@ -179,7 +186,9 @@ def test_a_bad_request_does_not_fail_its_neighbours(open_instance, send):
 def test_the_backends_codes_are_grpcs(batcher, instance, monkeypatch, code):
     name = "INVALID_ARG" if code is Code.INVALID_ARGUMENT else code.name
     monkeypatch.setattr(
-        instance, "execute", lambda requests: requests[0].fail(RequestError("so it is", name), "run")
+        instance,
+        "execute",
+        lambda requests: requests[0].fail(RequestError("so it is", name), "run"),
     )
     with pytest.raises(ServingError, match="so it is") as raised:
         batcher.compute(rows(1), (), PlayedCall())
@@ -195,7 +204,9 @@ def test_requests_that_nobody_wants_any_more_are_not_computed(batcher, instance,
     instance.let_go()
     check(first, rows(1))
     for future in (asked[0], asked[2]):
-        with pytest.raises(ServingError, match="request was cancelled before it was computed") as given_up:
+        with pytest.raises(
+            ServingError, match="request was cancelled before it was computed"
+        ) as given_up:
             future.result(PATIENCE_SECONDS)
         assert given_up.value.code is Code.CANCELLED
     check(asked[1], rows(3))

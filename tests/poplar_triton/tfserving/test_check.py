@@ -15,7 +15,9 @@ from serving_calls import PlayedCall
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
 IDS, MASK = TensorSpec(INT, (-1, 2)), TensorSpec(FLOAT, (-1, 1))
 SIGNATURE = Signature({"ids": IDS, "mask": MASK}, {"ids": IDS, "mask": MASK}, frozenset({"mask"}))
-MODELS = FakeModels({"m": [FakeServable("m", 7, SIGNATURE), FakeServable("m", 3, SIGNATURE)]}, {"old": 3})
+MODELS = FakeModels(
+    {"m": [FakeServable("m", 7, SIGNATURE), FakeServable("m", 3, SIGNATURE)]}, {"old": 3}
+)
 ONE = np.array([[1, 2]], np.int32)
 
 
@@ -57,7 +59,10 @@ def test_another_signature_is_refused_with_the_one_there_is():
     ("given", "words"),
     [
         ((), "0!=2 len({}) != len({ids,mask}). Sent extra: {}. Missing but required: {ids}."),
-        (("mask",), "1!=2 len({mask}) != len({ids,mask}). Sent extra: {}. Missing but required: {ids}."),
+        (
+            ("mask",),
+            "1!=2 len({mask}) != len({ids,mask}). Sent extra: {}. Missing but required: {ids}.",
+        ),
         (
             ("ids", "b", "a"),
             "3!=2 len({a,b,ids}) != len({ids,mask}). Sent extra: {a,b}. Missing but required: {}.",
@@ -82,9 +87,13 @@ def test_optional_inputs_may_come_or_not():
     [
         (
             ["z"],
-            "output tensor alias not found in signature: z Outputs expected to be in the set {ids,mask}.",
+            "output tensor alias not found in signature: z Outputs expected to be in the set "
+            "{ids,mask}.",
         ),
-        (["ids", ""], "output tensor alias not found in signature:  Outputs expected to be in the set"),
+        (
+            ["ids", ""],
+            "output tensor alias not found in signature:  Outputs expected to be in the set",
+        ),
         (["ids", "mask", "ids"], "duplicate output tensor alias: ids"),
     ],
 )
@@ -153,7 +162,11 @@ def test_a_number_that_does_not_fit_is_an_error_that_names_its_row(number):
 @pytest.mark.parametrize(
     ("given", "wanted", "words"),
     [
-        (np.float64, np.float32, "expected DT_FLOAT, found DT_DOUBLE; convert it to DT_FLOAT before sending"),
+        (
+            np.float64,
+            np.float32,
+            "expected DT_FLOAT, found DT_DOUBLE; convert it to DT_FLOAT before sending",
+        ),
         (np.float32, np.int32, "expected DT_INT32, found DT_FLOAT"),
         (np.int32, np.int64, "expected DT_INT64, found DT_INT32"),
         (np.int64, np.int16, "expected DT_INT16, found DT_INT64"),

@@ -40,10 +40,16 @@ def read(*words):
 
 def test_a_repository_is_served_with_the_documented_defaults(folder):
     settings = read(folder)
-    assert settings == Settings(sources=tuple(ModelSource(name, folder / name) for name in ("a", "b")))
+    assert settings == Settings(
+        sources=tuple(ModelSource(name, folder / name) for name in ("a", "b"))
+    )
     assert (settings.grpc_port, settings.rest_port, settings.address) == (8500, 8501, "127.0.0.1")
     assert settings.metrics_path == "/monitoring/prometheus/metrics"
-    assert (settings.rest_seconds, settings.load_retries, settings.load_retry_seconds) == (30, 5, 60)
+    assert (settings.rest_seconds, settings.load_retries, settings.load_retry_seconds) == (
+        30,
+        5,
+        60,
+    )
     assert settings.names == ["a", "b"]
 
 
@@ -57,13 +63,17 @@ def test_one_model_is_served_under_its_name(folder, monkeypatch):
 def test_a_model_config_file_names_models_policies_and_labels(folder, tmp_path):
     file = tmp_path / "models.config"
     file.write_text(
-        f'model_config_list {{ config {{ name: "m" base_path: "{folder / "a"}" model_platform: "tensorflow" '
-        'model_version_policy { specific { versions: 3 } } version_labels { key: "stable" value: 3 } } }'
+        f'model_config_list {{ config {{ name: "m" base_path: "{folder / "a"}" model_platform: '
+        '"tensorflow" '
+        'model_version_policy { specific { versions: 3 } } version_labels { key: "stable" value: 3 '
+        "} } }"
     )
     policy = VersionPolicy(specific=frozenset({3}))
     source = ModelSource("m", folder / "a", policy, {"stable": 3})
     assert read("--model_config_file", file).sources[0].labels == {"stable": 3}
-    assert read("--model_config_file", file).sources[0].policy.choose([2, 3]) == policy.choose([2, 3])
+    assert read("--model_config_file", file).sources[0].policy.choose([2, 3]) == policy.choose(
+        [2, 3]
+    )
     settings = read("--triton", "host:8001", "--model_config_file", file)
     assert (settings.triton, settings.names) == ("host:8001", [source.name])
     assert read("--triton", "host:8001").sources == ()
@@ -73,7 +83,18 @@ def test_every_option_is_a_setting(folder, tmp_path):
     for name in ("root", "key", "chain"):
         (tmp_path / name).write_text(name)
     settings = read(
-        *("--port", 1, "--rest_api_port", 0, "--address", "::1", "--processes", 3, "--drain-seconds", 4),
+        *(
+            "--port",
+            1,
+            "--rest_api_port",
+            0,
+            "--address",
+            "::1",
+            "--processes",
+            3,
+            "--drain-seconds",
+            4,
+        ),
         *(
             "--rest_api_timeout_in_ms",
             1500,
@@ -82,9 +103,18 @@ def test_every_option_is_a_setting(folder, tmp_path):
             "--max_num_load_retries",
             0,
         ),
-        *("--load_retry_interval_micros", -1, "--grpc_channel_arguments", "grpc.a=-7,b=x=y,,c=", folder),
+        *(
+            "--load_retry_interval_micros",
+            -1,
+            "--grpc_channel_arguments",
+            "grpc.a=-7,b=x=y,,c=",
+            folder,
+        ),
         *("--rest_api_enable_cors_support", "--enable_serialization_as_tensor_content=true"),
-        *("--allow_version_labels_for_unavailable_models=1", "--enable_grpc_healthcheck_service=false"),
+        *(
+            "--allow_version_labels_for_unavailable_models=1",
+            "--enable_grpc_healthcheck_service=false",
+        ),
         *("--isolate-models", "--max-connections-per-address=9"),
     )
     assert settings == Settings(
@@ -106,9 +136,11 @@ def test_every_option_is_a_setting(folder, tmp_path):
         drain_seconds=4,
     )
     files = (
-        "--triton_root_certificates=root --triton_private_key=key --triton_certificate_chain=chain".split()
-    )
-    words = [f"{name}={tmp_path / file}" for name, _, file in (word.partition("=") for word in files)]
+        "--triton_root_certificates=root --triton_private_key=key --triton_certificate_chain=chain"
+    ).split()
+    words = [
+        f"{name}={tmp_path / file}" for name, _, file in (word.partition("=") for word in files)
+    ]
     settings = read("--triton", "host:8001", "--triton_ssl", *words)
     assert settings.triton_tls == TritonTls(b"root", b"key", b"chain")
     assert read("--triton", "host:8001", "--triton_ssl").triton_tls == TritonTls()
@@ -141,17 +173,27 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
     [
         (
             [],
-            "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and --triton, found 0",
+            "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and "
+            "--triton, found 0",
         ),
         (["MODELS", "--model_base_path", "x"], "found 2"),
         (["MODELS", "--model_config_file", "x", "--model_base_path", "x"], "found 3"),
-        (["MODELS", "--triton", "host:1"], ("--triton: cannot be combined with local models, only with")),
+        (
+            ["MODELS", "--triton", "host:1"],
+            ("--triton: cannot be combined with local models, only with"),
+        ),
         (
             ["--model_base_path", "x", "--triton", "host:1"],
             ("--triton: cannot be combined with local models, only with"),
         ),
-        (["--model_base_path", "x", "--model_name", ""], "--model_name: expected a name, found an empty one"),
-        (["--model_base_path", "x", "--model_name", "a\nb"], "--model_name: expected a name without control"),
+        (
+            ["--model_base_path", "x", "--model_name", ""],
+            "--model_name: expected a name, found an empty one",
+        ),
+        (
+            ["--model_base_path", "x", "--model_name", "a\nb"],
+            "--model_name: expected a name without control",
+        ),
         (
             ["MODELS", "--port", "0", "--rest_api_port", "0"],
             "expected --port or --rest_api_port, found 0 for both",
@@ -161,10 +203,16 @@ def test_certificates_are_read_and_kept_to_oneself(folder, tmp_path):
             "--rest_api_port: expected another port than --port, found 8500",
         ),
         (["MODELS", "--triton_private_key", "FILE"], "similar options require --triton_ssl"),
-        (["--triton", "h:1", "--triton_root_certificates", "FILE"], ("similar options require --triton_ssl")),
+        (
+            ["--triton", "h:1", "--triton_root_certificates", "FILE"],
+            ("similar options require --triton_ssl"),
+        ),
         (
             ["--triton", "h:1", "--triton_ssl", "--triton_private_key", "FILE"],
-            ("--triton_private_key and --triton_certificate_chain are required together, found one of them"),
+            (
+                "--triton_private_key and --triton_certificate_chain are required together, found "
+                "one of them"
+            ),
         ),
     ],
 )
@@ -183,11 +231,17 @@ def test_options_that_do_not_go_together_are_refused(folder, tmp_path, words, re
         (["--processes", "0"], "expected a whole number from 1 to 256"),
         (["--rest_api_timeout_in_ms", "0"], "expected a whole number from 1"),
         (["--max_num_load_retries", "-1"], "expected a whole number from 0"),
-        (["--load_retry_interval_micros", "1" + "0" * 400], "expected a whole number from -86400000000"),
+        (
+            ["--load_retry_interval_micros", "1" + "0" * 400],
+            "expected a whole number from -86400000000",
+        ),
         (["--rest_api_enable_cors_support=yes"], "expected true or false, found 'yes'"),
         (["--grpc_channel_arguments", "a"], "expected NAME=VALUE, found 'a'"),
         (["--grpc_channel_arguments", "=1"], "expected NAME=VALUE, found '=1'"),
-        (["--grpc_channel_arguments", f"a={2**31}"], f"expected a 32-bit number for a, found {2**31}"),
+        (
+            ["--grpc_channel_arguments", f"a={2**31}"],
+            f"expected a 32-bit number for a, found {2**31}",
+        ),
         (["--grpc_channel_arguments", f"a=-{2**40}"], "expected a 32-bit number for a"),
         (["--grpc_channel_arguments", "a=" + "9" * 5000], "argument --grpc_channel_arguments"),
         (["--rest_api_tim", "5"], "unrecognized arguments"),
@@ -233,7 +287,8 @@ def test_a_package_that_is_not_there_is_named_with_what_installs_it(folder, monk
         command.importlib.util, "find_spec", lambda name: None if name == package else find(name)
     )
     words = re.escape(
-        f"tfserving requires the package {package}, which is not installed; `pip install 'poplar-triton"
+        f"tfserving requires the package {package}, which is not installed; `pip install "
+        "'poplar-triton"
     )
     with pytest.raises(ServerError, match=words):
         command.run(parse(folder))

@@ -66,7 +66,9 @@ def test_a_compact_request_means_the_same(data, name, more):
         assert list(getattr(TensorProto.FromString(tensor), FIELDS[name][0])) == values
 
 
-@pytest.mark.parametrize(("name", "value"), [("DT_STRING", b"ab"), ("DT_INT32", -7), ("DT_FLOAT", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("DT_STRING", b"ab"), ("DT_INT32", -7), ("DT_FLOAT", 0.5)]
+)
 def test_many_values_become_one_part(name, value):
     values = [value] * (MANY_VALUES + 2)
     message = write(make_tensor(name, values, [2, len(values) // 2]))

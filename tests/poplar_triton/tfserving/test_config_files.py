@@ -106,7 +106,10 @@ def test_all_that_a_file_of_models_may_hold_is_read(tmp_path: Path) -> None:
         ("", "expected model_config_list with a config for each model, found none"),
         ("model_config_list {}", "found none"),
         ("custom_model_config { type_url: 'x' }", "found custom_model_config"),
-        ("model_config_list {\n config {\n nme: 'm' } }", 'line 3: .*"ModelConfig" has no field named "nme"'),
+        (
+            "model_config_list {\n config {\n nme: 'm' } }",
+            'line 3: .*"ModelConfig" has no field named "nme"',
+        ),
         ("model_config_list { config {\n name: 3 } }", "line 2: "),
         ("model_config_list {", "line 1: "),
         ("model_config_list { config { name: 'a' name: 'b' } }", "line 1: .*multiple"),
@@ -114,17 +117,32 @@ def test_all_that_a_file_of_models_may_hold_is_read(tmp_path: Path) -> None:
         ('{"model_config_list": {}}', "line 1: "),
         (b"\xff\xfe", "text format, found: .*can't decode byte"),
         (one("base_path: '/m'"), "name of model 1: expected a name, found an empty one"),
-        (one("name: '\\033[2J' base_path: '/m'"), "name of model 1: .*control characters, found .x1b"),
+        (
+            one("name: '\\033[2J' base_path: '/m'"),
+            "name of model 1: .*control characters, found .x1b",
+        ),
         (one(f"name: '{'n' * 2000}' base_path: '/m'"), "at most 1024 characters, found 2000"),
-        (one("name: 'm'"), "model 'm': base_path: expected the absolute path of a folder.*found ''"),
+        (
+            one("name: 'm'"),
+            "model 'm': base_path: expected the absolute path of a folder.*found ''",
+        ),
         (one("name: 'm' base_path: 's3://m'"), "found 's3://m'"),
-        (one("name: 'm' base_path: '/m\\000' model_platform: 'tensorflow'"), "base_path: .*control"),
-        (one("name: 'm' base_path: '/m'"), 'model_platform: expected "tensorflow" or "poplar", found \'\''),
+        (
+            one("name: 'm' base_path: '/m\\000' model_platform: 'tensorflow'"),
+            "base_path: .*control",
+        ),
+        (
+            one("name: 'm' base_path: '/m'"),
+            'model_platform: expected "tensorflow" or "poplar", found \'\'',
+        ),
         (one("name: 'm' base_path: '/m' model_platform: 'tflite'"), "found 'tflite'"),
         (one(sound("model_type: TENSORFLOW")), "expected model_platform only, found model_type"),
         (one("name: 'm' base_path: '/m' model_type: OTHER"), "model_type: expected TENSORFLOW"),
         (one("name: 'm' base_path: '/m' model_type: 77"), "model_type: expected TENSORFLOW"),
-        (f"model_config_list {{ config {{ {sound()} }} config {{ {sound()} }} }}", "found 'm' twice"),
+        (
+            f"model_config_list {{ config {{ {sound()} }} config {{ {sound()} }} }}",
+            "found 'm' twice",
+        ),
         (one(sound("model_version_policy { specific {} }")), "at least one version in specific"),
         (one(sound("model_version_policy { specific { versions: -1 } }")), "at least 0, found -1"),
         (one(sound("model_version_policy { latest { num_versions: -1 } }")), "line 1: "),
@@ -133,7 +151,8 @@ def test_all_that_a_file_of_models_may_hold_is_read(tmp_path: Path) -> None:
         (
             one(
                 sound(
-                    "model_version_policy { specific { versions: 1 } } version_labels { key: 'l' value: 2 }"
+                    "model_version_policy { specific { versions: 1 } } version_labels { key: 'l' "
+                    "value: 2 }"
                 )
             ),
             r"expected 'l' to be one of the versions in model_version_policy \(1\), found 2",
@@ -165,9 +184,18 @@ def test_the_texts_of_certificates_are_read(tmp_path: Path) -> None:
     [
         ({}, "expected server_key, found none"),
         ({"server_key": KEY}, "expected server_cert, found none"),
-        ({"server_key": "/etc/key.pem", "server_cert": CERTIFICATE}, "server_key: expected the text itself"),
-        ({"server_key": KEY, "server_cert": CERTIFICATE, "custom_ca": "ca"}, "custom_ca: expected the text"),
-        ({"server_key": KEY, "server_cert": CERTIFICATE, "client_verify": True}, ("requires custom_ca")),
+        (
+            {"server_key": "/etc/key.pem", "server_cert": CERTIFICATE},
+            "server_key: expected the text itself",
+        ),
+        (
+            {"server_key": KEY, "server_cert": CERTIFICATE, "custom_ca": "ca"},
+            "custom_ca: expected the text",
+        ),
+        (
+            {"server_key": KEY, "server_cert": CERTIFICATE, "client_verify": True},
+            ("requires custom_ca"),
+        ),
     ],
 )
 def test_certificates_that_are_wrong_are_refused(tmp_path: Path, fields: dict, said: str) -> None:
@@ -198,7 +226,10 @@ def test_errors_show_nothing_of_a_key(tmp_path: Path, text: str | bytes) -> None
     [
         ("", MonitoringConfig(False, METRICS_PATH)),
         ("prometheus_config { enable: true }", MonitoringConfig(True, METRICS_PATH)),
-        ("prometheus_config { enable: true, path: '/metrics' }", MonitoringConfig(True, "/metrics")),
+        (
+            "prometheus_config { enable: true, path: '/metrics' }",
+            MonitoringConfig(True, "/metrics"),
+        ),
     ],
 )
 def test_the_metrics_have_a_path(tmp_path: Path, text: str, config: MonitoringConfig) -> None:
@@ -206,7 +237,9 @@ def test_the_metrics_have_a_path(tmp_path: Path, text: str, config: MonitoringCo
 
 
 @pytest.mark.parametrize("path", ["metrics", "/a\\nb", "/" + "a" * 2000])
-def test_a_path_of_metrics_that_no_client_could_ask_for_is_refused(tmp_path: Path, path: str) -> None:
+def test_a_path_of_metrics_that_no_client_could_ask_for_is_refused(
+    tmp_path: Path, path: str
+) -> None:
     with pytest.raises(ConfigFileError, match=r"prometheus_config\.path: expected"):
         read_monitoring_config(write(tmp_path, f"prometheus_config {{ path: '{path}' }}"))
 
@@ -235,7 +268,8 @@ def test_what_is_no_file_of_sound_size_is_not_read(read, tmp_path: Path) -> None
         "model_config_list{config{name:" + '"a"' * (MAX_BYTES // 4),
         "model_config_list{config{model_type:" + "9" * (MAX_BYTES // 2),
         "model_config_list{config{version_labels{value:" + "9" * (MAX_BYTES // 2),
-        "model_config_list{config{logging_config{sampling_config{sampling_rate:" + "9" * (MAX_BYTES // 2),
+        "model_config_list{config{logging_config{sampling_config{sampling_rate:"
+        + "9" * (MAX_BYTES // 2),
         "model_config_list{config{name:'" + "\\x00" * (MAX_BYTES // 8),
         "\n" * (MAX_BYTES - 1) + "x",
         "#" * MAX_BYTES,
@@ -245,17 +279,72 @@ def test_what_is_no_file_of_sound_size_is_not_read(read, tmp_path: Path) -> None
     ids=lambda text: text[:40],
 )
 @pytest.mark.parametrize("read", READERS)
-def test_large_and_deep_files_end_in_an_error_or_a_configuration(read, tmp_path: Path, text: str) -> None:
+def test_large_and_deep_files_end_in_an_error_or_a_configuration(
+    read, tmp_path: Path, text: str
+) -> None:
     assert len(find_fault(read, write(tmp_path, text))) < 2_000
 
 
 TOKENS = st.sampled_from(
     [
-        *("model_config_list", "config", "name", "base_path", "model_platform", "version_labels", "key"),
-        *("value", "model_version_policy", "specific", "versions", "latest", "all", "server_key", "path"),
-        *("prometheus_config", "enable", "client_verify", "custom_model_config", "[x/y]", "model_type"),
-        *("{", "}", "<", ">", ":", ",", ";", "[", "]", "'a'", "'/m'", "'tensorflow'", "1", "-1", "0x", "1e9"),
-        *("true", "inf", "nan", "# c\n", "\n", "'\\377'", "'\\ud800'", "\0", "é", "\ufeff", "TENSORFLOW"),
+        *(
+            "model_config_list",
+            "config",
+            "name",
+            "base_path",
+            "model_platform",
+            "version_labels",
+            "key",
+        ),
+        *(
+            "value",
+            "model_version_policy",
+            "specific",
+            "versions",
+            "latest",
+            "all",
+            "server_key",
+            "path",
+        ),
+        *(
+            "prometheus_config",
+            "enable",
+            "client_verify",
+            "custom_model_config",
+            "[x/y]",
+            "model_type",
+        ),
+        *(
+            "{",
+            "}",
+            "<",
+            ">",
+            ":",
+            ",",
+            ";",
+            "[",
+            "]",
+            "'a'",
+            "'/m'",
+            "'tensorflow'",
+            "1",
+            "-1",
+            "0x",
+            "1e9",
+        ),
+        *(
+            "true",
+            "inf",
+            "nan",
+            "# c\n",
+            "\n",
+            "'\\377'",
+            "'\\ud800'",
+            "\0",
+            "é",
+            "\ufeff",
+            "TENSORFLOW",
+        ),
     ]
 )
 
@@ -265,7 +354,8 @@ TOKENS = st.sampled_from(
 @example("model_config_list { config { logging_config { custom_logging_config { [x/y] { } } } } }")
 def test_any_file_ends_in_an_error_of_one_line_or_a_configuration(tmp_path_factory, text) -> None:
     file = write(
-        tmp_path_factory.getbasetemp(), text.encode("utf-8", "replace") if isinstance(text, str) else text
+        tmp_path_factory.getbasetemp(),
+        text.encode("utf-8", "replace") if isinstance(text, str) else text,
     )
     for read in READERS:
         fault = find_fault(read, file)

@@ -44,7 +44,9 @@ MANY = {
 @pytest.mark.parametrize("what", MANY)
 def test_many_parts_are_refused_wherever_they_are(what):
     messages.PredictRequest.FromString(MANY[what])  # protobuf takes it
-    with pytest.raises(ServingError, match=f"PredictRequest: expected at most {MAX_PARTS} inputs") as refusal:
+    with pytest.raises(
+        ServingError, match=f"PredictRequest: expected at most {MAX_PARTS} inputs"
+    ) as refusal:
         EntryCounter("PredictRequest").check(MANY[what])
     assert refusal.value.code is Code.INVALID_ARGUMENT
 
@@ -55,7 +57,9 @@ def test_the_end_of_what_is_broken_does_not_hide_its_beginning():
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("value", [field(8, b""), varint(7 << 3) + b"\1", varint(5 << 3 | 5) + b"\0\0\0\0"])
+@pytest.mark.parametrize(
+    "value", [field(8, b""), varint(7 << 3) + b"\1", varint(5 << 3 | 5) + b"\0\0\0\0"]
+)
 def test_strings_and_unpacked_numbers_have_a_limit_of_their_own(value):
     EntryCounter("PredictRequest").check(with_tensor(value * MAX_VALUES))
     with pytest.raises(ServingError, match=f"expected at most {MAX_VALUES} strings"):

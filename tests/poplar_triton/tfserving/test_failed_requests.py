@@ -41,7 +41,9 @@ def test_a_request_that_fails_over_grpc_is_not_kept(servable):
     threads = Threads("failed requests of a test")
     unfinished = UnfinishedCalls(threads)
     models = FakeModels({"half": [servable]})
-    handlers = make_handlers(models, lambda *_: None, Health(unfinished), unfinished, as_content=False)
+    handlers = make_handlers(
+        models, lambda *_: None, Health(unfinished), unfinished, as_content=False
+    )
     server = grpc.server(threads, handlers)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -76,7 +76,9 @@ def begin() -> Iterator[Begin]:
         yield start
 
 
-def predict(models: TritonModels, spec: ModelSpec = NEWEST, call: Asker | None = None) -> ForwardedServable:
+def predict(
+    models: TritonModels, spec: ModelSpec = NEWEST, call: Asker | None = None
+) -> ForwardedServable:
     call = call or Asker()
     servable = models.find(spec, call)
     answer = servable.predict({"x": ROW}, [], call)
@@ -117,7 +119,11 @@ def make_values(dtype: np.dtype) -> np.ndarray:
     if dtype.hasobject:
         return np.array([[b"", b"\0\xff"], [b"word", "é".encode()], [b"x" * 300, b"\n"]], object)
     bits = np.random.default_rng(0).integers(0, 256, 6 * dtype.itemsize, np.uint8)
-    return (bits % 2).astype(bool).reshape(3, 2) if dtype.kind == "b" else bits.view(dtype).reshape(3, 2)
+    return (
+        (bits % 2).astype(bool).reshape(3, 2)
+        if dtype.kind == "b"
+        else bits.view(dtype).reshape(3, 2)
+    )
 
 
 @pytest.mark.parametrize("dtype", BY_DTYPE, ids=str)
@@ -178,7 +184,9 @@ def test_many_that_wait_ask_once(begin):
     triton.plan["ModelMetadata"] = late
     with ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(models.find, NEWEST, Asker()) for _ in range(16)]
-        wait_until(lambda: models._asked[("m", None)]._condition._waiters, "somebody waits for the first")
+        wait_until(
+            lambda: models._asked[("m", None)]._condition._waiters, "somebody waits for the first"
+        )
         triton.released.set()
         assert {each.result(PATIENCE_SECONDS).version for each in waiting} == {2}
     assert triton.count("ModelMetadata") == 1
@@ -249,7 +257,9 @@ def test_the_newest_version_is_tritons_to_choose(begin):
 
 SOURCES = (
     ModelSource("m", Path("/none"), VersionPolicy(1), {"stable": 1, "canary": 2}),
-    ModelSource("pinned", Path("/none"), VersionPolicy(None, frozenset({1, 9})), {"old": 1, "gone": 9}),
+    ModelSource(
+        "pinned", Path("/none"), VersionPolicy(None, frozenset({1, 9})), {"old": 1, "gone": 9}
+    ),
     ModelSource("all", Path("/none"), VersionPolicy(None)),
 )
 
@@ -274,14 +284,26 @@ def test_labels_and_policies_choose_among_tritons_versions(spec, version, begin)
     ("spec", "code", "said"),
     [
         (ModelSpec("m", 1), Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)"),
-        (ModelSpec("m", label="stable"), Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)"),
-        (ModelSpec("pinned", 2), Code.NOT_FOUND, "Servable not found for request: Specific(pinned, 2)"),
+        (
+            ModelSpec("m", label="stable"),
+            Code.NOT_FOUND,
+            "Servable not found for request: Specific(m, 1)",
+        ),
+        (
+            ModelSpec("pinned", 2),
+            Code.NOT_FOUND,
+            "Servable not found for request: Specific(pinned, 2)",
+        ),
         (
             ModelSpec("pinned", label="gone"),
             Code.NOT_FOUND,
             "Servable not found for request: Specific(pinned, 9)",
         ),
-        (ModelSpec("m", label="x"), Code.INVALID_ARGUMENT, "Unrecognized servable version label: x"),
+        (
+            ModelSpec("m", label="x"),
+            Code.INVALID_ARGUMENT,
+            "Unrecognized servable version label: x",
+        ),
         (ModelSpec("other"), Code.NOT_FOUND, "Servable not found for request: Latest(other)"),
     ],
 )
@@ -309,7 +331,10 @@ def test_versions_stand_as_the_index_of_the_repository_says(begin):
         expected = Code.NOT_FOUND, f"Could not find any versions of model {name}"
         assert refusal(models.list_versions, ModelSpec(name), Asker()) == expected
     triton.plan["RepositoryIndex"] = refuse("INTERNAL", "the store is away")
-    assert refusal(models.list_versions, ModelSpec("m"), Asker()) == (Code.INTERNAL, "the store is away")
+    assert refusal(models.list_versions, ModelSpec("m"), Asker()) == (
+        Code.INTERNAL,
+        "the store is away",
+    )
 
 
 def test_versions_that_a_policy_leaves_out_are_not_available(begin):
@@ -387,7 +412,9 @@ def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch, be
     triton.plan["ModelConfig"] = triton.wait
     code, text = refusal(models.find, ModelSpec("m"), Asker())
     assert code is Code.UNAVAILABLE
-    assert text == (f"Triton at 127.0.0.1:{triton.port}: expected a response to ModelConfig within 0.2 s")
+    assert text == (
+        f"Triton at 127.0.0.1:{triton.port}: expected a response to ModelConfig within 0.2 s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -425,7 +452,11 @@ def test_a_triton_that_was_away_is_asked_again(begin):
     triton, models = begin()
     predict(models)
     triton.stop()
-    for call in (models.find, models.list_versions, lambda spec, asker: predict(models, spec, asker)):
+    for call in (
+        models.find,
+        models.list_versions,
+        lambda spec, asker: predict(models, spec, asker),
+    ):
         code, text = refusal(call, ModelSpec("m", 1), Asker())
         assert code is Code.UNAVAILABLE
         assert text.startswith(f"Triton at 127.0.0.1:{triton.port}: ")

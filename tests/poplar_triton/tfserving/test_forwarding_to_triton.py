@@ -95,7 +95,9 @@ def answers_by(client: Client, factor: float, model: str = "versions", **choice)
 def test_values_of_all_types_are_those_of_triton(client, triton):
     bits = np.random.default_rng(0).integers(0, 256, 48, np.uint8)
     rows = {
-        name: bits[: 6 * np.dtype(name).itemsize].view(name).reshape(3, 2) for name in TYPES if name != "bool"
+        name: bits[: 6 * np.dtype(name).itemsize].view(name).reshape(3, 2)
+        for name in TYPES
+        if name != "bool"
     }
     rows["bool"] = (bits[:6] % 2).astype(bool).reshape(3, 2)
     expected = infer(triton, "types", rows)
@@ -146,7 +148,11 @@ def test_what_a_model_says_of_a_request_is_passed_on(client, triton):
     code = raised.value.status().removeprefix("StatusCode.")
     with refused(code, raised.value.message()):
         client.predict("gather", ids)
-    assert client.predict("gather", {"ids": np.array([[1, 9]], np.int32)})["rows"].shape == (1, 2, 3)
+    assert client.predict("gather", {"ids": np.array([[1, 9]], np.int32)})["rows"].shape == (
+        1,
+        2,
+        3,
+    )
 
 
 def test_a_configuration_file_chooses_and_labels(server, tmp_path):
@@ -156,7 +162,10 @@ def test_a_configuration_file_chooses_and_labels(server, tmp_path):
     model = f"name: 'versions' base_path: '/x' model_platform: 'tensorflow' {policy} {label}"
     file.write_text(f"model_config_list {{ config {{ {model} }} }}")
     options = ("--triton", server.grpc_url, "--model_config_file", file)
-    with TfServing(*options, log=tmp_path / "log", rest=False) as front, Client(front.grpc_url) as client:
+    with (
+        TfServing(*options, log=tmp_path / "log", rest=False) as front,
+        Client(front.grpc_url) as client,
+    ):
         assert answers_by(client, 2)
         assert answers_by(client, 2, version_label="stable")
         assert client.read_status("versions") == [(1, State.AVAILABLE, "")]
@@ -188,7 +197,9 @@ def test_versions_come_and_go_under_way(server, client, triton):
 
 
 def count_cancelled(server: TritonServer) -> float:
-    return read_metric(server.metrics_url, "nv_inference_request_failure", model="busy", reason="CANCELED")
+    return read_metric(
+        server.metrics_url, "nv_inference_request_failure", model="busy", reason="CANCELED"
+    )
 
 
 def count_waiting(server: TritonServer) -> float:
@@ -212,7 +223,9 @@ def test_who_gives_up_leaves_tritons_queue(server, client):
     given_up = client.send("busy", {"x": make_rows(1)})
     wait_until(lambda: count_waiting(server) == 2, "it waits, too")
     given_up.cancel()
-    wait_until(lambda: count_cancelled(server) == before + 1, "Triton drops the one that was given up")
+    wait_until(
+        lambda: count_cancelled(server) == before + 1, "Triton drops the one that was given up"
+    )
     for future in kept:
         assert future.result(PATIENCE_SECONDS).outputs.keys() == {"y"}
 
@@ -222,7 +235,9 @@ def test_a_deadline_ends_in_tritons_queue(server, client):
     kept = occupy(server, client)
     with refused("DEADLINE_EXCEEDED", ""):
         client.predict("busy", {"x": make_rows(1)}, seconds=0.2)
-    wait_until(lambda: count_cancelled(server) == before + 1, "Triton drops the one whose time is over")
+    wait_until(
+        lambda: count_cancelled(server) == before + 1, "Triton drops the one whose time is over"
+    )
     for future in kept:
         assert future.result(PATIENCE_SECONDS).outputs.keys() == {"y"}
 

@@ -122,7 +122,9 @@ def predict(client, request):
 
 
 def count(server, line):
-    found = dict(each.rpartition(" ")[::2] for each in server.counters.write_page().decode().splitlines())
+    found = dict(
+        each.rpartition(" ")[::2] for each in server.counters.write_page().decode().splitlines()
+    )
     return float(found.get(line, 0))
 
 
@@ -166,7 +168,11 @@ def test_typed_values_of_a_client_are_read(client):
 
 
 def test_whole_numbers_of_64_bits_are_narrowed_or_refused_by_row(client):
-    assert client.predict("gather", {"ids": np.array([[9, 0]])})["rows"][0, 0].tolist() == [27, 28, 29]
+    assert client.predict("gather", {"ids": np.array([[9, 0]])})["rows"][0, 0].tolist() == [
+        27,
+        28,
+        29,
+    ]
     with refused("INVALID_ARGUMENT", "input 'ids', row 1", "DT_INT32", str(2**40)):
         client.predict("gather", {"ids": np.array([[1, 2], [3, 2**40]])})
     with refused("INTERNAL", "model 'gather' could not compute the request"):
@@ -211,7 +217,9 @@ def test_bytes_that_are_no_message_are_refused(client, method, data):
 
 
 def test_the_metadata_are_the_models_signature(client):
-    request = messages.GetModelMetadataRequest(model_spec=make_spec("m"), metadata_field=["signature_def"])
+    request = messages.GetModelMetadataRequest(
+        model_spec=make_spec("m"), metadata_field=["signature_def"]
+    )
     answer = messages.GetModelMetadataResponse.FromString(call(client, METADATA, request))
     assert (answer.model_spec.name, answer.model_spec.version.value) == ("m", 2)
     packed = answer.metadata["signature_def"]
@@ -259,14 +267,19 @@ def test_the_status_is_of_all_versions_or_of_the_one_that_is_named(client):
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100])
 def test_what_needs_examples_or_reloads_is_not_implemented_and_says_so(client, name, data):
     with refused(
-        "UNIMPLEMENTED", (f"{name.partition('/')[2]} is not supported by poplar-triton; use Predict")
+        "UNIMPLEMENTED",
+        (f"{name.partition('/')[2]} is not supported by poplar-triton; use Predict"),
     ):
         call(client, f"/tensorflow.serving.{name}", data)
 
 
 @pytest.mark.parametrize(
     "method",
-    ["/tensorflow.serving.PredictionService/None", "/tensorflow.serving.SessionService/SessionRun", "/x/y"],
+    [
+        "/tensorflow.serving.PredictionService/None",
+        "/tensorflow.serving.SessionService/SessionRun",
+        "/x/y",
+    ],
 )
 def test_methods_that_there_are_not_are_not_implemented(client, method):
     with refused("UNIMPLEMENTED"):
@@ -385,7 +398,9 @@ def test_a_call_whose_client_goes_is_given_up():
         assert client.predict("x", ONE)["y"].tolist() == [2.5]
 
 
-def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(models, server, monkeypatch):
+def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(
+    models, server, monkeypatch
+):
     """Its deadline passed or it was cancelled; the requests that wait beside it are answered."""
     servable = models._models["m"].served[2]
     instance = servable._loaded.instance
@@ -416,7 +431,10 @@ def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(models,
         cancelled.cancel()
         assert late.exception(PATIENCE_SECONDS).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         wait_until(
-            lambda: [entry._call.is_wanted() for entry in servable._batcher._waiting] == [False, False, True],
+            lambda: (
+                [entry._call.is_wanted() for entry in servable._batcher._waiting]
+                == [False, False, True]
+            ),
             "the server's knowledge of it",
         )
         go_on.set()

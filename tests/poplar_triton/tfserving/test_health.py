@@ -128,7 +128,10 @@ def test_above_the_limit_the_oldest_watch_ends():
 
 
 def test_the_health_client_of_grpc_sends_requests_while_the_server_serves(served):
-    config = {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": SERVICE}}
+    config = {
+        "loadBalancingConfig": [{"round_robin": {}}],
+        "healthCheckConfig": {"serviceName": SERVICE},
+    }
     request = messages.GetModelStatusRequest(model_spec=make_spec("half")).SerializeToString()
     with connect(served, config) as channel:
         ask = channel.unary_unary(STATUS)

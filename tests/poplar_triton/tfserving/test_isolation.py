@@ -25,7 +25,9 @@ def serve(compile_popef, tmp_path):
         for name in NAMES:
             compile_popef(linear_model(), name=f"{name}/1/executable.popef")
             (tmp_path / name / "config.pbtxt").write_text(config)
-        opened.append(LocalModels([ModelSource(name, tmp_path / name) for name in NAMES], **options))
+        opened.append(
+            LocalModels([ModelSource(name, tmp_path / name) for name in NAMES], **options)
+        )
         opened[-1].refresh()
         return opened[-1]
 
@@ -40,10 +42,15 @@ def ask(models, name):
 
 @pytest.mark.parametrize(
     ("said", "isolation"),
-    [pytest.param("", "process", marks=pytest.mark.server), ("none", "none")],  # a child takes a second
+    [
+        pytest.param("", "process", marks=pytest.mark.server),
+        ("none", "none"),
+    ],  # a child takes a second
 )
 def test_models_are_isolated_on_request_unless_they_say_otherwise(serve, said, isolation):
-    config = f'parameters {{ key: "sim_isolation" value: {{ string_value: "{said}" }} }}' if said else ""
+    config = (
+        f'parameters {{ key: "sim_isolation" value: {{ string_value: "{said}" }} }}' if said else ""
+    )
     models = serve(config, isolated=True)
     assert ask(models, "a") == [[2] * 4]
     servable = models.find(ModelSpec("a"), CALL)
@@ -55,7 +62,9 @@ def test_a_file_that_is_truncated_in_place_fails_its_own_model_only(serve, tmp_p
     path = tmp_path / "a" / "1" / "executable.popef"
     assert ask(models, "a") == [[2] * 4]
     os.truncate(path, 0)
-    with pytest.raises(ServingError, match=f"{path}: expected the file as it was opened") as refused:
+    with pytest.raises(
+        ServingError, match=f"{path}: expected the file as it was opened"
+    ) as refused:
         ask(models, "a")
     assert refused.value.code is Code.INTERNAL
     assert ask(models, "b") == [[2] * 4]

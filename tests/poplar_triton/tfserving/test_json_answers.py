@@ -42,7 +42,10 @@ def test_one_output_has_no_name():
 
 
 def test_an_answer_is_laid_out_as_there():
-    assert write({"y": np.float32([2.5, 3, 4.5])}, ROW) == '{\n    "predictions": [2.5, 3.0, 4.5\n    ]\n}'
+    assert (
+        write({"y": np.float32([2.5, 3, 4.5])}, ROW)
+        == '{\n    "predictions": [2.5, 3.0, 4.5\n    ]\n}'
+    )
     assert write({"a": np.int8([1]), "b": np.int8([[2, 3]])}, ROW).splitlines() == [
         "{",
         '    "predictions": [',
@@ -84,9 +87,15 @@ def test_a_column_may_be_a_single_value():
 def test_no_rows_are_an_empty_list():
     empty = np.zeros((0, 2), np.int32)
     assert json.loads(write({"y": empty}, ROW)) == {"predictions": []}
-    assert json.loads(write({"y": empty, "z": np.zeros((0, 3, 4), np.float32)}, ROW)) == {"predictions": []}
-    assert json.loads(write({"y": np.zeros((2, 0, 3), np.float32)}, ROW)) == {"predictions": [[], []]}
-    assert json.loads(write({"y": np.zeros((2, 0, 3), np.float32)}, COLUMN)) == {"outputs": [[], []]}
+    assert json.loads(write({"y": empty, "z": np.zeros((0, 3, 4), np.float32)}, ROW)) == {
+        "predictions": []
+    }
+    assert json.loads(write({"y": np.zeros((2, 0, 3), np.float32)}, ROW)) == {
+        "predictions": [[], []]
+    }
+    assert json.loads(write({"y": np.zeros((2, 0, 3), np.float32)}, COLUMN)) == {
+        "outputs": [[], []]
+    }
 
 
 def test_rows_are_as_many_in_every_output():
@@ -126,7 +135,9 @@ def test_six_digits_are_printed_where_they_do():
         "3e-05",
         "555557.5",
     ]
-    assert show(np.float32, 0.1, 1 / 3, 16777216, 1e-45, 3.4028235e38, 1.5e-20, 100000, 1000000) == [
+    assert show(
+        np.float32, 0.1, 1 / 3, 16777216, 1e-45, 3.4028235e38, 1.5e-20, 100000, 1000000
+    ) == [
         "0.1",
         "0.333333343",
         "16777216.0",
@@ -144,7 +155,12 @@ def test_six_digits_are_printed_where_they_do():
         "123456789.0",
         "1.152921504606847e+18",
     ]
-    assert show(np.float16, 0.1, 65504, 1 / 3, 6e-8) == ["0.0999756", "65504.0", "0.333252", "5.96046e-08"]
+    assert show(np.float16, 0.1, 65504, 1 / 3, 6e-8) == [
+        "0.0999756",
+        "65504.0",
+        "0.333252",
+        "5.96046e-08",
+    ]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -170,17 +186,22 @@ def spell(value: float, dtype: type, digits: int) -> str:
 
 FINITE = {"allow_nan": False, "allow_infinity": False}
 SHORT = st.builds(
-    lambda digits, power: float(f"{digits}e{power}"), st.integers(-999999, 999999), st.integers(-45, 32)
+    lambda digits, power: float(f"{digits}e{power}"),
+    st.integers(-999999, 999999),
+    st.integers(-45, 32),
 )
 
 
 @given(
     numbers=st.lists(
-        st.floats(width=32, **FINITE) | SHORT.map(lambda value: float(np.float32(value))), min_size=1
+        st.floats(width=32, **FINITE) | SHORT.map(lambda value: float(np.float32(value))),
+        min_size=1,
     )
 )
 @example(
-    numbers=[float(np.float32(value)) for value in (0.3, 1e10, 1e11, 8388608.0, 16777217.0, 1e-17, 1e-18)]
+    numbers=[
+        float(np.float32(value)) for value in (0.3, 1e10, 1e11, 8388608.0, 16777217.0, 1e-17, 1e-18)
+    ]
 )
 def test_float32_is_spelt_as_one_at_a_time(numbers):
     assert show(np.float32, *numbers) == [spell(value, np.float32, 9) for value in numbers]
@@ -196,7 +217,10 @@ def test_every_half_reads_back():
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     halves = halves[~np.isnan(halves)]
     texts = print_floats(halves)
-    assert np.array([json.loads(text) for text in texts]).astype(np.float16).tobytes() == halves.tobytes()
+    assert (
+        np.array([json.loads(text) for text in texts]).astype(np.float16).tobytes()
+        == halves.tobytes()
+    )
 
 
 def test_many_float32_read_back():

@@ -30,7 +30,9 @@ from saved_models import list_children
 from popef._tools.channel import Channel
 
 ROW = b'{"instances": [1.0]}'
-LARGE = b'{"signature_name": "serving_default", "inputs": {"x": [' + b"0.25, " * LARGE_BYTES + b"1]}}"
+LARGE = (
+    b'{"signature_name": "serving_default", "inputs": {"x": [' + b"0.25, " * LARGE_BYTES + b"1]}}"
+)
 LONG = b'{"instances": [' + b"1.5, " * 4_000_000 + b"1]}"
 """Body that takes Python seconds to read."""
 
@@ -116,7 +118,9 @@ def test_a_process_that_dies_is_said_and_replaced(reader, call):
     with ThreadPoolExecutor() as pool:
         reading = pool.submit(reader.read, bytearray(LONG), FLOATS, call)
         os.kill(find_child(), signal.SIGKILL)
-        with pytest.raises(ServingError, match="process of large JSON ended, status -9; try again") as error:
+        with pytest.raises(
+            ServingError, match="process of large JSON ended, status -9; try again"
+        ) as error:
             reading.result(SECONDS)
         assert error.value.code is Code.INTERNAL
     for _ in range(2):

@@ -100,7 +100,8 @@ def test_a_column_of_one_input_needs_no_name():
 
 def test_columns_need_not_be_equally_long():
     _, _, inputs = read(
-        '{"inputs": {"ints": [[1], [2]], "texts": ["a", "b", "c"], "one": {"b64": "aGVsbG8="}, "more": 7}}',
+        '{"inputs": {"ints": [[1], [2]], "texts": ["a", "b", "c"], "one": {"b64": "aGVsbG8="}, '
+        '"more": 7}}',
         ints="uint8",
         texts="string",
         one="string",
@@ -135,7 +136,9 @@ def test_names_of_signatures_are_strings(value):
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
 def test_floats_may_be_written_as_whole_numbers(kind):
     check(
-        read_rows("[1, 2.0, 3, 4e0, 5.003, 0.007, 0.0, -0.0]", kind), [1, 2, 3, 4, 5.003, 0.007, 0, 0], kind
+        read_rows("[1, 2.0, 3, 4e0, 5.003, 0.007, 0.0, -0.0]", kind),
+        [1, 2, 3, 4, 5.003, 0.007, 0, 0],
+        kind,
     )
 
 
@@ -156,7 +159,9 @@ def test_floats_that_their_type_has_no_place_for_are_infinite_or_zero():
 )
 def test_numbers_that_no_double_has_are_refused(number):
     for text in (f"[{number}]", f"[Infinity, {number}]"):
-        assert "Number too big to be stored in double." in refuse(f'{{"instances": {text}}}', x="float32")
+        assert "Number too big to be stored in double." in refuse(
+            f'{{"instances": {text}}}', x="float32"
+        )
 
 
 def test_infinity_and_nan_have_all_their_names():
@@ -164,7 +169,9 @@ def test_infinity_and_nan_have_all_their_names():
     np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf, np.inf, -np.inf, np.nan, 1])
     text = r'{"texts": ["Inf", "\"-NaN", "\\", "-Inf\\\"Inf"], "inputs": Inf}'
     assert read_one(text, "float32") == np.inf
-    _, _, inputs = read(r'{"inputs": {"a": ["\"Inf, -NaN", "\\"], "x": [Inf]}}', a="string", x="float32")
+    _, _, inputs = read(
+        r'{"inputs": {"a": ["\"Inf, -NaN", "\\"], "x": [Inf]}}', a="string", x="float32"
+    )
     check(inputs["a"], [b'"Inf, -NaN', b"\\"], "string")
     for name in ("Infi", "-Infinit", "nan", "inf", "+Inf", "--Inf", "-"):
         assert "JSON Parse error: " in refuse(f'{{"instances": [{name}]}}', x="float32")
@@ -179,7 +186,10 @@ def test_whole_numbers_have_to_fit(kind):
         assert message.startswith(
             "Failed to process element: 2 of 'instances' list. Error: INVALID_ARGUMENT: "
         )
-        assert f"does not fit {kind}: expected a whole number from {limits.min} to {limits.max}" in message
+        assert (
+            f"does not fit {kind}: expected a whole number from {limits.min} to {limits.max}"
+            in message
+        )
         message = refuse(f'{{"inputs": [[1, 1], [2, {number}]]}}', x=kind)
         assert message.endswith("(input 'x', row 1)")
 
@@ -224,14 +234,22 @@ def test_base64_may_lack_its_padding_and_have_spaces(text):
     check(read_rows(f'[[{{"b64": "{text}"}}]]', "string"), [[b"hello"]], "string")
 
 
-@pytest.mark.parametrize("text", ["a", "aGVsbG8==", "aGV=sbG8=", "-_-_", "aGVsbG8=é", "=", "a\u2028b="])
+@pytest.mark.parametrize(
+    "text", ["a", "aGVsbG8==", "aGV=sbG8=", "-_-_", "aGVsbG8=é", "=", "a\u2028b="]
+)
 def test_what_is_not_base64_is_refused(text):
-    assert "Unable to base64 decode" in refuse(json.dumps({"instances": [{"b64": text}]}), x="string")
+    assert "Unable to base64 decode" in refuse(
+        json.dumps({"instances": [{"b64": text}]}), x="string"
+    )
 
 
-@pytest.mark.parametrize("value", ['{"b64": 1}', '{"b64": "AA==", "c": 1}', "{}", '{"B64": "AA=="}'])
+@pytest.mark.parametrize(
+    "value", ['{"b64": 1}', '{"b64": "AA==", "c": 1}', "{}", '{"B64": "AA=="}']
+)
 def test_bytes_have_one_key(value):
-    assert "not formatted correctly for base64 data" in refuse(f'{{"instances": [[{value}]]}}', x="string")
+    assert "not formatted correctly for base64 data" in refuse(
+        f'{{"instances": [[{value}]]}}', x="string"
+    )
 
 
 @pytest.mark.parametrize(
@@ -247,7 +265,10 @@ def test_bytes_have_one_key(value):
             "Encountered list at unexpected size: 2 at level: 1 expected size: 1",
         ),
         ("[[1,2],[3,4],[5,[6]]]", "Encountered list at unexpected level: 1 expected < 1"),
-        ("[[[1],[2]],[[1],[2]],[[1],2]]", "JSON Value: 2 found at incorrect level: 2 in the JSON DOM."),
+        (
+            "[[[1],[2]],[[1],[2]],[[1],2]]",
+            "JSON Value: 2 found at incorrect level: 2 in the JSON DOM.",
+        ),
     ],
 )
 def test_rows_have_one_shape(rows, error):
@@ -262,7 +283,10 @@ def test_rows_have_one_shape(rows, error):
     ("value", "error"),
     [
         ("[[1,2],[3]]", "Encountered list at unexpected size: 1 at level: 1 expected size: 2"),
-        ("[[1,2],3]", "JSON Value: 3 found at incorrect level: 2 in the JSON DOM. Expected at level: 2"),
+        (
+            "[[1,2],3]",
+            "JSON Value: 3 found at incorrect level: 2 in the JSON DOM. Expected at level: 2",
+        ),
         ("[1,[2]]", "Encountered list at unexpected level: 1 expected < 1"),
     ],
 )
@@ -284,22 +308,37 @@ def test_lists_may_be_empty_inside():
         ("instances = [1, 2]", "JSON Parse error: Invalid value. at offset: 0"),
         ('{"é": [1, }', "JSON Parse error: Invalid value. at offset: "),
         ("{1: 2}", "JSON Parse error: Missing a name for object member. at offset: 1"),
-        ('{"a" 1}', "JSON Parse error: Missing a colon after a name of object member. at offset: 5"),
+        (
+            '{"a" 1}',
+            "JSON Parse error: Missing a colon after a name of object member. at offset: 5",
+        ),
         ('{"a": 1', "JSON Parse error: Missing a comma or a closing bracket. at offset: 7"),
         ('{"a": "\\x"}', "JSON Parse error: Invalid escape character in string. at offset: "),
-        ('{"a": "\\u12"}', "JSON Parse error: Incorrect hex digit after \\u escape in string. at offset: "),
+        (
+            '{"a": "\\u12"}',
+            "JSON Parse error: Incorrect hex digit after \\u escape in string. at offset: ",
+        ),
         ('{"a": "', "JSON Parse error: Missing a closing quotation mark in string. at offset: 6"),
         ('{"a": "\n"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
         (b'{"a": "\xff"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
         (b'{"a": "\xed\xa0\x80"}', "JSON Parse error: Invalid encoding in string. at offset: 7"),
-        ('{"instances": ["\\ud800"]}', "JSON Parse error: The surrogate pair in string is invalid."),
-        ('{"\\uDFFF": 1, "instances": [1]}', "JSON Parse error: The surrogate pair in string is invalid."),
+        (
+            '{"instances": ["\\ud800"]}',
+            "JSON Parse error: The surrogate pair in string is invalid.",
+        ),
+        (
+            '{"\\uDFFF": 1, "instances": [1]}',
+            "JSON Parse error: The surrogate pair in string is invalid.",
+        ),
         ("[1, 2]", "JSON Value: [1, 2] Is not object"),
         ("null", "JSON Value: null Is not object"),
         ("NaN", "JSON Value: NaN Is not object"),
         ("{}", "Missing 'inputs' or 'instances' key"),
         ('{"instances": []}', "JSON Value: {\"instances\": []} No values in 'instances' array"),
-        ('{"instances": 1}', "JSON Value: {\"instances\": 1} Expecting 'instances' to be an list/array"),
+        (
+            '{"instances": 1}',
+            "JSON Value: {\"instances\": 1} Expecting 'instances' to be an list/array",
+        ),
         ('{"instances": {"x": 1}}', "Expecting 'instances' to be an list/array"),
         (
             '{"instances": [1], "inputs": [1]}',
@@ -308,15 +347,24 @@ def test_lists_may_be_empty_inside():
         ('{"instances": [1], "instances": [2]}', "found instances twice"),
         ('{"instances": [{"x": 1, "x": 2}]}', "found x twice"),
         ('{"instances": [{"x": 1}, [1]]}', "Expecting object but got list at item 1 of input list"),
-        ('{"instances": [1, {"x": 1}]}', "Expecting value/list but got object at item 1 of input list"),
-        ('{"instances": [{"y": 1}]}', "Error: INVALID_ARGUMENT: JSON object: does not have named input: y"),
+        (
+            '{"instances": [1, {"x": 1}]}',
+            "Expecting value/list but got object at item 1 of input list",
+        ),
+        (
+            '{"instances": [{"y": 1}]}',
+            "Error: INVALID_ARGUMENT: JSON object: does not have named input: y",
+        ),
         (
             '{"instances": [{"x": 1}, {}]}',
             "element: 1 of 'instances' list. JSON object: {} keys must be equal to: x",
         ),
         ('{"inputs": {"y": 1}}', "Missing named input: x in 'inputs' object."),
         ('{"inputs": {}}', "Missing named input: x in 'inputs' object."),
-        ('{"inputs": null}', "JSON Value: null Type: Null is not of expected type: int32 (input 'x', row 0)"),
+        (
+            '{"inputs": null}',
+            "JSON Value: null Type: Null is not of expected type: int32 (input 'x', row 0)",
+        ),
     ],
 )
 def test_what_is_not_a_request_is_refused(text, error):
@@ -332,13 +380,18 @@ def test_several_inputs_need_names():
         assert "inputs is a plain value/list, but expecting an object" in refuse(
             f'{{"inputs": {value}}}', a="string", b="string"
         )
-    assert "keys must be equal to: a,b" in refuse('{"instances": [{"a": "1"}]}', b="string", a="string")
+    assert "keys must be equal to: a,b" in refuse(
+        '{"instances": [{"a": "1"}]}', b="string", a="string"
+    )
     assert "Missing named input: b" in refuse('{"inputs": {"a": "1"}}', a="string", b="string")
 
 
 def test_inputs_may_be_optional():
     def read_optional(text: str):
-        return {name: array.tolist() for name, array in read(text, ("b",), a="int32", b="int32")[2].items()}
+        return {
+            name: array.tolist()
+            for name, array in read(text, ("b",), a="int32", b="int32")[2].items()
+        }
 
     assert read_optional('{"instances": [{"a": 1}, {"a": 2}]}') == {"a": [1, 2]}
     assert read_optional('{"instances": [{"a": 1, "b": 3}]}') == {"a": [1], "b": [3]}
@@ -443,7 +496,8 @@ JSON = st.recursive(
     | st.text(max_size=4)
     | st.binary(max_size=4).map(lambda data: {"b64": base64.b64encode(data).decode()}),
     lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["x", "y", "b64"]), inner, max_size=3)
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["x", "y", "b64"]), inner, max_size=3)
     ),
     max_leaves=12,
 )

@@ -49,7 +49,9 @@ def write(compile_popef, tmp_path):
     def build(*versions, config="", model=None, name="m", **compiling):
         for version in versions:
             compile_popef(
-                model or scale_model(version), name=f"{name}/{version}/executable.popef", **compiling
+                model or scale_model(version),
+                name=f"{name}/{version}/executable.popef",
+                **compiling,
             )
         if config:
             (tmp_path / name / "config.pbtxt").write_text(config)
@@ -121,7 +123,9 @@ def break_version(folder, version):
         ("", VersionPolicy(latest=None), [3, 2, 1]),
     ],
 )
-def test_the_versions_of_the_policy_are_served_and_no_others(write, open_model, config, policy, served):
+def test_the_versions_of_the_policy_are_served_and_no_others(
+    write, open_model, config, policy, served
+):
     write(1, 2, 3, config=config)
     models = open_model(policy)
     assert models.list_versions(ModelSpec("m"), CALL) == [
@@ -142,7 +146,13 @@ def test_what_there_is_not_is_not_found(write, open_model):
     write(1)
     models = open_model()
     refuse(models, Code.NOT_FOUND, "Servable not found for request: Latest(n)", name="n")
-    refuse(models, Code.NOT_FOUND, "Servable not found for request: Specific(n, 1)", name="n", version=1)
+    refuse(
+        models,
+        Code.NOT_FOUND,
+        "Servable not found for request: Specific(n, 1)",
+        name="n",
+        version=1,
+    )
     refuse(models, Code.NOT_FOUND, "Specific(m, -1)", version=-1)
     with pytest.raises(ServingError, match="Could not find any versions of model n"):
         models.list_versions(ModelSpec("n"), CALL)
@@ -152,8 +162,12 @@ def test_labels_are_names_of_versions(write, open_model):
     write(1, 2)
     models = open_model(VersionPolicy(latest=None), {"stable": 1, "gone": 7})
     assert factor(models, label="stable") == 1
-    assert [each.version for each in models.list_versions(ModelSpec("m", label="stable"), CALL)] == [1]
-    refuse(models, Code.INVALID_ARGUMENT, "Unrecognized servable version label: canary", label="canary")
+    assert [
+        each.version for each in models.list_versions(ModelSpec("m", label="stable"), CALL)
+    ] == [1]
+    refuse(
+        models, Code.INVALID_ARGUMENT, "Unrecognized servable version label: canary", label="canary"
+    )
     refuse(models, Code.NOT_FOUND, "Specific(m, 7)", label="gone")
     with pytest.raises(
         ServingError, match=r"label 'gone' .* version 7, .* expected one of \[1, 2\]"
@@ -205,10 +219,14 @@ def test_a_version_that_was_given_up_can_come_back(write, open_model, tmp_path):
         (tmp_path / "away").rename(folder / "2")
         models.refresh()
         assert factor(models) == 2
-    wait_until(lambda: states(models) == {2: State.AVAILABLE, 1: State.END}, "the end of all closing")
+    wait_until(
+        lambda: states(models) == {2: State.AVAILABLE, 1: State.END}, "the end of all closing"
+    )
 
 
-def test_a_version_that_comes_back_while_it_is_closed_stays_available(write, open_model, monkeypatch):
+def test_a_version_that_comes_back_while_it_is_closed_stays_available(
+    write, open_model, monkeypatch
+):
     """Its earlier instance ends only when the new one already serves."""
     folder = write(1, 2)
     models = open_model()
@@ -222,7 +240,9 @@ def test_a_version_that_comes_back_while_it_is_closed_stays_available(write, ope
     go_on.set()
     models.refresh()
     wait_until(lambda: states(models)[1] is State.END, "the end of version 1")
-    wait_until(lambda: not any(each.name == "close m" for each in threading.enumerate()), "all closed")
+    wait_until(
+        lambda: not any(each.name == "close m" for each in threading.enumerate()), "all closed"
+    )
     assert states(models) == {2: State.AVAILABLE, 1: State.END}
 
 
@@ -251,7 +271,9 @@ def test_a_version_is_tried_again_so_often_and_after_so_long(write, open_model, 
     now, loads = [1000.0], []
     monkeypatch.setattr(local, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
     load = local.load
-    monkeypatch.setattr(local, "load", lambda *given, **how: loads.append(now[0]) or load(*given, **how))
+    monkeypatch.setattr(
+        local, "load", lambda *given, **how: loads.append(now[0]) or load(*given, **how)
+    )
     models = open_model(retries=Retries(most=2, seconds=60.0))
     for _ in range(50):
         now[0] += 10
@@ -304,7 +326,8 @@ def test_a_model_that_does_not_load_leaves_the_others_alone(write, open_models, 
     messages = {name: status.message for name, status in models.failures}
     assert list(messages) == ["b", "c"]
     assert messages["c"] == (
-        "model 'c' is for the backend 'onnxruntime'; expected poplar: serve it with Triton, see --triton"
+        "model 'c' is for the backend 'onnxruntime'; expected poplar: serve it with Triton, see "
+        "--triton"
     )
 
 
@@ -333,7 +356,9 @@ def test_requests_under_way_lose_nothing_while_versions_come_and_go(write, open_
             for version in (2, 3, 4):
                 write(version)
                 models.refresh()
-                wait_until(lambda version=version: seen[-1:] == [version], "an answer of the new version")
+                wait_until(
+                    lambda version=version: seen[-1:] == [version], "an answer of the new version"
+                )
             shutil.rmtree(folder / "4")
             models.refresh()
             wait_until(lambda: seen[-1] == 3, "an answer of the older version")
@@ -370,13 +395,20 @@ def test_what_versions_have_counted_stays_when_they_are_given_up(write, open_mod
 LIMITED = 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: 2 } dynamic_batching {}'
 
 
-def test_requests_of_more_rows_than_the_configuration_allows_are_refused_in_tritons_words(write, open_model):
+def test_requests_of_more_rows_than_the_configuration_allows_are_refused_in_tritons_words(
+    write, open_model
+):
     write(1, config=LIMITED)
     models = open_model()
     assert ask(models, {"x": np.ones((4, 2), np.float32)})["y"].shape == (4, 2)
     words = "inference request batch-size must be <= 4 for 'm', found 5"
     refuse(models, Code.INVALID_ARGUMENT, words, {"x": np.ones((5, 2), np.float32)})
-    refuse(models, Code.INVALID_ARGUMENT, "input 'x' has batch size 0", {"x": np.ones((0, 2), np.float32)})
+    refuse(
+        models,
+        Code.INVALID_ARGUMENT,
+        "input 'x' has batch size 0",
+        {"x": np.ones((0, 2), np.float32)},
+    )
 
 
 RESHAPED = """
@@ -421,7 +453,10 @@ def test_single_values_of_a_batch_may_come_with_an_axis_or_without(write, open_m
 
 def test_a_model_without_a_batch_takes_and_gives_scalars_as_one_element(write, open_model):
     model = make_model(
-        [helper.make_node("Mul", ["state", "by"], ["next"]), helper.make_node("Neg", ["by"], ["minus"])],
+        [
+            helper.make_node("Mul", ["state", "by"], ["next"]),
+            helper.make_node("Neg", ["by"], ["minus"]),
+        ],
         {"state": (F, [2, 3]), "by": (F, [])},
         {"next": (F, [2, 3]), "minus": (F, [])},
         {},
@@ -445,7 +480,12 @@ def test_a_model_whose_rows_depend_on_each_other_has_its_batch_in_its_shape(writ
     assert models.find(ModelSpec("m"), CALL).signature.inputs["x"].shape == (4, 4)
     x = np.arange(16, dtype=np.float32).reshape(4, 4)
     np.testing.assert_allclose(ask(models, {"x": x})["y"], x / 15, rtol=1e-6)
-    refuse(models, Code.INVALID_ARGUMENT, "input 'x': expected shape [4, 4], found [3, 4]", {"x": x[:3]})
+    refuse(
+        models,
+        Code.INVALID_ARGUMENT,
+        "input 'x': expected shape [4, 4], found [3, 4]",
+        {"x": x[:3]},
+    )
 
 
 def test_rows_along_another_axis_are_of_any_number(write, open_model):
@@ -463,8 +503,15 @@ def test_whole_numbers_of_64_bits_are_the_models_32(write, open_model):
     write(1, model=gather_model())
     models = open_model()
     assert ask(models, {"ids": np.array([[9, 0]])})["rows"].tolist() == [[[27, 28, 29], [0, 1, 2]]]
-    refuse(models, Code.INVALID_ARGUMENT, "input 'ids', row 1", {"ids": np.array([[1, 2], [3, 2**40]])})
-    refuse(models, Code.INTERNAL, "model 'm' could not compute the request", {"ids": np.array([[1, 99]])})
+    refuse(
+        models, Code.INVALID_ARGUMENT, "input 'ids', row 1", {"ids": np.array([[1, 2], [3, 2**40]])}
+    )
+    refuse(
+        models,
+        Code.INTERNAL,
+        "model 'm' could not compute the request",
+        {"ids": np.array([[1, 99]])},
+    )
 
 
 def test_a_fused_model_takes_the_inputs_of_one_of_its_models(open_model, tmp_path):
@@ -475,7 +522,9 @@ def test_a_fused_model_takes_the_inputs_of_one_of_its_models(open_model, tmp_pat
         models.append(linear_model(seed=seed))
         for value in (*models[-1].graph.input, *models[-1].graph.output):
             value.type.tensor_type.shape.dim[0].dim_value = 2
-    fused = Compiler.compile(MFConverter().convert(models), None, CompilerOptions(enable_model_fusion=True))
+    fused = Compiler.compile(
+        MFConverter().convert(models), None, CompilerOptions(enable_model_fusion=True)
+    )
     fused.export(folder / "executable.popef")
     models = open_model()
     signature = models.find(ModelSpec("m"), CALL).signature

@@ -164,7 +164,8 @@ def test_the_types_of_series_are_told():
     (counters, _), _ = open_counters()
     counters.observe("m", "Predict", "GRPC", Code.OK, 0.001)
     families = {
-        each.name: each.type for each in text_string_to_metric_families(counters.write_page().decode())
+        each.name: each.type
+        for each in text_string_to_metric_families(counters.write_page().decode())
     }
     assert families[LATENCY] == "histogram"
     assert families["poplar_queue_rows"] == "gauge"

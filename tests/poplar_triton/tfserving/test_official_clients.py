@@ -48,7 +48,8 @@ Arrays = dict[str, np.ndarray]
 def api() -> SimpleNamespace:
     """Return the client's modules, and TensorFlow as `tf`."""
     found = {
-        name: importlib.import_module(f"tensorflow_serving.apis.{each}") for name, each in MODULES.items()
+        name: importlib.import_module(f"tensorflow_serving.apis.{each}")
+        for name, each in MODULES.items()
     }
     return SimpleNamespace(tf=importlib.import_module("tensorflow"), **found)
 
@@ -63,7 +64,9 @@ def triton(tmp_path_factory) -> Iterator[TritonServer]:
 @pytest.fixture(scope="module", params=["in process", "forwarded"])
 def server(request, triton, tmp_path_factory) -> Iterator[TfServing]:
     log = tmp_path_factory.mktemp("tfserving") / "log"
-    models = [repository.EXAMPLES] if request.param == "in process" else ["--triton", triton.grpc_url]
+    models = (
+        [repository.EXAMPLES] if request.param == "in process" else ["--triton", triton.grpc_url]
+    )
     with TfServing(*models, log=log) as running:
         yield running
 
@@ -90,7 +93,9 @@ def given(model) -> Arrays:
     """Return rows that the model takes."""
     config = repository.read_config(repository.EXAMPLES / model)
     columns = zip(*inputs.make_rows(config, NUM_ROWS), strict=True)
-    return {tensor.name: np.stack(column) for tensor, column in zip(config.input, columns, strict=True)}
+    return {
+        tensor.name: np.stack(column) for tensor, column in zip(config.input, columns, strict=True)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +156,9 @@ def test_contents_and_typed_values_say_the_same(api, prediction, model, given, e
 
 def test_the_last_value_counts_for_the_rest(api, prediction, triton, model, given):
     """The list of values ends with the first row."""
-    whole = {name: np.full_like(array, array.flat[array[0].size - 1]) for name, array in given.items()}
+    whole = {
+        name: np.full_like(array, array.flat[array[0].size - 1]) for name, array in given.items()
+    }
     for name, array in given.items():
         whole[name][0] = array[0]
     with grpcclient.InferenceServerClient(triton.grpc_url) as client:
@@ -180,13 +187,18 @@ def test_a_filter_chooses_the_outputs(api, prediction, model, given, expected):
         request = make_request(api, model, as_protos(api, given), [name])
         check_answer(api, prediction.Predict(request, PATIENCE_SECONDS), {name: expected[name]})
     with refused("INVALID_ARGUMENT", "nothing"):
-        prediction.Predict(make_request(api, model, as_protos(api, given), ["nothing"]), PATIENCE_SECONDS)
+        prediction.Predict(
+            make_request(api, model, as_protos(api, given), ["nothing"]), PATIENCE_SECONDS
+        )
 
 
 def test_wrong_requests_are_refused_by_name(api, prediction, model, given):
     protos = as_protos(api, given)
     name = next(iter(given))
-    strings = {**protos, name: api.tf.make_tensor_proto(np.full(given[name].shape, b"text", object))}
+    strings = {
+        **protos,
+        name: api.tf.make_tensor_proto(np.full(given[name].shape, b"text", object)),
+    }
     for tensors, words in (
         ({}, [name]),
         ({**protos, "other": protos[name]}, ["other"]),
@@ -207,7 +219,10 @@ def test_metadata_has_tritons_signature(api, prediction, triton, model):
     assert signature.method_name == "tensorflow/serving/predict"
     with grpcclient.InferenceServerClient(triton.grpc_url) as client:
         metadata = client.get_model_metadata(model)
-    for infos, tensors in ((signature.inputs, metadata.inputs), (signature.outputs, metadata.outputs)):
+    for infos, tensors in (
+        (signature.inputs, metadata.inputs),
+        (signature.outputs, metadata.outputs),
+    ):
         assert infos.keys() == {tensor.name for tensor in tensors}
         for tensor in tensors:
             info = infos[tensor.name]
@@ -264,7 +279,9 @@ def test_deadlines_and_cancellation_leave_the_server_well(api, prediction, model
     answer = prediction.Predict(request, PATIENCE_SECONDS)
     for name, right in expected.items():
         # Not bit for bit: a run shared with cancelled requests rounds differently.
-        np.testing.assert_allclose(api.tf.make_ndarray(answer.outputs[name]), right, rtol=1e-2, atol=1e-3)
+        np.testing.assert_allclose(
+            api.tf.make_ndarray(answer.outputs[name]), right, rtol=1e-2, atol=1e-3
+        )
 
 
 def ask_rest(server: TfServing, path: str, body: Any = None) -> Any:

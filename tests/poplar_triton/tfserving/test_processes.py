@@ -9,7 +9,12 @@ from played_proc import PlayedProc
 from played_processes import FIRST_PID, PlayedStarts, be_deaf, be_silent, end, say, serve
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving import processes as module
-from poplar_triton.tfserving.processes import LOOK_SECONDS, MAX_RESTARTS, RESTART_WINDOW_SECONDS, Processes
+from poplar_triton.tfserving.processes import (
+    LOOK_SECONDS,
+    MAX_RESTARTS,
+    RESTART_WINDOW_SECONDS,
+    Processes,
+)
 from poplar_triton.tfserving.settings import Settings
 
 from popef._tools.progress import DISK_STALL_SECONDS, STALL_SECONDS, ProgressWatch
@@ -37,7 +42,9 @@ def play(monkeypatch, lines, proc):
         clock.now += seconds
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    monkeypatch.setattr(module, "ProgressWatch", lambda: ProgressWatch(proc.folder, lambda: clock.now))
+    monkeypatch.setattr(
+        module, "ProgressWatch", lambda: ProgressWatch(proc.folder, lambda: clock.now)
+    )
 
     def make(*plans, start_seconds=5, **settings):
         starts = PlayedStarts(*plans)
@@ -61,7 +68,9 @@ def test_all_serve_on_entry_and_none_is_left_on_exit(play, lines):
 
 
 def test_what_is_not_served_is_told_once_for_all_processes(play, lines):
-    with play(say("model 'a' is broken"), say("model 'a' is broken", "b too"), processes=2).server as server:
+    with play(
+        say("model 'a' is broken"), say("model 'a' is broken", "b too"), processes=2
+    ).server as server:
         assert server.unready_reason == ""
     assert sorted(lines) == ["b too", "model 'a' is broken"]
 
@@ -127,7 +136,9 @@ def test_one_that_is_stopped_is_killed_and_begun_again(play, lines, proc):
         assert server.unready_reason == ""
 
 
-def test_a_server_is_not_ready_while_one_stalls_that_cannot_be_killed(play, lines, proc, monkeypatch):
+def test_a_server_is_not_ready_while_one_stalls_that_cannot_be_killed(
+    play, lines, proc, monkeypatch
+):
     """A process that waits for a disk ends only when the disk answers."""
     played = play(serve, processes=2)
     with played.server as server:
@@ -227,14 +238,19 @@ def listen(**options):
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize(
-    ("field", "what", "option"), [("grpc_port", "gRPC", "--port"), ("rest_port", "REST", "--rest_api_port")]
+    ("field", "what", "option"),
+    [("grpc_port", "gRPC", "--port"), ("rest_port", "REST", "--rest_api_port")],
 )
-def test_a_port_of_somebody_else_is_refused_before_a_process_is_begun(play, field, what, option, is_shared):
+def test_a_port_of_somebody_else_is_refused_before_a_process_is_begun(
+    play, field, what, option, is_shared
+):
     """A port is rejected even if its holder would share it: requests would go to both."""
     with closing(listen(**{"SO_REUSEPORT": 1} if is_shared else {})) as holder:
         port = holder.getsockname()[1]
         played = play(serve, **{field: port})
-        words = rf"^{what} port {port} of 127\.0\.0\.1: cannot listen \(.*in use\); .* with {option}$"
+        words = (
+            rf"^{what} port {port} of 127\.0\.0\.1: cannot listen \(.*in use\); .* with {option}$"
+        )
         with pytest.raises(ServerError, match=words), played.server:
             pass
     assert played.begun == []

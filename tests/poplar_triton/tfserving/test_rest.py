@@ -28,7 +28,9 @@ def server() -> Iterator[RestServer]:
         yield running
 
 
-@pytest.mark.parametrize("where", ["half", "half/versions/3", "half/versions/0003", "half/labels/stable"])
+@pytest.mark.parametrize(
+    "where", ["half", "half/versions/3", "half/versions/0003", "half/labels/stable"]
+)
 def test_rows_are_answered_in_rows(server, where):
     answer = server.post(f"/v1/models/{where}:predict", {"instances": [1.0, 2.0, 5.0]})
     assert (answer.status, answer.headers["Content-Type"]) == (200, JSON)
@@ -42,9 +44,13 @@ def test_columns_are_answered_in_columns(server):
 
 def test_several_outputs_have_their_names(server):
     rows = [{"a": [1, 2], "b": [3, 4]}, {"a": [5, 6], "b": [7, 8]}]
-    assert server.post("/v1/models/several:predict", {"instances": rows}).document == {"predictions": rows}
+    assert server.post("/v1/models/several:predict", {"instances": rows}).document == {
+        "predictions": rows
+    }
     columns = {"a": [[1, 2], [5, 6]], "b": [[3, 4], [7, 8]]}
-    assert server.post("/v1/models/several:predict", {"inputs": columns}).document == {"outputs": columns}
+    assert server.post("/v1/models/several:predict", {"inputs": columns}).document == {
+        "outputs": columns
+    }
 
 
 def test_paths_do_not_mind_case_and_methods_do(server):
@@ -120,7 +126,10 @@ def test_names_and_labels_are_percent_encoded(server):
 )
 def test_names_that_are_no_text_are_refused(server, path, what):
     answer = server.get(path)
-    assert (answer.status, answer.error) == (400, f"Failed to decode {what}:{path.rpartition('/')[2]}")
+    assert (answer.status, answer.error) == (
+        400,
+        f"Failed to decode {what}:{path.rpartition('/')[2]}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,7 +156,10 @@ def test_unknown_models_versions_and_labels_are_told_apart(server):
     [
         ("", "JSON Parse error: The document is empty"),
         ("instances = [1, 2]", "JSON Parse error: Invalid value. at offset: 0"),
-        ('{"instances": ["x", "y"]}', 'JSON Value: "x" Type: String is not of expected type: float'),
+        (
+            '{"instances": ["x", "y"]}',
+            'JSON Value: "x" Type: String is not of expected type: float',
+        ),
         ('{"signature_name": 100}', "'signature_name' key must be a string value."),
         ('{"signature_name": "other", "instances": [1]}', '"other" not found in signature def'),
         ('{"instances": [[1.0, 2.0]]}', "expected shape [-1]"),
@@ -354,7 +366,9 @@ def test_predictions_and_metadata_are_counted():
         for api in ("Predict", "GetModelMetadata"):
             labels = f'API="{api}",entrypoint="REST",model_name="half"'
             assert server.count(f":tensorflow:serving:request_latency_count{{{labels}}}") == 1
-        assert server.count(':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"}') == 1
+        assert (
+            server.count(':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"}') == 1
+        )
 
 
 def test_what_is_no_http_is_counted_and_told_in_one_line(caplog):

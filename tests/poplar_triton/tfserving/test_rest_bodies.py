@@ -127,7 +127,9 @@ def test_odd_targets_are_answered(server, method, target):
 
 def test_requests_in_a_row_are_answered_in_their_order(server):
     with open_connection(server) as connection:
-        connection.sendall(b"".join(write_request(b'{"instances": [%d.0]}' % row) for row in range(100)))
+        connection.sendall(
+            b"".join(write_request(b'{"instances": [%d.0]}' % row) for row in range(100))
+        )
         text = read_until(connection, b"51.5\n")
     answers = [json.loads(part[part.index(b"{") :]) for part in text.split(b"HTTP/1.1 200 OK")[1:]]
     assert answers == [{"predictions": [row / 2 + 2]} for row in range(100)]
@@ -152,14 +154,17 @@ def test_bodies_that_break_off_leave_nothing_behind():
     with serve(make_models(), LIMITS) as server:
         for _ in range(5):
             with open_connection(server) as connection:
-                connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n2000\r\n" + bytes(8000))
+                connection.sendall(
+                    POST + b"Transfer-Encoding: chunked\r\n\r\n2000\r\n" + bytes(8000)
+                )
         assert wait_for(lambda: server.ask("POST", PREDICT, ROW.ljust(9000)).status == 200)
 
 
 def test_a_client_that_does_not_read_is_dropped():
     rows = json.dumps({"instances": [0.1] * 1_000_000}).encode()
     with serve(
-        make_models(), replace(LIMITS, bodies=replace(LIMITS.bodies, body_bytes=10**8, all_bytes=10**8))
+        make_models(),
+        replace(LIMITS, bodies=replace(LIMITS.bodies, body_bytes=10**8, all_bytes=10**8)),
     ) as server:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

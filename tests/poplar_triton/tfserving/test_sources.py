@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import ModelSpec
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
+from poplar_triton.tfserving.sources import (
+    ModelSource,
+    VersionPolicy,
+    find_version,
+    not_known,
+    not_served,
+)
 
 
 @pytest.mark.parametrize(

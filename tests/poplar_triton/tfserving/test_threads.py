@@ -132,7 +132,9 @@ def test_any_order_of_work_and_waits_does_all_calls(threads, monkeypatch, most):
         done.append(number)
 
     steps = [[order.random() < 0.5 for _ in range(order.randrange(4))] for _ in range(1000)]
-    wait([threads.submit(call, number, each) for number, each in enumerate(steps)], PATIENCE_SECONDS)
+    wait(
+        [threads.submit(call, number, each) for number, each in enumerate(steps)], PATIENCE_SECONDS
+    )
     assert sorted(done) == list(range(1000))
     assert count_threads() <= most
 

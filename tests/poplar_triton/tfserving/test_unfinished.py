@@ -48,7 +48,10 @@ def test_bodies_that_do_not_come_leave_whole_requests_their_places():
 
 def test_of_bodies_that_do_not_come_the_oldest_is_refused():
     limits = replace(LIMITS, bodies=replace(LIMITS.bodies, seconds=SECONDS))
-    with serve(make_models(), limits) as server, stuck(server, limits.bodies.unfinished) as connections:
+    with (
+        serve(make_models(), limits) as server,
+        stuck(server, limits.bodies.unfinished) as connections,
+    ):
         assert server.post(PREDICT, ROWS).status == 200
         assert read_status(connections[0]) == 408
         connections[-1].sendall(ROW[5:])
@@ -94,7 +97,8 @@ def test_connections_beyond_the_limit_are_closed_until_others_end():
 
 
 @pytest.mark.parametrize(
-    ("address", "is_limited"), [("192.0.2.1", True), ("2001:db8::1", True), ("127.0.0.1", False), ("", True)]
+    ("address", "is_limited"),
+    [("192.0.2.1", True), ("2001:db8::1", True), ("127.0.0.1", False), ("", True)],
 )
 def test_an_address_has_a_limit_of_connections_unless_it_is_this_machines(address, is_limited):
     limit = ConnectionLimit(10, 2)
@@ -107,7 +111,12 @@ def test_an_address_has_a_limit_of_connections_unless_it_is_this_machines(addres
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("::1", True), ("::ffff:127.0.0.1", True), ("::ffff:192.0.2.1", False), ("fe80::1%eth0", False)],
+    [
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:192.0.2.1", False),
+        ("fe80::1%eth0", False),
+    ],
 )
 def test_addresses_of_this_machine(address, expected):
     assert is_loopback(address) is expected

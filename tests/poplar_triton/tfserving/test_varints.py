@@ -19,7 +19,9 @@ SIGNED = st.one_of(st.sampled_from(EDGES), st.integers(-(2**63), 2**63 - 1))
 MANY = 300
 """Number of repetitions at which numbers are no longer read and written one by one."""
 PREFIXES = pytest.mark.parametrize("prefix", [b"", b"\x80\x01" * MANY], ids=["few", "many"])
-TYPES = [np.dtype(name) for name in "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64".split()]
+TYPES = [
+    np.dtype(name) for name in "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64".split()
+]
 
 
 @settings(max_examples=80)
@@ -43,7 +45,9 @@ def test_unsigned_numbers_are_those_of_protobuf(numbers, times):
 @pytest.mark.parametrize("times", [1, MANY])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_the_extremes_of_every_type_are_written(dtype, times):
-    values = [False, True] if dtype.kind == "b" else [0, 1, np.iinfo(dtype).min, np.iinfo(dtype).max]
+    values = (
+        [False, True] if dtype.kind == "b" else [0, 1, np.iinfo(dtype).min, np.iinfo(dtype).max]
+    )
     array = np.array(values * times, dtype).reshape(2, -1)
     assert write_varints(array) == b"".join(encode(int(value)) for value in values) * times
     assert write_varints(array[:0]) == b""

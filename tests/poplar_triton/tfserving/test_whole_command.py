@@ -72,7 +72,9 @@ def read_health(server, path):
 
 def count_answers(server):
     line = ':tensorflow:serving:request_count{model_name="linear",status="OK"} '
-    found = [each for each in read_health(server, "/metrics")[1].splitlines() if each.startswith(line)]
+    found = [
+        each for each in read_health(server, "/metrics")[1].splitlines() if each.startswith(line)
+    ]
     return float(found[0].removeprefix(line)) if found else 0
 
 
@@ -81,7 +83,9 @@ def check_answer(server):
         assert client.predict("linear", ROW)["z"].tolist() == [[2] * 4]
 
 
-def test_processes_that_are_killed_or_stopped_are_begun_again_and_what_they_counted_stays(repository, log):
+def test_processes_that_are_killed_or_stopped_are_begun_again_and_what_they_counted_stays(
+    repository, log
+):
     with TfServing(repository, "--processes", "2", log=log) as server:
         workers = find_workers(server.pid)
         assert len(workers) == 2
@@ -183,7 +187,9 @@ def test_a_model_that_does_not_load_is_told_and_the_others_are_served(repository
     assert "model 'other' is not served: no version folder, such as 1, in " in text
 
 
-def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(repository, log, compiled):
+def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(
+    repository, log, compiled
+):
     file = repository / "linear" / "1" / "executable.popef"
     file.write_bytes(b"garbage")
     with TfServing(repository, "--load_retry_interval_micros", "0", log=log) as server:
@@ -192,18 +198,24 @@ def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(repo
             client.predict("linear", ROW)
         compiled.export(file)
         with Client(server.grpc_url) as client:
-            wait_until(lambda: client.read_status("linear") == [(1, 30, "")], "a model that is mended")
+            wait_until(
+                lambda: client.read_status("linear") == [(1, 30, "")], "a model that is mended"
+            )
         check_answer(server)
 
 
 def test_a_label_of_a_version_that_is_not_served_ends_the_start(repository, tmp_path):
     config = tmp_path / "config"
     config.write_text(
-        f'model_config_list {{ config {{ name: "m" base_path: "{repository / "linear"}" model_platform: '
+        f'model_config_list {{ config {{ name: "m" base_path: "{repository / "linear"}" '
+        "model_platform: "
         '"tensorflow" version_labels { key: "stable" value: 7 } } }'
     )
     process = begin("--model_config_file", config, "--port", 0, "--rest_api_port", free_port())
     errors = process.communicate(timeout=PATIENCE_SECONDS)[1]
     assert process.returncode == 1
-    assert "label 'stable' of model 'm' is for version 7, which is not served; expected one of [1]" in errors
+    assert (
+        "label 'stable' of model 'm' is for version 7, which is not served; expected one of [1]"
+        in errors
+    )
     assert "Traceback" not in errors

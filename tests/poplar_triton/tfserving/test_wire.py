@@ -159,7 +159,11 @@ def test_of_numbers_of_more_bits_those_that_count_are_taken_as_tensorflow_does()
         ("DT_BOOL", [1], [True]),
     ):
         assert read(make(name, (len(values),), values)).tolist() == expected
-    assert read(make("DT_BOOL", (3,), tensor_content=b"\x00\x02\xff")).tolist() == [False, True, True]
+    assert read(make("DT_BOOL", (3,), tensor_content=b"\x00\x02\xff")).tolist() == [
+        False,
+        True,
+        True,
+    ]
     assert read(messages.Tensor(dtype=10, bool_val=[b"\x80\x02"])).item() is True
 
 
@@ -241,7 +245,9 @@ def test_a_shape_of_unknown_rank_is_refused():
 def test_content_of_another_size_is_refused(kind):
     size = kind.dtype.itemsize
     text = refuse(make(kind.name, (2,), tensor_content=b"\1" * (2 * size + 1)))
-    assert f"{2 * size} bytes of tensor_content (2 of {kind.dtype.name}), found {2 * size + 1}" in text
+    assert (
+        f"{2 * size} bytes of tensor_content (2 of {kind.dtype.name}), found {2 * size + 1}" in text
+    )
     refuse(make(kind.name, (0,), tensor_content=b"\1"))
     refuse(make(kind.name, (2**40,), tensor_content=b"\1"))
 
@@ -255,7 +261,14 @@ def test_more_values_than_the_shape_has_are_refused(kind, variant):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\x01", b"\x01\x01a", b"\x01\x01abc", b"\x80\x80", b"\xff" * 10 + b"\x01a", b"\xff" * 9 + b"\x01\x00"],
+    [
+        b"\x01",
+        b"\x01\x01a",
+        b"\x01\x01abc",
+        b"\x80\x80",
+        b"\xff" * 10 + b"\x01a",
+        b"\xff" * 9 + b"\x01\x00",
+    ],
 )
 def test_strings_that_are_not_as_long_as_they_say_are_refused(content):
     assert "the lengths of 2 strings, then the strings," in refuse(
@@ -286,7 +299,9 @@ def test_values_of_another_type_than_the_tensors_are_not_its_own():
 def test_fields_of_every_wire_type_are_read_as_protobuf_does_or_refused(name, kind):
     """A field has a value of 2**64 - 1, a chunk or a group, and the schema may differ."""
     number = FIELDS[name][1]
-    value = {0: b"\xff" * 9 + b"\x01", 1: b"\xff" * 8, 2: b"\x01\x01", 5: b"\xff" * 4, 4: b""}.get(kind, b"")
+    value = {0: b"\xff" * 9 + b"\x01", 1: b"\xff" * 8, 2: b"\x01\x01", 5: b"\xff" * 4, 4: b""}.get(
+        kind, b""
+    )
     key = number << 3 | kind
     start = bytes([key]) if key < 0x80 else bytes([key & 0x7F | 0x80, key >> 7])
     end = start[:-1] + bytes([start[-1] + 1]) if kind == 3 and key < 0x80 else b""
@@ -296,10 +311,14 @@ def test_fields_of_every_wire_type_are_read_as_protobuf_does_or_refused(name, ki
         if ours is not None:
             refuse(ours)
         return
-    assert read(ours).tobytes() == read(make(name, (1,), getattr(theirs, FIELDS[name][0]))).tobytes()
+    assert (
+        read(ours).tobytes() == read(make(name, (1,), getattr(theirs, FIELDS[name][0]))).tobytes()
+    )
 
 
-@given(st.sampled_from(TYPES), st.binary(max_size=60), st.lists(st.integers(-1, 2**63 - 1), max_size=3))
+@given(
+    st.sampled_from(TYPES), st.binary(max_size=60), st.lists(st.integers(-1, 2**63 - 1), max_size=3)
+)
 def test_any_bytes_make_a_tensor_or_are_refused(kind, data, shape):
     tensor = parse(messages.Tensor, data)
     if tensor is None:

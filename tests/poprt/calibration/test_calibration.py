@@ -34,12 +34,16 @@ def compile_half(model, caplog, batch=4, options=None, **convert):
     converter = Converter(precision="fp16", batch_size=batch, **convert)
     half, whole = converter.convert_beside_float(model)
     with caplog.at_level(logging.WARNING, "poprt"):
-        compiled = Compiler.compile(half, None, CompilerOptions(**(options or {})), float_model=whole)
+        compiled = Compiler.compile(
+            half, None, CompilerOptions(**(options or {})), float_model=whole
+        )
     return compiled, "\n".join(record.getMessage() for record in caplog.records)
 
 
 def simple(nodes, weights, shape=(8,), outputs=None):
-    return make_model(nodes, {"x": (F, ["n", *shape])}, {"y": (F, outputs or ["n", *shape])}, weights)
+    return make_model(
+        nodes, {"x": (F, ["n", *shape])}, {"y": (F, outputs or ["n", *shape])}, weights
+    )
 
 
 def overflowing_norm():
@@ -81,7 +85,9 @@ def cancelling():
 
 
 def test_of_8_bits_the_command_is_named_that_looks_at_each_layer(caplog):
-    model = simple([node("MatMul", "x w", "y")], {"w": np.diag(np.linspace(1, 1.1, 8)).astype(np.float32)})
+    model = simple(
+        [node("MatMul", "x w", "y")], {"w": np.diag(np.linspace(1, 1.1, 8)).astype(np.float32)}
+    )
     converted = Converter(precision="fp8", batch_size=4).convert(model)
     compiled = Compiler.compile(converted, None, CompilerOptions(ipu_version="ipu21"))
     assert compiled.findings.comparison.is_bad
@@ -123,7 +129,8 @@ def test_a_model_that_half_does_no_harm_is_not_warned_of(caplog):
     assert 0 < comparison.error < 0.002
     assert (comparison.labels, comparison.agreeing, comparison.lost) == (16, 16, 0)
     assert comparison.describe() == (
-        f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest value "
+        f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest "
+        "value "
         "(output 'y'), labels agree in 16 of 16, no NaN or infinity"
     )
 
@@ -164,7 +171,9 @@ def test_the_limit_of_a_run_grows_with_the_models_work(monkeypatch):
     for width in (8, 65536):
         product = node("MatMul", "x w", "y")
         weights = {"w": np.zeros((width, 8), np.float16)}
-        model = make_model([product], {"x": (F16, [width, width])}, {"y": (F16, [width, 8])}, weights)
+        model = make_model(
+            [product], {"x": (F16, [width, width])}, {"y": (F16, [width, 8])}, weights
+        )
         limits.append(sides.Side(model, {}, None)._limit_seconds())
     cores = os.cpu_count()
     assert limits == [
@@ -211,9 +220,12 @@ def test_the_command_says_it_in_one_line(tmp_path, capsys):
         "--export_popef",
     ]
     assert cli.main([*arguments, "--output_dir", str(tmp_path)]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("beside float"))
+    (line,) = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("beside float")
+    )
     assert re.fullmatch(
-        r".*largest error .* of the largest value \(output 'y'\), labels agree in \d+ of 16, no NaN "
+        r".*largest error .* of the largest value \(output 'y'\), labels agree in \d+ of 16, no "
+        r"NaN "
         r"or infinity",
         line,
     )
@@ -274,7 +286,9 @@ TABLE = {"table": np.zeros((10, 3), np.float32)}
 def test_indices_are_made_up_all_over_their_table_and_not_beyond(model, least, greatest):
     found = find_range(model, "ids")
     assert (found.least, found.greatest) == (least, greatest)
-    values = made_up(model, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(np.int64), (4, 6)))
+    values = made_up(
+        model, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(np.int64), (4, 6))
+    )
     assert least <= values.min() <= values.max() <= greatest
     assert len(np.unique(values)) > 2
 
@@ -309,7 +323,10 @@ def test_a_range_follows_what_hands_values_on_and_what_is_added_to_them(nodes, l
         "values": np.array([0, 1], np.float32),
     }
     model = make_model(
-        nodes, {name: (I64, [4, 6]) for name in ("ids", "other", "unknown")}, {"y": (F, None)}, weights
+        nodes,
+        {name: (I64, [4, 6]) for name in ("ids", "other", "unknown")},
+        {"y": (F, None)},
+        weights,
     )
     found = find_range(model, "ids")
     assert (found.least, found.greatest) == (least, greatest)
@@ -317,9 +334,13 @@ def test_a_range_follows_what_hands_values_on_and_what_is_added_to_them(nodes, l
 
 
 def test_indices_stay_within_what_the_type_of_an_input_holds():
-    wide = indices(node("Gather", "table ids", "y"), weights={"table": np.zeros((300, 1), np.float32)})
+    wide = indices(
+        node("Gather", "table ids", "y"), weights={"table": np.zeros((300, 1), np.float32)}
+    )
     for dtype, greatest in ((np.int8, 127), (np.uint8, 255), (np.int16, 299)):
-        values = made_up(wide, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6)))
+        values = made_up(
+            wide, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6))
+        )
         assert 0 <= values.min() <= values.max() <= greatest
         assert values.max() > greatest // 2
     shifted = indices(
@@ -329,7 +350,9 @@ def test_indices_stay_within_what_the_type_of_an_input_holds():
         weights={"table": np.zeros((3, 1), np.float32), "two": np.float32(2)},
         kind=F,
     )
-    values = made_up(shifted, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6)))
+    values = made_up(
+        shifted, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6))
+    )
     assert (values.min(), values.max()) == (-2, 0)
 
 
@@ -343,18 +366,24 @@ def test_masks_keep_everything_and_beginnings():
     nodes = [node("Cast", "mask", "c", to=F), node("Sub", "one c", "s"), node("Mul", "s far", "y")]
     model = indices(*nodes, weights={"one": np.float32(1), "far": np.float32(-10000)}, name="mask")
     for dtype in (np.int64, np.int32, bool, np.float32):
-        values = made_up(model, Stream("mask", "mask", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6)))
+        values = made_up(
+            model, Stream("mask", "mask", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6))
+        )
         np.testing.assert_array_equal(
             values, [[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]
         )
 
 
 @pytest.mark.parametrize(
-    ("dtype", "least", "greatest"), [(np.uint8, 0, 255), (np.int16, -32768, 32767), (np.int8, -128, 127)]
+    ("dtype", "least", "greatest"),
+    [(np.uint8, 0, 255), (np.int16, -32768, 32767), (np.int8, -128, 127)],
 )
 def test_bytes_and_sounds_are_made_up_over_all_they_hold(dtype, least, greatest):
     model = make_model(
-        [node("Cast", "x", "y", to=F)], {"x": (TensorProto.UINT8, [4, 500])}, {"y": (F, [4, 500])}, {}
+        [node("Cast", "x", "y", to=F)],
+        {"x": (TensorProto.UINT8, [4, 500])},
+        {"y": (F, [4, 500])},
+        {},
     )
     values = made_up(model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 500)))
     assert values.dtype == dtype
@@ -363,7 +392,9 @@ def test_bytes_and_sounds_are_made_up_over_all_they_hold(dtype, least, greatest)
 
 
 def test_floats_are_loud_quiet_and_between_0_and_1(linear):
-    values = made_up(linear, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float16), (5, 500)), 5)
+    values = made_up(
+        linear, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float16), (5, 500)), 5
+    )
     assert values.dtype == np.float32
     spread = values.std(axis=1)
     assert spread[0] > 0.9
@@ -388,9 +419,14 @@ def test_indices_that_come_as_floats_are_indices_all_the_same():
         node("Gather", "table at", "y"),
     ]
     model = make_model(
-        nodes, {"x": (F, [4, 6])}, {"y": (F, None)}, {**TABLE, "zero": np.array(0), "ten": np.array(10)}
+        nodes,
+        {"x": (F, [4, 6])},
+        {"y": (F, None)},
+        {**TABLE, "zero": np.array(0), "ten": np.array(10)},
     )
-    values = made_up(model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6)))
+    values = made_up(
+        model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6))
+    )
     assert set(values.ravel()) <= set(range(10))
     assert len(np.unique(values)) > 5
 

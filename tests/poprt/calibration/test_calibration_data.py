@@ -28,7 +28,12 @@ ARRAYS = {
     "none": np.zeros((0, 3), np.uint8),
     "strided": np.arange(10)[::2],
 }
-PLAIN = {"number": 3, "rows": [[1.5, 2], [3, 4]], "truth": True, "arrays": [np.arange(3), np.arange(3)]}
+PLAIN = {
+    "number": 3,
+    "rows": [[1.5, 2], [3, 4]],
+    "truth": True,
+    "arrays": [np.arange(3), np.arange(3)],
+}
 
 
 def check(found: dict, expected: dict) -> None:
@@ -140,7 +145,10 @@ BAD = {
         pickle.dumps({"x": Forged(1, (2,), np.dtype("O"), False, bytes(16))}),
         "type 'O8', where only numbers can be used",
     ),
-    "objects in a list": (pickle.dumps({"x": Forged(1, (1,), np.dtype("O"), False, [1])}), "type 'O8'"),
+    "objects in a list": (
+        pickle.dumps({"x": Forged(1, (1,), np.dtype("O"), False, [1])}),
+        "type 'O8'",
+    ),
     "a structure": (pickle.dumps({"x": np.zeros(1, "i4,i4")}), "type 'V8'"),
     "a subarray": (pickle.dumps({"x": np.zeros(1, [("a", "i4", 3)])}), "type 'V12'"),
     "a date": (pickle.dumps({"x": np.zeros(1, "M8[s]")}), "type 'M8'"),
@@ -151,7 +159,10 @@ BAD = {
         pickle.dumps({"x": Forged(1, (4,), F4, False, bytes(8))}),
         "8 bytes, where float32 of shape [4] has 16",
     ),
-    "a huge size": (pickle.dumps({"x": Forged(1, (2**62,), F4, False, bytes(8))}), "8 bytes, where float32"),
+    "a huge size": (
+        pickle.dumps({"x": Forged(1, (2**62,), F4, False, bytes(8))}),
+        "8 bytes, where float32",
+    ),
     "a negative size": (
         pickle.dumps({"x": Forged(1, (-1, -2), F4, False, bytes(8))}),
         "no tuple of at most 32 sizes",
@@ -160,7 +171,10 @@ BAD = {
         pickle.dumps({"x": Forged(1, (1,) * 40, F4, False, bytes(4))}),
         "no tuple of at most 32 sizes",
     ),
-    "no state": (pickle.dumps({"x": Calls(reconstruct, np.ndarray, (0,), b"b")}), "an array without data"),
+    "no state": (
+        pickle.dumps({"x": Calls(reconstruct, np.ndarray, (0,), b"b")}),
+        "an array without data",
+    ),
     "a short state": (pickle.dumps({"x": Forged(1, (2,))}), "not enough values"),
     "no bytes": (pickle.dumps({"x": Forged(1, (2,), F4, False, 7)}), "an array of int"),
     "a name that is a number": (pickle.dumps({3: np.zeros(1)}), "a name that is a int"),
@@ -168,14 +182,23 @@ BAD = {
         pickle.dumps({"\x1b[2J": np.zeros(1)}),
         "a name without control characters",
     ),
-    "lists of lists": (pickle.dumps({"x": laughs()}), "lists of more numbers than the file has bytes"),
+    "lists of lists": (
+        pickle.dumps({"x": laughs()}),
+        "lists of more numbers than the file has bytes",
+    ),
     "ragged lists": (pickle.dumps({"x": [[1], [1, 2]]}), "found 'x': "),
     "large numbers": (pickle.dumps({"x": [2**100]}), "found 'x': type object"),
-    "a list in itself": (b"\x80\x04}\x8c\x01x]\x94h\x00as.", "'x': a list, where numbers were expected"),
+    "a list in itself": (
+        b"\x80\x04}\x8c\x01x]\x94h\x00as.",
+        "'x': a list, where numbers were expected",
+    ),
     "a long text": (b"\x80\x04\x8d" + struct.pack("<Q", 1 << 40) + b"x.", "only"),
     "many bytes": (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"x.", "only"),
     "a long array of bytes": (b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"x.", "only"),
-    "a long frame": (b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b"}.", "a frame of 1099511627776 bytes"),
+    "a long frame": (
+        b"\x80\x04\x95" + struct.pack("<Q", 1 << 40) + b"}.",
+        "a frame of 1099511627776 bytes",
+    ),
     "a far place": (b"\x80\x04}r\xff\xff\xff\xff.", "place 4294967295 in the memo"),
     "many digits": (b"I" + b"9" * 10_000 + b"\n.", "digits"),
     "cut short": (pickle.dumps({"x": np.zeros(4)})[:-20], "found"),
@@ -212,13 +235,17 @@ def test_anything_else_is_refused_in_one_line(tmp_path, content, message):
     (tmp_path / "bad").write_bytes(content)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (512 << 20), limits[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (pages * resource.getpagesize() + (512 << 20), limits[1])
+    )
     try:
         with pytest.raises(CompileError) as caught:
             read_calibration_data(tmp_path / "bad")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert str(caught.value).startswith(f"{tmp_path}/bad: expected arrays by input name, in an .npz file, ")
+    assert str(caught.value).startswith(
+        f"{tmp_path}/bad: expected arrays by input name, in an .npz file, "
+    )
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -274,11 +301,15 @@ WHOLE = [
 
 @pytest.mark.server
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=1000)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=1000
+)
 @given(
     whole=st.sampled_from(WHOLE),
     changes=st.lists(
-        st.tuples(st.integers(0, 400), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4
+        st.tuples(st.integers(0, 400), st.binary(max_size=9), st.integers(0, 9)),
+        min_size=1,
+        max_size=4,
     ),
 )
 def test_mutated_files_are_arrays_of_numbers_or_one_line(tmp_path, whole, changes):

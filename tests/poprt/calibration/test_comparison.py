@@ -15,7 +15,9 @@ def compare(*runs, classes=(), names=("y",), made_up=False):
     outputs, or of lists of outputs."""
     comparer = Comparer(names, frozenset(classes))
     for ours, theirs in runs:
-        pair = [each if isinstance(each, list) and len(names) > 1 else [each] for each in (ours, theirs)]
+        pair = [
+            each if isinstance(each, list) and len(names) > 1 else [each] for each in (ours, theirs)
+        ]
         worst = comparer.add(*([np.asarray(value) for value in side] for side in pair))
     return worst, comparer.result(made_up=made_up)
 
@@ -43,7 +45,13 @@ def test_the_output_with_the_largest_share_is_named():
 
 @pytest.mark.parametrize(
     ("error", "misled", "lost", "bad"),
-    [(LIMIT, 0, 0, False), (1.01 * LIMIT, 0, 0, True), (0, 1, 0, True), (0, 0, 1, True), (0, 0, 0, False)],
+    [
+        (LIMIT, 0, 0, False),
+        (1.01 * LIMIT, 0, 0, True),
+        (0, 1, 0, True),
+        (0, 0, 1, True),
+        (0, 0, 0, False),
+    ],
 )
 def test_large_errors_lost_values_and_other_answers_are_each_warned_of(error, misled, lost, bad):
     assert Comparison(error, "y", 0, 0, misled, lost, False).is_bad == bad
@@ -91,7 +99,8 @@ def test_whole_numbers_are_answers_each():
 def test_a_comparison_is_a_line():
     _, found = compare(([0.5, 2.0], [0.0, 2.0]))
     assert found.describe() == (
-        "beside float, on the calibration data: largest error 0.25 of the largest value (output 'y'), no NaN "
+        "beside float, on the calibration data: largest error 0.25 of the largest value (output "
+        "'y'), no NaN "
         "or infinity"
     )
     _, found = compare(([[0.75, 0.25]], [[0.25, 0.75]]), made_up=True)
@@ -113,7 +122,12 @@ def test_a_comparison_is_a_line():
 )
 def test_classes_are_what_a_softmax_or_a_last_linear_layer_makes(last, shape, is_found):
     nodes = [helper.make_node(last, ["x", "x"][: 1 + (last == "MatMul")], ["a"])]
-    nodes += [helper.make_node("Identity", ["a"], ["b"]), helper.make_node("Cast", ["b"], ["y"], to=1)]
+    nodes += [
+        helper.make_node("Identity", ["a"], ["b"]),
+        helper.make_node("Cast", ["b"], ["y"], to=1),
+    ]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
-    model = helper.make_model(helper.make_graph(nodes, "g", [onnx.ValueInfoProto(name="x")], [output]))
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [onnx.ValueInfoProto(name="x")], [output])
+    )
     assert find_classes(model) == ({"y"} if is_found else set())

@@ -48,7 +48,13 @@ ONES = [1, 1, 1, 1]
 @pytest.mark.parametrize(
     ("op_type", "half", "whole", "cause", "blamed"),
     [
-        ("Relu", [np.inf, 1, 1, 1], [1e5, 1, 1, 1], "overflow, 1e+05 is beyond 65504", ("Relu", "Abs")),
+        (
+            "Relu",
+            [np.inf, 1, 1, 1],
+            [1e5, 1, 1, 1],
+            "overflow, 1e+05 is beyond 65504",
+            ("Relu", "Abs"),
+        ),
         (
             "Relu",
             [np.nan, 1, 1, 1],
@@ -56,7 +62,13 @@ ONES = [1, 1, 1, 1]
             "its result is NaN or infinite in half",
             ("Relu", "Neg", "Abs"),
         ),
-        ("Sub", [0.02, 0, 0, 0], [0.01, 0, 0, 0], "cancellation, of values up to 2 no more", ("Sub", "Neg")),
+        (
+            "Sub",
+            [0.02, 0, 0, 0],
+            [0.01, 0, 0, 0],
+            "cancellation, of values up to 2 no more",
+            ("Sub", "Neg"),
+        ),
         ("Relu", [0, 1, 1, 1], [0.1, 1, 1, 1], "underflow, results below 3e-08", ("Relu", "Abs")),
         ("Relu", [0.5, 1, 1, 1], ONES, "rounding, its result is off by 0.5", ("Relu", "Neg")),
         ("Sub", [0.5, 1, 1, 1], ONES, "rounding, its result is off by 0.5", ("Sub", "Neg")),
@@ -79,7 +91,9 @@ def test_a_value_that_became_0_is_blamed_where_0_makes_a_difference():
     whole = {"t0": tiny, "t1": np.log(tiny), "t2": np.log(tiny)}
     half = {"t0": [0, 1, 1, 1], "t1": [-1e3, 0, 0, 0], "t2": [-1e3, 0, 0, 0]}
     (found,) = find_divergences(*sides(model, half, whole), {})
-    assert found.describe() == ("node 'n1' (Log): underflow, values of 't0' are below 3e-08 and 0 in half")
+    assert found.describe() == (
+        "node 'n1' (Log): underflow, values of 't0' are below 3e-08 and 0 in half"
+    )
     assert found.blamed == ("Log", "Exp")
 
 
@@ -90,7 +104,10 @@ def test_nodes_part_them_whose_own_operands_are_alike():
     alike, other = ONES, [3, 1, 1, 1]
     half = {"t0": alike, "t1": other, "t2": other, "t3": alike, "t4": other}
     whole = dict.fromkeys(half, alike)
-    assert [each.node.name for each in find_divergences(*sides(model, half, whole), {})] == ["n1", "n4"]
+    assert [each.node.name for each in find_divergences(*sides(model, half, whole), {})] == [
+        "n1",
+        "n4",
+    ]
 
 
 def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
@@ -100,7 +117,9 @@ def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
     assert find_divergences(*sides(model, half, whole), {}) == []
 
 
-def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_that_parts(monkeypatch):
+def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_that_parts(
+    monkeypatch,
+):
     monkeypatch.setattr(divergence, "MAX_TENSORS", 5)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}

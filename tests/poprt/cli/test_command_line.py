@@ -52,7 +52,10 @@ def poprt(*arguments):
 
 
 def test_every_option_of_the_real_command_is_there_and_the_others_are_ours():
-    assert {name for name in make_parser().option_names() if name.startswith("--")} == {*REAL, *OURS}
+    assert {name for name in make_parser().option_names() if name.startswith("--")} == {
+        *REAL,
+        *OURS,
+    }
 
 
 def test_a_version_is_three_lines_and_needs_no_model(capsys):
@@ -95,7 +98,9 @@ def test_a_run_says_three_things_and_of_which_machine(model, capsys):
 
 def test_names_of_inputs_that_the_model_lacks_are_warned_of(model, tmp_path, caplog):
     """packed_bert_example of the published scripts names such inputs."""
-    assert poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1", "--output_dir", tmp_path) == 0
+    assert (
+        poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1", "--output_dir", tmp_path) == 0
+    )
     assert "input_shape names 'q', which is ignored; the model's inputs are x" in caplog.text
 
 
@@ -132,7 +137,8 @@ def test_groups_of_inputs_have_a_type_a_shape_and_perhaps_a_number():
 
 
 @pytest.mark.parametrize(
-    "text", ["fp32", "fp32,", "fp32,5", "fp32,[a]", "fp32,[0]", "fp32,[1],2,3", "fp32," + "[" * 9_999]
+    "text",
+    ["fp32", "fp32,", "fp32,5", "fp32,[a]", "fp32,[0]", "fp32,[1],2,3", "fp32," + "[" * 9_999],
 )
 def test_a_group_that_is_none_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected DTYPE,\[SHAPE\]"):
@@ -208,7 +214,9 @@ def test_options_come_from_a_file_and_the_command_line_wins(model, tmp_path):
     assert (tmp_path / "executable.popef").exists()
 
 
-BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40))
+BOMB = "a0: &a0 [x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40)
+)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +225,14 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]
         ("frobnicate: 1", "'frobnicate' is no option of poprt"),
         ("config_yaml: x", "'config_yaml' is no option of poprt"),
         ("model_fusion: []", "model_fusion: expected a list of 1 to 1024 models"),
-        ("model_fusion: [{precision: fp16}]", "model 0: expected options by their names, input_model among"),
-        ("model_fusion: [{input_model: a, num_ipus: 2}]", "model 0: 'num_ipus' is no option that a model"),
+        (
+            "model_fusion: [{precision: fp16}]",
+            "model 0: expected options by their names, input_model among",
+        ),
+        (
+            "model_fusion: [{input_model: a, num_ipus: 2}]",
+            "model 0: 'num_ipus' is no option that a model",
+        ),
         ("model_fusion: [{input_model: a}]", "model_fusion requires export_popef: True, because"),
         ("[1, 2]", "expected options by their names, found list"),
         ("1: 2", "expected options by their names"),

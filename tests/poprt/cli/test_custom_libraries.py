@@ -34,7 +34,18 @@ def library(tmp_path_factory):
         compiler = build.find_compiler()
     except build.CompilerError as error:
         pytest.skip(str(error))
-    build.run([*compiler, "-std=c11", "-shared", "-fPIC", f"-I{build.SOURCES}", str(SOURCE), "-o", str(made)])
+    build.run(
+        [
+            *compiler,
+            "-std=c11",
+            "-shared",
+            "-fPIC",
+            f"-I{build.SOURCES}",
+            str(SOURCE),
+            "-o",
+            str(made),
+        ]
+    )
     return str(made)
 
 
@@ -55,7 +66,9 @@ def model(batch=2):
         helper.make_node("Pairs", ["three"], ["pairs"], name="pairs", domain=DOMAIN),
         helper.make_node("Sub", ["pairs", "one"], ["y"], name="sub"),
     ]
-    made = make_model(nodes, {"x": (F, [batch, 6])}, {"y": (F, [batch, 3])}, {"one": np.float32(1)}, 13)
+    made = make_model(
+        nodes, {"x": (F, [batch, 6])}, {"y": (F, [batch, 3])}, {"one": np.float32(1)}, 13
+    )
     made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return made
 
@@ -78,7 +91,9 @@ def test_a_model_with_operators_of_a_library_compiles_and_runs(library, precisio
     half, whole = Converter(precision=precision).convert_beside_float(model())
     compiled = Compiler.compile(half, float_model=whole)
     assert not compiled.executable.program(5).row_independent
-    np.testing.assert_allclose(run(compiled, kind), expected(), rtol=2e-3 if kind is np.float16 else 1e-6)
+    np.testing.assert_allclose(
+        run(compiled, kind), expected(), rtol=2e-3 if kind is np.float16 else 1e-6
+    )
     assert (compiled.findings.comparison is not None) == (precision == "fp16")
 
 
@@ -110,9 +125,17 @@ def test_an_executable_does_not_name_its_library(library):
     assert library.encode() not in bytes(data)
 
 
-def test_the_command_names_a_library_and_a_process_that_knows_none_loads_nothing(library, tmp_path, capsys):
+def test_the_command_names_a_library_and_a_process_that_knows_none_loads_nothing(
+    library, tmp_path, capsys
+):
     onnx.save(model(), tmp_path / "m.onnx")
-    given = ["--input_model", str(tmp_path / "m.onnx"), "--export_popef", "--output_dir", str(tmp_path)]
+    given = [
+        "--input_model",
+        str(tmp_path / "m.onnx"),
+        "--export_popef",
+        "--output_dir",
+        str(tmp_path),
+    ]
     assert main(given) == 1
     assert "operator my.ops.Thrice is not supported" in capsys.readouterr().err
     assert main([*given, "--custom_ort_library", f"{DOMAIN}={library},4"]) == 0
@@ -172,7 +195,9 @@ def test_texts_that_name_no_library_are_refused(text):
 
 def test_a_models_parameter_wants_absolute_paths():
     def parse(text):
-        return parse_parameters({"parameters": {"sim_custom_ops": {"string_value": text}}}).sim_custom_ops
+        return parse_parameters(
+            {"parameters": {"sim_custom_ops": {"string_value": text}}}
+        ).sim_custom_ops
 
     assert parse("my.ops=/a.so,other=/b.so") == "my.ops=/a.so,other=/b.so"
     with pytest.raises(ModelConfigError, match=r"expected DOMAIN=/path/of/library.so"):

@@ -22,7 +22,9 @@ def host_concat_model():
 @pytest.fixture
 def run(capsys):
     def call(file, *options):
-        status = exec_cli.main(["poprt_run_popef", "--popef", str(file), "--iteration", "3", *options])
+        status = exec_cli.main(
+            ["poprt_run_popef", "--popef", str(file), "--iteration", "3", *options]
+        )
         found = capsys.readouterr()
         return status, dict(line.split(": ") for line in found.out.splitlines()), found.err
 
@@ -49,7 +51,10 @@ def test_a_file_is_run_and_timed(options, batch, run, compile_popef):
 def test_samples_are_packed(run, tmp_path):
     file = tmp_path / "packed.popef"
     Compiler.compile(row_sums_model()).export(file)
-    words = "--runner packRunner --maxValidNum 5 --packTimeout 500 --dynamicInputName ids --maskName mask"
+    words = (
+        "--runner packRunner --maxValidNum 5 --packTimeout 500 --dynamicInputName ids "
+        "--maskName mask"
+    )
     status, figures, _ = run(file, *words.split(), "--batchSize", "1")
     assert (status, figures["Batch size"]) == (0, "1")
 
@@ -67,7 +72,10 @@ def test_joined_inputs_are_joined(run, tmp_path):
     ("options", "reason"),
     [
         (["--index", "1"], "--index 1: the file has no output graph1/..., only y, z"),
-        (["--runner", "packRunner", "--dynamicInputName", "q"], "dynamic input 'q': expected one of x"),
+        (
+            ["--runner", "packRunner", "--dynamicInputName", "q"],
+            "dynamic input 'q': expected one of x",
+        ),
     ],
 )
 def test_what_the_file_lacks_is_named(options, reason, run, compile_popef):

@@ -107,5 +107,7 @@ def test_defaults_of_command_converter_and_options_agree():
 
 def test_recipes_set_nothing_that_reads_or_writes_a_file():
     risky = {name for name, each in OPTIONS.items() if each.form in (Form.PATH, Form.FOLDER)}
-    risky |= {name for name, each in OPTIONS.items() if "FILE" in (each.metavar or "")} | {"output_model"}
+    risky |= {name for name, each in OPTIONS.items() if "FILE" in (each.metavar or "")} | {
+        "output_model"
+    }
     assert not {f"--{name}" for name in risky} & set(recipes.POPRT_OPTIONS)

@@ -39,13 +39,16 @@ def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert (
         done.stderr
-        == "poprt: error: it took longer than its limit of 1 s and was ended; --time_limit raises the limit\n"
+        == "poprt: error: it took longer than its limit of 1 s and was ended; --time_limit raises "
+        "the limit\n"
     )
     assert not list(tmp_path.glob("*.popef"))
 
 
 def test_a_compilation_has_a_limit_of_memory(tmp_path: Path) -> None:
-    model = hostile.make_model([helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20))
+    model = hostile.make_model(
+        [helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20)
+    )
     file = save(model, tmp_path / "large.onnx")
     done = run(*POPRT, "-i", file, "--memory_limit", 150)
     assert done.returncode == 1
@@ -73,7 +76,9 @@ def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
 
 def _descendants(pid: int) -> list[int]:
     try:
-        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [
+            int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except FileNotFoundError:
         return []
     return [each for child in children for each in (child, *_descendants(child))]
@@ -115,7 +120,10 @@ def test_a_crash_is_one_line(tmp_path: Path) -> None:
         (hostile.outside_constant("/dev/zero"), "expected a file inside the model's folder"),
         (hostile.outside_of_branch("../x"), "expected a file inside the model's folder"),
         (hostile.outside_of_sparse("/dev/zero"), "expected a file inside the model's folder"),
-        (hostile.outside_constant("pipe"), "expected a regular file, found a folder, a device or a pipe"),
+        (
+            hostile.outside_constant("pipe"),
+            "expected a regular file, found a folder, a device or a pipe",
+        ),
         (hostile.outside_constant("n" * 5000), "found one that no file can have"),
     ],
 )
@@ -129,6 +137,7 @@ def test_compiling_refuses(tmp_path: Path, capsys, model: onnx.ModelProto, messa
 
 def test_what_no_machine_could_run_is_not_compiled() -> None:
     with pytest.raises(
-        CompileMemoryError, match=r"the model could not be run: node .* takes \d+ multiply-adds, more than"
+        CompileMemoryError,
+        match=r"the model could not be run: node .* takes \d+ multiply-adds, more than",
     ):
         Compiler.compile(hostile.dear_product(1 << 13))

@@ -148,7 +148,9 @@ def test_data_beside_a_graph_are_read(tmp_path):
     np.testing.assert_array_equal(engine.compute(1, [np.zeros(4, np.float32)])[0], np.arange(4))
 
 
-@pytest.mark.parametrize("make", [hostile.function_bomb, hostile.concat_bomb, hostile.nested_graphs])
+@pytest.mark.parametrize(
+    "make", [hostile.function_bomb, hostile.concat_bomb, hostile.nested_graphs]
+)
 def test_a_graph_without_end_is_refused(tmp_path, make):
     (tmp_path / "m.onnx").write_bytes(make().SerializeToString())
     with pytest.raises(LoadError):

@@ -80,7 +80,9 @@ def copy(model):
 def find_graph_with(op_type):
     """Return the first random graph that contains the operator."""
     drawn = map(draw, itertools.count())
-    return next(each for each in drawn if any(node.op_type == op_type for node in each.model.graph.node))
+    return next(
+        each for each in drawn if any(node.op_type == op_type for node in each.model.graph.node)
+    )
 
 
 def test_a_pass_that_changes_answers_is_found(monkeypatch):
@@ -89,7 +91,9 @@ def test_a_pass_that_changes_answers_is_found(monkeypatch):
         return model
 
     drawn = find_graph_with("Cos")
-    monkeypatch.setattr("random_graphs.passes.get_pass", lambda name: change if name == "x" else copy)
+    monkeypatch.setattr(
+        "random_graphs.passes.get_pass", lambda name: change if name == "x" else copy
+    )
     assert judge_pass("x", drawn, 0).word == DIFFERS
 
 

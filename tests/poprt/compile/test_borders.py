@@ -37,7 +37,10 @@ def test_a_model_of_a_newer_ir_than_onnx_runtime_reads_compiles():
 
 @pytest.mark.parametrize("declared", [[4, 7], [4], ["n", "m"], [4, 3]])
 def test_shapes_that_a_model_declares_of_what_it_computes_are_not_trusted(declared):
-    nodes = [helper.make_node("Neg", ["x"], ["negative"]), helper.make_node("Relu", ["negative"], ["y"])]
+    nodes = [
+        helper.make_node("Neg", ["x"], ["negative"]),
+        helper.make_node("Relu", ["negative"], ["y"]),
+    ]
     model = make_model(nodes, {"x": (F, [4, 3])}, {"y": (F, declared)}, {})
     model.graph.value_info.append(helper.make_tensor_value_info("negative", F, declared))
     x = np.full((4, 3), -1, np.float32)
@@ -69,9 +72,13 @@ def test_an_int64_output_that_is_an_input_becomes_int32():
 
 def test_bodies_see_the_widened_inputs_around_them():
     outputs = [helper.make_tensor_value_info("twice", I64, [4])]
-    twice = helper.make_graph([helper.make_node("Add", ["ids", "ids"], ["twice"])], "twice", [], outputs)
+    twice = helper.make_graph(
+        [helper.make_node("Add", ["ids", "ids"], ["twice"])], "twice", [], outputs
+    )
     outputs = [helper.make_tensor_value_info("opposite", I64, [4])]
-    opposite = helper.make_graph([helper.make_node("Neg", ["ids"], ["opposite"])], "opposite", [], outputs)
+    opposite = helper.make_graph(
+        [helper.make_node("Neg", ["ids"], ["opposite"])], "opposite", [], outputs
+    )
     model = make_model(
         [helper.make_node("If", ["flag"], ["y"], then_branch=twice, else_branch=opposite)],
         {"ids": (I64, [4]), "flag": (TensorProto.BOOL, [])},

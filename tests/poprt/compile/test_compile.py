@@ -60,7 +60,9 @@ def test_fp16_turns_borders_and_weights_to_half_and_clamps_masks():
 
 
 def test_skipped_operators_stay_in_float(linear):
-    converted = Converter(batch_size=2, precision="fp16", fp16_skip_op_types="MatMul,Add").convert(linear)
+    converted = Converter(batch_size=2, precision="fp16", fp16_skip_op_types="MatMul,Add").convert(
+        linear
+    )
     types = {
         v.name: v.type.tensor_type.elem_type
         for v in onnx.shape_inference.infer_shapes(converted).graph.value_info
@@ -74,9 +76,15 @@ def test_skipped_operators_stay_in_float(linear):
     ("options", "reason"),
     [
         ({}, r"input 'x' has shape \[batch, 4\]: dimension 0 must be fixed"),
-        ({"batch_size": 2, "input_shape": {"x": [2, 5]}}, "dimension 1 is fixed at 4 and cannot become 5"),
+        (
+            {"batch_size": 2, "input_shape": {"x": [2, 5]}},
+            "dimension 1 is fixed at 4 and cannot become 5",
+        ),
         ({"input_shape": {"x": [2]}}, "input_shape gives it 1 dimensions"),
-        ({"batch_size": 2, "input_shape": {"x": [3, 4]}}, "input_shape gives 3 to axis 0, batch_size 2"),
+        (
+            {"batch_size": 2, "input_shape": {"x": [3, 4]}},
+            "input_shape gives 3 to axis 0, batch_size 2",
+        ),
         ({"input_shape": {"x": [0, 4]}}, "dimension 0 must be at least 1"),
         (
             {"batch_size": 2, "remove_outputs": ["q"]},
@@ -93,7 +101,9 @@ def test_a_wrong_conversion_says_what_is_wrong(linear, options, reason):
 
 def single(operator, inputs, outputs, domain="", **attributes):
     nodes = [
-        helper.make_node(operator, list(inputs), list(outputs), name="culprit", domain=domain, **attributes)
+        helper.make_node(
+            operator, list(inputs), list(outputs), name="culprit", domain=domain, **attributes
+        )
     ]
     model = make_model(nodes, inputs, outputs, {})
     if domain:
@@ -114,7 +124,10 @@ def single(operator, inputs, outputs, domain="", **attributes):
         ),
         (
             single(
-                "Cast", {"x": (F, ["n", 4])}, {"y": (TensorProto.BFLOAT16, ["n", 4])}, to=TensorProto.BFLOAT16
+                "Cast",
+                {"x": (F, ["n", 4])},
+                {"y": (TensorProto.BFLOAT16, ["n", 4])},
+                to=TensorProto.BFLOAT16,
             ),
             "type BFLOAT16",
         ),
@@ -139,11 +152,13 @@ def flat(*nodes, **kinds):
     [
         (
             flat(helper.make_node("Add", ["x", "i"], ["y"], name="culprit"), x=F, i=I32, y=F),
-            r"node 'culprit' \(Add\): expected inputs 'x' and 'i' of one type, found float and int32",
+            r"node 'culprit' \(Add\): expected inputs 'x' and 'i' of one type, found float and "
+            r"int32",
         ),
         (
             flat(helper.make_node("Sin", ["x"], ["y"], name="culprit"), x=I16, y=I16),
-            r"'culprit' \(Sin\): input 'x' is of type int16, expected double, float, float16; cast it",
+            r"'culprit' \(Sin\): input 'x' is of type int16, expected double, float, float16; cast "
+            r"it",
         ),
         (
             flat(helper.make_node("Sum", ["x", "x", "i"], ["y"], name="culprit"), x=F, i=I32, y=F),
@@ -151,7 +166,8 @@ def flat(*nodes, **kinds):
         ),
         (
             flat(helper.make_node("Add", ["x", "gone"], ["y"], name="culprit"), x=F, y=F),
-            r"'culprit' \(Add\): reads 'gone', which is no input and no weight, and nothing makes it",
+            r"'culprit' \(Add\): reads 'gone', which is no input and no weight, and nothing makes "
+            r"it",
         ),
         (
             flat(
@@ -178,13 +194,16 @@ def foldable_model():
     computed at compile time."""
     random = np.random.default_rng(0)
     held = {
-        name: random.standard_normal((4, 4), np.float32) for name in ("w", "v", "u", "t", "inner", "given")
+        name: random.standard_normal((4, 4), np.float32)
+        for name in ("w", "v", "u", "t", "inner", "given")
     }
     held["table"] = random.standard_normal((8, 4), np.float32)
     inner = helper.make_graph(
         [helper.make_node("MatMul", ["x", "inner"], ["r"])], "b", [], [spec_of("r", None)]
     )
-    other = helper.make_graph([helper.make_node("Neg", ["x"], ["s"])], "c", [], [spec_of("s", None)])
+    other = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["s"])], "c", [], [spec_of("s", None)]
+    )
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("MatMul", ["u", "v"], ["uv"]),
@@ -222,7 +241,9 @@ def test_nothing_is_computed_of_weights_that_only_dynamic_nodes_read(monkeypatch
     converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
     onnx.checker.check_model(converted, full_check=True)
     assert set(travelled) == {"u", "v", "t", "table", "size"}
-    assert {"Transpose", "ReduceSum", "Shape"}.isdisjoint(node.op_type for node in converted.graph.node)
+    assert {"Transpose", "ReduceSum", "Shape"}.isdisjoint(
+        node.op_type for node in converted.graph.node
+    )
     assert [value.name for value in converted.graph.input] == ["x", "ids", "yes"]
     held = {tensor.name for tensor in converted.graph.initializer}
     assert {"w", "uv", "turned", "sum", "table", "given"} <= held
@@ -234,7 +255,9 @@ def test_large_weights_and_small_ones_are_computed_with_alike(monkeypatch, least
     monkeypatch.setattr(computing, "LARGE_BYTES", least)
     converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in converted.graph.initializer}
-    given = {tensor.name: numpy_helper.to_array(tensor) for tensor in foldable_model().graph.initializer}
+    given = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in foldable_model().graph.initializer
+    }
     np.testing.assert_array_equal(found["turned"], given["t"].T)
     np.testing.assert_allclose(found["uv"], given["u"] @ given["v"], rtol=1e-5)
 
@@ -289,7 +312,10 @@ def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
 def test_inputs_that_do_not_fit_into_the_io_tiles_are_refused_with_the_ways_out():
     """The inputs of 24 MB take 750 kB on each of 32 tiles."""
     model = single("ReduceMax", {"x": (F, [1, 6_000_000])}, {"y": (F, [1, 1])})
-    said = r"on tile 1440: \d+ bytes used .* \(modelled; the next .* on 32 I/O tiles\); use more num_io_tiles"
+    said = (
+        r"on tile 1440: \d+ bytes used .* \(modelled; the next .* on 32 I/O tiles\); use more "
+        r"num_io_tiles"
+    )
     with pytest.raises(OutOfMemoryError, match=said):
         Compiler.compile(model, options=CompilerOptions(num_io_tiles=32))
     assert Compiler.compile(model, options=CompilerOptions(num_io_tiles=64)).cycles > 0

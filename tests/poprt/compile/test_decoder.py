@@ -58,7 +58,9 @@ def weights():
 def decoder(first=0):
     """Return a model with a Loop that outputs the result of attention for each token."""
     held, net = weights(), Body()
-    token = net.add("Gather", net.hold(held["tokens"]), net.add("Gather", "ids", "step", axis=1), axis=0)
+    token = net.add(
+        "Gather", net.hold(held["tokens"]), net.add("Gather", "ids", "step", axis=1), axis=0
+    )
     x = net.add("Reshape", token, net.sizes(BATCH, 1, WIDTH))
     x = net.chip(
         "NormCE",
@@ -74,7 +76,9 @@ def decoder(first=0):
         bwd_after_matmul=0,
         debug_str="norm",
     )
-    wide = net.chip("Int4ToHalf", net.hold(held["nibbles"]), net.hold(held["scale"]), x, axis=1, remap=1)
+    wide = net.chip(
+        "Int4ToHalf", net.hold(held["nibbles"]), net.hold(held["scale"]), x, axis=1, remap=1
+    )
     query, key, value = net.add(
         "Split", net.add("MatMul", x, wide), net.sizes(WIDTH, WIDTH, WIDTH), outputs=3, axis=2
     )
@@ -113,12 +117,19 @@ def decoder(first=0):
         helper.make_tensor_value_info(name, kind, [])
         for name, kind in (("turn", I64), ("go", B), ("step", I32))
     ]
-    outputs = [helper.make_tensor_value_info(on, B, []), helper.make_tensor_value_info(after, I32, [])]
+    outputs = [
+        helper.make_tensor_value_info(on, B, []),
+        helper.make_tensor_value_info(after, I32, []),
+    ]
     outputs.append(helper.make_tensor_value_info(made, H, [BATCH, 1, WIDTH]))
     body = helper.make_graph(net.nodes, "one_token", inputs, outputs)
     starts = {"turns": np.int64(TOKENS), "go0": np.array(True), "first": np.int32(first)}
-    held_outside = [numpy_helper.from_array(np.asarray(each), name) for name, each in starts.items()]
-    loop = helper.make_node("Loop", ["turns", "go0", "first"], ["last", "made"], name="loop", body=body)
+    held_outside = [
+        numpy_helper.from_array(np.asarray(each), name) for name, each in starts.items()
+    ]
+    loop = helper.make_node(
+        "Loop", ["turns", "go0", "first"], ["last", "made"], name="loop", body=body
+    )
     graph = helper.make_graph(
         [loop],
         "decoder",
@@ -139,7 +150,9 @@ def attend(ids):
     nibbles = held["nibbles"].astype(int)
     wide = np.stack([nibbles >> 4, ((nibbles & 15) ^ 8) - 8], 2).reshape(3 * WIDTH, WIDTH).T
     projected = np.split(x @ (wide * held["scale"].astype(float)), 3, axis=-1)
-    query, key, value = (each.reshape(BATCH, TOKENS, HEADS, SIZE).transpose(0, 2, 1, 3) for each in projected)
+    query, key, value = (
+        each.reshape(BATCH, TOKENS, HEADS, SIZE).transpose(0, 2, 1, 3) for each in projected
+    )
     scores = query @ key.transpose(0, 1, 3, 2)
     scores = np.where(np.tril(np.ones((TOKENS, TOKENS), bool)), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
@@ -164,7 +177,9 @@ def test_a_decoder_with_a_cache_answers_like_all_tokens_at_once():
         found = {"made": np.zeros((TOKENS, BATCH, 1, WIDTH), np.float16)}
         runner.execute({"ids": ids}, found)
         # Values narrowed to 8 bits have a relative error of up to 2^-4.
-        assert np.abs(found["made"] - expected).max() <= 2.0**-4 * np.abs(expected).max() * np.sqrt(WIDTH)
+        assert np.abs(found["made"] - expected).max() <= 2.0**-4 * np.abs(expected).max() * np.sqrt(
+            WIDTH
+        )
 
 
 def test_a_decoder_that_goes_on_where_another_run_ended_is_refused():

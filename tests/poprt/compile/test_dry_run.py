@@ -42,7 +42,9 @@ def lie(monkeypatch):
             entry = operator_of(node)
             if node.op_type != op_type:
                 return entry
-            return dataclasses.replace(entry, rows=lambda asked: [asked.only_rows()] * len(asked.results))
+            return dataclasses.replace(
+                entry, rows=lambda asked: [asked.only_rows()] * len(asked.results)
+            )
 
         monkeypatch.setattr(placing, "operator_of", find)
 
@@ -51,7 +53,8 @@ def lie(monkeypatch):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(
-    ("operator", "attributes"), [("CumSum", {}), ("Softmax", {"axis": 0}), ("LpNormalization", {"axis": 0})]
+    ("operator", "attributes"),
+    [("CumSum", {}), ("Softmax", {"axis": 0}), ("LpNormalization", {"axis": 0})],
 )
 def test_a_wrong_row_rule_is_found_by_running(operator, attributes, precision, lie, caplog):
     lie(operator)
@@ -60,7 +63,10 @@ def test_a_wrong_row_rule_is_found_by_running(operator, attributes, precision, l
     found = f"tensor 's' of node 'culprit' ({operator}) differs by"
     assert found in (compiled.rows.dependence or "")
     assert found in caplog.text
-    assert f"a row rule is wrong: it says that the rows of tensor 's' (operator {operator})" in caplog.text
+    assert (
+        f"a row rule is wrong: it says that the rows of tensor 's' (operator {operator})"
+        in caplog.text
+    )
     config = make_config("m", compiled, {})
     assert config.max_batch_size == 0
     assert list(config.input[0].dims) == [4, 6]
@@ -106,7 +112,9 @@ def test_what_no_server_could_run_is_not_compiled(failure, monkeypatch):
 
 def test_an_executable_is_the_same_with_and_without_its_dry_run():
     model = chain("Relu")
-    one, other = (Compiler.compile(model, None, CompilerOptions(skip_dry_run=skip)) for skip in (False, True))
+    one, other = (
+        Compiler.compile(model, None, CompilerOptions(skip_dry_run=skip)) for skip in (False, True)
+    )
     assert one.executable == other.executable
 
 
@@ -123,7 +131,9 @@ def test_values_of_the_user_are_run_where_made_up_ones_are_refused(monkeypatch):
     monkeypatch.setattr(Engine, "compute", refuse)
     Compiler.compile(chain("Relu"), calibration_data={"x": np.full((4, 6), 7, np.float32)})
     assert any((values == 7).all() for values in seen)
-    with pytest.raises(CompileError, match=r"does not run: only sevens are taken.*--data_preprocess"):
+    with pytest.raises(
+        CompileError, match=r"does not run: only sevens are taken.*--data_preprocess"
+    ):
         Compiler.compile(chain("Relu"))
 
 
@@ -133,7 +143,9 @@ def product():
     return Converter(batch_size=2).convert(model)
 
 
-@pytest.mark.parametrize(("limit", "size", "what"), [("WEIGHT", 7199, "weights"), ("INPUT", 47, "inputs")])
+@pytest.mark.parametrize(
+    ("limit", "size", "what"), [("WEIGHT", 7199, "weights"), ("INPUT", 47, "inputs")]
+)
 def test_models_too_large_to_run_are_named(limit, size, what, monkeypatch, caplog):
     monkeypatch.setattr(dry_run, f"MAX_{limit}_BYTES", size)
     monkeypatch.setattr(Engine, "load", lambda *_: pytest.fail("it was loaded"))

@@ -43,7 +43,9 @@ def test_an_executable_is_read_from_its_files_and_written_again(converted, tmp_p
 
 def test_an_executable_is_a_popef_model(converted):
     model = Compiler.compile(converted).getPopefModel()
-    assert [anchor.name() for anchor in popef.user_anchors(model.metadata, popef.TensorType.INPUT)] == ["x"]
+    assert [
+        anchor.name() for anchor in popef.user_anchors(model.metadata, popef.TensorType.INPUT)
+    ] == ["x"]
     assert len(model.executable.executable()) > 0
 
 
@@ -73,7 +75,9 @@ def test_what_was_compiled_before_is_read_from_the_cache(converted, tmp_path, mo
     for changed in (
         lambda: Compiler.compile(converted, ["y"], options),
         lambda: Compiler.compile(Converter(batch_size=3).convert(linear_model()), None, options),
-        lambda: Compiler.compile(Converter(batch_size=2).convert(linear_model(seed=1)), None, options),
+        lambda: Compiler.compile(
+            Converter(batch_size=2).convert(linear_model(seed=1)), None, options
+        ),
         lambda: Compiler.compile(converted, None, vary(options, batches_per_step=2)),
     ):
         before = len(list(file.parent.iterdir()))
@@ -103,7 +107,9 @@ def test_a_damaged_or_unwritable_cache_costs_a_compilation(converted, tmp_path, 
 
 
 def test_a_summary_report_says_what_a_batch_takes(converted):
-    report = Compiler.compile_and_get_summary_report(converted, None, CompilerOptions(ipu_version="ipu21"))
+    report = Compiler.compile_and_get_summary_report(
+        converted, None, CompilerOptions(ipu_version="ipu21")
+    )
     assert "batch 2, fp32, half partials on C600 (ipu21), modelled: " in report
     assert "Mul" in report
     assert "\x1b" not in report

@@ -47,7 +47,8 @@ def test_a_runner_that_packs_answers_in_a_fork_and_afterwards_in_its_parent(exec
     def ask():
         z = [np.zeros((1, 4), np.float32) for _ in X]
         waiting = [
-            runner.execute_async({"x": row[None]}, {"z": each}) for row, each in zip(X, z, strict=True)
+            runner.execute_async({"x": row[None]}, {"z": each})
+            for row, each in zip(X, z, strict=True)
         ]
         for each in waiting:
             each.wait()

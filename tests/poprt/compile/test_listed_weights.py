@@ -25,7 +25,10 @@ def listed_model(batch=ROWS, opset=13):
     """Return x @ w + b with `w` before and `b` after the input, as exporters of IR version 3 list
     them."""
     weights = {"w": np.arange(12, dtype=np.float32).reshape(3, 4) / 8, "b": np.ones(4, np.float32)}
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Add", ["m", "b"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["y"]),
+    ]
     model = make_model(nodes, {"x": (F, [batch, 3])}, {"y": (F, [batch, 4])}, weights, opset)
     given = helper.make_tensor_value_info("w", F, [3, 4]), *model.graph.input
     del model.graph.input[:]
@@ -43,8 +46,13 @@ def answer(executable, names=("x", "y"), x=X):
     inputs = {each.name: each for each in runner.get_model_inputs()}
     assert set(inputs) - {"index"} == {names[0]}
     feeds = {names[0]: x.astype(inputs[names[0]].numpy_data_type())}
-    feeds |= {name: np.zeros(each.shape, each.numpy_data_type()) for name, each in inputs.items()} | feeds
-    outputs = {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in runner.get_model_outputs()}
+    feeds |= {
+        name: np.zeros(each.shape, each.numpy_data_type()) for name, each in inputs.items()
+    } | feeds
+    outputs = {
+        each.name: np.zeros(each.shape, each.numpy_data_type())
+        for each in runner.get_model_outputs()
+    }
     runner.execute(feeds, outputs)
     return outputs[names[1]].astype(np.float32)
 
@@ -107,9 +115,15 @@ def answer_of_fused(executable):
     }
     assert len(names) == 2, names
     runner = ModelRunner(executable)
-    feeds = {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in runner.get_model_inputs()}
+    feeds = {
+        each.name: np.zeros(each.shape, each.numpy_data_type())
+        for each in runner.get_model_inputs()
+    }
     feeds |= {name: X for name in feeds if name in names}
-    outputs = {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in runner.get_model_outputs()}
+    outputs = {
+        each.name: np.zeros(each.shape, each.numpy_data_type())
+        for each in runner.get_model_outputs()
+    }
     runner.execute(feeds, outputs)
     return next(iter(outputs.values()))
 
@@ -133,7 +147,8 @@ def test_such_a_graph_takes_the_place_of_a_real_executable(tmp_path):
 def test_listed_weights_are_not_counted_as_input():
     listed, plain = listed_model(), Converter().convert(listed_model())
     found, wanted = (
-        make_profile("m", "fp32", model, TARGETS["ipu2"], CostOptions()) for model in (listed, plain)
+        make_profile("m", "fp32", model, TARGETS["ipu2"], CostOptions())
+        for model in (listed, plain)
     )
     assert found.batch_size == wanted.batch_size == ROWS
     assert found.as_json() == wanted.as_json()

@@ -31,8 +31,13 @@ def wide(layers, dtype=np.float32, opset=17, width=WIDTH):
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     weight = np.eye(width, dtype=dtype) * 2
     names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
-    nodes = [helper.make_node("MatMul", [names[i], "w"], [names[i + 1]], name=f"m{i}") for i in range(layers)]
-    return make_model(nodes, {"x": (kind, [2, width])}, {"y": (kind, [2, width])}, {"w": weight}, opset)
+    nodes = [
+        helper.make_node("MatMul", [names[i], "w"], [names[i + 1]], name=f"m{i}")
+        for i in range(layers)
+    ]
+    return make_model(
+        nodes, {"x": (kind, [2, width])}, {"y": (kind, [2, width])}, {"w": weight}, opset
+    )
 
 
 def branchy():
@@ -110,7 +115,9 @@ def test_each_model_is_as_it_was_once_they_are_taken_apart(models, fused):
         assert [value.name for value in part.graph.input] == [
             f"graph{number}/{v.name}" for v in model.graph.input
         ]
-        assert [v.name for v in part.graph.output] == [f"graph{number}/{v.name}" for v in model.graph.output]
+        assert [v.name for v in part.graph.output] == [
+            f"graph{number}/{v.name}" for v in model.graph.output
+        ]
         onnx.checker.check_model(part, full_check=True)
     assert split_models(models[0]) == []
 
@@ -155,16 +162,28 @@ X0, X1 = np.ones((2, WIDTH), np.float32), np.ones((2, WIDTH), np.float16)
     ("request_", "reason"),
     [
         ({}, "those of model none"),
-        ({"graph0/x": X0, "graph1/x": X1}, "those of model 0 and 1; give the inputs of one model of the 3"),
+        (
+            {"graph0/x": X0, "graph1/x": X1},
+            "those of model 0 and 1; give the inputs of one model of the 3",
+        ),
         (
             {"graph2/x": np.zeros(3, np.float32)},
             "input 'graph2/which' is not given; model 2 of the fused one",
         ),
         ({"graph3/x": X0}, "input 'graph3/x' is not known"),
-        ({"graph0/x": X0, "index": np.int32(3)}, "'index': expected the number of a model, 0 to 2, found 3"),
+        (
+            {"graph0/x": X0, "index": np.int32(3)},
+            "'index': expected the number of a model, 0 to 2, found 3",
+        ),
         ({"graph0/x": X0, "index": np.int32(-1)}, "0 to 2, found -1"),
-        ({"graph0/x": X0, "index": np.float32(0)}, "'index': expected one whole number, found float32"),
-        ({"graph0/x": X0, "index": np.zeros(2, np.int32)}, "one whole number, found int32 of shape"),
+        (
+            {"graph0/x": X0, "index": np.float32(0)},
+            "'index': expected one whole number, found float32",
+        ),
+        (
+            {"graph0/x": X0, "index": np.zeros(2, np.int32)},
+            "one whole number, found int32 of shape",
+        ),
         ({"graph0/x": X1}, "input 'graph0/x': expected float32"),
     ],
 )
@@ -271,7 +290,10 @@ def test_the_command_fuses_what_a_file_lists(models, tmp_path, monkeypatch, caps
     assert main(["--config_yaml", "config.yaml", "--triton_model_dir", "served"]) == 0
     made = popef.Reader()
     made.parseFile("executable.popef")
-    types = {anchor.name(): anchor.tensorInfo().dataType().name for anchor in made.metadata()[0].anchors()}
+    types = {
+        anchor.name(): anchor.tensorInfo().dataType().name
+        for anchor in made.metadata()[0].anchors()
+    }
     assert (types["graph0/x"], types["graph1/x"], types["index"]) == ("F32", "F16", "S32")
     assert len(split_models(onnx.load("fused.onnx"))) == 2
     config = (tmp_path / "served" / "config.pbtxt").read_text()
@@ -307,7 +329,10 @@ def test_a_wrong_type_that_is_declared_of_an_output_is_not_believed():
     node = helper.make_node("Neg", ["x"], ["y"], name="neg")
     model = make_model([node], {"x": (F, [2])}, {"y": (F16, [2, 1])}, {})
     (anchor,) = (a for a in Compiler.compile(model).metadata.anchors() if a.name() == "y")
-    assert (anchor.tensorInfo().dataType().name, tuple(anchor.tensorInfo().shape())) == ("F32", (2,))
+    assert (anchor.tensorInfo().dataType().name, tuple(anchor.tensorInfo().shape())) == (
+        "F32",
+        (2,),
+    )
 
 
 def test_models_that_are_sharded_stay_so_when_they_are_fused():
@@ -323,7 +348,9 @@ def test_models_that_are_sharded_stay_so_when_they_are_fused():
 def test_a_fused_model_can_be_one_of_those_to_fuse(models):
     inner = MFConverter().convert([wide(1), branchy()])
     compiled = Compiler.compile(MFConverter().convert([inner, wide(2)]))
-    request = {f"graph0/{name}": value for name, value in feed([wide(1), branchy()], 0, x=X0).items()}
+    request = {
+        f"graph0/{name}": value for name, value in feed([wide(1), branchy()], 0, x=X0).items()
+    }
     with ModelRunner(compiled.getPopefModel(), ModelRunnerConfig(validate_io_params=False)) as made:
         assert (made.execute(request)["graph0/graph0/y"] == 2).all()
         assert (made.execute({"graph1/x": X0})["graph1/y"] == 4).all()

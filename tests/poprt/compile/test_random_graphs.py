@@ -60,7 +60,9 @@ class Drawing:
 
     def add(self, op_type, inputs, kind, shape, **attributes):
         name = self.name()
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=f"{name}_node", **attributes))
+        self.nodes.append(
+            helper.make_node(op_type, inputs, [name], name=f"{name}_node", **attributes)
+        )
         self.tensors[name] = kind, tuple(shape)
         self.own.append(name)
         return name
@@ -122,7 +124,9 @@ def reshape(drawing):
     name = drawing.pick()
     kind, shape = drawing.tensors[name]
     size = int(np.prod(shape))
-    made = drawing.draw(st.sampled_from([shape, (size,), (1, size), (size, 1), tuple(reversed(shape))]))
+    made = drawing.draw(
+        st.sampled_from([shape, (size,), (1, size), (size, 1), tuple(reversed(shape))])
+    )
     written = list(made)
     if drawing.draw(st.booleans()) and written:
         written[drawing.draw(st.integers(0, len(written) - 1))] = -1
@@ -220,9 +224,13 @@ def choose(drawing):
         value = helper.make_tensor_value_info(made, F, shape)
         bodies.append(helper.make_graph(inner.nodes, kind, [], [value], inner.weights))
     condition = (
-        "c" if drawing.draw(st.booleans()) else drawing.constant(drawing.draw(st.booleans()), np.bool_)
+        "c"
+        if drawing.draw(st.booleans())
+        else drawing.constant(drawing.draw(st.booleans()), np.bool_)
     )
-    drawing.add("If", [condition], *drawing.tensors[name], then_branch=bodies[0], else_branch=bodies[1])
+    drawing.add(
+        "If", [condition], *drawing.tensors[name], then_branch=bodies[0], else_branch=bodies[1]
+    )
 
 
 STEPS = {
@@ -261,7 +269,10 @@ def models(draw):
     graph = helper.make_graph(
         drawing.nodes,
         "drawn",
-        [helper.make_tensor_value_info("x", F, SHAPE), helper.make_tensor_value_info("c", BOOL, [])],
+        [
+            helper.make_tensor_value_info("x", F, SHAPE),
+            helper.make_tensor_value_info("c", BOOL, []),
+        ],
         [helper.make_tensor_value_info(name, *drawing.tensors[name]) for name in outputs],
         drawing.weights,
     )

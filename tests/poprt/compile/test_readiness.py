@@ -42,7 +42,8 @@ def test_a_model_that_would_not_be_ready_in_time_is_refused(precision, monkeypat
     for module in (sides, dry_run, calibration):
         monkeypatch.setattr(module, "READY_SECONDS", 0.01)
     with pytest.raises(
-        CompileError, match=r"would not be ready to serve in time: .*not make the graph ready within 0.01 s"
+        CompileError,
+        match=r"would not be ready to serve in time: .*not make the graph ready within 0.01 s",
     ):
         Compiler.compile(converted)
 
@@ -58,7 +59,10 @@ def test_a_model_is_not_refused_for_what_it_is_compared_with(monkeypatch, caplog
 
     monkeypatch.setattr(sides.Side, "run", late)
     assert Compiler.compile(half, float_model=whole).findings.comparison is None
-    assert "nothing is known of what half precision does: the model in float was not ready" in caplog.text
+    assert (
+        "nothing is known of what half precision does: the model in float was not ready"
+        in caplog.text
+    )
 
 
 def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
@@ -66,7 +70,9 @@ def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
     kept in half."""
     from model_runtime import ModelRunner, ModelRunnerConfig
 
-    weights = {"w": np.random.default_rng(0).standard_normal((32, 48, 1, 256)).astype(np.float32) / 100}
+    weights = {
+        "w": np.random.default_rng(0).standard_normal((32, 48, 1, 256)).astype(np.float32) / 100
+    }
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[0, 128, 0, 127])]
     model = make_model(nodes, {"x": (F, ["n", 48, 1, 300])}, {"y": (F, ["n", 32, 1, 300])}, weights)
     file = compile_popef(model, batch=1, precision="fp16", options={"partials_type": "half"})

@@ -10,7 +10,9 @@ from row_model_checks import check
 @pytest.mark.server  # slow
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_rows_of_random_models_are_those_of_onnx_runtime(first):
-    outcomes = {seed: check(seed, "fp16" if seed % 4 == 0 else "fp32") for seed in range(first, first + 50)}
+    outcomes = {
+        seed: check(seed, "fp16" if seed % 4 == 0 else "fp32") for seed in range(first, first + 50)
+    }
     assert not {seed: outcome for seed, outcome in outcomes.items() if outcome.kind == "wrong"}
 
 
@@ -18,7 +20,10 @@ SIZES = {
     "the number of rows": ("s = Shape(x) n = Gather(s, zero)", True),
     "the number of all elements": ("n = Size(x)", True),
     "the width of a row": ("s = Shape(x) n = Gather(s, one)", False),
-    "the rows' size in a shape": ("s = Shape(x) r = Reshape(x, s) m = Shape(r) n = Gather(m, one)", False),
+    "the rows' size in a shape": (
+        "s = Shape(x) r = Reshape(x, s) m = Shape(r) n = Gather(m, one)",
+        False,
+    ),
 }
 
 

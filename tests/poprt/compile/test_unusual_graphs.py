@@ -88,7 +88,9 @@ def test_a_prelu_has_the_shape_that_its_slope_is_broadcast_to(slope, precision):
 def test_an_output_that_is_a_weight_stays_a_half_with_and_without_kernels(kernels):
     spec = (TensorProto.FLOAT16, [2, 3])
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
-    model = make_model(nodes, {"x": spec}, {"y": spec, "w": spec, "x": spec}, {"w": W.astype(np.float16)})
+    model = make_model(
+        nodes, {"x": spec}, {"y": spec, "w": spec, "x": spec}, {"w": W.astype(np.float16)}
+    )
     onnx.checker.check_model(lower(model, Numerics(), kernels=KernelUse.NONE), full_check=True)
     lowered = lower(model, Numerics(), kernels=kernels)
     types = [tensor.data_type for tensor in lowered.graph.initializer if tensor.name == "w"]
@@ -114,7 +116,9 @@ def test_a_model_without_inputs_answers_each_request_once():
 def windowed(op_type, size, out, **attributes):
     """Return a model of one node over an axis of the given size, with a filter if the operator has
     one."""
-    weights = {"w": numbers(2, 2, *attributes["kernel_shape"])} if op_type.startswith("Conv") else {}
+    weights = (
+        {"w": numbers(2, 2, *attributes["kernel_shape"])} if op_type.startswith("Conv") else {}
+    )
     node = helper.make_node(op_type, ["x", *weights], ["y"], **attributes)
     return make_model([node], {"x": (F, [1, 2, size])}, {"y": (F, [1, 2, out])}, weights, opset=19)
 
@@ -148,7 +152,9 @@ WINDOWS = {
 @pytest.mark.parametrize("case", WINDOWS)
 def test_windows_are_as_many_as_onnx_runtime_finds(case, precision):
     op_type, size, out, attributes = WINDOWS[case]
-    assert_answers(windowed(op_type, size, out, **attributes), {"x": numbers(1, 2, size)}, precision)
+    assert_answers(
+        windowed(op_type, size, out, **attributes), {"x": numbers(1, 2, size)}, precision
+    )
 
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
@@ -210,13 +216,20 @@ def test_recurrent_networks_with_rows_first(op_type, precision):
         return make_model([node], {"x": (F, x_shape)}, outputs, {**weights, "h": h})
 
     x = numbers(rows, steps, size)
-    first = network(1, [rows, steps, size], [rows, 2, hidden], [rows, steps, 2, hidden], weights["h"])
+    first = network(
+        1, [rows, steps, size], [rows, 2, hidden], [rows, steps, 2, hidden], weights["h"]
+    )
     second = network(
-        0, [steps, rows, size], [2, rows, hidden], [steps, 2, rows, hidden], weights["h"].transpose(1, 0, 2)
+        0,
+        [steps, rows, size],
+        [2, rows, hidden],
+        [steps, 2, rows, hidden],
+        weights["h"].transpose(1, 0, 2),
     )
     expected = expect(second, {"x": x.transpose(1, 0, 2)})
     expected = {
-        name: value.transpose((2, 0, 1, 3) if name == "y" else (1, 0, 2)) for name, value in expected.items()
+        name: value.transpose((2, 0, 1, 3) if name == "y" else (1, 0, 2))
+        for name, value in expected.items()
     }
     assert_answers(first, {"x": x}, precision, expected)
 
@@ -250,7 +263,11 @@ EMPTY = {
         helper.make_node("Gemm", ["z", "w"], ["y"]), [0, 3], {"w": numbers(4, 3)}, axis=0
     ),
     "the rows of a convolution": empty(
-        helper.make_node("Conv", ["z", "w"], ["y"]), [0, 2, 2], {"w": numbers(2, 4, 1)}, (2, 4, 2), axis=0
+        helper.make_node("Conv", ["z", "w"], ["y"]),
+        [0, 2, 2],
+        {"w": numbers(2, 4, 1)},
+        (2, 4, 2),
+        axis=0,
     ),
     "what is summed up": empty(
         helper.make_node("ReduceSum", ["z", "a"], ["y"], keepdims=0), [2], {"a": np.int64([1])}
@@ -287,7 +304,11 @@ def test_the_cost_of_products_of_nothing_is_known(attention):
     node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
     sizes = {"q": [1, 2, rows, 8], "k": [1, 2, keys, 8], "v": [1, 2, keys, 8]}
     model = make_model(
-        [node], {name: (F, size) for name, size in sizes.items()}, {"y": (F, sizes["q"])}, {}, opset=23
+        [node],
+        {name: (F, size) for name, size in sizes.items()},
+        {"y": (F, sizes["q"])},
+        {},
+        opset=23,
     )
     assert estimate(model, find_target("ipu2", 1)).cycles >= 0
 
@@ -336,7 +357,9 @@ def test_normalisation_with_axes_by_default(precision):
     spec = (F, [2, 3, 4, 5])
     x = numbers(*spec[1])
     expected = (x - x.mean((0, 2, 3), keepdims=True)) / x.std((0, 2, 3), keepdims=True)
-    assert_answers(make_model([node], {"x": spec}, {"y": spec}, {}), {"x": x}, precision, {"y": expected})
+    assert_answers(
+        make_model([node], {"x": spec}, {"y": spec}, {}), {"x": x}, precision, {"y": expected}
+    )
 
 
 def test_a_short_fourier_transform_is_one_sided_by_default():
@@ -359,7 +382,9 @@ def scan(opset):
     body = helper.make_graph(nodes, "body", values[:2], values[2:])
     node = helper.make_node("Scan", ["w", "x"], ["last", "y"], num_scan_inputs=1, body=body)
     outputs = {"last": (F, [3]), "y": (F, [4, 3])}
-    return make_model([node], {"x": (F, [4, 3])}, outputs, {"w": np.float32([1, 2, 3])}, opset=opset)
+    return make_model(
+        [node], {"x": (F, [4, 3])}, outputs, {"w": np.float32([1, 2, 3])}, opset=opset
+    )
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -395,7 +420,9 @@ def test_a_slice_may_begin_before_the_first_element(opset):
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_a_compress_with_a_constant_condition_has_a_known_size(axis):
     condition = np.array([False, True]) if axis != -1 else np.array([True, False, True])
-    node = helper.make_node("Compress", ["x", "c"], ["y"], **({} if axis is None else {"axis": axis}))
+    node = helper.make_node(
+        "Compress", ["x", "c"], ["y"], **({} if axis is None else {"axis": axis})
+    )
     x = numbers(2, 3)
     expected = np.compress(condition, x, axis)
     model = make_model([node], {"x": (F, [2, 3])}, {"y": (F, expected.shape)}, {"c": condition})
@@ -407,7 +434,9 @@ def test_an_empty_tensor_of_settings_can_be_fixed():
     inputs = {"x": (F, [2, 3]), "axes": (TensorProto.INT64, [0])}
     model = make_model([node], inputs, {"y": (F, [])}, {})
     x = numbers(2, 3)
-    found = answer(model, {"x": x}, input_shape={"axes": [0]}, fix_inputs={"axes": np.zeros(0, np.int64)})
+    found = answer(
+        model, {"x": x}, input_shape={"axes": [0]}, fix_inputs={"axes": np.zeros(0, np.int64)}
+    )
     np.testing.assert_allclose(found["y"], x.sum(), rtol=1e-6)
 
 
@@ -416,12 +445,16 @@ def test_an_empty_tensor_of_settings_can_be_fixed():
     ("kernel", "strides", "added"),
     [([3, 1], [2, 3], [1, 0]), ([3, 2], [3, 3], [2, 0]), ([1, 1], [3, 3], [2, 1])],
 )
-def test_a_transposed_window_smaller_than_its_stride_is_not_padded(auto_pad, kernel, strides, added):
+def test_a_transposed_window_smaller_than_its_stride_is_not_padded(
+    auto_pad, kernel, strides, added
+):
     node = helper.make_node(
         "ConvTranspose", ["x", "w"], ["y"], auto_pad=auto_pad, strides=strides, output_padding=added
     )
     weights = {"w": np.arange(np.prod(kernel), dtype=np.float32).reshape(1, 1, *kernel) + 1}
-    model = make_model([node], {"x": (F, [1, 1, 2, 1])}, {"y": (F, ["a", "b", "c", "d"])}, weights, 12)
+    model = make_model(
+        [node], {"x": (F, [1, 1, 2, 1])}, {"y": (F, ["a", "b", "c", "d"])}, weights, 12
+    )
     assert_answers(model, {"x": np.float32([[[[2], [3]]]])}, "fp32")
 
 

@@ -41,7 +41,8 @@ LARGE = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32
 
 
 @pytest.mark.parametrize(
-    ("size", "dims"), [(3_999_996, [1000, 1000]), (4_000_000, [1000, 1001]), (4_000_000, [-1000, -1000])]
+    ("size", "dims"),
+    [(3_999_996, [1000, 1000]), (4_000_000, [1000, 1001]), (4_000_000, [-1000, -1000])],
 )
 def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, size, dims):
     broken = model_with(np.zeros((1, 1), np.float32))
@@ -50,7 +51,8 @@ def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, size, dims):
     )
     onnx.save(broken, tmp_path / "broken.onnx")
     with pytest.raises(
-        CompileError, match=r"weight 'w' of .*broken.onnx: expected -?\d+ bytes for shape .*, found \d+"
+        CompileError,
+        match=r"weight 'w' of .*broken.onnx: expected -?\d+ bytes for shape .*, found \d+",
     ):
         get_frontend(tmp_path / "broken.onnx").load_model()
 
@@ -74,13 +76,20 @@ def test_large_weights_of_other_types_come_with_the_model(tmp_path):
     model = model_with(np.zeros((1, 1), np.float32))
     codes = np.arange(1_500_000, dtype=np.uint8)
     model.graph.initializer.append(
-        TensorProto(name="i", data_type=TensorProto.UINT8, dims=[1_500_000], raw_data=codes.tobytes())
+        TensorProto(
+            name="i", data_type=TensorProto.UINT8, dims=[1_500_000], raw_data=codes.tobytes()
+        )
     )
-    four_bits = TensorProto(name="f", data_type=TensorProto.INT4, dims=[2_400_000], raw_data=bytes(1_200_000))
+    four_bits = TensorProto(
+        name="f", data_type=TensorProto.INT4, dims=[2_400_000], raw_data=bytes(1_200_000)
+    )
     model.graph.initializer.append(four_bits)
     model.opset_import[0].version, model.ir_version = 21, 10
     onnx.save(model, tmp_path / "m.onnx")
-    assert get_frontend(tmp_path / "m.onnx").open_model().SerializeToString() == model.SerializeToString()
+    assert (
+        get_frontend(tmp_path / "m.onnx").open_model().SerializeToString()
+        == model.SerializeToString()
+    )
 
 
 def test_a_weight_of_a_million_fields_is_read_at_once(tmp_path):
@@ -90,8 +99,13 @@ def test_a_weight_of_a_million_fields_is_read_at_once(tmp_path):
     graph = model.graph.SerializeToString() + b"\x2a" + varint(len(content)) + bytes(content)
     del model.graph.node[:]
     model.ClearField("graph")
-    (tmp_path / "m.onnx").write_bytes(model.SerializeToString() + b"\x3a" + varint(len(graph)) + graph)
-    assert len(get_frontend(tmp_path / "m.onnx").open_model().graph.initializer[1].float_data) == 3_000_000
+    (tmp_path / "m.onnx").write_bytes(
+        model.SerializeToString() + b"\x3a" + varint(len(graph)) + graph
+    )
+    assert (
+        len(get_frontend(tmp_path / "m.onnx").open_model().graph.initializer[1].float_data)
+        == 3_000_000
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,14 +119,18 @@ def test_a_model_of_endless_tiny_fields_is_refused(tmp_path, wrap, monkeypatch):
 
 
 def varint(number):
-    return bytes([number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21])
+    return bytes(
+        [number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21]
+    )
 
 
 def test_a_model_that_says_where_its_weights_lie_is_not_believed(tmp_path):
     """Only weights that this process has outlined itself are read from files."""
     onnx.save(model_with(LARGE), tmp_path / "m.onnx")
     opened = get_frontend(tmp_path / "m.onnx").open_model()
-    (entry,) = (entry for entry in opened.graph.initializer[0].external_data if entry.key == "token")
+    (entry,) = (
+        entry for entry in opened.graph.initializer[0].external_data if entry.key == "token"
+    )
     entry.value = "0" * len(entry.value)
     with pytest.raises(CompileError, match="weight 'w' has no data"):
         Compiler.compile(Converter(batch_size=2).convert(opened))
@@ -259,7 +277,8 @@ def test_what_counts_is_the_precision_and_the_number_of_chips(
     with pytest.raises(Converted) if fits else contextlib.nullcontext():
         assert cli.main(arguments) == 1
         assert (
-            "they take 1179648000 bytes in fp32, 1 IPU(s) of ipu21 have 940572672" in capsys.readouterr().err
+            "they take 1179648000 bytes in fp32, 1 IPU(s) of ipu21 have 940572672"
+            in capsys.readouterr().err
         )
 
 
@@ -295,11 +314,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 @pytest.mark.parametrize("external", [False, True])
 def test_compiling_takes_less_memory_than_twice_the_weights(tmp_path, external):
     random = np.random.default_rng(0)
-    weights = {f"w{i}": random.standard_normal((4096, 4096), dtype=np.float32) / 64 for i in range(6)}
+    weights = {
+        f"w{i}": random.standard_normal((4096, 4096), dtype=np.float32) / 64 for i in range(6)
+    }
     nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(6)]
     model = make_model(nodes, {"x0": (F, ["n", 4096])}, {"x6": (F, ["n", 4096])}, weights)
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=external, location="m.weights")
     arguments = ["--input_model", str(tmp_path / "m.onnx"), "--batch_size", "2", "--export_popef"]
     command = [sys.executable, "-c", MEASURE, *arguments, "--output_dir", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert int(done.stdout.split()[-1]) * 1024 < 2 * sum(weight.nbytes for weight in weights.values())
+    assert int(done.stdout.split()[-1]) * 1024 < 2 * sum(
+        weight.nbytes for weight in weights.values()
+    )

@@ -71,7 +71,9 @@ def poprt(*arguments):
 def made(tmp_path_factory):
     """Return a folder with models, their inputs and TensorFlow's answers."""
     folder = tmp_path_factory.mktemp("models")
-    subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=200)
+    subprocess.run(
+        [sys.executable, "-c", MAKE], cwd=folder, check=True, capture_output=True, timeout=200
+    )
     return folder
 
 
@@ -100,12 +102,15 @@ def answer(folder, **fed):
 @pytest.mark.skipif(bool(importlib.util.find_spec("tensorflow")), reason="TensorFlow is installed")
 def test_without_the_package_one_line_says_what_to_install_before_any_work(capsys, tmp_path):
     assert (
-        poprt("-i", tmp_path / "model", "--framework", "tensorflow", "--output_dir", tmp_path / "made") == 1
+        poprt(
+            "-i", tmp_path / "model", "--framework", "tensorflow", "--output_dir", tmp_path / "made"
+        )
+        == 1
     )
     (line,) = capsys.readouterr().err.splitlines()
     assert (
-        "needs the package tensorflow, which is not installed: pip install 'poplar-triton[tensorflow]'"
-        in line
+        "needs the package tensorflow, which is not installed: pip install "
+        "'poplar-triton[tensorflow]'" in line
     )
     assert not list(tmp_path.iterdir())
 
@@ -169,7 +174,9 @@ def test_a_keras_model_answers_as_tensorflow_does(made, data, tmp_path, capsys):
         == 0
     ), capsys.readouterr().err
     fed, answers = data
-    np.testing.assert_allclose(answer(tmp_path, inputs=fed["inputs"])["output_0"], answers["cnn"], atol=1e-6)
+    np.testing.assert_allclose(
+        answer(tmp_path, inputs=fed["inputs"])["output_0"], answers["cnn"], atol=1e-6
+    )
 
 
 @pytest.mark.tensorflow
@@ -258,7 +265,10 @@ def test_names_and_shapes_arrive(large, made, monkeypatch):
         {"ids:0": [2, 3]},
         {"a_max": [2, 4]},
     ]
-    assert load(made / "one", input_shape={"images": (2, 4)}) == [{"images": [2, 4]}, {"scores": [2, 3]}]
+    assert load(made / "one", input_shape={"images": (2, 4)}) == [
+        {"images": [2, 4]},
+        {"scores": [2, 3]},
+    ]
     assert load(made / "frozen.pb", saved_model=False, inputs="feed:0[2,4]", outputs="probs:0") == [
         {"feed:0": [2, 4]},
         {"probs:0": [2, 3]},
@@ -269,8 +279,14 @@ def test_names_and_shapes_arrive(large, made, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"inputs": "nosuch:0"}, r"--inputs names 'nosuch:0'; the model's inputs are inputs \(inputs:0\)"),
-        ({"outputs": "nosuch"}, r"--outputs names 'nosuch'; the model's outputs are output_0 \(Identity:0\)"),
+        (
+            {"inputs": "nosuch:0"},
+            r"--inputs names 'nosuch:0'; the model's inputs are inputs \(inputs:0\)",
+        ),
+        (
+            {"outputs": "nosuch"},
+            r"--outputs names 'nosuch'; the model's outputs are output_0 \(Identity:0\)",
+        ),
         ({"inputs_as_nchw": "nosuch:0"}, "--inputs_as_nchw names 'nosuch:0'"),
         ({"outputs_as_nchw": "nosuch:0"}, "--outputs_as_nchw names 'nosuch:0'"),
         ({"input_shape": {"nosuch": [1]}}, "--input_shape names 'nosuch'"),
@@ -295,7 +311,9 @@ def test_a_damaged_graph_is_refused(tmp_path):
     path = tmp_path / "damaged.pb"
     path.write_bytes(b"\xff" * 100)
     with pytest.raises(CompileError, match="is no frozen graph of TensorFlow"):
-        frontend.get_frontend(path, "tensorflow", saved_model=False, inputs="a:0", outputs="b:0").load_model()
+        frontend.get_frontend(
+            path, "tensorflow", saved_model=False, inputs="a:0", outputs="b:0"
+        ).load_model()
 
 
 @pytest.mark.tensorflow
@@ -304,5 +322,7 @@ def test_the_tensors_of_a_graph_are_described(made):
 
     graph = tensorflow.compat.v1.GraphDef.FromString((made / "frozen.pb").read_bytes())
     loader = frontend.get_frontend(made / "cnn", "tensorflow")
-    assert loader.get_inputs_meta(graph) == {"feed:0": ([-1, 4], tensorflow.float32.as_datatype_enum)}
+    assert loader.get_inputs_meta(graph) == {
+        "feed:0": ([-1, 4], tensorflow.float32.as_datatype_enum)
+    }
     assert loader.get_outputs_meta(graph) == {"probs:0": ([], tensorflow.float32.as_datatype_enum)}

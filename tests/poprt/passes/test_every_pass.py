@@ -37,7 +37,10 @@ def answer(model, feeds):
     session = unoptimised_session(lowered)
     wanted = {value.name: value.type for value in session.get_inputs()}
     types = {"tensor(float16)": np.float16, "tensor(float)": np.float32, "tensor(int32)": np.int32}
-    fed = {name: feeds[name].astype(types.get(kind, feeds[name].dtype)) for name, kind in wanted.items()}
+    fed = {
+        name: feeds[name].astype(types.get(kind, feeds[name].dtype))
+        for name, kind in wanted.items()
+    }
     return session.run(None, fed)
 
 
@@ -90,7 +93,9 @@ def put_inside(model):
         body = helper.make_graph([], kind, [], [])
         body.node.extend(graph.node)
         body.initializer.extend(graph.initializer)
-        made = [name for node in graph.node for name in node.output] + [t.name for t in graph.initializer]
+        made = [name for node in graph.node for name in node.output] + [
+            t.name for t in graph.initializer
+        ]
         renames = {name: f"{kind}/{name}" for name in made if name}
         body.output.extend(graph.output)
         rename(body, renames)
@@ -109,7 +114,9 @@ def put_inside(model):
     )
     which = helper.make_tensor_value_info("which", TensorProto.BOOL, [])
     outer = helper.make_graph([made], "outer", [*graph.input, which], graph.output)
-    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=outer)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, graph=outer
+    )
 
 
 def test_every_pass_that_runs_has_a_case():

@@ -148,14 +148,29 @@ def test_the_tables_have_what_the_profile_has():
     text = printed(found)
     assert describe_profile(found) in text
     (product,) = found.by_type()
-    cells = [cell.strip() for cell in next(line for line in text.splitlines() if "MatMul" in line).split("│")]
+    cells = [
+        cell.strip()
+        for cell in next(line for line in text.splitlines() if "MatMul" in line).split("│")
+    ]
     share = f"{found.peak_share(product.macs, product.cycles):.1%}"
-    assert cells[1:-1] == ["MatMul", "1", f"{product.cycles:,}", "100.0%", "8.39 M", share, "compute"]
-    for size in filter(None, (*found.estimate.by_memory().values(), found.estimate.peak_tile_bytes)):
+    assert cells[1:-1] == [
+        "MatMul",
+        "1",
+        f"{product.cycles:,}",
+        "100.0%",
+        "8.39 M",
+        share,
+        "compute",
+    ]
+    for size in filter(
+        None, (*found.estimate.by_memory().values(), found.estimate.peak_tile_bytes)
+    ):
         assert f"{size:,} │ {size / 638976:.1%}" in re.sub(r" +", " ", text)
     causes = found.estimate.by_cause()
     for cause, cycles in causes.items():
-        assert f"│ {cause} │ {cycles:,} │ {cycles / sum(causes.values()):.1%} │" in re.sub(r" +", " ", text)
+        assert f"│ {cause} │ {cycles:,} │ {cycles / sum(causes.values()):.1%} │" in re.sub(
+            r" +", " ", text
+        )
     assert "IPU" not in text.partition("peak")[2]
     assert found.steps[0].work.plan in text
     assert "rows " in text
@@ -195,9 +210,21 @@ def test_the_json_says_what_the_estimate_does_and_that_it_is_modelled():
         "fp16",
         64,
     )
-    for name in ("cycles", "total_cycles", "interval_cycles", "seconds_per_batch", "samples_per_second"):
+    for name in (
+        "cycles",
+        "total_cycles",
+        "interval_cycles",
+        "seconds_per_batch",
+        "samples_per_second",
+    ):
         assert told[name] == getattr(result, name)
-    for name in ("latency_seconds", "host_seconds", "peak_tile_bytes", "fits", "fallback_operators"):
+    for name in (
+        "latency_seconds",
+        "host_seconds",
+        "peak_tile_bytes",
+        "fits",
+        "fallback_operators",
+    ):
         assert told[name] == getattr(result, name)
     for name in ("by_operator", "by_cause", "by_memory"):
         assert told[name] == getattr(result, name)()
@@ -213,7 +240,9 @@ def test_the_json_says_what_the_estimate_does_and_that_it_is_modelled():
     }
 
 
-@pytest.mark.parametrize("options", [{}, {"num_io_tiles": 32}, {"num_ipus": 2}, {"replication_factor": 4}])
+@pytest.mark.parametrize(
+    "options", [{}, {"num_io_tiles": 32}, {"num_ipus": 2}, {"replication_factor": 4}]
+)
 def test_the_parts_of_the_latency_add_up_in_text_and_json(options):
     found = profile_of(matmul(64, 256, 512), **options)
     parts = found.latency_parts
@@ -223,7 +252,9 @@ def test_the_parts_of_the_latency_add_up_in_text_and_json(options):
         found.estimate.compute_seconds,
         found.estimate.host_seconds,
     )
-    assert (parts.waiting_seconds > 0) == ("num_io_tiles" in options), "for the steps of other batches"
+    assert (parts.waiting_seconds > 0) == ("num_io_tiles" in options), (
+        "for the steps of other batches"
+    )
     text = describe_profile(found)
     *told, total = map(float, re.findall(r"([\d.]+) us", text))
     assert len(told) == len(parts.name()) == 3 + ("num_io_tiles" in options)
@@ -268,7 +299,9 @@ def test_a_network_is_of_the_kind_that_its_operators_make_it():
     assert kind_of(profile_of(net.model(vision)).estimate) == "vision"
     net = Builder()
     scores = net.add("Softmax", net.add("MatMul", net.input("x", [64, 64]), net.weight(64, 64)))
-    assert kind_of(profile_of(net.model(scores)).estimate) == "other", "a classifier's last operator"
+    assert kind_of(profile_of(net.model(scores)).estimate) == "other", (
+        "a classifier's last operator"
+    )
     attended = net.add("MatMul", scores, net.weight(64, 64))
     assert kind_of(profile_of(net.model(attended)).estimate) == "transformer"
     net = Builder()
@@ -283,7 +316,9 @@ def test_an_unvalidated_kind_is_said_to_be_one(monkeypatch):
 
 
 def test_what_validation_wrote_can_be_read():
-    assert all(0 <= each.within_25 <= 1 and each.median_error >= 0 for each in errors._read_groups())
+    assert all(
+        0 <= each.within_25 <= 1 and each.median_error >= 0 for each in errors._read_groups()
+    )
 
 
 def test_what_is_live_at_the_peak_is_listed_largest_first():
@@ -297,4 +332,6 @@ def test_what_is_live_at_the_peak_is_listed_largest_first():
     assert f"live while {peak.node} runs" in text
     for name, size in alive[:5]:
         assert f"│ {name} │ {size:,} │ {size / 638976:.1%} │" in text
-    assert list_alive(replace(peak, temporary_bytes=0)) == sorted(peak.tensors, key=lambda each: -each[1])
+    assert list_alive(replace(peak, temporary_bytes=0)) == sorted(
+        peak.tensors, key=lambda each: -each[1]
+    )

@@ -41,7 +41,9 @@ def network(batch="n") -> onnx.ModelProto:
         "w4": random.standard_normal((32, 10)) / 6,
     }
     nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["a"], name="first", auto_pad="SAME_UPPER", strides=[2, 2]),
+        helper.make_node(
+            "Conv", ["x", "w1"], ["a"], name="first", auto_pad="SAME_UPPER", strides=[2, 2]
+        ),
         helper.make_node("Relu", ["a"], ["b"], name="relu"),
         helper.make_node("Conv", ["b", "w2"], ["c"], name="groups", group=4, pads=[1] * 4),
         helper.make_node("GlobalAveragePool", ["c"], ["d"], name="pool"),
@@ -75,7 +77,9 @@ def brute_force(values: np.ndarray, loss: str, name: str, scale: int) -> float:
     def narrow(these):
         scaled = np.ldexp(these, -scale)
         limit = float(ml_dtypes.finfo(WITNESSES[name]).max)
-        return np.ldexp(np.clip(scaled, -limit, limit).astype(WITNESSES[name]).astype(np.float64), scale)
+        return np.ldexp(
+            np.clip(scaled, -limit, limit).astype(WITNESSES[name]).astype(np.float64), scale
+        )
 
     if loss != "kld":
         return ERRORS[loss](original, narrow(original))
@@ -100,7 +104,9 @@ def brute_force(values: np.ndarray, loss: str, name: str, scale: int) -> float:
 )
 def test_the_search_finds_what_trying_all_finds(seed, size, exponent, tails, loss):
     random = np.random.default_rng(seed)
-    values = (random.standard_normal(size) * np.exp(random.standard_normal(size) / tails)).astype(np.float32)
+    values = (random.standard_normal(size) * np.exp(random.standard_normal(size) / tails)).astype(
+        np.float32
+    )
     values = np.clip(np.ldexp(values, exponent), -65504, 65504)
     choice = search(counted(values), loss)
     losses = {
@@ -119,7 +125,9 @@ def test_the_search_finds_what_trying_all_finds(seed, size, exponent, tails, los
 def test_a_tensor_of_one_value_has_a_choice(loss, value):
     choice = search(counted(np.full(100, value, np.float32)), loss)
     assert np.isfinite(choice.loss)
-    assert search(counted(np.zeros(0, np.float32)), loss).best == CANDIDATES[0] == Candidate(F143, 0)
+    assert (
+        search(counted(np.zeros(0, np.float32)), loss).best == CANDIDATES[0] == Candidate(F143, 0)
+    )
 
 
 def test_no_scale_beyond_those_tried_brings_any_half_nearer():
@@ -178,11 +186,15 @@ def test_every_operand_gets_its_best_format_and_scale(loss, precision, tmp_path)
     assert all(log.count(f"{word} ") for word in ("skewness", "kurtosis")) == (loss != "kld")
     x = np.asarray(pictures(2), np.float16)
     expected = answer(prepared, x, tmp_path)
-    np.testing.assert_allclose(answer(made, x, tmp_path), expected, atol=0.1 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        answer(made, x, tmp_path), expected, atol=0.1 * np.abs(expected).max()
+    )
 
 
 def answer(model, x, folder) -> np.ndarray:
-    Compiler.compile_and_export(model, None, folder / "m.popef", CompilerOptions(ipu_version="ipu21"))
+    Compiler.compile_and_export(
+        model, None, folder / "m.popef", CompilerOptions(ipu_version="ipu21")
+    )
     runner = ModelRunner(folder / "m.popef", config=ModelRunnerConfig())
     out = {"y": np.zeros((len(x), 10), np.float16)}
     runner.execute({"x": x}, out)
@@ -206,7 +218,9 @@ def test_what_the_converter_was_told_reaches_the_quantizer(tmp_path):
     assert not made.metadata_props
     assert prepared.SerializeToString() == before
     options = {"fp8_params": "F143,F143,0,-4", "fp8_skip_op_names": ["gemm"]}
-    made = quantize(prepared, None, tmp_path, {"x": pictures()}, "fp8_weight", "gptq", options=options)
+    made = quantize(
+        prepared, None, tmp_path, {"x": pictures()}, "fp8_weight", "gptq", options=options
+    )
     assert quarters(made) == dict.fromkeys(("w1", "w2", "w4"), (F143.data_type, -4))
 
 
@@ -215,9 +229,19 @@ def test_adjusted_weights_answer_no_worse_than_the_nearest(op_type):
     random = np.random.default_rng(2)
     node, shape, x_shape, place = {
         "MatMul": (helper.make_node("MatMul", ["x", "w"], ["y"]), (24, 10), (3, 5, 24), 1),
-        "Gemm": (helper.make_node("Gemm", ["x", "w"], ["y"], transB=1, transA=1), (10, 24), (24, 15), 1),
+        "Gemm": (
+            helper.make_node("Gemm", ["x", "w"], ["y"], transB=1, transA=1),
+            (10, 24),
+            (24, 15),
+            1,
+        ),
         "left": (helper.make_node("MatMul", ["w", "x"], ["y"]), (10, 24), (3, 24, 15), 0),
-        "Conv": (helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4), (8, 6, 3, 3), (2, 6, 7, 7), 1),
+        "Conv": (
+            helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4),
+            (8, 6, 3, 3),
+            (2, 6, 7, 7),
+            1,
+        ),
         "groups": (
             helper.make_node("Conv", ["x", "w"], ["y"], group=3, strides=[2, 1], dilations=[1, 2]),
             (6, 2, 3, 3),
@@ -267,7 +291,10 @@ def test_a_channel_that_is_never_used_is_rounded():
     [
         ({}, "calibration data for input 'x': expected rows of shape"),
         ({"x": pictures()[..., :5]}, r"expected rows of shape \[3, 12, 12\], found"),
-        ({"x": np.full((2, 3, 12, 12), np.nan, np.float32)}, "'x': expected finite numbers, found NaN"),
+        (
+            {"x": np.full((2, 3, 12, 12), np.nan, np.float32)},
+            "'x': expected finite numbers, found NaN",
+        ),
         ({"x": np.full((2, 3, 12, 12), "a")}, "'x': expected numbers, found <U1"),
         ([1, 2], "data_preprocess: expected a file, or arrays by input name"),
         (None, "data_preprocess: expected samples by input name"),
@@ -308,7 +335,9 @@ def test_wrong_settings_are_refused(arguments, told, tmp_path):
 
 
 def test_a_model_that_was_not_prepared_is_refused(tmp_path):
-    with pytest.raises(CompileError, match=r"convert it with Converter\(precision='fp8', quantize=True\)"):
+    with pytest.raises(
+        CompileError, match=r"convert it with Converter\(precision='fp8', quantize=True\)"
+    ):
         quantize(network(2), None, tmp_path, {"x": pictures()})
     with pytest.raises(CompileError, match="quantize makes a model ready for 8 bits"):
         Converter(quantize=True)
@@ -357,7 +386,9 @@ def test_products_in_bodies_become_8_bits_too(precision, tmp_path):
 @pytest.mark.parametrize("precision", ["fp8", "fp8_weight"])
 @pytest.mark.parametrize("again", ["fp32", "fp16", "fp8", "fp8_weight"])
 def test_an_8_bit_model_is_read_and_converted_again_as_it_is(precision, again, tmp_path):
-    made = Converter(precision=precision, batch_size=2, fp8_params="F143,F152,-1,-3").convert(network())
+    made = Converter(precision=precision, batch_size=2, fp8_params="F143,F152,-1,-3").convert(
+        network()
+    )
     onnx.save(made, tmp_path / "m.onnx")
     read = get_frontend(tmp_path / "m.onnx").load_model()
     twice = Converter(precision=again).convert(read)
@@ -383,9 +414,17 @@ def test_the_command_calibrates_and_compares(tmp_path, capsys):
     (tmp_path / "d.pickle").write_bytes(pickle.dumps({"x": pictures()}))
     words = ["-i", str(tmp_path / "m.onnx"), "--batch_size", "2", "--output_dir", str(tmp_path)]
     calibrate = ["--calibration_with_data", "--data_preprocess", str(tmp_path / "d.pickle")]
-    extra = ["--calibration_loss_type", "mae", "--num_of_layers_keep_fp16", "1", "--precision_compare"]
+    extra = [
+        "--calibration_loss_type",
+        "mae",
+        "--num_of_layers_keep_fp16",
+        "1",
+        "--precision_compare",
+    ]
     assert main([*words, "--precision", "fp8", *calibrate, *extra, "--output_model", "q.onnx"]) == 0
-    assert {"quantize.log", "precision_compare.log", "q.onnx"} <= {each.name for each in tmp_path.iterdir()}
+    assert {"quantize.log", "precision_compare.log", "q.onnx"} <= {
+        each.name for each in tmp_path.iterdir()
+    }
     assert len(quarters(onnx.load(tmp_path / "q.onnx"))) == 3
     old = ["--quantize", "--quantize_loss_type", "gptq", *calibrate[1:]]
     assert main([*words, "--precision", "fp8_weight", *old]) == 0
@@ -411,7 +450,9 @@ def test_weights_shared_with_others_are_not_adjusted(tmp_path):
     weights = {"w": random.standard_normal((8, 8)), "turned": random.standard_normal((8, 8))}
     tensors = {name: value.astype(np.float32) for name, value in weights.items()}
     model = make_model(nodes, {"ids": (TensorProto.INT64, ["n"])}, {"y": (F, ["n", 8])}, tensors)
-    made = quantize(prepare("fp8_weight", model), None, tmp_path, {"ids": np.arange(6)}, "fp8_weight", "gptq")
+    made = quantize(
+        prepare("fp8_weight", model), None, tmp_path, {"ids": np.arange(6)}, "fp8_weight", "gptq"
+    )
     log = (tmp_path / "quantize.log").read_text()
     assert "'turned': loss" in log
     assert "'w': loss" not in log

@@ -40,7 +40,11 @@ def test_readers_of_a_bypassed_node_read_its_source(editor, model):
     assert editor.bypass(editor.maker("b"), "a")
     assert editor.count_reads("a") == 3
     editor.finish()
-    assert show(model.graph)[:3] == [("Neg", "x", "a"), ("Mul", "a", "w", "c"), ("Add", "c", "a", "y")]
+    assert show(model.graph)[:3] == [
+        ("Neg", "x", "a"),
+        ("Mul", "a", "w", "c"),
+        ("Add", "c", "a", "y"),
+    ]
 
 
 def test_an_output_keeps_its_name_when_its_node_is_bypassed(editor, model):

@@ -9,7 +9,16 @@ from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, passes, pipeline
 from poprt.cli import main
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, PassManager, PatternMatcher, Stage, base_pass, find_pass, get_pass, register
+from poprt.passes import (
+    Pass,
+    PassManager,
+    PatternMatcher,
+    Stage,
+    base_pass,
+    find_pass,
+    get_pass,
+    register,
+)
 from sample_models import linear_model, make_model
 from simipu import TARGETS, CompileError
 from simipu.cost import CostOptions
@@ -49,7 +58,11 @@ def test_the_order_of_the_pipelines_is_one_that_the_constraints_allow():
         ("ipu2", {}, []),
         ("ipu21", {}, ["take_quarters"]),
         ("ipu2", {"num_ipus": 2}, ["place_nodes", "insert_copies"]),
-        ("ipu21", {"virtual_graph_mode": "manual"}, ["take_quarters", "place_nodes", "insert_copies"]),
+        (
+            "ipu21",
+            {"virtual_graph_mode": "manual"},
+            ["take_quarters", "place_nodes", "insert_copies"],
+        ),
     ],
 )
 def test_a_graph_is_lowered_as_the_chip_and_its_number_ask_for(target, options, expected):
@@ -111,7 +124,9 @@ def half_model(opset):
 
 
 def test_a_model_in_half_stays_in_half_and_gets_an_opset_that_can_round():
-    old, new = (names(pipeline.conversion(ConverterOptions(), half_model(opset))) for opset in (9, 17))
+    old, new = (
+        names(pipeline.conversion(ConverterOptions(), half_model(opset))) for opset in (9, 17)
+    )
     assert {"half_to_float", "float_to_half"} < set(new)
     assert set(old) - set(new) == {"convert_version"}
 
@@ -122,7 +137,9 @@ def test_the_converter_announces_five_steps_and_the_compiler_how_far_it_is():
         linear_model(), announced.append
     )
     assert announced == [text for _, text in pipeline.STEPS]
-    options = CompilerOptions(compilation_progress_logger=lambda done, whole: told.append((done, whole)))
+    options = CompilerOptions(
+        compilation_progress_logger=lambda done, whole: told.append((done, whole))
+    )
     Compiler.compile(half, None, options, float_model=whole)
     assert told[0] == (0, 100)
     assert told[-1] == (100, 100)
@@ -208,7 +225,9 @@ def body_of(op_type):
 
 
 def test_traversal_visits_bodies_and_says_which_graph_is_the_main_one():
-    node = helper.make_node("If", ["c"], ["y"], then_branch=body_of("Neg"), else_branch=body_of("Abs"))
+    node = helper.make_node(
+        "If", ["c"], ["y"], then_branch=body_of("Neg"), else_branch=body_of("Abs")
+    )
     model = make_model([node], {"x": (F, [2]), "c": (TensorProto.BOOL, [])}, {"y": (F, [2])}, {})
     seen = []
 
@@ -241,7 +260,9 @@ def test_a_pass_written_as_the_real_tools_users_write_them_runs(registry):
             onnx_model.graph.CopyFrom(self.traverse_graph(onnx_model.graph, self.run_transform))
             return onnx_model
 
-    model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {})
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {}
+    )
     changed = poprt.PassManager(["replace_neg_with_abs"]).run(model)
     assert [node.op_type for node in changed.graph.node] == ["Abs"]
     assert "replace_neg_with_abs" in poprt.get_registered_passes()
@@ -261,7 +282,11 @@ def test_passes_are_sorted_by_what_comes_before_and_what_is_needed(registry):
     [
         ({"depend": ("absent",)}, ["one"], "pass one needs absent; add it"),
         ({"against": ("admit",)}, ["one", "admit"], "pass one may not run together with admit"),
-        ({"before": ("two",), "depend": ("two",)}, ["one", "two"], "passes one, two wait for each other"),
+        (
+            {"before": ("two",), "depend": ("two",)},
+            ["one", "two"],
+            "passes one, two wait for each other",
+        ),
     ],
 )
 def test_passes_that_do_not_go_together_are_refused(registry, facts, listed, reason):
@@ -273,7 +298,9 @@ def test_passes_that_do_not_go_together_are_refused(registry, facts, listed, rea
 
 def test_a_manager_runs_passes_in_order_and_says_which():
     told = []
-    model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {})
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {}
+    )
     manager = PassManager(["limit_ir_version", get_pass("unique_name_for_nodes")])
     assert manager.run(model, told.append) is model
     assert told == ["limit_ir_version", "unique_name_for_nodes"]
@@ -281,7 +308,9 @@ def test_a_manager_runs_passes_in_order_and_says_which():
 
 
 def test_passes_of_a_users_win_and_skipped_ones_are_left_out():
-    options = ConverterOptions(used_passes=["constant_folding"], skip_passes=frozenset(["int64_to_int32"]))
+    options = ConverterOptions(
+        used_passes=["constant_folding"], skip_passes=frozenset(["int64_to_int32"])
+    )
     found = names(pipeline.conversion(options, linear_model()))
     assert "int64_to_int32" not in found
     assert found.count("constant_folding") == 1
@@ -362,7 +391,9 @@ def test_whoever_replaces_the_function_that_finds_passes_is_asked(monkeypatch):
 
     ran = []
     found = base_pass.get_all_named_subclasses(Pass)
-    monkeypatch.setattr(base_pass, "get_all_named_subclasses", lambda cls: {**found, "final_check": Mine})
+    monkeypatch.setattr(
+        base_pass, "get_all_named_subclasses", lambda cls: {**found, "final_check": Mine}
+    )
     assert isinstance(get_pass("final_check"), Mine)
     Converter(batch_size=2).convert(linear_model())
     assert ran == ["final_check"]
@@ -408,7 +439,9 @@ def test_a_pass_of_the_user_runs_in_the_place_of_a_default_one(registry, name):
 
 
 def test_a_pass_of_the_user_in_the_place_of_a_refused_one_runs_when_asked_for(registry):
-    refused = next(name for name, each in base_pass.get_registered_passes().items() if each.info.refusal)
+    refused = next(
+        name for name, each in base_pass.get_registered_passes().items() if each.info.refusal
+    )
     ran = []
 
     @Pass.override_register_pass(refused)
@@ -466,7 +499,9 @@ def test_a_match_says_where_the_nodes_are_in_a_graph_that_changes():
     graph = graph_of(chain("Neg", "Abs", "Neg", "Abs"))
     matcher = PatternMatcher(["Neg:n->Abs:a"])
     first = matcher.next_pattern(graph)
-    assert [graph.node[each.index] for each in first.values()] == [each.node for each in first.values()]
+    assert [graph.node[each.index] for each in first.values()] == [
+        each.node for each in first.values()
+    ]
     graph.node.remove(first["n"].node)
     assert matcher.next_pattern(graph)["n"].index == 1
     assert matcher.next_pattern(graph) is None

@@ -47,7 +47,8 @@ def copied(model):
 def narrowed(feeds):
     """Return the feeds with the input types that int64_to_int32 and float_to_half leave."""
     return {
-        name: value.astype(np.int32) if value.dtype == np.int64 else value for name, value in feeds.items()
+        name: value.astype(np.int32) if value.dtype == np.int64 else value
+        for name, value in feeds.items()
     }
 
 
@@ -57,7 +58,19 @@ def norm_model(form, opset, shape=(2, 3, 8), **options):
 
 
 FORMS = (
-    *(TORCH, TENSORFLOW, "twice", "cast", "mul", "inverse", "quotient", "bare", "root", "power", "wide"),
+    *(
+        TORCH,
+        TENSORFLOW,
+        "twice",
+        "cast",
+        "mul",
+        "inverse",
+        "quotient",
+        "bare",
+        "root",
+        "power",
+        "wide",
+    ),
     "jax",
 )
 
@@ -79,7 +92,9 @@ def test_a_layer_norm_is_found_in_every_form(form, opset, constants_are_nodes):
 @pytest.mark.parametrize("shape", [(2, 8, 3, 5), (2, 8, 6)])
 def test_a_group_norm_is_found_as_torch_writes_it(shape, groups, weights):
     net = Exporter()
-    model = net.model({net.group_norm(net.input("x", shape), shape, groups, weights=weights): shape})
+    model = net.model(
+        {net.group_norm(net.input("x", shape), shape, groups, weights=weights): shape}
+    )
     changed = get_pass("layer_norm_pattern")(copied(model))
     assert [node.op_type for node in changed.graph.node] == ["GroupNormalization"]
     assert helper.get_node_attr_value(changed.graph.node[0], "num_groups") == groups
@@ -101,7 +116,9 @@ def test_the_standards_group_norm_is_not_taken_apart(opset, given):
     net, width = Exporter(opset), 8 if opset == 21 else 4
     x, shape = net.input("x", [2, 8, 3, 5]), [2, 8, 3, 5]
     scale = net.input("scale", [width]) if given else net.weight(width)
-    model = net.model({net.add("GroupNormalization", x, scale, net.weight(width), num_groups=4): shape})
+    model = net.model(
+        {net.add("GroupNormalization", x, scale, net.weight(width), num_groups=4): shape}
+    )
     converted = Converter().convert(model)
     norm = converted.graph.node[-1]
     assert (norm.domain, norm.op_type) == ("ai.graphcore", "GroupNormalization")
@@ -117,7 +134,11 @@ def test_the_standards_group_norm_is_not_taken_apart(opset, given):
 
 def test_the_operator_of_opset_17_becomes_the_same():
     changed = get_pass("layer_norm_pattern")(norm_model("operator", 17))
-    assert [node.op_type for node in changed.graph.node] == ["Reshape", "GroupNormalization", "Reshape"]
+    assert [node.op_type for node in changed.graph.node] == [
+        "Reshape",
+        "GroupNormalization",
+        "Reshape",
+    ]
 
 
 @pytest.mark.parametrize("shape", [(8,), (4, 8), (2, 2, 3, 8)])
@@ -195,7 +216,9 @@ def test_the_standards_gelu_becomes_the_chips(approximate):
     net = Exporter(20)
     model = net.model({net.add("Gelu", net.input("x", [3, 8]), approximate=approximate): [3, 8]})
     converted = Converter(enable_erf_gelu=True).convert(model)
-    assert [(node.domain, node.op_type) for node in converted.graph.node] == [("ai.graphcore", "Gelu")]
+    assert [(node.domain, node.op_type) for node in converted.graph.node] == [
+        ("ai.graphcore", "Gelu")
+    ]
     feeds = make_feeds(model)
     np.testing.assert_allclose(run(converted, feeds)[0], run(model, feeds)[0], atol=1e-6)
     assert cycles(converted) <= cycles(model)
@@ -300,7 +323,9 @@ def test_tokens_see_what_they_saw_and_segments_themselves(form):
     expected, found = run(model, feeds)[0], run(changed, feeds)[0]
     shown = feeds["mask"].astype(bool)
     for row in range(2):
-        np.testing.assert_allclose(found[row][:, shown[row]], expected[row][:, shown[row]], atol=1e-6)
+        np.testing.assert_allclose(
+            found[row][:, shown[row]], expected[row][:, shown[row]], atol=1e-6
+        )
         assert not found[row][:, ~shown[row]][:, :, shown[row]].any()
     feeds["mask"] = np.array([[1, 1, 2, 2, 2, 0]] * 2, feeds["mask"].dtype)
     seen = run(changed, feeds)[0] > 0
@@ -339,11 +364,16 @@ def test_a_published_pass_for_deberta_finds_its_patterns_after_conversion():
 def test_rows_stay_provable(make, used, precision):
     batch = 4
     model = make(batch)
-    converted = Converter(precision=precision, enable_erf_gelu=True, used_passes=used).convert(model)
+    converted = Converter(precision=precision, enable_erf_gelu=True, used_passes=used).convert(
+        model
+    )
     proven = make_row_independent(converted, batch)
     feeds = narrowed(make_feeds(model))
     types = {value.name: value.type.tensor_type.elem_type for value in converted.graph.input}
-    feeds = {name: value.astype(np.float16) if types[name] == H else value for name, value in feeds.items()}
+    feeds = {
+        name: value.astype(np.float16) if types[name] == H else value
+        for name, value in feeds.items()
+    }
     (expected,) = run(converted, feeds)
     (found,) = run(proven, {name: value[:2] for name, value in feeds.items()})
     np.testing.assert_allclose(found, expected[:2], atol=2e-3)
@@ -386,14 +416,20 @@ def test_a_product_in_parts_takes_more_time(order):
     assert largest[1] < largest[0]
 
 
-@pytest.mark.parametrize("order", ["", "0", "x", "4/rows", "4/none/maybe", "4/none/True/1", "9" * 40, None])
+@pytest.mark.parametrize(
+    "order", ["", "0", "x", "4/rows", "4/none/maybe", "4/none/True/1", "9" * 40, None]
+)
 def test_an_order_that_is_none_is_refused(order):
-    with pytest.raises(CompileError, match=r"serialize_matmul of 'a': expected FACTOR\[/MODE\[/KEEP\]\]"):
+    with pytest.raises(
+        CompileError, match=r"serialize_matmul of 'a': expected FACTOR\[/MODE\[/KEEP\]\]"
+    ):
         get_pass("serialize_matmul", {"a": order})
 
 
 def test_a_factor_has_to_divide():
-    with pytest.raises(CompileError, match="'MatMul_0' has 8192 columns in its right operand, which 3 parts"):
+    with pytest.raises(
+        CompileError, match="'MatMul_0' has 8192 columns in its right operand, which 3 parts"
+    ):
         get_pass("serialize_matmul", {"MatMul_0": 3})(large_product())
 
 
@@ -413,7 +449,9 @@ def test_names_that_nobody_has_are_warned_of(name, argument, caplog):
     assert name in caplog.text
 
 
-@pytest.mark.parametrize(("name", "argument"), [("merge_matmul", "a"), ("merge_matmul_add", ["a", "b", "c"])])
+@pytest.mark.parametrize(
+    ("name", "argument"), [("merge_matmul", "a"), ("merge_matmul_add", ["a", "b", "c"])]
+)
 def test_too_few_names_are_refused(name, argument):
     with pytest.raises(CompileError, match=f"{name}: expected"):
         get_pass(name, argument)
@@ -430,7 +468,11 @@ def test_remaps_stand_where_the_modes_say_blanks_or_not():
     assert makers[softmax.input[0]].op_type == "Remap"
     first = next(node for node in converted.graph.node if node.op_type == "Remap")
     found = {each.name: helper.get_attribute_value(each) for each in first.attribute}
-    assert (found["fwd_grain_size"], found["fwd_clone_layout"], found["fwd_after_matmul"]) == (8, 0, 1)
+    assert (found["fwd_grain_size"], found["fwd_clone_layout"], found["fwd_after_matmul"]) == (
+        8,
+        0,
+        1,
+    )
     feeds = narrowed(make_feeds(model))
     np.testing.assert_allclose(run(converted, feeds)[0], run(plain, feeds)[0], atol=1e-5)
 
@@ -445,12 +487,19 @@ def test_small_inputs_become_one_and_the_model_says_which():
     """The inputs are those of poprt's example host_concat_runner, in smaller numbers."""
     net = Exporter(11)
     given = [
-        [net.input(f"input_{width}_{i}", [16, width]) for i in range(n)] for width, n in ((1, 6), (5, 2))
+        [net.input(f"input_{width}_{i}", [16, width]) for i in range(n)]
+        for width, n in ((1, 6), (5, 2))
     ]
     joined = [net.add("Concat", *each, axis=1) for each in given]
     model = net.model({net.add("Concat", *joined, axis=1): [16, 16]})
-    merged = get_pass("apply_host_concat_split", [(F, (16, 1), 5), ("fp32", (16, 5))])(copied(model))
-    assert [value.name for value in merged.graph.input] == ["host_concat_0", "input_1_5", "host_concat_1"]
+    merged = get_pass("apply_host_concat_split", [(F, (16, 1), 5), ("fp32", (16, 5))])(
+        copied(model)
+    )
+    assert [value.name for value in merged.graph.input] == [
+        "host_concat_0",
+        "input_1_5",
+        "host_concat_1",
+    ]
     (entry,) = merged.metadata_props
     told = json.loads(entry.value)
     assert entry.key == "sHostConcatRunnerConfig"
@@ -470,7 +519,9 @@ def test_small_inputs_become_one_and_the_model_says_which():
     assert cycles(merged)
 
 
-@pytest.mark.parametrize("group", [(F, (4,)), (F, (4, 0)), ("fp33", (4, 1)), (F,), (F, (4, 1), -1), 7])
+@pytest.mark.parametrize(
+    "group", [(F, (4,)), (F, (4, 0)), ("fp33", (4, 1)), (F,), (F, (4, 1), -1), 7]
+)
 def test_a_group_of_inputs_that_is_none_is_refused(group):
     with pytest.raises(CompileError, match="a shape of two dimensions"):
         get_pass("apply_host_concat_split", [group])
@@ -546,6 +597,9 @@ def test_steps_that_are_not_all_of_an_axis_stay(starts, ends):
     x = net.input("x", [2, 8])
     parts = [net.slice(x, 1, start, end, 2) for start, end in zip(starts, ends, strict=True)]
     model = net.model(
-        {net.add("Neg", each): [2, 4 if start < 1 else 3] for each, start in zip(parts, starts, strict=True)}
+        {
+            net.add("Neg", each): [2, 4 if start < 1 else 3]
+            for each, start in zip(parts, starts, strict=True)
+        }
     )
     assert get_pass("merge_multi_slice")(copied(model)) == model

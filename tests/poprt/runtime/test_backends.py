@@ -57,7 +57,9 @@ def test_outputs_are_aligned_where_either_asks_for_it(at_first, at_last, expecte
 
 def test_options_reach_compiler_and_runner(converted):
     config = RuntimeConfig(batching_dim=0, timeout_ns=1_000_000)
-    backend = Backend(converted, compiler_options=CompilerOptions(num_ipus=2), runtime_options=config)
+    backend = Backend(
+        converted, compiler_options=CompilerOptions(num_ipus=2), runtime_options=config
+    )
     y, z = backend.run(None, {"x": X[:1]})
     assert (y.shape, z.shape) == ((1, 3), (1, 4))
     with pytest.raises(CompileError, match="output 'q': the model's are y, z"):

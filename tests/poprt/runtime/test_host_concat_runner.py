@@ -71,12 +71,17 @@ def test_the_configuration_may_say_it_instead(merged, blob, given):
     config = runtime.HostConcatRunnerConfig()
     joined = runtime.HostConcatConfig()
     (entry,) = json.loads(blob).values()
-    joined.tensor_name, joined.input_tensor_names = entry["tensor_name"], entry["input_tensor_names"]
+    joined.tensor_name, joined.input_tensor_names = (
+        entry["tensor_name"],
+        entry["input_tensor_names"],
+    )
     joined.shape, joined.data_size_bytes = entry["shape"], entry["data_size_bytes"]
     config.host_concat_config = {joined.tensor_name: joined}
     runner = runtime.HostConcatRunner(Compiler.compile(merged), config)
     assert [each.shape for each in runner.get_execute_inputs()][:1] == [[ROWS]]
-    np.testing.assert_array_equal(ask(runner, given), ask(runtime.Runner(Compiler.compile(model())), given))
+    np.testing.assert_array_equal(
+        ask(runner, given), ask(runtime.Runner(Compiler.compile(model())), given)
+    )
 
 
 def test_a_model_that_was_not_changed_runs_as_it_is(given):
@@ -112,13 +117,18 @@ def test_inputs_that_do_not_fit_are_named(change, reason, merged, blob, given):
         ('{"x": {"other": 1}}', "expected JSON of HostConcatConfig by input"),
         ('{"x": {"tensor_name": "x"}}', "the model has no input 'x', only host_concat_0, d"),
         (
-            '{"x": {"tensor_name": "host_concat_0", "shape": [2, 4], "input_tensor_names": ["a", "b"]}}',
+            '{"x": {"tensor_name": "host_concat_0", "shape": [2, 4], "input_tensor_names": ["a", '
+            '"b"]}}',
             r"expected shape \[3, 4\]",
         ),
-        ('{"x": {"tensor_name": "host_concat_0", "shape": 5}}', r"expected shape \[3, 4\] .* found 5"),
+        (
+            '{"x": {"tensor_name": "host_concat_0", "shape": 5}}',
+            r"expected shape \[3, 4\] .* found 5",
+        ),
         ('{"x": {"tensor_name": ["a"]}}', "the model has no input"),
         (
-            '{"x": {"tensor_name": "host_concat_0", "shape": [3, 4], "input_tensor_names": [1, 2, 3]}}',
+            '{"x": {"tensor_name": "host_concat_0", "shape": [3, 4], "input_tensor_names": [1, 2, '
+            "3]}}",
             "expected names of inputs",
         ),
     ],

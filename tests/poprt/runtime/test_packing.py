@@ -9,7 +9,14 @@ import poprt
 import pytest
 from model_runtime import DataDesc, ModelRuntimeError
 from onnx import TensorProto
-from packable_models import MAX_SAMPLES, PLACES, ROWS, row_sums_model, table_model, unpacked_sums_model
+from packable_models import (
+    MAX_SAMPLES,
+    PLACES,
+    ROWS,
+    row_sums_model,
+    table_model,
+    unpacked_sums_model,
+)
 from poprt import Compiler, runtime
 from poprt.runtime import PackAlgorithm, PackRunnerConfig
 from poprt.runtime.pack_algorithms import NO_PLACE, EndToEnd, FirstFit, NextFit
@@ -163,7 +170,10 @@ def test_samples_of_a_row_are_numbered_in_the_mask(algorithm, row_sums):
     waiting = []
     for index, length in enumerate([5, 2, 8, 1, 3, 7, 4, 4, 6, 1, 1, 1]):
         given = sample(length, index)
-        places = {"sums": np.full(PLACES, -1, np.float32), "doubled": np.zeros((1, length), np.int32)}
+        places = {
+            "sums": np.full(PLACES, -1, np.float32),
+            "doubled": np.zeros((1, length), np.int32),
+        }
         waiting.append((given, places, runner.execute_async(given, places)))
     for given, places, future in waiting:
         future.wait()
@@ -177,7 +187,10 @@ def test_rows_are_crossed_where_the_model_takes_samples_apart(unpacked_sums):
     runner = runtime.Runner(unpacked_sums, PackRunnerConfig(timeout_microseconds=2_000))
     waiting = []
     for index, length in enumerate([5, 7, 8, 3, 1, 8, 8, 8, 2]):
-        given = {"ids": sample(length, index)["ids"], "unpack_info": np.zeros(MAX_SAMPLES, np.int32)}
+        given = {
+            "ids": sample(length, index)["ids"],
+            "unpack_info": np.zeros(MAX_SAMPLES, np.int32),
+        }
         places = {"sums": np.zeros(1, np.float32)}
         waiting.append((given, places, runner.executeAsync(given, places)))
     for given, places, future in waiting:
@@ -191,7 +204,9 @@ def test_in_single_row_mode_unpack_info_says_where_the_next_sample_begins():
     config.enable_input_single_row_mode("mask", "unpack_info", 1)
     layout = PackLayout(inputs, [describe("logits", (6, 2))], config)
     group = layout.open()
-    samples = [layout.read(sample(length), {"logits": np.zeros(2, np.int32)}) for length in (3, 6, 2)]
+    samples = [
+        layout.read(sample(length), {"logits": np.zeros(2, np.int32)}) for length in (3, 6, 2)
+    ]
     assert all(layout.put(group, each) for each in samples)
     layout.seal(group)
     assert [each.number for each in samples] == [0, 2, 1]
@@ -249,7 +264,9 @@ def test_a_refused_value_fails_its_own_request_only():
     futures = []
     for index in (3, 77, 4):
         ids, places = np.array([index], np.int32), {"found": np.zeros(1, np.float32)}
-        futures.append((runner.execute_async({"ids": ids, "mask": np.ones(1, np.int32)}, places), places))
+        futures.append(
+            (runner.execute_async({"ids": ids, "mask": np.ones(1, np.int32)}, places), places)
+        )
     futures[0][0].wait(60)
     with pytest.raises(RunError):
         futures[1][0].wait(60)
@@ -258,7 +275,10 @@ def test_a_refused_value_fails_its_own_request_only():
 
 
 def test_many_threads_share_runs(row_sums):
-    runner, wrong = runtime.Runner(row_sums, single_row(PackAlgorithm.first_fit, timeout_us=500)), []
+    runner, wrong = (
+        runtime.Runner(row_sums, single_row(PackAlgorithm.first_fit, timeout_us=500)),
+        [],
+    )
 
     def ask(seed):
         for index in range(50):
@@ -293,11 +313,19 @@ def test_an_input_that_is_left_out_is_zeros_and_warned_of_once(caplog):
         ({"ids": np.ones(3, np.int32)}, {}, "input 'mask' is not given; a sample has ids, mask"),
         (sample(9), {}, "input 'ids': expected a sample of length 1 to 8, found 9"),
         (sample(0), {}, "expected a sample of length 1 to 8, found 0"),
-        ({**sample(3), "mask": np.ones(4, np.int32)}, {}, "input 'mask' has length 4, those before it 3"),
+        (
+            {**sample(3), "mask": np.ones(4, np.int32)},
+            {},
+            "input 'mask' has length 4, those before it 3",
+        ),
         ({**sample(3), "ids": np.ones(3)}, {}, r"expected int32 of one sample, shape \(length\)"),
         ({**sample(3), "ids": np.ones((2, 3), np.int32)}, {}, r"found int32 of \(2, 3\)"),
         (sample(3), {"q": np.ones(3)}, "output 'q' is not known; there are sums, doubled"),
-        (sample(3), {"sums": np.ones(2, np.float32)}, "output 'sums': expected float32, writable, with room"),
+        (
+            sample(3),
+            {"sums": np.ones(2, np.float32)},
+            "output 'sums': expected float32, writable, with room",
+        ),
         (sample(3), {"sums": np.broadcast_to(np.float32(1), 8)}, "read-only"),
     ],
 )
@@ -332,7 +360,9 @@ def test_a_configuration_that_does_not_fit_the_model_is_named(change, reason, ro
 
 
 def test_more_samples_than_unpack_info_has_room_for_are_refused(unpacked_sums):
-    with pytest.raises(ModelRuntimeError, match="max_valid_num 7: input 'unpack_info' was compiled for 6"):
+    with pytest.raises(
+        ModelRuntimeError, match="max_valid_num 7: input 'unpack_info' was compiled for 6"
+    ):
         runtime.Runner(unpacked_sums, PackRunnerConfig(max_valid_num=7))
 
 
@@ -355,7 +385,9 @@ def test_the_configuration_has_the_real_fields_and_is_open():
     assert shown["timeoutMicroseconds"] == shown["maxValidNum"] == shown["delimiterNum"] == 0
     assert config.compile_batch_size == -1
     assert config.algorithm is PackAlgorithm.next_fit
-    assert isinstance(runtime.PackRunner(Compiler.compile(row_sums_model(TensorProto.FLOAT))), runtime.Runner)
+    assert isinstance(
+        runtime.PackRunner(Compiler.compile(row_sums_model(TensorProto.FLOAT))), runtime.Runner
+    )
 
 
 def test_a_backend_packs_where_its_options_say_so():

@@ -69,7 +69,9 @@ def test_a_used_pass_finds_the_mask_of_pairs_as_byte_ml_perf_does(in_bytes):
     booleans."""
     model, seen = deberta_like(), []
     if in_bytes:
-        place, cast = next((i, node) for i, node in enumerate(model.graph.node) if node.op_type == "Cast")
+        place, cast = next(
+            (i, node) for i, node in enumerate(model.graph.node) if node.op_type == "Cast"
+        )
         model.graph.node.insert(place, helper.make_node("Cast", [cast.input[0]], ["bytes"], to=U8))
         model.graph.node[place + 1].input[0] = "bytes"
 
@@ -125,7 +127,9 @@ def test_a_model_that_a_script_has_packed_computes_each_sample_alone():
     model = deberta_v2_like(batch=1, tokens=8, conv=False)
     packed = pack(Converter(**OPTIONS).convert(model))
     made = {name for node in packed.graph.node for name in node.output}
-    made |= {value.name for value in packed.graph.input} | {each.name for each in packed.graph.initializer}
+    made |= {value.name for value in packed.graph.input} | {
+        each.name for each in packed.graph.initializer
+    }
     assert made.issuperset(name for node in packed.graph.node for name in node.input)
     samples = [np.array([3, 1, 4]), np.array([1, 5, 9, 2])]
     session = unoptimised_session(model)
@@ -133,7 +137,9 @@ def test_a_model_that_a_script_has_packed_computes_each_sample_alone():
     for sample in samples:
         ids, mask = np.zeros((2, 1, 8), np.int64)
         ids[0, : sample.size], mask[0, : sample.size] = sample, 1
-        expected.append(session.run(None, {"input_ids": ids, "attention_mask": mask})[0][0, : sample.size])
+        expected.append(
+            session.run(None, {"input_ids": ids, "attention_mask": mask})[0][0, : sample.size]
+        )
     ids, mask = np.zeros((2, 1, 8), np.int32)
     ids[0, :3], ids[0, 3:7] = samples
     mask[0, :3], mask[0, 3:7] = 1, 2
@@ -158,7 +164,9 @@ def shown_as_truth(model):
         and node.input[0].startswith("Unsqueeze")
     )
     place = list(model.graph.node).index(cast)
-    model.graph.node.insert(place, helper.make_node("Cast", [cast.input[0]], ["mask_is_there"], to=B))
+    model.graph.node.insert(
+        place, helper.make_node("Cast", [cast.input[0]], ["mask_is_there"], to=B)
+    )
     model.graph.node[place + 1].input[0] = "mask_is_there"
     return model
 

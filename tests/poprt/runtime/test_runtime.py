@@ -47,7 +47,10 @@ def streamed():
 
 
 def places(runner):
-    return {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in runner.get_execute_outputs()}
+    return {
+        each.name: np.zeros(each.shape, each.numpy_data_type())
+        for each in runner.get_execute_outputs()
+    }
 
 
 def test_a_configuration_has_the_real_fields_and_shows_them_as_json():
@@ -100,7 +103,9 @@ def test_requests_of_any_size_are_taken_along_the_batch(executable, rows):
 
 def test_a_light_runner_loads_weights_that_are_set(streamed):
     runner = runtime.LightRunner(streamed, runtime.LightRunnerConfig())
-    weights = {each.name: each for each in runner.get_model_inputs() if each.popef_contains_tensor_data}
+    weights = {
+        each.name: each for each in runner.get_model_inputs() if each.popef_contains_tensor_data
+    }
     assert weights.keys() == streamed.weights.keys()
     before, kept, after = places(runner), places(runner), places(runner)
     runner.execute({"x": -X}, before)
@@ -116,7 +121,9 @@ def test_a_light_runner_loads_weights_that_are_set(streamed):
 
 def test_a_light_runner_gives_its_device_up_and_takes_it_again(streamed):
     config = runtime.LightRunnerConfig()
-    config.replica_to_device = runtime.ReplicaIdToDevice({0: runtime.DeviceManager().get_specific_device(0)})
+    config.replica_to_device = runtime.ReplicaIdToDevice(
+        {0: runtime.DeviceManager().get_specific_device(0)}
+    )
     first = runtime.LightRunner(streamed, config)
     first.stop()
     second = runtime.LightRunner(streamed, config)
@@ -129,7 +136,9 @@ def test_a_light_runner_gives_its_device_up_and_takes_it_again(streamed):
 
 
 def test_a_weight_that_is_not_streamed_or_does_not_fit_is_refused(executable, streamed):
-    with pytest.raises(CompileError, match="streamed are none: compile with constant_weights=False"):
+    with pytest.raises(
+        CompileError, match="streamed are none: compile with constant_weights=False"
+    ):
         runtime.LightRunner(executable).set_input_anchor("w", X)
     runner = runtime.LightRunner(streamed)
     name = next(iter(streamed.weights))

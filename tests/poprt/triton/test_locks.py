@@ -45,7 +45,10 @@ def test_scratch_folders_in_use_stay_and_others_go(tmp_path):
     (tmp_path / ".work-killed" / "file").touch()
     (tmp_path / ".work-file").touch()
     (tmp_path / "mine").mkdir()
-    with make_scratch_folder(tmp_path, ".work-") as first, make_scratch_folder(tmp_path, ".work-") as second:
+    with (
+        make_scratch_folder(tmp_path, ".work-") as first,
+        make_scratch_folder(tmp_path, ".work-") as second,
+    ):
         assert first.is_dir()
         assert second.is_dir()
         assert not (tmp_path / ".work-killed").exists()

@@ -43,7 +43,9 @@ def compile_named(name: str, width: int = 4, result: str = "y", **options) -> ob
         {result: (F, ["n", width])},
         {},
     )
-    return Compiler.compile(Converter(batch_size=4).convert(model), None, CompilerOptions(**options))
+    return Compiler.compile(
+        Converter(batch_size=4).convert(model), None, CompilerOptions(**options)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +56,23 @@ def compiled():
 @pytest.fixture(scope="module")
 def streamed():
     return Compiler.compile(
-        Converter(batch_size=4).convert(linear_model()), None, CompilerOptions(constant_weights=False)
+        Converter(batch_size=4).convert(linear_model()),
+        None,
+        CompilerOptions(constant_weights=False),
     )
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=4, max_size=4))
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=4, max_size=4)
+)
 def test_a_configuration_is_read_as_it_was_written(compiled, names):
     config = make_config(names[0], compiled, dict(zip("xyz", names[1:], strict=True)))
     assert text_format.Parse(encode_config(config), new_config()) == config
@@ -83,7 +93,8 @@ def test_a_name_stays_a_name(tmp_path):
         (
             "a\x1b[2J",
             "m",
-            r"input 'a\\x1b\[2J': expected a name without control characters, found \\x1b at character 1",
+            r"input 'a\\x1b\[2J': expected a name without control characters, found \\x1b at "
+            r"character 1",
         ),
         ("x", "m\n", r"m\\n: its name is the model's: expected a name without control characters"),
     ],
@@ -120,7 +131,9 @@ def sum_model() -> onnx.ModelProto:
 def test_the_server_agrees_with_what_is_written(tmp_path, model, batches_per_step):
     options = CompilerOptions(batches_per_step=batches_per_step)
     folder = tmp_path / "m"
-    write_triton_model(Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder)
+    write_triton_model(
+        Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder
+    )
     ModelState(as_json(read_config(folder / "config.pbtxt")), folder / "1").validate()
 
 
@@ -140,7 +153,8 @@ EDITS = {
         output { name: "y" data_type: TYPE_FP32 dims: 3 }""",
     "any batch in dims": 'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] }',
     "the batch in dims": 'input { name: "x" data_type: TYPE_FP32 dims: [ 4, 4 ] }',
-    "another shape outside": 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [2, 2] '
+    "another shape outside": 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [2, '
+    "2] "
     "reshape { shape: [4] } }",
     "parameters": 'parameters { key: "sim_threads" value { string_value: "3" } }',
     "a newer Triton's field": "field_of_next_year { a: 1 }",
@@ -164,8 +178,13 @@ def test_friendly_names_are_kept(compiled, tmp_path):
     assert f"kept {tmp_path}/m/1/name_map.json" in write_triton_model(compiled, tmp_path / "m")
     assert [entry.name for entry in read_config(tmp_path / "m/config.pbtxt").input] == ["picture"]
     (tmp_path / "m/other.json").write_text('{"x": "photo"}')
-    other = 'parameters { key: "name_map_file_path" value { string_value: "other.json" } } max_batch_size: 4 '
-    (tmp_path / "m/config.pbtxt").write_text(other + 'input { name: "photo" data_type: TYPE_FP32 dims: 4 }')
+    other = (
+        'parameters { key: "name_map_file_path" value { string_value: "other.json" } } '
+        "max_batch_size: 4 "
+    )
+    (tmp_path / "m/config.pbtxt").write_text(
+        other + 'input { name: "photo" data_type: TYPE_FP32 dims: 4 }'
+    )
     assert f"kept {tmp_path}/m/config.pbtxt" in write_triton_model(compiled, tmp_path / "m")
 
 
@@ -184,7 +203,8 @@ UNFIT = {
     "type": (
         CONFIG,
         'max_batch_size: 4 output { name: "y" data_type: TYPE_FP16 dims: 3 }',
-        "output 'y' has type TYPE_FP16, in the executable TYPE_FP32; edit it, give another folder, or have "
+        "output 'y' has type TYPE_FP16, in the executable TYPE_FP32; edit it, give another folder, "
+        "or have "
         "--overwrite_config",
     ),
     "dims": (
@@ -209,7 +229,8 @@ UNFIT = {
     "empty map": (
         NAMES,
         "",
-        "name_map.json: expected a JSON object of strings, found .*--overwrite_config write it anew",
+        "name_map.json: expected a JSON object of strings, found .*--overwrite_config write it "
+        "anew",
     ),
     "unknown anchor": (
         NAMES,
@@ -241,7 +262,8 @@ def test_another_model_does_not_break_a_folder_that_is_served(compiled, tmp_path
     write_triton_model(compiled, tmp_path / "m")
     before = read_all(tmp_path / "m")
     with pytest.raises(
-        CompileError, match=r"name_map\.json is kept and does not fit the new executable.*'x' is no input"
+        CompileError,
+        match=r"name_map\.json is kept and does not fit the new executable.*'x' is no input",
     ):
         write_triton_model(compile_named("q"), tmp_path / "m")
     assert read_all(tmp_path / "m") == before
@@ -250,7 +272,9 @@ def test_another_model_does_not_break_a_folder_that_is_served(compiled, tmp_path
 def test_the_executable_takes_its_place_last(streamed, tmp_path, monkeypatch):
     replaced = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: (replaced.append(Path(new).name), replace(old, new)))
+    monkeypatch.setattr(
+        os, "replace", lambda old, new: (replaced.append(Path(new).name), replace(old, new))
+    )
     write_triton_model(streamed, tmp_path / "m")
     assert replaced == ["name_map.json", "config.pbtxt", "weights.popef", "executable.popef"]
 
@@ -287,7 +311,11 @@ def test_what_a_killed_one_left_goes_with_the_next(compiled, tmp_path):
     for name in ("1/.executable.popef.17.0123abcd.tmp", ".config.pbtxt.17.0123abcd.tmp"):
         (tmp_path / "m" / name).touch()
     write_triton_model(compiled, tmp_path / "m")
-    assert set(read_all(tmp_path / "m")) == {"config.pbtxt", "1/name_map.json", "1/executable.popef"}
+    assert set(read_all(tmp_path / "m")) == {
+        "config.pbtxt",
+        "1/name_map.json",
+        "1/executable.popef",
+    }
 
 
 def poprt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -303,7 +331,9 @@ def poprt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "repo/m",
         *arguments,
     ]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
 
 
 def test_two_at_once_are_one_too_many(tmp_path):
@@ -327,7 +357,10 @@ def test_a_failed_compilation_leaves_no_folder(tmp_path):
 def test_a_full_disk_names_the_file_and_leaves_the_folder_as_it_was(compiled, streamed, tmp_path):
     write_triton_model(streamed, tmp_path / "m")
     before = read_all(tmp_path)
-    with full_disk(1000), pytest.raises(OSError, match=f"File too large: '{tmp_path}/m/1/executable.popef'"):
+    with (
+        full_disk(1000),
+        pytest.raises(OSError, match=f"File too large: '{tmp_path}/m/1/executable.popef'"),
+    ):
         write_triton_model(compiled, tmp_path / "m", overwrite_config=True)
     assert read_all(tmp_path) == before
 
@@ -347,15 +380,21 @@ def test_the_command_lists_what_does_not_fit_and_overwrites_when_told(tmp_path):
     assert read_all(tmp_path / "repo") == before
     assert poprt(tmp_path, "--precision", "fp16", "--overwrite_config").returncode == 0
     assert "TYPE_FP16" in (tmp_path / "repo/m/config.pbtxt").read_text()
-    assert json.loads((tmp_path / "repo/m/1/name_map.json").read_text()) == {"x": "x", "y": "y", "z": "z"}
+    assert json.loads((tmp_path / "repo/m/1/name_map.json").read_text()) == {
+        "x": "x",
+        "y": "y",
+        "z": "z",
+    }
 
 
 def test_scalars_of_a_row_are_reshaped():
-    model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, ["n"])}, {"y": (F, ["n"])}, {})
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"])], {"x": (F, ["n"])}, {"y": (F, ["n"])}, {}
+    )
     config = make_config("m", Compiler.compile(Converter(batch_size=4).convert(model)), {})
-    assert [(list(entry.dims), entry.HasField("reshape")) for entry in (*config.input, *config.output)] == [
-        ([1], True)
-    ] * 2
+    assert [
+        (list(entry.dims), entry.HasField("reshape")) for entry in (*config.input, *config.output)
+    ] == [([1], True)] * 2
 
 
 def test_a_batch_beyond_what_triton_counts_is_as_large_as_it_counts(compiled, monkeypatch):

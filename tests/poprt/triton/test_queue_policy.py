@@ -45,7 +45,11 @@ def test_no_policy_is_written_by_default(compiled, tmp_path):
 
 def test_a_bound_is_written_and_the_same_command_again_keeps_it(compiled, tmp_path):
     for _ in range(2):
-        assert read_policy(write(compiled, tmp_path / "m", queue_timeout_ms=500)) == (0, 500_000, True)
+        assert read_policy(write(compiled, tmp_path / "m", queue_timeout_ms=500)) == (
+            0,
+            500_000,
+            True,
+        )
 
 
 def test_another_bound_than_that_of_a_kept_configuration_is_an_error(compiled, tmp_path):
@@ -62,7 +66,9 @@ def test_another_bound_than_that_of_a_kept_configuration_is_an_error(compiled, t
 
 def test_a_model_whose_requests_are_not_batched_has_no_queue_to_bound(tmp_path):
     dependent = Compiler.compile(Converter(batch_size=4).convert(sum_model()))
-    with pytest.raises(CompileError, match="--queue_timeout_ms needs a model whose requests Triton batches"):
+    with pytest.raises(
+        CompileError, match="--queue_timeout_ms needs a model whose requests Triton batches"
+    ):
         write(dependent, tmp_path / "m", queue_timeout_ms=500)
 
 

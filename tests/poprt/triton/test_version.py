@@ -46,7 +46,11 @@ def halved():
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def find_versions(folder: Path) -> list[Path]:
@@ -57,7 +61,9 @@ def find_versions(folder: Path) -> list[Path]:
 
 def load(version: Path) -> None:
     """Load the version as an instance of the backend does."""
-    config = MessageToDict(read_config(version.parent / "config.pbtxt"), preserving_proto_field_name=True)
+    config = MessageToDict(
+        read_config(version.parent / "config.pbtxt"), preserving_proto_field_name=True
+    )
     state = ModelState(config, version)
     state.validate()
     Session(state.load_model()).runLoadPrograms()
@@ -145,7 +151,9 @@ def test_a_version_with_other_tensors_is_refused_unless_told(compiled, halved, t
     folder = tmp_path / "m"
     publish_version(compiled, folder)
     before = read_all(folder)
-    with pytest.raises(CompileError, match=r"input 'x' has type TYPE_FP32, in the executable TYPE_FP16; out"):
+    with pytest.raises(
+        CompileError, match=r"input 'x' has type TYPE_FP32, in the executable TYPE_FP16; out"
+    ):
         publish_version(halved, folder)
     assert read_all(folder) == before
     publish_version(halved, folder, overwrite_config=True)
@@ -173,7 +181,9 @@ def test_a_name_map_of_another_name_must_be_in_the_model_folder(compiled, tmp_pa
     publish_version(compiled, folder)
     (folder / where / "other.json").write_text("{}")
     with (folder / "config.pbtxt").open("a") as config:
-        config.write('parameters { key: "name_map_file_path" value { string_value: "other.json" } }')
+        config.write(
+            'parameters { key: "name_map_file_path" value { string_value: "other.json" } }'
+        )
     if where == "1":
         with pytest.raises(CompileError, match=r"name_map_file_path 'other\.json' is not there"):
             publish_version(compiled, folder)
@@ -196,7 +206,9 @@ def fork(work: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("locks", [True, False], ids=["locks", "without locks"])
-def test_publishers_at_once_take_different_numbers(compiled, tmp_path, renaming, locks, monkeypatch):
+def test_publishers_at_once_take_different_numbers(
+    compiled, tmp_path, renaming, locks, monkeypatch
+):
     """Readers at the same time, such as a server that polls, see whole versions only."""
     if not locks:
         monkeypatch.setattr(fcntl, "flock", refuse)
@@ -214,7 +226,9 @@ def test_publishers_at_once_take_different_numbers(compiled, tmp_path, renaming,
             assert {file.name for file in version.iterdir()} == FILES
             seen.add(version.name)
         publishers = [pid for pid in publishers if os.waitpid(pid, os.WNOHANG) == (0, 0)]
-    assert {version.name for version in find_versions(folder)} == {str(n) for n in range(1, 3 * each + 2)}
+    assert {version.name for version in find_versions(folder)} == {
+        str(n) for n in range(1, 3 * each + 2)
+    }
     assert {path.name for path in folder.iterdir() if path.name.startswith(".")} == set()
     for version in find_versions(folder):
         load(version)
@@ -223,7 +237,8 @@ def test_publishers_at_once_take_different_numbers(compiled, tmp_path, renaming,
 def test_one_at_a_time_where_the_first_version_comes(compiled, halved, tmp_path):
     """Two models with different tensors compete: one gets the folder, and the other is rejected."""
     children = [
-        fork(lambda model=model: publish_version(model, tmp_path / "m")) for model in (compiled, halved)
+        fork(lambda model=model: publish_version(model, tmp_path / "m"))
+        for model in (compiled, halved)
     ]
     assert sorted(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children) == [0, 1]
     (version,) = find_versions(tmp_path / "m")
@@ -257,7 +272,9 @@ def test_who_is_killed_at_any_step_leaves_nothing_that_is_loaded_half(compiled, 
 
         status = os.waitstatus_to_exitcode(os.waitpid(fork(publish), 0)[1])
         newest = find_versions(folder)[0]
-        if {file.name for file in newest.iterdir()} == FILES and (newest / "executable.popef").stat().st_size:
+        if {file.name for file in newest.iterdir()} == FILES and (
+            newest / "executable.popef"
+        ).stat().st_size:
             load(newest)
             outcomes.add(newest.name)
         else:
@@ -298,7 +315,10 @@ def test_a_full_disk_names_the_file_and_leaves_the_folder_as_it_was(compiled, tm
     publish_version(compiled, tmp_path / "m")
     before = read_all(tmp_path)
     file = "(executable.popef|weights.popef)"
-    with full_disk(most_bytes), pytest.raises(OSError, match=f"File too large: '{tmp_path}/m/2/{file}'"):
+    with (
+        full_disk(most_bytes),
+        pytest.raises(OSError, match=f"File too large: '{tmp_path}/m/2/{file}'"),
+    ):
         publish_version(compiled, tmp_path / "m")
     assert read_all(tmp_path) == before
     with full_disk(most_bytes), pytest.raises(OSError, match="File too large"):
@@ -319,7 +339,9 @@ def test_an_error_while_files_are_copied_leaves_nothing(compiled, tmp_path, monk
         copy(source, target)
 
     monkeypatch.setattr(shutil, "copyfileobj", copy_two)
-    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/m/2/executable.popef'"):
+    with pytest.raises(
+        OSError, match=f"No space left on device: '{tmp_path}/m/2/executable.popef'"
+    ):
         publish_version(compiled, tmp_path / "m")
     assert read_all(tmp_path) == before
 

@@ -56,7 +56,11 @@ def test_more_of_any_dimension_never_costs_much_less(rows: int, k: int, n: int) 
         return found.cycles + found.steps * CALIBRATION.step_cycles(C600)
 
     base = total(Product(1, rows, k, n))
-    for grown in (Product(1, 2 * rows, k, n), Product(1, rows, 2 * k, n), Product(1, rows, k, 2 * n)):
+    for grown in (
+        Product(1, 2 * rows, k, n),
+        Product(1, rows, 2 * k, n),
+        Product(1, rows, k, 2 * n),
+    ):
         assert total(grown) >= 0.9 * base
 
 
@@ -96,9 +100,12 @@ def test_weights_stream_past_the_rows_even_where_that_is_slower() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "kinds"), [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})]
+    ("channels", "kinds"),
+    [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})],
 )
-def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, kinds: set[str]) -> None:
+def test_groups_of_few_channels_take_the_vertices_made_for_them(
+    channels: int, kinds: set[str]
+) -> None:
     """The AMP units multiply 16 by 16 channels: groups of four would leave 15 of 16 units idle."""
     found = {}
     for groups in (512 // channels, 1):
@@ -134,7 +141,10 @@ def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(
 
 def test_another_calibration_counts_for_who_passes_it_in_and_nobody_else() -> None:
     model = networks.matmul(256, 256, 256)
-    before, other = estimate(model, C600), replace(CALIBRATION, planned_cycles=600, host_call_seconds=1.0)
+    before, other = (
+        estimate(model, C600),
+        replace(CALIBRATION, planned_cycles=600, host_call_seconds=1.0),
+    )
     changed = estimate(model, C600, calibration=other)
     assert changed.cycles == before.cycles - (CALIBRATION.planned_cycles - 600)
     assert changed.latency_seconds > 1 > before.latency_seconds
@@ -175,10 +185,15 @@ def network(layers: list[str], rows: int, width: int) -> onnx.ModelProto:
     yes, trips = net.constant(True), net.constant(3)
     for layer in layers:
         if layer == "If":
-            branches = [body([helper.make_node(each, [x], ["r"])], ["r"]) for each in ("Relu", "Softmax")]
+            branches = [
+                body([helper.make_node(each, [x], ["r"])], ["r"]) for each in ("Relu", "Softmax")
+            ]
             x = net.add("If", yes, then_branch=branches[0], else_branch=branches[1])
         elif layer == "Loop":
-            inside = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"])]
+            inside = [
+                helper.make_node("Identity", ["c"], ["d"]),
+                helper.make_node("Softmax", ["h"], ["r"]),
+            ]
             x = net.add("Loop", trips, yes, x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
         elif layer == "Transpose":
             x = net.add("Transpose", net.add("Transpose", x, perm=[1, 0]), perm=[1, 0])
@@ -194,12 +209,19 @@ def network(layers: list[str], rows: int, width: int) -> onnx.ModelProto:
     return net.model(x)
 
 
-def body(nodes: list[onnx.NodeProto], outputs: list[str], inputs: list[str] | None = None) -> onnx.GraphProto:
-    types = dict(zip("ich", (TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16), strict=True))
+def body(
+    nodes: list[onnx.NodeProto], outputs: list[str], inputs: list[str] | None = None
+) -> onnx.GraphProto:
+    types = dict(
+        zip("ich", (TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16), strict=True)
+    )
     declared = [
-        helper.make_tensor_value_info(name, types[name], [] if name != "h" else None) for name in inputs or []
+        helper.make_tensor_value_info(name, types[name], [] if name != "h" else None)
+        for name in inputs or []
     ]
-    return helper.make_graph(nodes, "body", declared, [onnx.ValueInfoProto(name=name) for name in outputs])
+    return helper.make_graph(
+        nodes, "body", declared, [onnx.ValueInfoProto(name=name) for name in outputs]
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -224,7 +246,11 @@ def test_every_cycle_of_every_tile_has_one_cause(
         == sum(operator.cycles for operator in result.operators)
     )
     assert result.cycles == sum(ipu.cycles for ipu in result.ipus)
-    assert max(result.cycles, result.host_cycles) <= result.total_cycles <= result.cycles + result.host_cycles
+    assert (
+        max(result.cycles, result.host_cycles)
+        <= result.total_cycles
+        <= result.cycles + result.host_cycles
+    )
     assert max(ipu.cycles for ipu in result.ipus) <= result.interval_cycles <= result.cycles
 
 
@@ -256,17 +282,27 @@ def loop(condition: str, trips: str, states: int = 64) -> Estimate:
         "unknown": net.input("trips", [], TensorProto.INT64),
     }
     goes_on = {"always": "Identity", "maybe": "Not"}[condition]
-    inside = [helper.make_node(goes_on, ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"], name="soft")]
-    y = net.add("Loop", inputs[trips], net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
+    inside = [
+        helper.make_node(goes_on, ["c"], ["d"]),
+        helper.make_node("Softmax", ["h"], ["r"], name="soft"),
+    ]
+    y = net.add(
+        "Loop", inputs[trips], net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"])
+    )
     return estimate(net.model(y), C600)
 
 
 def test_a_loop_costs_its_body_as_often_as_it_runs() -> None:
     once = cycles(one_node("Softmax", [[64, 256]]))
-    always, maybe, unknown = loop("always", "known"), loop("maybe", "known"), loop("always", "unknown")
+    always, maybe, unknown = (
+        loop("always", "known"),
+        loop("maybe", "known"),
+        loop("always", "unknown"),
+    )
     assert loop("maybe", "unlimited").operators == loop("maybe", "unknown").operators
     with pytest.raises(
-        CompileError, match=r"'Loop_0' \(Loop\) runs 9223372036854775807 times, and nothing ends it before"
+        CompileError,
+        match=r"'Loop_0' \(Loop\) runs 9223372036854775807 times, and nothing ends it before",
     ):
         loop("always", "unlimited")
     assert always.by_operator()["Softmax"] == 12 * once
@@ -283,7 +319,9 @@ def test_the_trips_of_a_loop_may_be_made_by_a_node(dims: list[int]) -> None:
     net = networks.Builder()
     x, trips = net.input("x", [64, 256]), net.constant(5)
     inside = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"])]
-    repeated = net.add("Loop", trips, net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
+    repeated = net.add(
+        "Loop", trips, net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"])
+    )
     model = net.model(repeated)
     (tensor,) = (each for each in model.graph.initializer if each.name == trips)
     made = helper.make_node(
@@ -301,7 +339,9 @@ def test_a_scan_costs_a_step_for_each_element_of_its_sequence() -> None:
     inside = [helper.make_node("Add", ["h", "s"], ["r"]), helper.make_node("Relu", ["r"], ["o"])]
     infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [256]) for name in "hso"]
     graph = helper.make_graph(inside, "body", infos[:2], infos[2:])
-    net.add("Scan", net.input("start", [256]), net.input("x", [7, 256]), body=graph, num_scan_inputs=1)
+    net.add(
+        "Scan", net.input("start", [256]), net.input("x", [7, 256]), body=graph, num_scan_inputs=1
+    )
     found = estimate(net.model("Scan_0"), C600)
     assert found.by_operator()["Relu"] == 7 * cycles(one_node("Relu", [[256]]))
 
@@ -322,7 +362,9 @@ def test_several_ipus_share_the_weights_and_pay_for_their_links(bert: onnx.Model
         estimate(model, C600, CostOptions(num_ipus=count, enable_pipelining=pipelining))
         for count, pipelining in ((1, False), (4, False), (4, True))
     )
-    assert sum(ipu.weight_bytes for ipu in sharded.ipus) == pytest.approx(one.weight_bytes, rel=0.02)
+    assert sum(ipu.weight_bytes for ipu in sharded.ipus) == pytest.approx(
+        one.weight_bytes, rel=0.02
+    )
     assert sharded.peak_tile_bytes < one.peak_tile_bytes
     # Data from a link lie row after row, no longer in their producer's layout.
     assert sharded.cycles - sharded.by_operator()["IpuCopy"] == pytest.approx(one.cycles, rel=0.01)
@@ -353,13 +395,17 @@ def test_manual_sharding_obeys_the_attribute_of_the_nodes() -> None:
         ("Relu", 1),
         ("MatMul", 1),
     ]
-    with pytest.raises(CompileError, match="__ipu_number must be at least 0 and below num_ipus=1, found 1"):
+    with pytest.raises(
+        CompileError, match="__ipu_number must be at least 0 and below num_ipus=1, found 1"
+    ):
         estimate(model, C600, CostOptions(num_ipus=1, virtual_graph_mode="manual"))
 
 
 def test_host_transfers_overlap_with_computing_only_where_there_are_io_tiles() -> None:
     model = networks.resnet50(16)
-    plain, overlapped = (estimate(model, C600, CostOptions(num_io_tiles=tiles)) for tiles in (0, 32))
+    plain, overlapped = (
+        estimate(model, C600, CostOptions(num_io_tiles=tiles)) for tiles in (0, 32)
+    )
     assert plain.seconds_per_batch == pytest.approx(
         plain.compute_seconds + plain.host_seconds + CALIBRATION.host_step_seconds
     )
@@ -429,10 +475,15 @@ def test_what_constants_alone_make_takes_no_time_but_for_casts_to_8_bits() -> No
     use = helper.make_node("Add", ["x", "wide"], ["y"], name="use")
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT8E4M3FNUZ, dims=[1472, 200])
     values = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1472, 200]) for name in ("x", "wide", "y")
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1472, 200])
+        for name in ("x", "wide", "y")
     ]
-    graph = helper.make_graph([wide, use], "graph", values[:1], values[2:], [weight], value_info=values[1:2])
-    found = cost.estimate(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), C600)
+    graph = helper.make_graph(
+        [wide, use], "graph", values[:1], values[2:], [weight], value_info=values[1:2]
+    )
+    found = cost.estimate(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), C600
+    )
     assert found.by_operator()["Cast"] == CALIBRATION.local_step_cycles + 11 + 6 * (17 + 5 * 2)
     assert found.weight_bytes == math.ceil(200 * CALIBRATION.imbalance), (
         "one byte an element: it lies on the chip as narrow as it is"

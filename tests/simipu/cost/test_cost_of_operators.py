@@ -30,7 +30,15 @@ def test_an_operator_without_a_formula_is_costed_and_named() -> None:
 def test_only_what_depends_on_its_values_and_resembles_nothing_is_guessed() -> None:
     guessed = names_where(lambda operator: operator.cost is guess and not operator.refusal)
     apart = names_where(lambda operator: operator.taken_apart)
-    assert guessed - apart == {"Det", "If", "Loop", "MaxRoiPool", "Multinomial", "Scan", "TfIdfVectorizer"}
+    assert guessed - apart == {
+        "Det",
+        "If",
+        "Loop",
+        "MaxRoiPool",
+        "Multinomial",
+        "Scan",
+        "TfIdfVectorizer",
+    }
 
 
 def weighted(op_type: str, inputs: list[list[int]], element: int, **attributes: object) -> Estimate:
@@ -139,7 +147,9 @@ def test_rarer_operators_have_formulas_too(model: onnx.ModelProto) -> None:
 
 
 def test_what_is_drawn_is_drawn_in_every_run_although_it_is_given_nothing() -> None:
-    draw = helper.make_node("RandomNormal", [], ["y"], name="draw", shape=[64, 1472], dtype=TensorProto.FLOAT)
+    draw = helper.make_node(
+        "RandomNormal", [], ["y"], name="draw", shape=[64, 1472], dtype=TensorProto.FLOAT
+    )
     graph = helper.make_graph([draw], "graph", [], [onnx.ValueInfoProto(name="y")])
     found = estimate(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), C600)
     assert found.cycles > 0
@@ -223,4 +233,10 @@ def test_activations_are_cast_before_each_product_in_fp8() -> None:
 def test_a_tensor_without_elements_is_costed_without_a_fault(model: onnx.ModelProto) -> None:
     (operator,) = estimate(model, C600).operators
     assert operator.cycles >= 0
-    assert operator.work.macs == 0 or operator.op_type in {"Gemm", "Conv", "MatMul", "Einsum", "DFT"}
+    assert operator.work.macs == 0 or operator.op_type in {
+        "Gemm",
+        "Conv",
+        "MatMul",
+        "Einsum",
+        "DFT",
+    }

@@ -95,12 +95,22 @@ def test_what_the_environment_asks_for_must_be_there(monkeypatch):
         find_kernels()
 
 
-@pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
+@pytest.mark.skipif(
+    ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process"
+)
 def test_what_a_kernel_works_in_counts_towards_the_limit_of_memory():
     """A kernel copies a field of 36 positions with its padding, for a result of nine."""
     if not find_kernels().are_there:
         pytest.skip(find_kernels().reason)
-    names = ["block", "nan_on_overflow", "filters_format", "filters_scale", "slic_taps", "threads", "raises"]
+    names = [
+        "block",
+        "nan_on_overflow",
+        "filters_format",
+        "filters_scale",
+        "slic_taps",
+        "threads",
+        "raises",
+    ]
     attributes = dict.fromkeys(names, 0) | {"group": 1, "packed_rows": 1, "dilations": [1, 1]}
     attributes |= {"pads": [3000] * 4, "strides": [3000] * 2}
     node = helper.make_node("Conv", ["x", "w"], ["y"], domain="simipu", **attributes)
@@ -114,4 +124,9 @@ def test_what_a_kernel_works_in_counts_towards_the_limit_of_memory():
     feeds = {"x": np.ones((1, 1, 6, 6), np.float32), "w": np.ones((1, 1, 2, 2), np.float32)}
     with pytest.raises(RunMemoryError, match="limit of 67108864 bytes"):
         OrtGraph(model, {}, GraphOptions(num_threads=1, memory_bytes=1 << 26)).run(["y"], feeds)
-    assert OrtGraph(model, {}, GraphOptions(num_threads=1)).run(["y"], feeds)[0].shape == (1, 1, 3, 3)
+    assert OrtGraph(model, {}, GraphOptions(num_threads=1)).run(["y"], feeds)[0].shape == (
+        1,
+        1,
+        3,
+        3,
+    )

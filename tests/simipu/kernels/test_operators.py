@@ -46,7 +46,11 @@ DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
 
 def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
     """Return a model of one node. An attribute or input that is None is left out."""
-    given = {name: value for name, value in {**DEFAULTS[op_type], **attributes}.items() if value is not None}
+    given = {
+        name: value
+        for name, value in {**DEFAULTS[op_type], **attributes}.items()
+        if value is not None
+    }
     if steps:
         given |= {"steps": [each for step in steps for each in step[:3]]}
         given |= {"numbers": numbers or [step[3] if len(step) > 3 else 0.0 for step in steps]}
@@ -69,7 +73,10 @@ def make_session(*args, threads=1, **attributes):
     options.intra_op_num_threads = threads
     options.register_custom_ops_library(USED)
     return onnxruntime.InferenceSession(
-        make_model(*args, **attributes), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        make_model(*args, **attributes),
+        options,
+        providers=["CPUExecutionProvider"],
+        enable_fallback=0,
     )
 
 
@@ -103,7 +110,8 @@ def wide(*shape, seed=0):
 def test_leading_axes_of_products_broadcast(left, right, turned):
     left, right = wide(*left), halves(*right, seed=1)
     sides = [
-        side.swapaxes(-1, -2) if turn else side for side, turn in zip((left, right), turned, strict=True)
+        side.swapaxes(-1, -2) if turn else side
+        for side, turn in zip((left, right), turned, strict=True)
     ]
     found = run(
         "Product",
@@ -145,7 +153,9 @@ def test_operands_of_steps_lie_in_batches_rows_and_columns(shape, shared):
 def test_one_row_in_many_batches_is_many_rows():
     left, right, operand = wide(9, 1, 20), halves(20, 7, seed=1), wide(9, 1, 7, seed=2)
     found = run("Product", [left, right, operand], [(ADD, ROUNDED, 0)])
-    np.testing.assert_array_equal(found, to_half(multiply(left, right, 16).astype(np.float32) + operand))
+    np.testing.assert_array_equal(
+        found, to_half(multiply(left, right, 16).astype(np.float32) + operand)
+    )
 
 
 def test_codes_of_8_bits_are_values_at_their_scale():
@@ -168,16 +178,29 @@ def test_tables_are_looked_up_by_the_bits_of_a_half():
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_convolutions_have_up_to_three_axes(axes, groups):
-    field, filters = wide(2, 6, *[9, 7, 5][:axes]), halves(4, 6 // groups, *[3, 2, 1][:axes], seed=1)
+    field, filters = (
+        wide(2, 6, *[9, 7, 5][:axes]),
+        halves(4, 6 // groups, *[3, 2, 1][:axes], seed=1),
+    )
     pads = [1, 0, 2, 0, 1, 1][: 2 * axes]
     slic = {"slic_taps": 4} if groups > 1 else {"packed_rows": 2}
     geometry = {"strides": [2, 1, 1][:axes], "dilations": [1, 2, 1][:axes]}
     bias = halves(4, *[1] * axes, seed=2)
     found = run(
-        "Conv", [field, filters, bias], [(ADD, ROUNDED, 0)], group=groups, pads=pads, **geometry, **slic
+        "Conv",
+        [field, filters, bias],
+        [(ADD, ROUNDED, 0)],
+        group=groups,
+        pads=pads,
+        **geometry,
+        **slic,
     )
-    total = convolve(field, filters, 16, before=pads[:axes], after=pads[axes:], groups=groups, **geometry)
-    np.testing.assert_array_equal(found, to_half(total.astype(np.float32) + bias.astype(np.float32)))
+    total = convolve(
+        field, filters, 16, before=pads[:axes], after=pads[axes:], groups=groups, **geometry
+    )
+    np.testing.assert_array_equal(
+        found, to_half(total.astype(np.float32) + bias.astype(np.float32))
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,7 +220,9 @@ def test_convolutions_have_up_to_three_axes(axes, groups):
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_shapes_of_chains_broadcast(source, operand, kind):
     source, operand = halves(*source).astype(kind), halves(*operand, seed=1)
-    found = run("Chain", [source, operand], [(MULTIPLY, ROUNDED, 0), (ADD, ROUNDED, -1, 3.0)], threads=2)
+    found = run(
+        "Chain", [source, operand], [(MULTIPLY, ROUNDED, 0), (ADD, ROUNDED, -1, 3.0)], threads=2
+    )
     first = to_half(source.astype(np.float32) * operand.astype(np.float32)).astype(np.float32)
     np.testing.assert_array_equal(found, to_half(first + 3))
     assert found.shape == np.broadcast_shapes(source.shape, operand.shape)
@@ -214,7 +239,12 @@ def test_shapes_of_chains_broadcast(source, operand, kind):
         ("Conv", [wide(1, 2, 4, 4), halves(0, 2, 3, 3)], {}, (1, 0, 2, 2)),
         ("Conv", [wide(1, 0, 4, 4), halves(3, 0, 3, 3)], {}, (1, 3, 2, 2)),
         ("Conv", [wide(1, 2, 0, 4), halves(3, 2, 1, 1)], {"pads": [1, 0, 1, 0]}, (1, 3, 2, 4)),
-        ("Conv", [wide(1, 0, 1 << 28, 4), halves(3, 0, 1 << 28, 3)], {"slic_taps": 4}, (1, 3, 1, 2)),
+        (
+            "Conv",
+            [wide(1, 0, 1 << 28, 4), halves(3, 0, 1 << 28, 3)],
+            {"slic_taps": 4},
+            (1, 3, 1, 2),
+        ),
         ("Chain", [wide(2, 0)], {}, (2, 0)),
     ],
 )
@@ -244,10 +274,28 @@ HUGE = 1 << 62
         ("Product", 2, [], {"right_scale": 101}, "'right_scale': expected -100 to 100, found 101"),
         ("Product", 2, [], {"trans_left": HUGE}, "'trans_left': expected 0 to 1, found"),
         ("Product", 67, [], {}, "expected 2 to 66 inputs, found 67"),
-        ("Product", 2, [(ADD, KEPT, 0)], {}, "step 0 of kind 1: expected one of 0 operands, found 0"),
-        ("Product", 3, [(ADD, KEPT, 1)], {}, "step 0 of kind 1: expected one of 1 operands, found 1"),
+        (
+            "Product",
+            2,
+            [(ADD, KEPT, 0)],
+            {},
+            "step 0 of kind 1: expected one of 0 operands, found 0",
+        ),
+        (
+            "Product",
+            3,
+            [(ADD, KEPT, 1)],
+            {},
+            "step 0 of kind 1: expected one of 1 operands, found 1",
+        ),
         ("Product", 3, [(ADD, KEPT, -2)], {}, "expected one of 1 operands, found -2"),
-        ("Product", 3, [(TABLE, KEPT, -1)], {}, "step 0 of kind 9: expected one of 1 operands, found -1"),
+        (
+            "Product",
+            3,
+            [(TABLE, KEPT, -1)],
+            {},
+            "step 0 of kind 9: expected one of 1 operands, found -1",
+        ),
         ("Product", 2, [(12, KEPT, -1)], {}, "step 0: expected a kind up to 11"),
         ("Product", 2, [(NONE, 4, -1)], {}, "a rounding up to 3, found 0 and 4"),
         (
@@ -258,7 +306,13 @@ HUGE = 1 << 62
             r"step 1: expected a power of two",
         ),
         ("Product", 2, [(F143_STEP, KEPT, -1, np.nan)], {}, "step 0: expected a power of two"),
-        ("Product", 2, [(NONE, KEPT)], {}, "three integers and a float for each step, found 2 and 1"),
+        (
+            "Product",
+            2,
+            [(NONE, KEPT)],
+            {},
+            "three integers and a float for each step, found 2 and 1",
+        ),
         (
             "Product",
             2,
@@ -267,8 +321,20 @@ HUGE = 1 << 62
             "attribute 'steps': expected at most 192 integers, found 195",
         ),
         ("Conv", 2, [], {"group": 0}, "attribute 'group': expected 1 to"),
-        ("Conv", 2, [], {"strides": [1] * 4}, "attribute 'strides': expected at most 3 integers, found 4"),
-        ("Conv", 2, [], {"strides": None}, "1 to 3 integers, as many, and twice as many, found 0, 2 and 4"),
+        (
+            "Conv",
+            2,
+            [],
+            {"strides": [1] * 4},
+            "attribute 'strides': expected at most 3 integers, found 4",
+        ),
+        (
+            "Conv",
+            2,
+            [],
+            {"strides": None},
+            "1 to 3 integers, as many, and twice as many, found 0, 2 and 4",
+        ),
         ("Conv", 2, [], {"pads": [0, 0]}, "found 2, 2 and 2"),
         ("Conv", 2, [], {"strides": [1, 0]}, "expected 1, 1 and 0 or more"),
         ("Conv", 2, [], {"pads": [0, 0, 0, -1]}, "expected 1, 1 and 0 or more"),
@@ -288,7 +354,13 @@ HUGE = 1 << 62
             {"slic_taps": 1, "block": 0},
             "attribute 'slic_taps': expected 0 where there is no block, found 1",
         ),
-        ("Chain", 1, [], {"nan_on_overflow": 2}, "attribute 'nan_on_overflow': expected 0 to 1, found 2"),
+        (
+            "Chain",
+            1,
+            [],
+            {"nan_on_overflow": 2},
+            "attribute 'nan_on_overflow': expected 0 to 1, found 2",
+        ),
     ],
 )
 def test_refused_when_it_is_made(op_type, inputs, steps, attributes, message):
@@ -306,8 +378,20 @@ ADDED = [(ADD, KEPT, 0)]
 @pytest.mark.parametrize(
     ("op_type", "feeds", "steps", "attributes", "message"),
     [
-        ("Product", [wide(8), RIGHT], [], {}, "inputs 0 and 1: expected two or more axes, found 1 and 2"),
-        ("Product", [wide(5, 9), RIGHT], [], {}, "expected as many channels in both, found 9 and 8"),
+        (
+            "Product",
+            [wide(8), RIGHT],
+            [],
+            {},
+            "inputs 0 and 1: expected two or more axes, found 1 and 2",
+        ),
+        (
+            "Product",
+            [wide(5, 9), RIGHT],
+            [],
+            {},
+            "expected as many channels in both, found 9 and 8",
+        ),
         (
             "Product",
             [wide(2, 5, 8), halves(3, 8, 3)],
@@ -337,7 +421,13 @@ ADDED = [(ADD, KEPT, 0)]
             {},
             r"operand 0 of the steps: expected .*\[2, 5, 3\]",
         ),
-        ("Product", [LEFT, RIGHT, CODES], ADDED, {}, "operand 0 of the steps: expected floats or halves"),
+        (
+            "Product",
+            [LEFT, RIGHT, CODES],
+            ADDED,
+            {},
+            "operand 0 of the steps: expected floats or halves",
+        ),
         (
             "Product",
             [LEFT, RIGHT, halves(100)],
@@ -345,10 +435,34 @@ ADDED = [(ADD, KEPT, 0)]
             {},
             r"a table of 65536 halves, found \[100\]",
         ),
-        ("Product", [LEFT, RIGHT, wide(1 << 16)], [(TABLE, KEPT, 0)], {}, "a table of 65536 halves"),
-        ("Product", [LEFT, RIGHT, None], ADDED, {}, "input 2: expected a tensor, found none|absent"),
-        ("Product", [wide(*[1] * 16, 5, 8), RIGHT], [], {}, "input 0: expected at most 16 axes, found 18"),
-        ("Conv", [wide(4, 6, 6), FILTERS], [], {}, "inputs 0 and 1: expected 4 axes, found 3 and 4"),
+        (
+            "Product",
+            [LEFT, RIGHT, wide(1 << 16)],
+            [(TABLE, KEPT, 0)],
+            {},
+            "a table of 65536 halves",
+        ),
+        (
+            "Product",
+            [LEFT, RIGHT, None],
+            ADDED,
+            {},
+            "input 2: expected a tensor, found none|absent",
+        ),
+        (
+            "Product",
+            [wide(*[1] * 16, 5, 8), RIGHT],
+            [],
+            {},
+            "input 0: expected at most 16 axes, found 18",
+        ),
+        (
+            "Conv",
+            [wide(4, 6, 6), FILTERS],
+            [],
+            {},
+            "inputs 0 and 1: expected 4 axes, found 3 and 4",
+        ),
         ("Conv", [FIELD, halves(2, 3, 3, 3)], [], {}, "found 4 channels and 2 filters of 3"),
         ("Conv", [FIELD, halves(3, 2, 3, 3)], [], {"group": 2}, "channels and filters of 2 groups"),
         ("Conv", [FIELD, halves(2, 4, 3, 0)], [], {}, "axis 3: expected sizes below"),
@@ -389,7 +503,13 @@ ADDED = [(ADD, KEPT, 0)]
         ),
         ("Conv", [FIELD.astype(np.uint8), FILTERS], [], {}, "input 0: expected floats or halves"),
         ("Chain", [CODES], [], {}, "input 0: expected floats or halves, found ONNX type 2"),
-        ("Chain", [wide(2), wide(3)], ADDED, {}, "expected shapes that broadcast, found sizes 2 and 3"),
+        (
+            "Chain",
+            [wide(2), wide(3)],
+            ADDED,
+            {},
+            "expected shapes that broadcast, found sizes 2 and 3",
+        ),
         (
             "Chain",
             [wide(*[2, 1] * 4), wide(*[1, 2] * 4)],
@@ -414,14 +534,26 @@ WIDE = {2: {"pads": [1 << 30] * 4}, 3: {"pads": [0] * 6, "strides": [1] * 3, "di
         ("Product", [np.zeros((1 << 40, 0), np.float32), np.zeros((0, 1 << 40), np.float16)], {}),
         ("Chain", [np.zeros((1 << 32, 0), np.float32), np.zeros((1 << 32, 1, 0), np.float32)], {}),
         ("Conv", [FIELD, halves(2, 4, 1, 1)], {"pads": [2**31 - 1] * 4}),
-        ("Conv", [FIELD, halves(2, 4, 2, 2)], {"pads": [2**31 - 1] * 4, "dilations": [2**31 - 1] * 2}),
+        (
+            "Conv",
+            [FIELD, halves(2, 4, 2, 2)],
+            {"pads": [2**31 - 1] * 4, "dilations": [2**31 - 1] * 2},
+        ),
         (
             "Conv",
             [wide(1, 4, 6, 6, 6), halves(2, 4, 2, 2, 2)],
             {"pads": [2**31 - 1] * 6, "strides": [2**31 - 1] * 3, "dilations": [2**31 - 1] * 3},
         ),
-        ("Conv", [np.zeros((1, 0, 1, 1), np.float16), np.zeros((1, 0, *LARGE[:2]), np.float16)], WIDE[2]),
-        ("Conv", [np.zeros((1, 0, *LARGE), np.float16), np.zeros((1, 0, *LARGE), np.float16)], WIDE[3]),
+        (
+            "Conv",
+            [np.zeros((1, 0, 1, 1), np.float16), np.zeros((1, 0, *LARGE[:2]), np.float16)],
+            WIDE[2],
+        ),
+        (
+            "Conv",
+            [np.zeros((1, 0, *LARGE), np.float16), np.zeros((1, 0, *LARGE), np.float16)],
+            WIDE[3],
+        ),
     ],
     ids=["product", "chain", "result", "copy", "overflow", "no-channels", "no-channels-or-pads"],
 )
@@ -439,7 +571,11 @@ def draw_convolution(draw):
     """Return a Conv whose shapes and attributes fit together but are seldom legal. Large sizes
     occur only where a size of 0 keeps the tensors small."""
     axes, group = draw.randrange(1, 4), draw.choice([1, 1, 2, 3])
-    channels, outputs, batches = draw.choice(SIZES[:8]), draw.choice(SIZES[:4]), draw.choice(SIZES[:3])
+    channels, outputs, batches = (
+        draw.choice(SIZES[:8]),
+        draw.choice(SIZES[:4]),
+        draw.choice(SIZES[:3]),
+    )
     is_small = min(channels, outputs, batches) > 0
     sizes = SIZES[:4] if is_small else SIZES
     kernel = [draw.choice(sizes) for _ in range(axes)]
@@ -457,11 +593,15 @@ def draw_convolution(draw):
     }
     shapes = [batches, channels * group, *field], [outputs * group, channels, *kernel]
     # numpy has a limit for the product of the other sizes, too.
-    fit = all(math.prod(shape) < 1 << 20 and math.prod(filter(None, shape)) < 1 << 62 for shape in shapes)
+    fit = all(
+        math.prod(shape) < 1 << 20 and math.prod(filter(None, shape)) < 1 << 62 for shape in shapes
+    )
     return [np.zeros(shape, np.float16) for shape in shapes] if fit else [], attributes
 
 
-@pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
+@pytest.mark.skipif(
+    ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process"
+)
 def test_convolutions_that_no_file_has_are_refused_or_computed(monkeypatch):
     """Hostile shapes are rejected or computed as well: blocks too large for their tables, and
     products that overflow despite a size of 0."""
@@ -492,12 +632,19 @@ def draw_node(draw):
     for name, value in attributes.items():
         if draw.random() < 0.1:
             attributes[name] = (
-                [draw.choice(NUMBERS) for _ in value] if isinstance(value, list) else draw.choice(NUMBERS)
+                [draw.choice(NUMBERS) for _ in value]
+                if isinstance(value, list)
+                else draw.choice(NUMBERS)
             )
-    shapes = {"Product": [[3, 5, 8], [8, 4]], "Conv": [[2, 4, 6, 6], [3, 4, 2, 2]], "Chain": [[3, 5, 8]]}[
-        op_type
+    shapes = {
+        "Product": [[3, 5, 8], [8, 4]],
+        "Conv": [[2, 4, 6, 6], [3, 4, 2, 2]],
+        "Chain": [[3, 5, 8]],
+    }[op_type]
+    shapes += [
+        draw.choice([[], [4], [5, 1], [3, 5, 4], [3, 1, 1], [5, 8]])
+        for _ in range(draw.randrange(3))
     ]
-    shapes += [draw.choice([[], [4], [5, 1], [3, 5, 4], [3, 1, 1], [5, 8]]) for _ in range(draw.randrange(3))]
     if draw.random() < 0.4:
         changed = draw.choice(shapes)
         changed[:] = draw.choice([changed[1:], [1, *changed], [draw.randrange(9) for _ in changed]])
@@ -517,7 +664,9 @@ def draw_node(draw):
     return op_type, feeds, steps, attributes
 
 
-@pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
+@pytest.mark.skipif(
+    ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process"
+)
 def test_nodes_at_random_are_refused_or_computed(monkeypatch):
     """No node crashes, reads beyond its tensors (under a sanitizer), or takes more memory than
     there is."""

@@ -47,7 +47,9 @@ def gelu(x, attributes):
     return np.where(np.isinf(x), np.maximum(x, 0), x * 0.5 * each(math.erfc)(-x / math.sqrt(2)))
 
 
-SELU_ALPHA, SELU_GAMMA = (float(np.float32(value)) for value in (1.6732632423543772, 1.0507009873554805))
+SELU_ALPHA, SELU_GAMMA = (
+    float(np.float32(value)) for value in (1.6732632423543772, 1.0507009873554805)
+)
 TENTH = float(np.float32(0.1))
 FIFTH = float(np.float32(0.2))
 CASES = [
@@ -112,7 +114,9 @@ def ulp(values):
 
 
 @every_witness
-@pytest.mark.parametrize(("operator", "attributes", "function"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("operator", "attributes", "function"), CASES, ids=[case[0] for case in CASES]
+)
 def test_every_half_has_the_nearest_result_or_nearly(witness, operator, attributes, function):
     if operator == "Erf" and ORT_VERSION < (1, 27):
         pytest.skip("ONNX Runtime before 1.27 says that erf of NaN is 1")
@@ -125,7 +129,8 @@ def test_every_half_has_the_nearest_result_or_nearly(witness, operator, attribut
     # The other option determines the result of values that are too large.
     overflows = np.isinf(nearest) & (np.isfinite(exact) | (operator in GROWING))
     lost, found = (
-        compute(witness, model, numerics, EVERY_HALF) for numerics in (NAN_ON_OVERFLOW, FLOAT_PARTIALS)
+        compute(witness, model, numerics, EVERY_HALF)
+        for numerics in (NAN_ON_OVERFLOW, FLOAT_PARTIALS)
     )
     assert np.isnan(lost[overflows]).all()
     assert (found[overflows] == np.copysign(HALF_MAX, exact[overflows])).all()
@@ -145,7 +150,9 @@ def test_every_half_has_the_nearest_result_or_nearly(witness, operator, attribut
 
 
 @every_witness
-@pytest.mark.parametrize(("operator", "attributes", "function"), WHOLE, ids=[case[0] for case in WHOLE])
+@pytest.mark.parametrize(
+    ("operator", "attributes", "function"), WHOLE, ids=[case[0] for case in WHOLE]
+)
 def test_a_compiled_function_is_rounded_once(witness, operator, attributes, function):
     shape = (TensorProto.FLOAT, ["n", 65536])
     # CastLike is decomposed; the other operators stay whole.
@@ -173,7 +180,9 @@ def test_a_gelu_that_is_approximated_is_so(witness):
     model.opset_import[0].version = 20
     x = EVERY_HALF[np.abs(EVERY_HALF) < 3]
     with np.errstate(all="ignore"):
-        expected = gelu(EVERY_HALF.astype(np.float64), {"approximate": "tanh"})[np.abs(EVERY_HALF) < 3]
+        expected = gelu(EVERY_HALF.astype(np.float64), {"approximate": "tanh"})[
+            np.abs(EVERY_HALF) < 3
+        ]
     found = compute(witness, model, FLOAT_PARTIALS, EVERY_HALF)[np.abs(EVERY_HALF) < 3]
     np.testing.assert_allclose(found, expected, rtol=3e-3, atol=2**-24)
     assert x.size > 30000

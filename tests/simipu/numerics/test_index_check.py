@@ -65,8 +65,18 @@ CASES = {
     "Gather 1": ("Gather", {"axis": 1}, (2, 2), lambda i: gather(TABLE, i, 1)),
     "Gather -1": ("Gather", {"axis": -1}, (5,), lambda i: gather(TABLE, i, 2)),
     "Gather of one": ("Gather", {}, (), lambda i: gather(TABLE, i, 0)),
-    "GatherElements 0": ("GatherElements", {"axis": 0}, (5, 3, 4), lambda i: gather_elements(TABLE, i, 0)),
-    "GatherElements -1": ("GatherElements", {"axis": -1}, (2, 3, 6), lambda i: gather_elements(TABLE, i, 2)),
+    "GatherElements 0": (
+        "GatherElements",
+        {"axis": 0},
+        (5, 3, 4),
+        lambda i: gather_elements(TABLE, i, 0),
+    ),
+    "GatherElements -1": (
+        "GatherElements",
+        {"axis": -1},
+        (2, 3, 6),
+        lambda i: gather_elements(TABLE, i, 2),
+    ),
     "GatherND 2": ("GatherND", {}, (5, 2), lambda i: gather_nd(TABLE, i, 0)),
     "GatherND 3": ("GatherND", {}, (2, 2, 3), lambda i: gather_nd(TABLE, i, 0)),
     "GatherND batched": ("GatherND", {"batch_dims": 1}, (2, 2), lambda i: gather_nd(TABLE, i, 1)),
@@ -109,7 +119,10 @@ def test_it_is_read_in_every_opset(opset):
 
 def test_tables_in_half_are_read_without_kernels_too(monkeypatch):
     monkeypatch.setattr(isolation, "use_kernels", lambda: KernelUse.NONE)
-    indices, table = draw((6,)), np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
+    indices, table = (
+        draw((6,)),
+        np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32),
+    )
     model = reading("Gather", {"axis": 0}, (6,), (6, 8), table=table)
     found = compute(model, {"i": indices}, precision="fp16")["y"]
     np.testing.assert_array_equal(found, gather(table.astype(np.float16), indices, 0))
@@ -211,7 +224,9 @@ def test_sizes_are_computed_where_no_shape_is_known(op_type, attributes, shape, 
     )
     model.opset_import[0].version = opset
     assert clamp_indices(model, infer_shapes(model))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     indices = draw(shape, np.int64)
     np.testing.assert_array_equal(session.run(None, {"x": TABLE, "i": indices})[0], expect(indices))
 

@@ -16,7 +16,10 @@ def test_infinities_stay_where_too_large_values_become_the_largest_half(witness)
     for numerics in (FLOAT_PARTIALS, HALF_PARTIALS):
         np.testing.assert_array_equal(compute(witness, model, numerics, x), expected)
     over_zero = half_model(
-        [helper.make_node("Div", ["x", "w"], ["y"])], {"x": [5]}, "y", {"w": np.zeros(5, np.float16)}
+        [helper.make_node("Div", ["x", "w"], ["y"])],
+        {"x": [5]},
+        "y",
+        {"w": np.zeros(5, np.float16)},
     )
     expected = np.array([np.inf, -np.inf, np.inf, -np.inf, -np.inf], np.float16)
     np.testing.assert_array_equal(compute(witness, over_zero, FLOAT_PARTIALS, x), expected)
@@ -37,7 +40,9 @@ def test_a_row_that_is_masked_everywhere_is_nan_as_in_float(witness, numerics):
     model = half_model(nodes, {"x": [3, 3]}, "y", {"mask": mask, "zero": np.float16([0])})
     x = np.array([[1, 1, 9], [3, 2, 1], [-8, 5, 6]], np.float16)
     found = compute(witness, model, numerics, x)
-    np.testing.assert_array_equal(found, np.array([[0.5, 0.5, 0], [0, 0, 0], [1, 0, 0]], np.float16))
+    np.testing.assert_array_equal(
+        found, np.array([[0.5, 0.5, 0], [0, 0, 0], [1, 0, 0]], np.float16)
+    )
     log = half_model(
         [nodes[0], helper.make_node("LogSoftmax", ["scores"], ["y"], axis=-1)],
         {"x": [3, 3]},
@@ -55,12 +60,16 @@ def test_a_row_that_is_masked_everywhere_is_nan_as_in_float(witness, numerics):
 def test_exponentials_are_taken_of_what_is_left_of_the_largest(witness, operator, size):
     x = (size + np.array([[0, -1, 2, 0.5], [1, 1, 1, 1]])).astype(np.float16)
     attributes = {"axes": [1]} if operator == "ReduceLogSumExp" else {"axis": 1}
-    model = half_model([helper.make_node(operator, ["x"], ["y"], **attributes)], {"x": [2, 4]}, "y", {}, None)
+    model = half_model(
+        [helper.make_node(operator, ["x"], ["y"], **attributes)], {"x": [2, 4]}, "y", {}, None
+    )
     wide = x.astype(np.float64)
     largest = wide.max(1, keepdims=True)
     total = largest + np.log(np.exp(wide - largest).sum(1, keepdims=True))
-    expected = {"ReduceLogSumExp": total, "LogSoftmax": wide - total, "Softmax": np.exp(wide - total)}[
-        operator
-    ]
+    expected = {
+        "ReduceLogSumExp": total,
+        "LogSoftmax": wide - total,
+        "Softmax": np.exp(wide - total),
+    }[operator]
     found = compute(witness, model, HALF_PARTIALS, x)
     np.testing.assert_allclose(found, expected, rtol=2**-10, atol=2**-20)

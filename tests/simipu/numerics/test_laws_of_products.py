@@ -23,7 +23,31 @@ from simipu.cost import CALIBRATION
 from simipu.operators.formulas.plan import Plan, PlanOptions, Product, plan_product
 from simipu.target import Target
 
-SIZES = (1, 2, 3, 4, 7, 8, 12, 16, 17, 32, 49, 64, 77, 96, 128, 197, 300, 384, 512, 768, 1000, 1536, 3072)
+SIZES = (
+    1,
+    2,
+    3,
+    4,
+    7,
+    8,
+    12,
+    16,
+    17,
+    32,
+    49,
+    64,
+    77,
+    96,
+    128,
+    197,
+    300,
+    384,
+    512,
+    768,
+    1000,
+    1536,
+    3072,
+)
 GROUPS = (1, 1, 1, 2, 12, 48, 192, 700, 1472, 3000)
 Change = Callable[[Product], Product]
 
@@ -32,7 +56,9 @@ def plan(product: Product, target: Target = C600, proportion: float = 0.6, **opt
     return plan_product(product, target, PlanOptions(proportion, **options), CALIBRATION)
 
 
-def cycles(product: Product, target: Target = C600, proportion: float = 0.6, **options: bool) -> int:
+def cycles(
+    product: Product, target: Target = C600, proportion: float = 0.6, **options: bool
+) -> int:
     found = plan(product, target, proportion, **options)
     return found.cycles + round(found.steps * CALIBRATION.step_cycles(target))
 
@@ -70,14 +96,17 @@ def check(smaller_over_larger: Iterable[float], bound: float, exact: float) -> N
 
 
 @pytest.mark.parametrize("dimension", ["groups", "rows", "k", "n"])
-@pytest.mark.parametrize("grow", [lambda size: size + 1, lambda size: 2 * size], ids=["one more", "twice"])
+@pytest.mark.parametrize(
+    "grow", [lambda size: size + 1, lambda size: 2 * size], ids=["one more", "twice"]
+)
 def test_more_to_multiply_never_takes_less(dimension: str, grow: Callable[[int], int]) -> None:
     """There are three exceptions. A dot product reads rows that do not begin at 64 bits twice, and
     one more channel may cause them. Groups divide among tiles with remainders. The planner's charge
     for rearranging is spread over the tiles that a plan happens to use."""
     check(
         (
-            cycles(product) / cycles(replace(product, **{dimension: grow(getattr(product, dimension))}))
+            cycles(product)
+            / cycles(replace(product, **{dimension: grow(getattr(product, dimension))}))
             for product in products()
         ),
         bound=0.1,
@@ -88,7 +117,9 @@ def test_more_to_multiply_never_takes_less(dimension: str, grow: Callable[[int],
 @pytest.mark.parametrize("tiles", [736, 1216, 1440, 1464])
 def test_more_tiles_never_cost_time(tiles: int) -> None:
     fewer = replace(C600, tiles_per_ipu=tiles)
-    check((cycles(product) / cycles(product, fewer) for product in products()), bound=0.07, exact=0.95)
+    check(
+        (cycles(product) / cycles(product, fewer) for product in products()), bound=0.07, exact=0.95
+    )
 
 
 def test_more_available_memory_never_costs_time() -> None:
@@ -108,7 +139,11 @@ def test_more_available_memory_never_costs_time() -> None:
 )
 def test_narrower_types_never_take_longer(faster: Change, slower: Change, bound: float) -> None:
     """A dot product of few halves is an exception: its sums have to be narrowed."""
-    check((cycles(faster(each)) / cycles(slower(each)) for each in products()), bound=bound, exact=0.95)
+    check(
+        (cycles(faster(each)) / cycles(slower(each)) for each in products()),
+        bound=bound,
+        exact=0.95,
+    )
 
 
 def test_fp8_is_faster_where_its_units_are_full() -> None:
@@ -131,13 +166,17 @@ def test_wider_loads_of_weights_never_cost_time() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(GROUPS), *[st.sampled_from(SIZES)] * 3, st.sampled_from([0.02, 0.6]))
-def test_swapped_activations_take_as_long(groups: int, rows: int, k: int, n: int, proportion: float) -> None:
+def test_swapped_activations_take_as_long(
+    groups: int, rows: int, k: int, n: int, proportion: float
+) -> None:
     product = Product(groups, rows, k, n)
     swapped = replace(product, rows=n, n=rows)
     assert cycles(product, proportion=proportion) == cycles(swapped, proportion=proportion)
 
 
-def matmul(left: Sequence[int], right: Sequence[int], known: str, op_type: str = "MatMul") -> onnx.ModelProto:
+def matmul(
+    left: Sequence[int], right: Sequence[int], known: str, op_type: str = "MatMul"
+) -> onnx.ModelProto:
     """Return a model of the product of `x` and `y`; the operands in `known` are weights."""
     shapes = {"x": left, "y": right}
     node = helper.make_node(op_type, ["x", "y"], ["z"], name="product")
@@ -148,17 +187,24 @@ def matmul(left: Sequence[int], right: Sequence[int], known: str, op_type: str =
     ]
     weights = [
         onnx.TensorProto(
-            name=name, data_type=TensorProto.FLOAT16, dims=shape, raw_data=bytes(2 * shape[0] * shape[1])
+            name=name,
+            data_type=TensorProto.FLOAT16,
+            dims=shape,
+            raw_data=bytes(2 * shape[0] * shape[1]),
         )
         for name, shape in shapes.items()
         if name in known
     ]
-    graph = helper.make_graph([node], "graph", given_inputs, [onnx.ValueInfoProto(name="z")], weights)
+    graph = helper.make_graph(
+        [node], "graph", given_inputs, [onnx.ValueInfoProto(name="z")], weights
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
 @pytest.mark.parametrize(("rows", "k", "n"), [(8, 512, 2048), (384, 768, 3072), (1000, 64, 10)])
-def test_a_matmul_takes_as_long_whichever_side_the_weights_are_on(rows: int, k: int, n: int) -> None:
+def test_a_matmul_takes_as_long_whichever_side_the_weights_are_on(
+    rows: int, k: int, n: int
+) -> None:
     right = estimate(matmul([rows, k], [k, n], "y"), C600)
     left = estimate(matmul([n, k], [k, rows], "x"), C600)
     assert right.cycles == left.cycles

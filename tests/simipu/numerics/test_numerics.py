@@ -31,9 +31,13 @@ ML_DTYPES = {F143: ml_dtypes.float8_e4m3fnuz, F152: ml_dtypes.float8_e5m2fnuz}
 def half_chain(*operators: str) -> onnx.ModelProto:
     """Return the model x (op) w0 (op) w1 ... of 8 by 8."""
     names = ["x", *(f"t{i}" for i in range(len(operators)))]
-    nodes = [helper.make_node(op, [names[i], f"w{i}"], [names[i + 1]]) for i, op in enumerate(operators)]
+    nodes = [
+        helper.make_node(op, [names[i], f"w{i}"], [names[i + 1]]) for i, op in enumerate(operators)
+    ]
     random = np.random.default_rng(1)
-    weights = {f"w{i}": random.uniform(0.5, 2, (8, 8)).astype(np.float16) for i in range(len(operators))}
+    weights = {
+        f"w{i}": random.uniform(0.5, 2, (8, 8)).astype(np.float16) for i in range(len(operators))
+    }
     return half_model(nodes, {"x": ["n", 8]}, names[-1], weights, ["n", 8])
 
 
@@ -82,7 +86,9 @@ def test_elementwise_chains_equal_numpy_half_operator_by_operator(seed):
     ],
 )
 def test_a_matmul_rounds_its_sums_as_the_partials_say(left, right, numerics):
-    model = half_model([helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": left, "b": right}, "y", {})
+    model = half_model(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": left, "b": right}, "y", {}
+    )
     if len(left) == 1:
         numerics = FLOAT_PARTIALS if numerics.half_partials else numerics
     check(model, numerics, halves(left, 1), halves(right, 2))
@@ -90,7 +96,8 @@ def test_a_matmul_rounds_its_sums_as_the_partials_say(left, right, numerics):
 
 @pytest.mark.parametrize("numerics", ALL)
 @pytest.mark.parametrize(
-    "attributes", [{}, {"transB": 1}, {"transA": 1, "alpha": 0.5}, {"beta": 2.0, "transA": 1, "transB": 1}]
+    "attributes",
+    [{}, {"transB": 1}, {"transA": 1, "alpha": 0.5}, {"beta": 2.0, "transA": 1, "transB": 1}],
 )
 @pytest.mark.parametrize("bias", [(), (6,), (4, 6)])
 def test_a_gemm_rounds_its_sums_as_the_partials_say(attributes, bias, numerics):
@@ -98,7 +105,10 @@ def test_a_gemm_rounds_its_sums_as_the_partials_say(attributes, bias, numerics):
     b = halves((6, 50) if attributes.get("transB") else (50, 6), 2)
     weights = {"b": b, **({"c": halves(bias, 3)} if bias else {})}
     model = half_model(
-        [helper.make_node("Gemm", ["a", *weights], ["y"], **attributes)], {"a": a.shape}, "y", weights
+        [helper.make_node("Gemm", ["a", *weights], ["y"], **attributes)],
+        {"a": a.shape},
+        "y",
+        weights,
     )
     check(model, numerics, a)
 
@@ -151,7 +161,11 @@ def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attri
     [
         ((2, 40, 5, 6), (40, 3, 3, 2), {}),
         ((1, 20, 6, 5), (20, 3, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
-        ((1, 16, 6, 5), (16, 8, 2, 2), {"strides": [2, 2], "dilations": [2, 1], "output_padding": [1, 0]}),
+        (
+            (1, 16, 6, 5),
+            (16, 8, 2, 2),
+            {"strides": [2, 2], "dilations": [2, 1], "output_padding": [1, 0]},
+        ),
         ((2, 12, 5, 5), (12, 1, 4, 4), {"group": 12, "strides": [2, 2], "pads": [1, 0, 2, 1]}),
         ((2, 40, 7), (40, 3, 5), {"group": 2, "strides": [3], "auto_pad": "SAME_UPPER"}),
         ((2, 18, 7), (18, 3, 4), {"strides": [3], "auto_pad": "SAME_LOWER"}),
@@ -161,7 +175,9 @@ def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attri
         ((1, 18, 9), (18, 2, 2), {"strides": [2], "pads": [5, 6]}),
     ],
 )
-def test_a_transposed_convolution_rounds_its_sums_as_the_partials_say(field, filters, attributes, numerics):
+def test_a_transposed_convolution_rounds_its_sums_as_the_partials_say(
+    field, filters, attributes, numerics
+):
     """With float partials the convolution is ONNX Runtime's own."""
     weights = {"w": halves(filters, 2), "b": halves(filters[1] * attributes.get("group", 1), 3)}
     node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
@@ -212,11 +228,14 @@ def test_half_partials_lose_what_float_partials_keep():
     a = np.zeros((1, k), np.float16)
     a[0, 0], a[0, 16::16] = 2048, 1
     assert run(lower(model, HALF_PARTIALS), a)[0, 0] == 2048
-    assert run(lower(model, FLOAT_PARTIALS), a)[0, 0] == 2080  # 2048 + 31, rounded to a multiple of 2
+    assert (
+        run(lower(model, FLOAT_PARTIALS), a)[0, 0] == 2080
+    )  # 2048 + 31, rounded to a multiple of 2
 
 
 @pytest.mark.parametrize(
-    ("numerics", "expected"), [(FLOAT_PARTIALS, 0), (HALF_PARTIALS, -4496), (NAN_ON_OVERFLOW, np.nan)]
+    ("numerics", "expected"),
+    [(FLOAT_PARTIALS, 0), (HALF_PARTIALS, -4496), (NAN_ON_OVERFLOW, np.nan)],
 )
 def test_a_partial_sum_overflows_though_the_whole_sum_does_not(numerics, expected):
     a = np.ones((1, 32), np.float16)
@@ -231,9 +250,15 @@ def test_a_partial_sum_overflows_though_the_whole_sum_does_not(numerics, expecte
     np.testing.assert_array_equal(run(lower(model, numerics), a)[0, 0], np.float16(expected))
 
 
-@pytest.mark.parametrize(("numerics", "expected"), [(HALF_PARTIALS, 65504), (NAN_ON_OVERFLOW, np.nan)])
-@pytest.mark.parametrize(("operator", "x"), [("Mul", 1000), ("Exp", 12), ("Exp", 1000), ("Cast", 70000)])
-def test_overflow_gives_the_largest_half_or_nan_as_the_engine_option_says(operator, x, numerics, expected):
+@pytest.mark.parametrize(
+    ("numerics", "expected"), [(HALF_PARTIALS, 65504), (NAN_ON_OVERFLOW, np.nan)]
+)
+@pytest.mark.parametrize(
+    ("operator", "x"), [("Mul", 1000), ("Exp", 12), ("Exp", 1000), ("Cast", 70000)]
+)
+def test_overflow_gives_the_largest_half_or_nan_as_the_engine_option_says(
+    operator, x, numerics, expected
+):
     if operator == "Cast":
         nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT16)]
         model = half_model(nodes, {}, "y", {})
@@ -243,15 +268,22 @@ def test_overflow_gives_the_largest_half_or_nan_as_the_engine_option_says(operat
         inputs = ["x", "x"] if operator == "Mul" else ["x"]
         model = half_model([helper.make_node(operator, inputs, ["y"])], {"x": [4]}, "y", {})
         value = np.full(4, x, np.float16)
-    np.testing.assert_array_equal(run(lower(model, numerics), value), np.full(4, expected, np.float16))
+    np.testing.assert_array_equal(
+        run(lower(model, numerics), value), np.full(4, expected, np.float16)
+    )
 
 
 def test_an_infinity_that_comes_in_is_no_overflow():
     model = half_model(
-        [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, "y", {"w": np.float16([1, -np.inf])}
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        {"x": [2]},
+        "y",
+        {"w": np.float16([1, -np.inf])},
     )
     x = np.float16([np.inf, 1])
-    np.testing.assert_array_equal(run(lower(model, NAN_ON_OVERFLOW), x), np.float16([np.inf, -np.inf]))
+    np.testing.assert_array_equal(
+        run(lower(model, NAN_ON_OVERFLOW), x), np.float16([np.inf, -np.inf])
+    )
 
 
 def test_names_and_types_at_the_borders_stay():
@@ -323,7 +355,10 @@ def test_random_networks_agree_with_the_emulation_node_by_node(operators, numeri
         inputs = ["x", "w"] if operator in ("MatMul", "Gemm", "Add", "Mul") else ["x"]
         weights = {"w": weight} if "w" in inputs else {}
         model = half_model(
-            [helper.make_node(operator, inputs, ["y"], **attributes)], {"x": list(x.shape)}, "y", weights
+            [helper.make_node(operator, inputs, ["y"], **attributes)],
+            {"x": list(x.shape)},
+            "y",
+            weights,
         )
         check(model, numerics, x)
         y = run(lower(model, numerics), x)
@@ -347,9 +382,13 @@ def test_every_half_has_the_code_that_ml_dtypes_gives_it(quarter, scale):
         scaled = np.ldexp(every_half.astype(np.float32), -scale)
         expected = scaled.astype(ML_DTYPES[quarter]).view(np.uint8)
         saturated = (
-            np.clip(scaled, -quarter.largest, quarter.largest).astype(ML_DTYPES[quarter]).view(np.uint8)
+            np.clip(scaled, -quarter.largest, quarter.largest)
+            .astype(ML_DTYPES[quarter])
+            .view(np.uint8)
         )
-    np.testing.assert_array_equal(encode(every_half, quarter, scale, nan_on_overflow=True), expected)
+    np.testing.assert_array_equal(
+        encode(every_half, quarter, scale, nan_on_overflow=True), expected
+    )
     np.testing.assert_array_equal(encode(every_half, quarter, scale), saturated)
 
 
@@ -365,13 +404,21 @@ def test_every_code_comes_back_from_its_value(quarter):
 def test_the_graph_rounds_every_half_as_the_codes_do(quarter, scale, nan_on_overflow):
     chain = Chain("y")
     round_to_quarter(chain, "x", quarter, scale, nan_on_overflow=nan_on_overflow, result="y")
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [65536]) for name in ("x", "y")]
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [65536]) for name in ("x", "y")
+    ]
     graph = helper.make_graph(
-        chain.nodes, "q", values[:1], values[1:], rounding_constants(nan_on_overflow=nan_on_overflow)
+        chain.nodes,
+        "q",
+        values[:1],
+        values[1:],
+        rounding_constants(nan_on_overflow=nan_on_overflow),
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     every_half = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
-    expected = decode(encode(every_half, quarter, scale, nan_on_overflow=nan_on_overflow), quarter, scale)
+    expected = decode(
+        encode(every_half, quarter, scale, nan_on_overflow=nan_on_overflow), quarter, scale
+    )
     np.testing.assert_array_equal(run(model, every_half), expected)
 
 
@@ -379,7 +426,11 @@ def test_the_graph_rounds_every_half_as_the_codes_do(quarter, scale, nan_on_over
 @pytest.mark.parametrize("quarter", [F143, F152], ids=lambda quarter: quarter.name)
 def test_products_of_8_bits_keep_their_sums_in_half_every_32_channels(quarter, numerics):
     for node, shape, codes in (
-        (helper.make_node("MatMul", ["a", "b"], ["y"]), (6, 80), encode(halves((80, 7), 1), quarter, -2)),
+        (
+            helper.make_node("MatMul", ["a", "b"], ["y"]),
+            (6, 80),
+            encode(halves((80, 7), 1), quarter, -2),
+        ),
         (
             helper.make_node("Conv", ["a", "b"], ["y"], pads=[1] * 4),
             (2, 40, 6, 5),
@@ -402,14 +453,18 @@ def test_an_operator_that_onnx_runtime_lacks_is_computed_by_its_body(element: in
     """The operator is IpuCopy, which placed graphs have between the IPUs; here it is in a branch as
     well."""
     made = helper.make_tensor_value_info("copied", element, [4])
-    branch = helper.make_graph([helper.make_node("IpuCopy", ["y"], ["copied"])], "branch", [], [made])
+    branch = helper.make_graph(
+        [helper.make_node("IpuCopy", ["y"], ["copied"])], "branch", [], [made]
+    )
     nodes = [
         helper.make_node("Neg", ["x"], ["y"]),
         helper.make_node("IpuCopy", ["y"], ["y@1"], name="copy"),
         helper.make_node("If", ["yes"], ["z"], then_branch=branch, else_branch=branch),
         helper.make_node("Add", ["y@1", "z"], ["sum"]),
     ]
-    x, *others = (helper.make_tensor_value_info(name, element, [4]) for name in ("x", "sum", "y", "y@1", "z"))
+    x, *others = (
+        helper.make_tensor_value_info(name, element, [4]) for name in ("x", "sum", "y", "y@1", "z")
+    )
     yes = numpy_helper.from_array(np.array(True), "yes")
     graph = helper.make_graph(nodes, "placed", [x], others[:1], [yes], value_info=others[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
@@ -418,13 +473,19 @@ def test_an_operator_that_onnx_runtime_lacks_is_computed_by_its_body(element: in
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("add", 0), ("none", -2047)])
-def test_a_scatter_that_adds_is_rounded_and_one_that_only_moves_is_not(reduction: str, expected: int) -> None:
+def test_a_scatter_that_adds_is_rounded_and_one_that_only_moves_is_not(
+    reduction: str, expected: int
+) -> None:
     """In half, 2048 + 1 is 2048."""
     nodes = [
         helper.make_node("ScatterElements", ["x", "at", "one"], ["y"], reduction=reduction),
         helper.make_node("Sub", ["y", "most"], ["z"]),
     ]
-    weights = {"at": np.array([0]), "one": np.ones(1, np.float16), "most": np.full(1, 2048, np.float16)}
+    weights = {
+        "at": np.array([0]),
+        "one": np.ones(1, np.float16),
+        "most": np.full(1, 2048, np.float16),
+    }
     model = half_model(nodes, {"x": [1]}, "z", weights, [1])
     assert run(lower(model, Numerics()), np.full(1, 2048, np.float16)) == expected
 
@@ -443,10 +504,15 @@ def test_infinities_pass_through_what_only_moves_values() -> None:
 def turned() -> onnx.GraphProto:
     """Return a body that transposes its loop-carried value."""
     types = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "h": TensorProto.FLOAT16}
-    inputs = [helper.make_tensor_value_info(n, t, [2, 2] if n == "h" else []) for n, t in types.items()]
+    inputs = [
+        helper.make_tensor_value_info(n, t, [2, 2] if n == "h" else []) for n, t in types.items()
+    ]
     outputs = [
         helper.make_tensor_value_info("on", TensorProto.BOOL, []),
         helper.make_tensor_value_info("t", TensorProto.FLOAT16, [2, 2]),
     ]
-    nodes = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Transpose", ["h"], ["t"])]
+    nodes = [
+        helper.make_node("Identity", ["go"], ["on"]),
+        helper.make_node("Transpose", ["h"], ["t"]),
+    ]
     return helper.make_graph(nodes, "body", inputs, outputs)

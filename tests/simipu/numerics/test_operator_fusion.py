@@ -28,7 +28,9 @@ def parts_of(shape):
     numbers."""
     ones = st.lists(st.booleans(), min_size=len(shape), max_size=len(shape))
     return st.builds(
-        lambda is_one, start: tuple(1 if one else n for n, one in zip(shape, is_one, strict=True))[start:],
+        lambda is_one, start: tuple(1 if one else n for n, one in zip(shape, is_one, strict=True))[
+            start:
+        ],
         ones,
         st.integers(0, len(shape)),
     )
@@ -71,7 +73,11 @@ def graphs(draw, functions):
         elif operator == "Relu" or operator in functions:
             inputs = [source]
         else:
-            other = draw(st.sampled_from(there)) if draw(st.booleans()) else weight(draw(parts_of(shape)))
+            other = (
+                draw(st.sampled_from(there))
+                if draw(st.booleans())
+                else weight(draw(parts_of(shape)))
+            )
             inputs = [source, other] if draw(st.booleans()) else [other, source]
         taken.update(inputs)
         there.append(f"u{i}")

@@ -40,7 +40,9 @@ def test_onnx_runtime_adds_up_one_channel_after_the_other(threads):
     """The lowering depends on this order for two or more rows and columns, and no document promises
     it."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "aby"]
-    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "g", values[:2], values[2:])
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])], "g", values[:2], values[2:]
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     told = False
     for rows, columns in ((2, 2), (2, 3), (3, 2), (17, 9), (2, 500), (500, 2), (300, 301)):
@@ -71,7 +73,9 @@ def test_a_matrix_product_has_one_order(
     a = wild_halves((*batch, rows, k), seed, num_special)
     b = wild_halves((*(() if shared else batch), k, columns), seed + 2, num_special, axis=-2)
     shape = ["n", *a.shape[1:]] if open_rows else a.shape
-    model = half_model([helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": shape, "b": b.shape}, "y", {})
+    model = half_model(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": shape, "b": b.shape}, "y", {}
+    )
     check_bits(compute(witness, model, numerics, a, b), emulate(model, numerics, a, b))
 
 
@@ -84,7 +88,9 @@ def test_a_matrix_product_has_one_order(
     numerics=NUMERICS,
     seed=SEEDS,
 )
-def test_a_gemm_scales_its_sums_and_adds_in_float(witness, sizes, transposed, scales, bias, numerics, seed):
+def test_a_gemm_scales_its_sums_and_adds_in_float(
+    witness, sizes, transposed, scales, bias, numerics, seed
+):
     rows, k, columns = sizes
     a, b = wild_halves((rows, k), seed), wild_halves((k, columns), seed + 2, axis=-2)
     a, b = a.T if transposed[0] else a, b.T if transposed[1] else b
@@ -111,10 +117,14 @@ def convolutions(draw):
     channels = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 20, 40]))
     along = st.lists(st.integers(1, (45, 8, 4)[rank - 1]), min_size=rank, max_size=rank)
     kernel = draw(along)
-    strides, dilations = (draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank)) for _ in range(2))
+    strides, dilations = (
+        draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank)) for _ in range(2)
+    )
     pads = draw(st.lists(st.integers(0, 2), min_size=2 * rank, max_size=2 * rank))
     more = draw(st.lists(st.integers(0, 5), min_size=rank, max_size=rank))
-    field = [(n - 1) * step + 1 + each for n, step, each in zip(kernel, dilations, more, strict=True)]
+    field = [
+        (n - 1) * step + 1 + each for n, step, each in zip(kernel, dilations, more, strict=True)
+    ]
     outputs = groups * draw(st.integers(1, 4))
     node = helper.make_node(
         "Conv",
@@ -129,7 +139,9 @@ def convolutions(draw):
 
 
 @every_witness
-@given(case=convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS)
+@given(
+    case=convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS
+)
 def test_a_convolution_has_one_order(witness, case, num_special, numerics, seed):
     node, field, filters = case
     w = wild_halves(filters, seed, num_special, axis=1)
@@ -154,15 +166,23 @@ def transposed_convolutions(draw):
     more = [0 if way == "auto_pad" else draw(st.integers(0, each - 1)) for each in strides]
     whole = [
         (size - 1) * step + (taps - 1) * dilation + 1 + add
-        for size, taps, step, dilation, add in zip(sizes, kernel, strides, dilations, more, strict=True)
+        for size, taps, step, dilation, add in zip(
+            sizes, kernel, strides, dilations, more, strict=True
+        )
     ]
-    attributes = {"group": groups, "strides": strides, "dilations": dilations, "output_padding": more}
+    attributes = {
+        "group": groups,
+        "strides": strides,
+        "dilations": dilations,
+        "output_padding": more,
+    }
     if way == "pads":
         pads = [[draw(st.integers(0, min(3, (each - 1) // 2))) for each in whole] for _ in range(2)]
         attributes["pads"] = pads[0] + pads[1]
     elif way == "output_shape":
         attributes["output_shape"] = [
-            draw(st.integers(size, max(size, each))) for size, each in zip(sizes, whole, strict=True)
+            draw(st.integers(size, max(size, each)))
+            for size, each in zip(sizes, whole, strict=True)
         ]
         attributes["auto_pad"] = draw(st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER"]))
     elif way == "auto_pad":
@@ -178,7 +198,10 @@ def transposed_convolutions(draw):
 
 @every_witness
 @given(
-    case=transposed_convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS
+    case=transposed_convolutions(),
+    num_special=st.sampled_from([0, 0, 1, 3]),
+    numerics=NUMERICS,
+    seed=SEEDS,
 )
 def test_a_transposed_convolution_has_one_order(witness, case, num_special, numerics, seed):
     node, field, filters = case
@@ -201,12 +224,18 @@ def test_a_transposed_convolution_has_one_order(witness, case, num_special, nume
     numerics=NUMERICS,
     seed=SEEDS,
 )
-def test_products_of_8_bits_have_one_order(witness, case, is_matmul, sizes, quarter, numerics, seed):
+def test_products_of_8_bits_have_one_order(
+    witness, case, is_matmul, sizes, quarter, numerics, seed
+):
     """The codes are of all kinds, NaN included; blocks have 32 channels."""
     node, field, filters = case
     if is_matmul:
         rows, k, columns = sizes
-        node, field, filters = helper.make_node("MatMul", ["x", "w"], ["y"]), (rows, k), (k, columns)
+        node, field, filters = (
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+            (rows, k),
+            (k, columns),
+        )
     node.input[:] = ["a", "b"]
     codes = np.random.default_rng(seed).integers(0, 256, filters).astype(np.uint8)
     model = quarter_model(node, field, codes, quarter)

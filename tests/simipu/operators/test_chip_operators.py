@@ -8,7 +8,14 @@ from chip_models import build, run
 from onnx import TensorProto, helper
 from onnxgraph import collect_values
 from simipu.numerics import Numerics
-from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, Operator, find_operator, operator_of
+from simipu.operators import (
+    CHIP_DOMAIN,
+    CHIP_OPERATORS,
+    OPERATORS,
+    Operator,
+    find_operator,
+    operator_of,
+)
 
 F, H, B, I32 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BOOL, TensorProto.INT32
 OPSETS = [11, 13, 17, 20]
@@ -34,7 +41,13 @@ def test_a_group_norm_is_one_of_channels_along_axis_1(opset, values, groups, out
     scale, bias = (RANDOM.normal(size=values.shape[1]).astype(np.float32) for _ in range(2))
     weights = {"scale": scale, "bias": bias}
     model = build(
-        "GroupNormalization", {"x": values}, weights, outputs, opset, num_groups=groups, epsilon=1e-3
+        "GroupNormalization",
+        {"x": values},
+        weights,
+        outputs,
+        opset,
+        num_groups=groups,
+        epsilon=1e-3,
     )
     known = collect_values(model)
     expected = normed(values, groups, scale, bias, 1e-3)
@@ -47,7 +60,9 @@ def test_a_group_norm_is_one_of_channels_along_axis_1(opset, values, groups, out
 @pytest.mark.parametrize("op_type", ["FastNorm", "NormCE"])
 def test_a_fast_norm_is_along_the_last_axis_of_any_rank(opset, op_type):
     scale, bias = (RANDOM.normal(size=5).astype(np.float32) for _ in range(2))
-    model = build(op_type, {"x": X}, {"scale": scale, "bias": bias}, opset=opset, epsilon=1e-3, num_groups=1)
+    model = build(
+        op_type, {"x": X}, {"scale": scale, "bias": bias}, opset=opset, epsilon=1e-3, num_groups=1
+    )
     mean, variance = X.mean(-1, keepdims=True), X.var(-1, keepdims=True)
     expected = (X - mean) / np.sqrt(variance + 1e-3) * scale + bias
     np.testing.assert_allclose(run(model, x=X)[0], expected, atol=1e-5)
@@ -87,7 +102,9 @@ def test_not_zero_keeps_the_type(dtype):
 def test_an_attention_mask_lets_tokens_see_their_own_segment(data_type, opset):
     mask = np.array([[1, 1, 2, 0]], np.int32)
     scores = np.zeros((1, 3, 4, 4), np.float16 if data_type == "FLOAT16" else np.float32)
-    model = build("AttentionMask", {"mask": mask, "scores": scores}, opset=opset, dataType=data_type)
+    model = build(
+        "AttentionMask", {"mask": mask, "scores": scores}, opset=opset, dataType=data_type
+    )
     assert model.graph.output[0].type.tensor_type.elem_type == getattr(TensorProto, data_type)
     found = run(model, mask=mask, scores=scores)[0]
     assert found.shape == collect_values(model)["y"].shape == (1, 1, 4, 4)
@@ -138,7 +155,11 @@ def test_the_domain_tells_operators_of_one_name_apart():
         theirs = helper.make_node(name, ["x"], ["y"])
         assert operator_of(ours) is CHIP_OPERATORS[name]
         assert operator_of(theirs) is OPERATORS[name]
-    assert find_operator("Relu", CHIP_DOMAIN) == find_operator("Relu", "some.users") == find_operator("New")
+    assert (
+        find_operator("Relu", CHIP_DOMAIN)
+        == find_operator("Relu", "some.users")
+        == find_operator("New")
+    )
 
 
 def test_every_operator_has_a_rule_a_body_and_is_known_to_shape_inference():

@@ -24,7 +24,9 @@ def graph_of(nodes, inputs, weights=(), opset=17):
     """Return a model of the nodes. Its output is the result of the last node, with the type of the
     first input."""
     infos = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+        )
         for name, value in inputs.items()
     ]
     kind = infos[0].type.tensor_type.elem_type
@@ -37,7 +39,9 @@ def graph_of(nodes, inputs, weights=(), opset=17):
 def answer(model, feeds, **options):
     """Return the only output of the model as it is served."""
     lowered, weights = lower_model(model, {}, None)
-    graph = make_graph(Lowered(lowered.SerializeToString(), weights), GraphOptions(**options), "of a test")
+    graph = make_graph(
+        Lowered(lowered.SerializeToString(), weights), GraphOptions(**options), "of a test"
+    )
     return graph.run([model.graph.output[0].name], feeds)[0]
 
 
@@ -56,7 +60,9 @@ PRODUCTS = {
 def transposed_product(operands, weight, *, given, opset=17, between=()):
     nodes = [helper.make_node("Transpose", ["x"], ["t0"], perm=[0, 2, 1])]
     names = ["t0", *(f"t{i + 1}" for i in range(len(between)))]
-    nodes += [helper.make_node(op, [names[i]], [names[i + 1]], name=op) for i, op in enumerate(between)]
+    nodes += [
+        helper.make_node(op, [names[i]], [names[i + 1]], name=op) for i, op in enumerate(between)
+    ]
     operands = [names[-1] if name == "t" else name for name in operands]
     nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
     inputs = {"x": X, "w": weight} if given else {"x": X}
@@ -99,7 +105,9 @@ def test_nor_inside_a_body(operator):
     made = helper.make_tensor_value_info("inner", F, [2, 5])
     if operator == "If":
         other = helper.make_node("ReduceMax", ["x"], ["other"], axes=[1], keepdims=0)
-        without = helper.make_graph([other], "no", [], [helper.make_tensor_value_info("other", F, [2, 5])])
+        without = helper.make_graph(
+            [other], "no", [], [helper.make_tensor_value_info("other", F, [2, 5])]
+        )
         body = helper.make_graph(inner, "yes", [], [made])
         node = helper.make_node("If", ["flag"], ["y"], then_branch=body, else_branch=without)
         inputs = {"x": X, "flag": np.array(True)}
@@ -140,11 +148,15 @@ def test_a_transpose_that_moves_no_axis_is_none(order, operator):
 
 def test_an_oracle_is_not_optimised(monkeypatch):
     model, feeds = transposed_product(["t", "w"], RIGHT, given=False)
-    graph = make_graph(Lowered(model.SerializeToString(), {}), GraphOptions(optimise=False), "of a test")
+    graph = make_graph(
+        Lowered(model.SerializeToString(), {}), GraphOptions(optimise=False), "of a test"
+    )
     expected = X.transpose(0, 2, 1) @ RIGHT
     np.testing.assert_allclose(graph.run(["y"], feeds)[0], expected, rtol=1e-5, atol=1e-5)
     opened = []
-    monkeypatch.setattr(sides, "open_lowered", lambda _make, options, *_: opened.append(options) or graph)
+    monkeypatch.setattr(
+        sides, "open_lowered", lambda _make, options, *_: opened.append(options) or graph
+    )
     for numerics in (None, HALF_PARTIALS):
         list(sides.Side(model, {}, numerics).run([feeds], ["y"]))
     assert [options.optimise for options in opened] == [False, True]
@@ -173,7 +185,9 @@ def test_no_integers_end_the_process(tmp_path):
     for kind in map(np.dtype, INTEGERS):
         bounds = np.iinfo(kind)
         picked = {bounds.min, bounds.max, 0, 1, 7, 100} | ({-1, -3, -100} if bounds.min else set())
-        values, divisors = (each.reshape(-1) for each in np.meshgrid(*[np.array(sorted(picked), kind)] * 2))
+        values, divisors = (
+            each.reshape(-1) for each in np.meshgrid(*[np.array(sorted(picked), kind)] * 2)
+        )
         for operator, fmod, opset in product(("Div", "Mod"), (0, 1), (11, 17)):
             if operator == "Div" and (fmod or (opset < 14 and kind.itemsize < 4)):
                 continue  # Div has no such attribute, and no small integers before opset 14
@@ -200,7 +214,9 @@ def test_harmless_constants_and_floats_cost_nothing(operator):
     for harmful in (0, -1):
         model, _ = divide(operator, values, np.int32([1, 2, 3, harmful]), constant=True)
         assert len(operators(lower(model, None))) > 1
-    node = helper.make_node(operator, ["x", "d"], ["y"], **({"fmod": 1} if operator == "Mod" else {}))
+    node = helper.make_node(
+        operator, ["x", "d"], ["y"], **({"fmod": 1} if operator == "Mod" else {})
+    )
     model = graph_of([node], {"x": X, "d": X})
     assert lower(model, None) is model
     with np.errstate(all="ignore"):
@@ -221,7 +237,10 @@ def test_a_constant_that_a_node_makes_is_one():
 def recurrent_over_nothing(operator, gates, steps, rows, *, begins):
     """Return the model, its feeds and the right answers."""
     outputs = ["y", "h", "c"][: 3 if operator == "LSTM" else 2]
-    weights = {"w": np.ones((1, gates * 3, 4), np.float32), "r": np.ones((1, gates * 3, 3), np.float32)}
+    weights = {
+        "w": np.ones((1, gates * 3, 4), np.float32),
+        "r": np.ones((1, gates * 3, 3), np.float32),
+    }
     start = np.full((1, rows, 3), 0.5, np.float32)
     feeds = {"x": np.zeros((steps, rows, 4), np.float32), **({"start": start} if begins else {})}
     names = ["x", "w", "r", *(["", ""] + ["start"] * (len(outputs) - 1) if begins else [])]
@@ -273,7 +292,9 @@ def test_a_cast_between_a_transpose_and_a_product_ends_no_process(opset, tmp_pat
         ):
             x = np.arange(24).reshape(2, 3, 4).astype(dtype)
             name = f"{np.dtype(dtype)} {between} {order} {operands}"
-            model, expected[name] = cast_after(between, x, order, operands, np.ones(shape, np.float32))
+            model, expected[name] = cast_after(
+                between, x, order, operands, np.ones(shape, np.float32)
+            )
             model.opset_import[0].version = opset
             named = [node.name for node in lower(model, None).graph.node if node.name]
             assert len(named) == len(set(named))
@@ -297,7 +318,9 @@ def test_a_region_that_is_cut_off_beyond_the_image_is_otherwise_as_it_was():
     model = graph_of([node], feeds)
     (expected,) = unoptimised_session(model).run(None, feeds)
     np.testing.assert_array_equal(answer(model, feeds), expected)
-    fixed = graph_of([helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], sampling_ratio=2)], feeds)
+    fixed = graph_of(
+        [helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], sampling_ratio=2)], feeds
+    )
     assert lower(fixed, None) is fixed
 
 
@@ -305,7 +328,9 @@ def test_a_region_that_is_cut_off_beyond_the_image_is_otherwise_as_it_was():
 def test_no_values_of_an_input_end_the_process(tmp_path):
     cases = {each.name: each.make() for each in EXTREMES}
     (regions,) = (
-        runs for name, (_, runs) in cases.items() if name.startswith("RoiAlign") and "input 1" in name
+        runs
+        for name, (_, runs) in cases.items()
+        if name.startswith("RoiAlign") and "input 1" in name
     )
     regions.append({**regions[0], "i1": ENDLESS_REGIONS})
     found = compute_in_child(cases, tmp_path)

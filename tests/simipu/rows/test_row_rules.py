@@ -13,9 +13,11 @@ BATCH = 4
 INDEPENDENT = {
     "Gemm with a bias of rows": "(float[4,3] x) => (float[4,5] y) <float[3,5] w> "
     "{ b = ReduceMax<axes=[1]>(x) y = Gemm(x, w, b) }",
-    "LayerNormalization with a scale written out": "(float[4,1,8] x) => (float[4,1,8] y) <float[4,1,8] same> "
+    "LayerNormalization with a scale written out": "(float[4,1,8] x) => (float[4,1,8] y) "
+    "<float[4,1,8] same> "
     "{ y = LayerNormalization<axis=-1>(x, same) }",
-    "BatchNormalization with rows in its places": "(float[4,3,2] x) => (float[2,3,4] y) <float[3] w> "
+    "BatchNormalization with rows in its places": "(float[4,3,2] x) => (float[2,3,4] y) <float[3] "
+    "w> "
     "{ t = Transpose<perm=[2,1,0]>(x) v = Abs(w) y = BatchNormalization(t, w, w, w, v) }",
     "BatchNormalization with rows as channels": "(float[4,3] x) => (float[3,4] y) <float[4] same> "
     "{ t = Transpose(x) y = BatchNormalization(t, same, same, same, same) }",
@@ -46,7 +48,8 @@ INDEPENDENT = {
     "Trilu that keeps all": "(float[4,3] x) => (float[4,3] y) <int64 k = {-9}> { y = Trilu(x, k) }",
     "Trilu that keeps nothing of a column": "(float[4,3] x) => (float[4,3] y) <int64 k = {-9}> "
     "{ t = Transpose(x) u = Trilu<upper=0>(t, k) v = Transpose(u) y = Add(x, v) }",
-    "the sequence of an LSTM": "(float[4,5,2] x) => (float[5,1,4,3] y) <float[1,12,2] w, float[1,12,3] r> "
+    "the sequence of an LSTM": "(float[4,5,2] x) => (float[5,1,4,3] y) <float[1,12,2] w, "
+    "float[1,12,3] r> "
     "{ t = Transpose<perm=[1,0,2]>(x) y = LSTM<hidden_size=3>(t, w, r) }",
     "a constant that is turned": "(float[4,3] x) => (float[4,3] y) <float[3,4] same> "
     "{ t = Transpose(same) y = Add(x, t) }",
@@ -61,7 +64,8 @@ DEPENDENT = {
         "its bias carries rows along another axis",
     ),
     "LayerNormalization with scales of rows": (
-        "(float[4,1,8] x) => (float[4,1,8] y) <float[4,1,8] w> { y = LayerNormalization<axis=-1>(x, w) }",
+        "(float[4,1,8] x) => (float[4,1,8] y) <float[4,1,8] w> { y = "
+        "LayerNormalization<axis=-1>(x, w) }",
         "constant 'w' differs from row to row",
     ),
     "QLinearMatMul with a matrix for each row": (
@@ -112,7 +116,9 @@ def read(text):
             part = values.take(range(shape[axis] // BATCH), axis)
             values = np.tile(part, [BATCH if place == axis else 1 for place in range(len(shape))])
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.abs(values).astype(dtype), value.name))
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array(np.abs(values).astype(dtype), value.name)
+        )
     del model.graph.value_info[:]
     return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
 

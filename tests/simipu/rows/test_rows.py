@@ -49,7 +49,11 @@ def random(*shape):
 
 INDEPENDENT = {
     "elementwise with a broadcast constant": ([node("Add", "x c")], (3, 5), {"c": random(5)}),
-    "a constant that repeats its row": ([node("Add", "x c")], (3,), {"c": np.ones((BATCH, 3), np.float32)}),
+    "a constant that repeats its row": (
+        [node("Add", "x c")],
+        (3,),
+        {"c": np.ones((BATCH, 3), np.float32)},
+    ),
     "matmul": ([node("MatMul", "x w")], (3, 5), {"w": random(5, 2)}),
     "matmul with rows that lie as columns": (
         [node("Transpose", "x", "t"), node("MatMul", "w t", "p"), node("Transpose", "p")],
@@ -72,7 +76,11 @@ INDEPENDENT = {
     ),
     "gemm": ([node("Gemm", "x w c", transB=1)], (5,), {"w": random(2, 5), "c": random(2)}),
     "conv": ([node("Conv", "x w", pads=[1, 1, 1, 1])], (3, 6, 6), {"w": random(4, 3, 3, 3)}),
-    "pool and flatten": ([node("GlobalAveragePool", "x", "p"), node("Flatten", "p")], (3, 6, 6), {}),
+    "pool and flatten": (
+        [node("GlobalAveragePool", "x", "p"), node("Flatten", "p")],
+        (3, 6, 6),
+        {},
+    ),
     "heads split and joined": (
         [
             node("Reshape", "x split", "s"),
@@ -90,14 +98,30 @@ INDEPENDENT = {
         {"fold": np.array([-1, 8]), "w": random(8, 3), "back": np.array([BATCH, 6, 3])},
     ),
     "layer norm": ([node("LayerNormalization", "x s b")], (3, 5), {"s": random(5), "b": random(5)}),
-    "layer norm of vectors": ([node("LayerNormalization", "x s b")], (5,), {"s": random(5), "b": random(5)}),
+    "layer norm of vectors": (
+        [node("LayerNormalization", "x s b")],
+        (5,),
+        {"s": random(5), "b": random(5)},
+    ),
     "rows of several parts and a constant for each part": (
         [node("Reshape", "x fold", "f"), node("Add", "f c", "a"), node("Reshape", "a back", "y")],
         (2, 3),
-        {"fold": np.array([-1, 3]), "c": np.tile(random(2, 3), (BATCH, 1)), "back": np.array([-1, 2, 3])},
+        {
+            "fold": np.array([-1, 3]),
+            "c": np.tile(random(2, 3), (BATCH, 1)),
+            "back": np.array([-1, 2, 3]),
+        },
     ),
-    "reduction without the axis kept": ([node("ReduceMean", "x", axes=[2], keepdims=0)], (3, 5), {}),
-    "slice of columns": ([node("Slice", "x from to along")], (7,), {"from": [1], "to": [5], "along": [1]}),
+    "reduction without the axis kept": (
+        [node("ReduceMean", "x", axes=[2], keepdims=0)],
+        (3, 5),
+        {},
+    ),
+    "slice of columns": (
+        [node("Slice", "x from to along")],
+        (7,),
+        {"from": [1], "to": [5], "along": [1]},
+    ),
     "slice of all rows": (
         [node("Slice", "x from to along")],
         (7,),
@@ -136,7 +160,12 @@ INDEPENDENT = {
         f"{operator} with {what}": (
             [
                 node("Transpose", "x", "t", perm=[1, 0, 2]),
-                node(operator, f"t w r - lengths h{' c' * (operator == 'LSTM')}", "all", hidden_size=3),
+                node(
+                    operator,
+                    f"t w r - lengths h{' c' * (operator == 'LSTM')}",
+                    "all",
+                    hidden_size=3,
+                ),
                 node("Squeeze", "all axes", "s"),
                 node("Transpose", "s", "y", perm=[1, 0, 2]),
             ],
@@ -164,7 +193,11 @@ INDEPENDENT = {
     "a constant that repeats over rows of several elements": (
         [node("Reshape", "x fold", "f"), node("Add", "f c", "a"), node("Reshape", "a back", "y")],
         (6, 2),
-        {"fold": np.array([-1, 2]), "c": np.tile(random(6, 2), (BATCH, 1)), "back": np.array([BATCH, 6, 2])},
+        {
+            "fold": np.array([-1, 2]),
+            "c": np.tile(random(6, 2), (BATCH, 1)),
+            "back": np.array([BATCH, 6, 2]),
+        },
     ),
     "quantised and back": (
         [node("QuantizeLinear", "x scale zero", "q"), node("DequantizeLinear", "q scale zero")],
@@ -180,7 +213,11 @@ INDEPENDENT = {
         {"scale": np.array([0.1, 0.2, 0.3], np.float32), "zero": np.zeros(3, np.int8)},
     ),
     "einsum of attention scores": ([node("Einsum", "x x", equation="bid,bjd->bij")], (5, 3), {}),
-    "einsum with weights": ([node("Einsum", "w x", equation="do,bsd->bso")], (5, 3), {"w": random(3, 2)}),
+    "einsum with weights": (
+        [node("Einsum", "w x", equation="do,bsd->bso")],
+        (5, 3),
+        {"w": random(3, 2)},
+    ),
     "the largest values": ([node("TopK", "x k", "y at", axis=1)], (7,), {"k": np.array([3])}),
     "gathernd with its own row's number": (
         [node("GatherND", "x at")],
@@ -248,7 +285,10 @@ INDEPENDENT = {
     "rotary embedding with tables of every step": (
         [node("RotaryEmbedding", "x cos sin", num_heads=2)],
         (5, 8),
-        {"cos": np.tile(random(1, 5, 2), (BATCH, 1, 1)), "sin": np.tile(random(1, 5, 2), (BATCH, 1, 1))},
+        {
+            "cos": np.tile(random(1, 5, 2), (BATCH, 1, 1)),
+            "sin": np.tile(random(1, 5, 2), (BATCH, 1, 1)),
+        },
         23,
     ),
     "sampled along a grid": (
@@ -339,7 +379,11 @@ INDEPENDENT = {
     "a vector product": ([node("MatMul", "x v")], (3, 5), {"v": random(5)}),
     "gemm with a residual": ([node("Gemm", "x w x")], (5,), {"w": random(5, 5)}),
     "softmax of the last axis before opset 13": ([node("Softmax", "x", axis=2)], (3, 5), {}, 11),
-    "means and variances of channels": ([node("MeanVarianceNormalization", "x", axes=[2, 3])], (2, 3, 3), {}),
+    "means and variances of channels": (
+        [node("MeanVarianceNormalization", "x", axes=[2, 3])],
+        (2, 3, 3),
+        {},
+    ),
     "padded along named axes": (
         [node("Pad", "x pads - along")],
         (3, 2),
@@ -406,15 +450,31 @@ def test_rows_along_another_axis_are_proven_too(name):
 
 
 DEPENDENT = {
-    "a constant that differs from row to row": ([node("Add", "x c")], (3,), {"c": random(BATCH, 3)}),
-    "a sum over rows": ([node("ReduceSum", "x axes", "s"), node("Add", "x s")], (3,), {"axes": [0]}),
+    "a constant that differs from row to row": (
+        [node("Add", "x c")],
+        (3,),
+        {"c": random(BATCH, 3)},
+    ),
+    "a sum over rows": (
+        [node("ReduceSum", "x axes", "s"), node("Add", "x s")],
+        (3,),
+        {"axes": [0]},
+    ),
     "a softmax over rows": ([node("Softmax", "x", axis=0)], (3,), {}),
     "a product of rows with rows": (
-        [node("Transpose", "x", "t", perm=[1, 0]), node("MatMul", "x t", "p"), node("MatMul", "p x")],
+        [
+            node("Transpose", "x", "t", perm=[1, 0]),
+            node("MatMul", "x t", "p"),
+            node("MatMul", "p x"),
+        ],
         (3,),
         {},
     ),
-    "rows picked by number": ([node("Gather", "x index", axis=0)], (3,), {"index": np.array([3, 2, 1, 0])}),
+    "rows picked by number": (
+        [node("Gather", "x index", axis=0)],
+        (3,),
+        {"index": np.array([3, 2, 1, 0])},
+    ),
     "rows sliced": (
         [node("Slice", "x from to along", "s"), node("Concat", "s s", axis=0)],
         (3,),
@@ -511,7 +571,11 @@ DEPENDENT = {
         (5, 3),
         {"at": np.stack([np.arange(BATCH), np.arange(BATCH)], -1)},
     ),
-    "an einsum over rows": ([node("Einsum", "x x", "s", equation="bd,bd->d"), node("Add", "x s")], (3,), {}),
+    "an einsum over rows": (
+        [node("Einsum", "x x", "s", equation="bd,bd->d"), node("Add", "x s")],
+        (3,),
+        {},
+    ),
     "an einsum of rows with rows": ([node("Einsum", "x x", equation="bd,cd->bc")], (3,), {}),
     "a normalisation in training": (
         [node("BatchNormalization", "x one one one one", "y - -", training_mode=1)],
@@ -616,11 +680,18 @@ def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
     )
     rewritten, placed, reason = take_rows(model, streams)
     assert not reason
-    assert {stream.tensor: stream.batch_axis for stream in placed} == {"x": 0, "state": 1, "y": 0, "next": 1}
+    assert {stream.tensor: stream.batch_axis for stream in placed} == {
+        "x": 0,
+        "state": 1,
+        "y": 0,
+        "next": 1,
+    }
     session, whole = (unoptimised_session(each) for each in (rewritten, model))
     feeds = {"x": random(BATCH, 2), "state": random(1, BATCH, 3)}
     expected = whole.run(["y", "next"], feeds)
-    y, following = session.run(["y", "next"], {"x": feeds["x"][1:3], "state": feeds["state"][:, 1:3]})
+    y, following = session.run(
+        ["y", "next"], {"x": feeds["x"][1:3], "state": feeds["state"][:, 1:3]}
+    )
     np.testing.assert_allclose(y, expected[0][1:3], atol=1e-6)
     np.testing.assert_allclose(following, expected[1][:, 1:3], atol=1e-6)
 

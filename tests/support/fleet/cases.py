@@ -42,7 +42,9 @@ class Report:
     @property
     def lost_nothing(self) -> bool:
         """True if all clients of all ways got right answers to all of their requests."""
-        return all(tally.sent and not tally.losses and not tally.wrongs for tally in self.tallies.values())
+        return all(
+            tally.sent and not tally.losses and not tally.wrongs for tally in self.tallies.values()
+        )
 
     @property
     def most_lost_by_a_client(self) -> int:
@@ -52,18 +54,22 @@ class Report:
     def describe(self) -> str:
         """Return the report as lines of text."""
         lines = [
-            f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; at most "
-            f"{tally.most_lost_by_a_client} lost by one client; longest answer {tally.longest_seconds:.2f} s "
+            f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; at "
+            "most "
+            f"{tally.most_lost_by_a_client} lost by one client; longest answer "
+            f"{tally.longest_seconds:.2f} s "
             f"{tally.describe_losses()}"
             for way, tally in self.tallies.items()
         ]
-        return "\n".join([*lines, *(f"{name}: {value:.2f}" for name, value in self.figures.items())])
+        return "\n".join(
+            [*lines, *(f"{name}: {value:.2f}" for name, value in self.figures.items())]
+        )
 
 
 @dataclass
 class Fleet:
-    """Two servers of one repository, and the proxies before them: with retries, as a deployment has them, and
-    without."""
+    """Two servers of one repository, and the proxies before them: with retries, as a deployment has
+    them, and without."""
 
     repository: Repository
     servers: list[Server]
@@ -95,7 +101,9 @@ def run_fleet(tools: Tools, folder: Path, repository: Repository) -> Iterator[Fl
     drain = ("--drain-seconds", str(DRAIN_SECONDS), "--on-dead-stub")
     restart = ("exit", "--restart", "50")
     servers = [
-        Server("server1", repository.url, folder, (*drain, "reload"), EXPLICIT, repository.environment),
+        Server(
+            "server1", repository.url, folder, (*drain, "reload"), EXPLICIT, repository.environment
+        ),
         Server(
             "server2",
             repository.url,
@@ -185,7 +193,9 @@ def _kill_stub(fleet: Fleet, server: Server) -> Report:
         traffic.wait_for_answers()
         moment = time.monotonic()
         server.kill_stub(PLAIN.name)
-        wait_until(lambda: watched.find_change(503, moment) is not None, f"{server.name}: /ready is 503")
+        wait_until(
+            lambda: watched.find_change(503, moment) is not None, f"{server.name}: /ready is 503"
+        )
         report.figures["seconds to 503"] = watched.find_change(503, moment) or math.inf
         wait_until(server.is_ready, f"{server.name} is healed; see {server.log}", START_SECONDS)
         report.figures["seconds to 200"] = time.monotonic() - moment
@@ -218,7 +228,9 @@ def update(fleet: Fleet, folder: Path) -> Report:
         )
         time.sleep(AFTER_SECONDS)
     for way, tally in report.tallies.items():
-        report.figures[f"versions that answered {way.name}"] = len(tally.versions_between(start, end))
+        report.figures[f"versions that answered {way.name}"] = len(
+            tally.versions_between(start, end)
+        )
     return report
 
 
@@ -251,7 +263,9 @@ def heal_without_store(fleet: Fleet, store: Store) -> Report:
         before = server.read_metric(RELOADS, outcome="failure")
         moment = time.monotonic()
         server.kill_stub(PLAIN.name)
-        wait_until(lambda: server.read_metric(RELOADS, outcome="failure") > before, "a reload has failed")
+        wait_until(
+            lambda: server.read_metric(RELOADS, outcome="failure") > before, "a reload has failed"
+        )
         report.figures["seconds to 503"] = watched.find_change(503, moment) or math.inf
         report.figures["/ready without the store"] = server.ask_ready()[0]
         store.start()

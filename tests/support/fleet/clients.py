@@ -29,7 +29,8 @@ from fleet.processes import HOST
 CLIENTS = 16
 """Number of clients of each way."""
 PER_SECOND = 4.0
-"""Requests of each client: four ways of 16 clients make 256 a second, which leaves two cores half idle."""
+"""Requests of each client: four ways of 16 clients make 256 a second, which leaves two cores half
+idle."""
 DEADLINE_SECONDS = 20
 _JSON_LENGTH = "Inference-Header-Content-Length"
 _LOSS_LETTERS = 200
@@ -109,7 +110,9 @@ class Tally:
 
     def describe_losses(self) -> str:
         """Return the number of losses for each reason, as text."""
-        reasons = Counter(f"{o.question.model.name}: {o.loss or o.wrong}" for o in self.losses + self.wrongs)
+        reasons = Counter(
+            f"{o.question.model.name}: {o.loss or o.wrong}" for o in self.losses + self.wrongs
+        )
         return "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(5))
 
 
@@ -236,7 +239,9 @@ class Traffic:
         self._ended.set()
         for thread in self._threads:
             thread.join(DEADLINE_SECONDS + PATIENCE_SECONDS)
-        assert not any(thread.is_alive() for thread in self._threads), "a client outlasted its own deadline"
+        assert not any(thread.is_alive() for thread in self._threads), (
+            "a client outlasted its own deadline"
+        )
         if self._failures:
             raise self._failures[0]
 
@@ -246,9 +251,13 @@ class Traffic:
         wait_until(
             lambda: (
                 self._failures
-                or all(_count_right(tally) >= before[way] + count for way, tally in self.tallies.items())
+                or all(
+                    _count_right(tally) >= before[way] + count
+                    for way, tally in self.tallies.items()
+                )
             ),
-            f"{count} more right answers of {[way.name for way in self.tallies]}; lost: {self.describe()}",
+            f"{count} more right answers of {[way.name for way in self.tallies]}; lost: "
+            f"{self.describe()}",
         )
 
     def describe(self) -> str:
@@ -284,15 +293,22 @@ def _ask(client: Client, number: int, question: Question, source: random.Random)
     return judge(number, question, x, y, started)
 
 
-def judge(client: int, question: Question, x: Array, y: Array | Exception, started: float) -> Outcome:
+def judge(
+    client: int, question: Question, x: Array, y: Array | Exception, started: float
+) -> Outcome:
     """Return the outcome of a request that has just ended with this answer or error."""
     seconds = time.monotonic() - started
     if isinstance(y, Exception):
-        return Outcome(client, question, started, seconds, loss=f"{type(y).__name__}: {y}"[:_LOSS_LETTERS])
+        return Outcome(
+            client, question, started, seconds, loss=f"{type(y).__name__}: {y}"[:_LOSS_LETTERS]
+        )
     version = question.model.find_version(x, y)
     wrong = ""
     if version is None or question.version not in ("", str(version)):
-        wrong = f"asked for version {question.version or 'any'}, {x[0, :4]} was answered {y.ravel()[:4]}"
+        wrong = (
+            f"asked for version {question.version or 'any'}, {x[0, :4]} was answered "
+            f"{y.ravel()[:4]}"
+        )
     return Outcome(client, question, started, seconds, version, wrong=wrong)
 
 

@@ -1,4 +1,5 @@
-"""More gRPC requests with deadlines than a server can compute, each answer checked against its own input."""
+"""More gRPC requests with deadlines than a server can compute, each answer checked against its own
+input."""
 
 from __future__ import annotations
 

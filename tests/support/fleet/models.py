@@ -91,8 +91,13 @@ def write_version(folder: Path, model: Model, version: int) -> Path:
         exchange(config, SYNCHRONOUS, "")
     if model.max_batch_size is not None:
         text = config.read_text()
-        config.write_text(re.sub(r"max_batch_size: \d+", f"max_batch_size: {model.max_batch_size}", text))
-    parameters = {"sim_isolation": "process" if model.is_isolated else "", "execute_delay_ms": model.delay_ms}
+        config.write_text(
+            re.sub(r"max_batch_size: \d+", f"max_batch_size: {model.max_batch_size}", text)
+        )
+    parameters = {
+        "sim_isolation": "process" if model.is_isolated else "",
+        "execute_delay_ms": model.delay_ms,
+    }
     lines = [_parameter(name, str(value)) for name, value in parameters.items() if value]
     exchange(config, "instance_group", "\n".join([*lines, "instance_group"]))
     exchange(config, "{ kind: KIND_CPU }", f"{{ kind: KIND_CPU count: {model.instances} }}")

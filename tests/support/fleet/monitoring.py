@@ -30,11 +30,15 @@ RATE_INTERVAL = "15s"
 
 
 class Prometheus(Program):
-    """Prometheus as a context manager; `targets` are the ports of each job, `envoys` those of Envoy's pages,
-    which the configuration of `deploy/` leaves to the chart's PodMonitor."""
+    """Prometheus as a context manager; `targets` are the ports of each job, `envoys` those of
+    Envoy's pages, which the configuration of `deploy/` leaves to the chart's PodMonitor."""
 
     def __init__(
-        self, tools: Tools, targets: Mapping[str, Sequence[int]], folder: Path, envoys: Sequence[int] = ()
+        self,
+        tools: Tools,
+        targets: Mapping[str, Sequence[int]],
+        folder: Path,
+        envoys: Sequence[int] = (),
     ) -> None:
         (self._port,) = choose_ports(1)
         source = DEPLOY / "prometheus" / "prometheus.yml"
@@ -43,7 +47,9 @@ class Prometheus(Program):
         settings["rule_files"] = [
             str(_write_hasty(source.parent / name, folder)) for name in settings["rule_files"]
         ]
-        settings["scrape_configs"].append({"job_name": "envoy", "metrics_path": "/stats/prometheus"})
+        settings["scrape_configs"].append(
+            {"job_name": "envoy", "metrics_path": "/stats/prometheus"}
+        )
         for job in settings["scrape_configs"]:
             job.pop("dns_sd_configs", None)
             ports = {**targets, "envoy": envoys}[job["job_name"]]
@@ -67,7 +73,9 @@ class Prometheus(Program):
 
     def find_firing(self) -> set[tuple[str, str]]:
         """Return the firing alerts, each with its instance, or "" if it has none."""
-        found = (alert["labels"] for alert in self._ask("alerts")["alerts"] if alert["state"] == "firing")
+        found = (
+            alert["labels"] for alert in self._ask("alerts")["alerts"] if alert["state"] == "firing"
+        )
         return {(labels["alertname"], labels.get("instance", "")) for labels in found}
 
     def count_up(self) -> int:
@@ -103,5 +111,7 @@ def _iter_queries(panels: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, st
 def _write_hasty(rules: Path, folder: Path) -> Path:
     """Write a copy of the rules in which alerts wait for INTERVAL only."""
     file = folder / rules.name
-    file.write_text(re.sub(r"^( +for:) \w+$", rf"\1 {INTERVAL}", rules.read_text(), flags=re.MULTILINE))
+    file.write_text(
+        re.sub(r"^( +for:) \w+$", rf"\1 {INTERVAL}", rules.read_text(), flags=re.MULTILINE)
+    )
     return file

@@ -1,7 +1,8 @@
-"""Programs that run while a block lasts, and all that they started: nothing stays, whatever was killed.
+"""Programs that run while a block lasts, and all that they started: nothing stays, whatever was
+killed.
 
-A process belongs to a program if it has inherited the program's mark in its environment, so that also the
-children of one that was killed are found.
+A process belongs to a program if it has inherited the program's mark in its environment, so that
+also the children of one that was killed are found.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _MARK = "POPLAR_FLEET_MARK"
 
 
 class Program:
-    """One program as a context manager: started again and again on the way, gone on exit with all that it
-    started."""
+    """One program as a context manager: started again and again on the way, gone on exit with all
+    that it started."""
 
     def __init__(
         self,
@@ -45,7 +46,10 @@ class Program:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
 

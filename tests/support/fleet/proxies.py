@@ -33,8 +33,8 @@ class Listening(Protocol):
 
 
 class Proxy(Program):
-    """A proxy in front of two servers, as a context manager; `ways` are those to reach the servers by it, and
-    `metrics_port` is its own."""
+    """A proxy in front of two servers, as a context manager; `ways` are those to reach the servers
+    by it, and `metrics_port` is its own."""
 
     ways: list[Way]
     metrics_port: int
@@ -53,7 +53,9 @@ class Proxy(Program):
 
     def wait_until_up(self, count: int) -> None:
         """Wait until `count` servers get requests."""
-        wait_until(lambda: self.count_up() == count, f"{self.name} sees {count} servers; see {self.log}")
+        wait_until(
+            lambda: self.count_up() == count, f"{self.name} sees {count} servers; see {self.log}"
+        )
 
 
 class HAProxy(Proxy):
@@ -93,7 +95,9 @@ class HAProxy(Proxy):
     def count_up(self) -> int:
         """Return the number of servers that get requests of each protocol."""
         page = _read(self.metrics_port, "/metrics")
-        up = re.findall(r'^haproxy_server_status\{proxy="(\w+)",.*state="UP"\} 1$', page, re.MULTILINE)
+        up = re.findall(
+            r'^haproxy_server_status\{proxy="(\w+)",.*state="UP"\} 1$', page, re.MULTILINE
+        )
         return min(up.count(backend) for backend in ("http", "http_other", "grpc", "grpc_other"))
 
 
@@ -129,7 +133,14 @@ class Envoy(Proxy):
         file = folder / f"envoy_{http_port}.yaml"
         file.write_text(yaml.safe_dump(settings))
         self.ways = [Way("Envoy", "http", http_port), Way("Envoy", "grpc", grpc_port)]
-        command: list[str | Path] = [tools.envoy, "--concurrency", "1", "-c", file, "--disable-hot-restart"]
+        command: list[str | Path] = [
+            tools.envoy,
+            "--concurrency",
+            "1",
+            "-c",
+            file,
+            "--disable-hot-restart",
+        ]
         super().__init__("envoy", command, folder)
 
     def count_up(self) -> int:
@@ -143,10 +154,12 @@ def set_admin_port(settings: Mapping[str, Any], port: int) -> None:
     """Set the port on which Envoy's administration listens, and from which its metrics page
     reads."""
     settings["admin"]["address"]["socket_address"]["port_value"] = port
-    (admin,) = (each for each in settings["static_resources"]["clusters"] if each["name"] == "admin")
-    admin["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"][
-        "port_value"
-    ] = port
+    (admin,) = (
+        each for each in settings["static_resources"]["clusters"] if each["name"] == "admin"
+    )
+    admin["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]["address"][
+        "socket_address"
+    ]["port_value"] = port
 
 
 def _set_servers(cluster: dict[str, Any], servers: Sequence[Listening]) -> None:
@@ -164,7 +177,9 @@ def _set_servers(cluster: dict[str, Any], servers: Sequence[Listening]) -> None:
 
 
 def _without_retries(configuration: str) -> str:
-    changed, count = re.subn(r"^( +)retries \d+$", r"\1retries 0", configuration, flags=re.MULTILINE)
+    changed, count = re.subn(
+        r"^( +)retries \d+$", r"\1retries 0", configuration, flags=re.MULTILINE
+    )
     assert count == 1, f"haproxy.cfg: expected one line `retries`, found {count}"
     changed, count = re.subn(r"^ +retry-on .*\n", "", changed, flags=re.MULTILINE)
     assert count == 3, f"haproxy.cfg: expected three lines `retry-on`, found {count}"

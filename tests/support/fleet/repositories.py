@@ -107,7 +107,10 @@ class Store(Program):
     def start(self) -> None:
         """Start it, and wait until it takes files."""
         super().start()
-        wait_until(lambda: self._ask("PUT", "/bucket") and self._ask("PUT", "/bucket/probe", b"x"), "a store")
+        wait_until(
+            lambda: self._ask("PUT", "/bucket") and self._ask("PUT", "/bucket/probe", b"x"),
+            "a store",
+        )
 
     def add_version(self, folder: Path, version: int) -> None:
         """Add a version; see Repository. The executable comes last: without it the version is not
@@ -126,12 +129,18 @@ class Store(Program):
         """
         folder = f"/bucket/models/{model}"
         for name in ("executable.popef", "name_map.json", ""):
-            assert self._ask("DELETE", f"{folder}/{version}/{name}"), f"{name} does not go; see {self.log}"
+            assert self._ask("DELETE", f"{folder}/{version}/{name}"), (
+                f"{name} does not go; see {self.log}"
+            )
         config = f"{folder}/config.pbtxt"
         headers = {"X-Amz-Copy-Source": config, "X-Amz-Metadata-Directive": "REPLACE"}
-        assert self._ask("PUT", config, headers=headers), f"{config} stays as it was; see {self.log}"
+        assert self._ask("PUT", config, headers=headers), (
+            f"{config} stays as it was; see {self.log}"
+        )
 
-    def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> bool:
+    def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}
+    ) -> bool:
         """Send a request; return whether it succeeds or its effect is already there."""
         with closing(http.client.HTTPConnection(*self._address, timeout=ASK_SECONDS)) as connection:
             try:

@@ -1,4 +1,5 @@
-"""`poplar-triton serve` as a deployment runs it: supervisor, Triton and stubs, on ports that stay."""
+"""`poplar-triton serve` as a deployment runs it: supervisor, Triton and stubs, on ports that
+stay."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ LOOK_SECONDS = 0.02
 
 
 class Server(Program):
-    """A supervised server as a context manager: started and not waited for, so that several start at once."""
+    """A supervised server as a context manager: started and not waited for, so that several start
+    at once."""
 
     def __init__(
         self,
@@ -68,10 +70,15 @@ class Server(Program):
         """Its temporary folder, and that of all that it starts."""
         self.temporary.mkdir()
         self._supervisors: list[int] = []
-        super().__init__(name, command, folder, {**(environment or {}), "TMPDIR": str(self.temporary)})
+        super().__init__(
+            name, command, folder, {**(environment or {}), "TMPDIR": str(self.temporary)}
+        )
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)
         for segment in self.find_segments():
@@ -97,7 +104,9 @@ class Server(Program):
             assert self.poll() is None, f"{self.name} ended, status {self.poll()}; see {self.log}"
             return self.is_ready()
 
-        wait_until(settled, f"{self.name} is ready: {self.ask_ready()}; see {self.log}", START_SECONDS)
+        wait_until(
+            settled, f"{self.name} is ready: {self.ask_ready()}; see {self.log}", START_SECONDS
+        )
 
     def is_ready(self) -> bool:
         """Return whether /ready is 200."""
@@ -112,7 +121,12 @@ class Server(Program):
         return status, text.decode(errors="replace")
 
     def ask(
-        self, port: int, method: str, path: str, body: bytes | None = None, seconds: float = ASK_SECONDS
+        self,
+        port: int,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        seconds: float = ASK_SECONDS,
     ) -> tuple[int, bytes]:
         """Send one HTTP request to a port of the server; return status and body."""
         connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
@@ -130,7 +144,9 @@ class Server(Program):
     def read_metric(self, name: str, **labels: str) -> float:
         """Return the sum of the supervisor's series of that name whose labels include these."""
         total = 0.0
-        for found, value in re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", self.read_metrics(), re.MULTILINE):
+        for found, value in re.findall(
+            rf"^{name}(?:{{(.*)}})? (\S+)$", self.read_metrics(), re.MULTILINE
+        ):
             if labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found)).items():
                 total += float(value)
         return total
@@ -138,7 +154,8 @@ class Server(Program):
     def load(self, model: str) -> str:
         """Have Triton load a model: why it does not, or "".
 
-        Over gRPC: a load over HTTP keeps the requests of all connections that share its thread waiting.
+        Over gRPC: a load over HTTP keeps the requests of all connections that share its thread
+        waiting.
         """
         with grpcclient.InferenceServerClient(f"{HOST}:{self.grpc_port}") as client:
             try:
@@ -166,7 +183,9 @@ class Server(Program):
     def find_stubs(self, model: str = "") -> list[Process]:
         """Return the living stub processes, of all models or of one."""
         instance = re.compile(rf"{re.escape(model)}_\d+_\d+" if model else ".*")
-        return [stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])]
+        return [
+            stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])
+        ]
 
     def kill_stub(self, model: str, number: int = signal.SIGKILL) -> Process:
         """Send kill -9, or another signal, to the model's youngest stub, and return it.
@@ -185,7 +204,11 @@ class Server(Program):
     def _find(self, program: str) -> list[Process]:
         """Return our living processes that run the program of that name."""
         found = map(find_process, self.find_processes())
-        return [process for process in found if process and Path(process.command_line[0]).name == program]
+        return [
+            process
+            for process in found
+            if process and Path(process.command_line[0]).name == program
+        ]
 
 
 @dataclass

@@ -86,7 +86,9 @@ class Soak:
     @property
     def wrongs(self) -> list[Outcome]:
         """Answers that are not those to their requests."""
-        return [outcome for tally in (*self.tallies.values(), *self.floods) for outcome in tally.wrongs]
+        return [
+            outcome for tally in (*self.tallies.values(), *self.floods) for outcome in tally.wrongs
+        ]
 
     @property
     def unexplained_losses(self) -> list[Outcome]:
@@ -100,7 +102,8 @@ class Soak:
         return [
             f"flood {number}: {tally.describe_losses()}"
             for number, tally in enumerate(self.floods)
-            if sum(not outcome.loss for outcome in tally.outcomes[tally.sent // 2 :]) < tally.sent // 20
+            if sum(not outcome.loss for outcome in tally.outcomes[tally.sent // 2 :])
+            < tally.sent // 20
         ]
 
     @property
@@ -116,12 +119,14 @@ class Soak:
     def describe(self) -> str:
         """Return the result as lines of text."""
         lines = [
-            f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; longest "
+            f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; "
+            "longest "
             f"answer {tally.longest_seconds:.2f} s {tally.describe_losses()}"
             for way, tally in self.tallies.items()
         ]
         sent, lost = (
-            sum(counts) for counts in zip(*((t.sent, len(t.losses)) for t in self.floods), strict=True)
+            sum(counts)
+            for counts in zip(*((t.sent, len(t.losses)) for t in self.floods), strict=True)
         )
         lines.append(f"floods: {sent - lost} of {sent} answered in time, of at most {sent // 3}")
         lines.append(f"{len(self.events)} events in {len(self.updated)} rounds")
@@ -146,7 +151,14 @@ class _Trouble:
         self.wait()
 
     def _make_server(self, number: int, folder: Path) -> Server:
-        options = ("--drain-seconds", str(DRAIN_SECONDS), "--on-dead-stub", "reload", "--restart", "1000")
+        options = (
+            "--drain-seconds",
+            str(DRAIN_SECONDS),
+            "--on-dead-stub",
+            "reload",
+            "--restart",
+            "1000",
+        )
         return Server(
             f"server{number}",
             self.repository.url,
@@ -175,7 +187,9 @@ class _Trouble:
         server = self.servers[1]
         before = server.read_metric(STALLS, program="stub")
         server.kill_stub(model.name, signal.SIGSTOP)
-        wait_until(lambda: server.read_metric(STALLS, program="stub") > before, "a stub is found to stall")
+        wait_until(
+            lambda: server.read_metric(STALLS, program="stub") > before, "a stub is found to stall"
+        )
         self.wait()
 
     def stall_triton(self) -> None:
@@ -205,7 +219,9 @@ class _Trouble:
         server = self.servers[1]
         before = server.read_metric(RESTARTS)
         server.kill_triton(number)
-        wait_until(lambda: server.read_metric(RESTARTS) > before, "the supervisor starts Triton again")
+        wait_until(
+            lambda: server.read_metric(RESTARTS) > before, "the supervisor starts Triton again"
+        )
         self.wait()
 
     def update(self, model: Model) -> None:
@@ -296,7 +312,9 @@ def _stop(server: Server) -> list[str]:
     status = server.stop(STOP_SECONDS)
     found = [f"{server.name} ended with status {status}"] if status else []
     found += [f"{server.name}: process {pid} is left" for pid in server.find_processes()]
-    return found + [f"{path} is left" for path in (*server.find_segments(), *_find_temporary(server))]
+    return found + [
+        f"{path} is left" for path in (*server.find_segments(), *_find_temporary(server))
+    ]
 
 
 def _serves(server: Server, model: Model, versions: list[str]) -> bool:
@@ -305,7 +323,10 @@ def _serves(server: Server, model: Model, versions: list[str]) -> bool:
 
 def _measure(server: Server) -> Usage:
     stubs = server.find_stubs()
-    held = {"stubs": len(stubs), "stubs, MiB": sum(resident_bytes(stub.pid) for stub in stubs) >> 20}
+    held = {
+        "stubs": len(stubs),
+        "stubs, MiB": sum(resident_bytes(stub.pid) for stub in stubs) >> 20,
+    }
     for name, pid in (("supervisor", server.pid), ("Triton", server.find_triton().pid)):
         held[f"{name}, MiB"] = resident_bytes(pid) >> 20
         held[f"{name}, files"] = len(os.listdir(f"/proc/{pid}/fd"))
@@ -325,5 +346,6 @@ def _describe(soak: Soak) -> str:
     event, tallies = soak.events[-1], soak.tallies.values()
     sent, lost = sum(tally.sent for tally in tallies), sum(len(tally.losses) for tally in tallies)
     return (
-        f"{event.name}: {event.end - event.start:.1f} s; {sent} sent, {lost} lost, {len(soak.wrongs)} wrong"
+        f"{event.name}: {event.end - event.start:.1f} s; {sent} sent, {lost} lost, "
+        f"{len(soak.wrongs)} wrong"
     )

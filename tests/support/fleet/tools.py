@@ -1,4 +1,5 @@
-"""The programs of other projects that a fleet of servers consists of, as `make deploy-tools` gets them."""
+"""The programs of other projects that a fleet of servers consists of, as `make deploy-tools` gets
+them."""
 
 from __future__ import annotations
 
@@ -27,5 +28,7 @@ def find_tools() -> Tools:
     found = {field.name: FOLDER / field.name for field in fields(Tools)}
     missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
     if missing:
-        raise FileNotFoundError(f"{', '.join(missing)}: not in {FOLDER}; `make deploy-tools` gets them")
+        raise FileNotFoundError(
+            f"{', '.join(missing)}: not in {FOLDER}; `make deploy-tools` gets them"
+        )
     return Tools(**found)

@@ -41,7 +41,9 @@ def to_bool_and_back(to: int = F) -> onnx.ModelProto:
 
 def product(op_type: str = "MatMul") -> onnx.ModelProto:
     net = Exporter()
-    made = net.add(op_type, net.input("x", [4, 6]), net.weight(*((6, 6) if op_type == "MatMul" else (4, 6))))
+    made = net.add(
+        op_type, net.input("x", [4, 6]), net.weight(*((6, 6) if op_type == "MatMul" else (4, 6)))
+    )
     return net.model({net.add("Relu", made): [4, 6]})
 
 

@@ -23,7 +23,11 @@ def node(text: str, **attributes: Any) -> onnx.NodeProto:
     op_type, *inputs = read.split()
     outputs = made.split()
     return helper.make_node(
-        op_type, ["" if i == "_" else i for i in inputs], outputs, name=f"{outputs[0]}_node", **attributes
+        op_type,
+        ["" if i == "_" else i for i in inputs],
+        outputs,
+        name=f"{outputs[0]}_node",
+        **attributes,
     )
 
 
@@ -153,13 +157,19 @@ CASES: dict[str, Case] = {
             node("Mul b two -> c"),
             node("Add c none -> y"),
             outputs={"y": (F, [4, 2, 3])},
-            weights={"more": np.zeros((4, 1, 1), np.float32), "none": np.zeros(3, np.float32), "two": TWO},
+            weights={
+                "more": np.zeros((4, 1, 1), np.float32),
+                "none": np.zeros(3, np.float32),
+                "two": TWO,
+            },
         ),
         gone=frozenset({"Mul", "Sub", "Div", "Add"}),
         saves=True,
     ),
     "eliminate_nop_expand": Case(
-        positive=model_of(RELU, node("Expand a s -> b"), node("Neg b -> y"), weights={"s": whole(1, 3)}),
+        positive=model_of(
+            RELU, node("Expand a s -> b"), node("Neg b -> y"), weights={"s": whole(1, 3)}
+        ),
         negative=model_of(
             node("Expand x s -> y"), outputs={"y": (F, [4, 2, 3])}, weights={"s": whole(4, 1, 1)}
         ),
@@ -173,8 +183,12 @@ CASES: dict[str, Case] = {
         saves=True,
     ),
     "eliminate_nop_reshape": Case(
-        positive=model_of(RELU, node("Reshape a s -> b"), node("Neg b -> y"), weights={"s": whole(-1, 3)}),
-        negative=model_of(node("Reshape x s -> y"), outputs={"y": (F, [3, 2])}, weights={"s": whole(3, -1)}),
+        positive=model_of(
+            RELU, node("Reshape a s -> b"), node("Neg b -> y"), weights={"s": whole(-1, 3)}
+        ),
+        negative=model_of(
+            node("Reshape x s -> y"), outputs={"y": (F, [3, 2])}, weights={"s": whole(3, -1)}
+        ),
         gone=frozenset({"Reshape"}),
         saves=True,
     ),
@@ -195,7 +209,11 @@ CASES: dict[str, Case] = {
     "eliminate_deadend": Case(
         positive=model_of(RELU, NEG, node("Abs x -> b"), node("Exp b -> c"), node("Add b c -> d")),
         negative=model_of(
-            RELU, NEG, node("Split x -> f g", axis=0), outputs={"y": ROW, "g": (F, [1, 3])}, opset=13
+            RELU,
+            NEG,
+            node("Split x -> f g", axis=0),
+            outputs={"y": ROW, "g": (F, [1, 3])},
+            opset=13,
         ),
         gone=frozenset({"Abs", "Exp", "Add"}),
         saves=True,
@@ -245,7 +263,9 @@ CASES: dict[str, Case] = {
             outputs={"y": ROW, "z": ROW, "t": ROW},
             weights={"zero": np.float32(0)},
         ),
-        holds=lambda model: all(fewer(op, 1)(model) for op in ("Exp", "Abs")) and fewer("Neg", 2)(model),
+        holds=lambda model: (
+            all(fewer(op, 1)(model) for op in ("Exp", "Abs")) and fewer("Neg", 2)(model)
+        ),
         saves=True,
     ),
     "apply_ir_pass": Case(

@@ -39,7 +39,10 @@ CASES: dict[str, Case] = {
             outputs={"y": ROW, "z": (H, [2, 3])},
         ),
         negative=model_of(
-            node("Cast x -> a", to=I32), node("Cast a -> b", to=F), node("Neg b -> y"), outputs={"y": ROW}
+            node("Cast x -> a", to=I32),
+            node("Cast a -> b", to=F),
+            node("Neg b -> y"),
+            outputs={"y": ROW},
         ),
         holds=fewer("Cast", 2),
         saves=True,
@@ -151,7 +154,9 @@ CASES: dict[str, Case] = {
             },
         ),
         tolerance=ROUNDING,
-        holds=lambda model: all(fewer(op, most)(model) for op, most in (("Add", 1), ("Mul", 1), ("Div", 0))),
+        holds=lambda model: all(
+            fewer(op, most)(model) for op, most in (("Add", 1), ("Mul", 1), ("Div", 0))
+        ),
         saves=True,
     ),
     "fuse_bn_into_conv": Case(

@@ -26,7 +26,9 @@ def nearly_gelu() -> onnx.ModelProto:
     """Return a Gelu without the factor of one half."""
     net = Exporter()
     x = net.input("x", [2, 3, 8])
-    added = net.add("Add", net.add("Erf", net.add("Div", x, net.constant(2**0.5))), net.constant(1.0))
+    added = net.add(
+        "Add", net.add("Erf", net.add("Div", x, net.constant(2**0.5))), net.constant(1.0)
+    )
     tanh = net.add("Add", net.add("Tanh", x), net.constant(1.0))
     return net.model({net.add("Mul", x, net.add("Mul", tanh, added)): [2, 3, 8]})
 
@@ -61,7 +63,13 @@ def half_group_norm(groups: int = 1) -> onnx.ModelProto:
     flat = net.add("Reshape", net.input("x", [2, 3, 8]), net.integers(-1, 8))
     scale, bias = net.weight(8), net.weight(8)
     normed = net.add(
-        "GroupNormalization", flat, scale, bias, domain="ai.graphcore", num_groups=groups, epsilon=1e-5
+        "GroupNormalization",
+        flat,
+        scale,
+        bias,
+        domain="ai.graphcore",
+        num_groups=groups,
+        epsilon=1e-5,
     )
     return net.model({net.add("Reshape", normed, net.integers(-1, 3, 8)): [2, 3, 8]})
 
@@ -83,7 +91,9 @@ def attention_of(rotary: str = "", projections: int = 3, masked: bool = False) -
 def padded_attention(tokens: int = 18) -> onnx.ModelProto:
     """Return one layer's attention over tokens of which the model's mask hides some."""
     net = Exporter()
-    attended = net.attention(net.input("x", [2, tokens, 16]), 2, tokens, 2, 8, net.mask("mask", 2, tokens))
+    attended = net.attention(
+        net.input("x", [2, tokens, 16]), 2, tokens, 2, 8, net.mask("mask", 2, tokens)
+    )
     return net.model({attended: [2, tokens, 16]})
 
 
@@ -107,7 +117,10 @@ def all_shown(model: onnx.ModelProto) -> Feeds:
 def where_mask(heads: int = 8) -> onnx.ModelProto:
     """Return a masked softmax with so many scores that selecting among fewer pays."""
     net, shape = Exporter(), [2, 8, 64, 64]
-    scores, hidden = net.input("x", shape), net.input("hidden", [2, heads, 64, 64], TensorProto.BOOL)
+    scores, hidden = (
+        net.input("x", shape),
+        net.input("hidden", [2, heads, 64, 64], TensorProto.BOOL),
+    )
     chosen = net.add("Where", hidden, net.constant(-1e4), scores)
     return net.model({net.add("Softmax", chosen, axis=3): shape})
 
@@ -144,7 +157,10 @@ def slices(last: int = 8) -> onnx.ModelProto:
     x = net.input("x", [2, 8, 3])
     parts = [net.slice(x, 1, 4, last), net.slice(x, -2, 0, 3), net.slice(x, 1, 3, -4)]
     return net.model(
-        {net.add("Relu", part): [2, size, 3] for part, size in zip(parts, (last - 4, 3, 1), strict=True)}
+        {
+            net.add("Relu", part): [2, size, 3]
+            for part, size in zip(parts, (last - 4, 3, 1), strict=True)
+        }
     )
 
 

@@ -21,7 +21,9 @@ QUARTER = 0.1
 """F143 has 4 bits."""
 
 
-def node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+def node(
+    op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+) -> onnx.NodeProto:
     return helper.make_node(op_type, inputs, outputs, name=outputs[0], **attributes)
 
 
@@ -42,7 +44,9 @@ def weights(dtype: Any = np.float32) -> Any:
 def product(element: int = F, dtype: Any = np.float32) -> onnx.ModelProto:
     nodes = [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["y"])]
     shape = [2, 4]
-    return make_model(nodes, {"x": (element, shape)}, {"y": (element, shape)}, {"w": weights(dtype)})
+    return make_model(
+        nodes, {"x": (element, shape)}, {"y": (element, shape)}, {"w": weights(dtype)}
+    )
 
 
 def integers() -> onnx.ModelProto:
@@ -103,7 +107,9 @@ def casts(model: onnx.ModelProto) -> bool:
 CASES: dict[str, Case] = {
     "float_to_half": Case(
         product,
-        lambda: make_model([node("Relu", ["x"], ["y"])], {"x": (F16, [2, 4])}, {"y": (F16, [2, 4])}, {}),
+        lambda: make_model(
+            [node("Relu", ["x"], ["y"])], {"x": (F16, [2, 4])}, {"y": (F16, [2, 4])}, {}
+        ),
         holds=lambda model: F not in types(model),
         tolerance=HALF,
         changes_types=True,

@@ -103,13 +103,21 @@ CASES: dict[str, Case] = {
         gone=frozenset(["CastLike"]),
     ),
     "replace_gather_with_reshape": Case(
-        single("Gather", {"x": (F, [2, 6])}, (F, [2, 2, 3]), {"i": np.arange(6).reshape(2, 3)}, axis=-1),
+        single(
+            "Gather", {"x": (F, [2, 6])}, (F, [2, 2, 3]), {"i": np.arange(6).reshape(2, 3)}, axis=-1
+        ),
         single("Gather", {"x": (F, [2, 6])}, (F, [2, 6]), {"i": np.arange(6)[::-1].copy()}, axis=1),
         made=frozenset(["Reshape"]),
         gone=frozenset(["Gather"]),
     ),
     "replace_clip_empty_inputs": Case(
-        single("Clip", {"x": (F, [2, 3])}, (F, [2, 3]), {"high": np.float32(0.5)}, names=["x", "", "high"]),
+        single(
+            "Clip",
+            {"x": (F, [2, 3])},
+            (F, [2, 3]),
+            {"high": np.float32(0.5)},
+            names=["x", "", "high"],
+        ),
         single("Clip", {"x": (F, [2, 3])}, (F, [2, 3]), {"low": np.float32(-0.5)}),
     ),
     "replace_div_with_mul": Case(
@@ -150,7 +158,9 @@ CASES: dict[str, Case] = {
         tolerance=FEW_ROUNDINGS,
     ),
     "replace_greater_or_equal": Case(
-        single("GreaterOrEqual", PAIR, (B, [2, 3])), single("Greater", PAIR, (B, [2, 3])), **COMPARED
+        single("GreaterOrEqual", PAIR, (B, [2, 3])),
+        single("Greater", PAIR, (B, [2, 3])),
+        **COMPARED,
     ),
     "replace_less_or_equal": Case(
         single("LessOrEqual", PAIR, (B, [2, 3])), single("Less", PAIR, (B, [2, 3])), **COMPARED
@@ -217,7 +227,9 @@ CASES: dict[str, Case] = {
     ),
     "replace_where_with_mul_add": Case(
         single("Where", {"c": (B, [2, 3]), "x": (F, [2, 3]), "z": (F, [3])}, (F, [2, 3])),
-        single("Where", {"c": (B, [2, 3]), "x": (F, [2, 3])}, (F, [2, 3]), {"z": np.float32(-np.inf)}),
+        single(
+            "Where", {"c": (B, [2, 3]), "x": (F, [2, 3])}, (F, [2, 3]), {"z": np.float32(-np.inf)}
+        ),
         made=frozenset(["Mul", "Add", "Cast"]),
         gone=frozenset(["Where"]),
     ),

@@ -80,7 +80,9 @@ def body_with(initializer: bool) -> onnx.ModelProto:
     def make(kind: str) -> onnx.GraphProto:
         made = node("Add", ["x", f"{kind}w" if initializer else "w"], [f"{kind}y"])
         output = helper.make_tensor_value_info(f"{kind}y", F, [2, 3])
-        weights = [numpy_helper.from_array(array([len(kind), 2, 3]), f"{kind}w")] if initializer else []
+        weights = (
+            [numpy_helper.from_array(array([len(kind), 2, 3]), f"{kind}w")] if initializer else []
+        )
         return helper.make_graph([made], kind, [], [output], weights)
 
     nodes = [node("If", ["sure"], ["y"], then_branch=make("yes"), else_branch=make("no"))]
@@ -107,7 +109,10 @@ def named(first: str, second: Any) -> onnx.ModelProto:
 
 
 def in_order(*names: str) -> onnx.ModelProto:
-    made = {"first": node("Neg", ["x"], ["a"], "first"), "second": node("Abs", ["a"], ["y"], "second")}
+    made = {
+        "first": node("Neg", ["x"], ["a"], "first"),
+        "second": node("Abs", ["a"], ["y"], "second"),
+    }
     return make_model([made[name] for name in names], X, Y, {})
 
 
@@ -121,11 +126,15 @@ def feed_rows(_model: onnx.ModelProto) -> Feeds:
 
 def squeezed(axes: bool) -> onnx.ModelProto:
     inputs, weights = (["x", "axes"], {"axes": array([0], np.int64)}) if axes else (["x"], {})
-    return make_model([node("Squeeze", inputs, ["y"])], {"x": (F, [1, 3])}, {"y": (F, [3])}, weights)
+    return make_model(
+        [node("Squeeze", inputs, ["y"])], {"x": (F, [1, 3])}, {"y": (F, [3])}, weights
+    )
 
 
 def all_axes_given(model: onnx.ModelProto) -> bool:
-    return all(len(each.input) == 2 for each in iter_nodes(model.graph) if each.op_type == "Squeeze")
+    return all(
+        len(each.input) == 2 for each in iter_nodes(model.graph) if each.op_type == "Squeeze"
+    )
 
 
 def product(op_type: str = "MatMul") -> onnx.ModelProto:
@@ -138,7 +147,9 @@ def pool(**attributes: Any) -> onnx.ModelProto:
 
 
 def is_declared(model: onnx.ModelProto) -> bool:
-    return "a" in {value.name.split("/")[-1] for g in iter_graphs(model.graph) for value in g.value_info}
+    return "a" in {
+        value.name.split("/")[-1] for g in iter_graphs(model.graph) for value in g.value_info
+    }
 
 
 def says_nothing(positive: Callable[[], onnx.ModelProto]) -> Case:
@@ -229,8 +240,12 @@ CASES: dict[str, Case] = {
     "manual_sharding": Case(
         sharded,
         chain,
-        arguments=lambda model: {"sharding_info": {"a": 0}} if model.graph.name == "sharded" else {},
-        holds=lambda model: [attribute(each, "__ipu_number") for each in model.graph.node] == [0, 1],
+        arguments=lambda model: (
+            {"sharding_info": {"a": 0}} if model.graph.name == "sharded" else {}
+        ),
+        holds=lambda model: (
+            [attribute(each, "__ipu_number") for each in model.graph.node] == [0, 1]
+        ),
         main_only="points are nodes of the main graph",
     ),
     "unique_name_for_nodes": Case(
@@ -252,7 +267,9 @@ CASES: dict[str, Case] = {
         main_only=INPUTS_ONLY,
     ),
     "shape_inference": Case(chain, lambda: sized(1), holds=is_declared),
-    "fill_squeeze_axes": Case(lambda: squeezed(False), lambda: squeezed(True), holds=all_axes_given),
+    "fill_squeeze_axes": Case(
+        lambda: squeezed(False), lambda: squeezed(True), holds=all_axes_given
+    ),
     "check_with_fake_data": Case(chain, product, lambda model: {"origin_model": model}),
     "layer_precision_compare": Case(
         product, chain, lambda model: {"origin_model": model, "output_dir": tempfile.mkdtemp()}
@@ -264,7 +281,9 @@ CASES: dict[str, Case] = {
     "sort_graph": Case(
         lambda: in_order("second", "first"),
         lambda: in_order("first", "second"),
-        holds=lambda model: next(n for n in iter_nodes(model.graph) if n.op_type != "If").op_type == "Neg",
+        holds=lambda model: (
+            next(n for n in iter_nodes(model.graph) if n.op_type != "If").op_type == "Neg"
+        ),
         invalid="its nodes are not sorted",
     ),
 }

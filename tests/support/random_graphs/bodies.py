@@ -17,7 +17,9 @@ def _open(d: Drawing, kind: str) -> Drawing:
     """Return a body that sees all outer tensors."""
     if d.depth >= MAX_DEPTH:
         raise UnfitError("too deep")
-    inner = Drawing(d.rng, d.opset, d.size, f"{d.prefix}{kind}{len(d.nodes)}_{d.integer(0, 10**6)}_")
+    inner = Drawing(
+        d.rng, d.opset, d.size, f"{d.prefix}{kind}{len(d.nodes)}_{d.integer(0, 10**6)}_"
+    )
     inner.tensors = dict(d.tensors)
     inner.max_inputs, inner.depth = 0, d.depth + 1
     return inner
@@ -36,7 +38,9 @@ def _close(
 def _result_like(d: Drawing, inner: Drawing, like: Tensor, read: str) -> str:
     """Return a result of a body with a type and shape; it is made from `read` if there is none."""
     fitting = [
-        name for name in inner.own if inner[name].shape == like.shape and inner[name].kind == like.kind
+        name
+        for name in inner.own
+        if inner[name].shape == like.shape and inner[name].kind == like.kind
     ]
     if fitting and d.chance(0.8):
         return str(d.choice(fitting))

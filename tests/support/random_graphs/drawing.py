@@ -31,8 +31,10 @@ ANY = (*NUMBERS, "int8", "uint8", "bool")
 
 UNSTEADY = frozenset(
     (
-        "ArgMax ArgMin Cast CastLike Ceil DynamicQuantizeLinear Equal Floor Greater GreaterOrEqual Hardmax "
-        "IsInf IsNaN Less LessOrEqual MaxPool Mod QuantizeLinear Round Shrink Sign ThresholdedRelu TopK "
+        "ArgMax ArgMin Cast CastLike Ceil DynamicQuantizeLinear Equal Floor Greater GreaterOrEqual "
+        "Hardmax "
+        "IsInf IsNaN Less LessOrEqual MaxPool Mod QuantizeLinear Round Shrink Sign ThresholdedRelu "
+        "TopK "
         "Compress NonZero OneHot GridSample RoiAlign Loop If Scan Range"
     ).split()
 )
@@ -45,8 +47,8 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the graph: its value in float, its value when floats are rounded to half after each node,
-    and whether half may change it by any amount."""
+    """A tensor of the graph: its value in float, its value when floats are rounded to half after
+    each node, and whether half may change it by any amount."""
 
     value: Array
     half: Array
@@ -72,7 +74,9 @@ def round_to_half(value: Array) -> Array:
 
 def make_value_info(name: str, value: Array) -> onnx.ValueInfoProto:
     """Describe an array."""
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+    return helper.make_tensor_value_info(
+        name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+    )
 
 
 class Drawing:
@@ -132,7 +136,8 @@ class Drawing:
         ranks: Iterable[int] = range(MAX_RANK),
         fits: Callable[[Tensor], bool] = lambda _: True,
     ) -> str:
-        """Draw a tensor of these types and ranks, most often one of the last; a new input where none fits."""
+        """Draw a tensor of these types and ranks, most often one of the last; a new input where
+        none fits."""
         kinds, ranks = tuple(kinds), tuple(ranks)
         found = [
             name
@@ -146,7 +151,8 @@ class Drawing:
         return str(found[-1] if self.chance(0.3) else self.choice(found[-6:]))
 
     def pick_like(self, name: str) -> str:
-        """Draw a tensor, or a constant, of the type of another and a shape that broadcasts with it."""
+        """Draw a tensor, or a constant, of the type of another and a shape that broadcasts with
+        it."""
         one = self[name]
 
         def fits(other: Tensor) -> bool:
@@ -202,15 +208,15 @@ class Drawing:
     # What is added.
 
     def add(self, op_type: str, *inputs: str, outputs: int = 1, **attributes: Any) -> str:
-        """Add a node and return its first result. Attributes that the opset lacks, or that are None, are left
-        out."""
+        """Add a node and return its first result. Attributes that the opset lacks, or that are
+        None, are left out."""
         return self.add_all(op_type, inputs, [True] * outputs, **attributes)[0]
 
     def add_all(
         self, op_type: str, inputs: Sequence[str], outputs: Sequence[bool], **attributes: Any
     ) -> list[str]:
-        """Add a node and return its results, of which the wanted ones have names. Raises UnfitError where
-        ONNX Runtime refuses it."""
+        """Add a node and return its results, of which the wanted ones have names. Raises UnfitError
+        where ONNX Runtime refuses it."""
         schema = find_schema(op_type, self.opset)
         if schema is None:
             raise UnfitError(f"opset {self.opset} has no {op_type}")
@@ -248,19 +254,30 @@ class Drawing:
             self._check(value)
         moved = len(steady) < len(read) and node.op_type in UNSTEADY
         unsteady = moved or any(self[name].unsteady for name in read)
-        shapes = [np.shape(value) == np.shape(half) for value, half in zip(values, halves, strict=True)]
+        shapes = [
+            np.shape(value) == np.shape(half) for value, half in zip(values, halves, strict=True)
+        ]
         if not all(shapes):
             halves, unsteady = values, True
         return [
-            Tensor(value, round_to_half(half), unsteady) for value, half in zip(values, halves, strict=True)
+            Tensor(value, round_to_half(half), unsteady)
+            for value, half in zip(values, halves, strict=True)
         ]
 
     def _check(self, value: Any) -> None:
         if not isinstance(value, np.ndarray):
             raise UnfitError("no tensor")
-        if value.size > MAX_ELEMENTS or value.ndim > MAX_RANK or (not value.size and not self.allows_empty):
+        if (
+            value.size > MAX_ELEMENTS
+            or value.ndim > MAX_RANK
+            or (not value.size and not self.allows_empty)
+        ):
             raise UnfitError("too large, or empty")
-        if value.dtype.kind in "iu" and value.size and np.abs(value.astype(np.float64)).max() >= MAX_WHOLE:
+        if (
+            value.dtype.kind in "iu"
+            and value.size
+            and np.abs(value.astype(np.float64)).max() >= MAX_WHOLE
+        ):
             raise UnfitError("more than the 32 bits that leave the chip")
         if value.dtype.kind == "f":
             finite = np.isfinite(value).all() and np.abs(value).max(initial=0) <= MAX_VALUE
@@ -290,4 +307,6 @@ def iter_read(node: onnx.NodeProto) -> Iterator[str]:
 def make_model(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     """Return a model of one graph."""
     version = IR_VERSION if opset <= 18 else 10
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=version)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=version
+    )

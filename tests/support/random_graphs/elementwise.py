@@ -12,8 +12,10 @@ from random_graphs.drawing import ANY, FLOATS, NUMBERS, SIGNED, Drawing, UnfitEr
 Builder = Callable[[Drawing, str], object]
 
 _UNARY = (
-    "Acos Acosh Asin Asinh Atan Atanh Celu Ceil Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
-    "LeakyRelu Log Mish Reciprocal Round Selu Sigmoid Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
+    "Acos Acosh Asin Asinh Atan Atanh Celu Ceil Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
+    "HardSwish "
+    "LeakyRelu Log Mish Reciprocal Round Selu Sigmoid Sin Sinh Softplus Softsign Sqrt Swish Tan "
+    "Tanh "
     "ThresholdedRelu Shrink IsInf IsNaN LpNormalization"
 )
 _NUMERIC_UNARY = "Abs Neg Sign Relu Identity"
@@ -30,7 +32,8 @@ _DOMAINS = {
 _NUMERIC_BINARY = "Add Sub Mul Min Max"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 _REDUCTIONS = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+    "ReduceSum "
     "ReduceSumSquare"
 )
 
@@ -43,9 +46,13 @@ def unary(d: Drawing, op_type: str) -> None:
         source = clip_to(d, source, low, high)
     alpha = d.choice([None, 0.25, 0.5, 1.5])
     if op_type == "LpNormalization":
-        return void(d.add(op_type, source, p=d.choice([None, 1, 2]), axis=d.axis(d[source].value.ndim)))
+        return void(
+            d.add(op_type, source, p=d.choice([None, 1, 2]), axis=d.axis(d[source].value.ndim))
+        )
     approximate = d.choice([None, "none", "tanh"])
-    return void(d.add(op_type, source, alpha=alpha, lambd=d.choice([None, 0.5]), approximate=approximate))
+    return void(
+        d.add(op_type, source, alpha=alpha, lambd=d.choice([None, 0.5]), approximate=approximate)
+    )
 
 
 def void(_: object) -> None:
@@ -158,7 +165,9 @@ def slope(d: Drawing, op_type: str) -> None:
     """Add an operator with a slope for each element of the last axes, or for each channel."""
     one = d.pick(ranks=range(1, 5))
     shape = d[one].shape
-    made = d.choice([shape[1:], shape[-1:], (1,), (shape[1], *[1] * (len(shape) - 2)) if shape[1:] else (1,)])
+    made = d.choice(
+        [shape[1:], shape[-1:], (1,), (shape[1], *[1] * (len(shape) - 2)) if shape[1:] else (1,)]
+    )
     d.add(op_type, one, d.constant(d.numbers(made)))
 
 
@@ -192,12 +201,17 @@ def dropout(d: Drawing, op_type: str) -> None:
 
 def reduce(d: Drawing, op_type: str) -> None:
     """Add a reduction along some axes, all, or none; axes are an attribute or an input."""
-    source = d.pick((*FLOATS, "int32") if "L" not in op_type[6:] and op_type != "ReduceMean" else FLOATS)
+    source = d.pick(
+        (*FLOATS, "int32") if "L" not in op_type[6:] and op_type != "ReduceMean" else FLOATS
+    )
     rank = d[source].value.ndim
     if op_type == "ReduceLogSum":
         source = clip_to(d, source, 0.125, 9)
     count = d.integer(0, rank)
-    axes = [int(axis) - (rank if d.chance(0.3) and d.opset >= 11 else 0) for axis in d.rng.permutation(rank)]
+    axes = [
+        int(axis) - (rank if d.chance(0.3) and d.opset >= 11 else 0)
+        for axis in d.rng.permutation(rank)
+    ]
     axes = axes[:count]
     keepdims = d.choice([None, 0, 1])
     if d.opset < (13 if op_type == "ReduceSum" else 18):
@@ -256,7 +270,9 @@ def normalise(d: Drawing, op_type: str) -> None:
     channels = [d.constant(np.abs(d.numbers(shape[1:2])) + 0.5, "float32") for _ in range(4)]
     if op_type == "BatchNormalization":
         wanted = [True]
-        d.add_all(op_type, [source, *channels], wanted, epsilon=epsilon, momentum=d.choice([None, 0.5]))
+        d.add_all(
+            op_type, [source, *channels], wanted, epsilon=epsilon, momentum=d.choice([None, 0.5])
+        )
     elif op_type == "InstanceNormalization":
         if len(shape) < 3:
             raise UnfitError("no space")
@@ -267,7 +283,13 @@ def normalise(d: Drawing, op_type: str) -> None:
         scale, bias = (d.constant(d.numbers([of])) for _ in range(2))
         d.add(op_type, source, scale, bias, num_groups=groups, epsilon=epsilon)
     elif op_type == "LRN":
-        d.add(op_type, source, size=d.choice([1, 3]), alpha=d.choice([None, 0.5]), bias=d.choice([None, 2.0]))
+        d.add(
+            op_type,
+            source,
+            size=d.choice([1, 3]),
+            alpha=d.choice([None, 0.5]),
+            bias=d.choice([None, 2.0]),
+        )
     elif op_type == "MeanVarianceNormalization":
         axes = d.choice([None, [1], [0, 1], [len(shape) - 1], [1, len(shape) - 1]])
         if axes is None and len(shape) != 4:
@@ -278,7 +300,13 @@ def normalise(d: Drawing, op_type: str) -> None:
         kept = shape[axis if axis >= 0 else len(shape) + axis :]
         kept = kept if d.chance(0.7) else tuple(size if d.chance(0.7) else 1 for size in kept)
         scales = [d.constant(d.numbers(kept)) for _ in range(1 if op_type.startswith("RMS") else 2)]
-        d.add(op_type, source, *scales[: d.integer(1, 2)], axis=None if axis == -1 else axis, epsilon=epsilon)
+        d.add(
+            op_type,
+            source,
+            *scales[: d.integer(1, 2)],
+            axis=None if axis == -1 else axis,
+            epsilon=epsilon,
+        )
 
 
 BUILDERS: dict[str, Builder] = {

@@ -22,6 +22,9 @@ def grow(drawing: Drawing, steps: int) -> None:
         before = len(drawing.nodes)
         try:
             BUILDERS[op_type](drawing, op_type)
-        except (UnfitError, ValueError):  # numpy draws no number below zero, as of tensors without elements
+        except (
+            UnfitError,
+            ValueError,
+        ):  # numpy draws no number below zero, as of tensors without elements
             continue
         steps -= len(drawing.nodes) > before

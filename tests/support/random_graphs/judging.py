@@ -89,7 +89,9 @@ def judge(drawn: Drawn, precision: str) -> Outcome:
     except SimIpuError as error:
         return Outcome(FAILS, describe(error))
     except Exception as error:  # noqa: BLE001  whatever is no error of ours is an outcome
-        return Outcome(CRASHES, ("runs: " if compiled is not None else "compiles: ") + describe(error))
+        return Outcome(
+            CRASHES, ("runs: " if compiled is not None else "compiles: ") + describe(error)
+        )
     return Outcome(EQUAL)
 
 
@@ -116,7 +118,9 @@ def _check_runs(
             wanted = {name: value.take(rows, axes[name]) for name, value in expected.items()}
             tensors = {
                 name: Tensor(
-                    each.value.take(rows, axes[name]), each.half.take(rows, axes[name]), each.unsteady
+                    each.value.take(rows, axes[name]),
+                    each.half.take(rows, axes[name]),
+                    each.unsteady,
                 )
                 for name, each in drawn.outputs.items()
             }
@@ -140,7 +144,9 @@ def _compare(
     for name, wanted in expected.items():
         value, tensor = np.asarray(found[name]), outputs[name]
         if value.shape != wanted.shape:
-            raise DifferenceError(f"{what}: {name!r} has shape {value.shape}, expected {wanted.shape}")
+            raise DifferenceError(
+                f"{what}: {name!r} has shape {value.shape}, expected {wanted.shape}"
+            )
         if precision == "fp16" and tensor.unsteady:
             continue
         if wanted.dtype.kind != "f":
@@ -148,7 +154,9 @@ def _compare(
             if not np.array_equal(value.astype(np.int64), wanted.astype(np.int64)) and not (
                 precision == "fp16" and moved
             ):
-                raise DifferenceError(f"{what}: {name!r} is {_show(value)}, expected {_show(wanted)}")
+                raise DifferenceError(
+                    f"{what}: {name!r} is {_show(value)}, expected {_show(wanted)}"
+                )
             continue
         real, true = value.astype(np.float64), wanted.astype(np.float64)
         largest = max(1.0, float(np.abs(true[np.isfinite(true)]).max(initial=0)))
@@ -169,10 +177,15 @@ def _show(value: Array) -> str:
 def _check_kernels(compiled: Executable, drawn: Drawn) -> None:
     """Compare bits with the kernels and without."""
     executable = compiled.executable
-    main, weights = executable.program(MAIN), {each.name: each.array() for each in executable.constants}
+    main, weights = (
+        executable.program(MAIN),
+        {each.name: each.array() for each in executable.constants},
+    )
     options = GraphOptions(num_threads=1, exact=False)
     types = {stream.tensor: stream.dtype for stream in main.streams}
-    feeds = {name: np.asarray(value, types[name]) for name, value in drawn.feeds.items() if name in types}
+    feeds = {
+        name: np.asarray(value, types[name]) for name, value in drawn.feeds.items() if name in types
+    }
     names = list(drawn.outputs)
     answers = []
     for kernels in (KernelUse.FUSED, KernelUse.NONE):

@@ -2,8 +2,8 @@
 
     python -m random_graphs.passes COUNT [--first SEED] [--name PASS]
 
-A pass may refuse a graph with a compile error. What a pass does to types and borders its case in `pass_cases`
-says.
+A pass may refuse a graph with a compile error. What a pass does to types and borders its case in
+`pass_cases` says.
 """
 
 from __future__ import annotations
@@ -30,12 +30,23 @@ from simipu.numerics.lowering import OLDEST_OPSET, lower
 
 from random_graphs import Drawn, draw
 from random_graphs.drawing import Array
-from random_graphs.judging import CRASHES, DIFFERS, EQUAL, HALF_BOUND, HALF_FACTOR, REFUSED, SKIPPED, Outcome
+from random_graphs.judging import (
+    CRASHES,
+    DIFFERS,
+    EQUAL,
+    HALF_BOUND,
+    HALF_FACTOR,
+    REFUSED,
+    SKIPPED,
+    Outcome,
+)
 
 BOUND = 1e-4
 _BEFORE = ("remove_initializer_from_input", "settle_bodies")
 """Passes that run before all others, which rely on them."""
-NARROWING = frozenset(("float_to_half", "float_to_mixed", "float_to_fp8", "float_to_int8", "double_to_float"))
+NARROWING = frozenset(
+    ("float_to_half", "float_to_mixed", "float_to_fp8", "float_to_int8", "double_to_float")
+)
 
 
 def find_passes() -> list[str]:
@@ -45,7 +56,9 @@ def find_passes() -> list[str]:
     return sorted(
         name
         for name, made in found.items()
-        if made.__module__.startswith("poprt.") and not made.info.refusal and not _asks_otherwise(name)
+        if made.__module__.startswith("poprt.")
+        and not made.info.refusal
+        and not _asks_otherwise(name)
     )
 
 
@@ -87,7 +100,9 @@ def judge_pass(name: str, drawn: Drawn, seed: int) -> Outcome:
     except Exception as error:  # noqa: BLE001  whatever a pass raises is an outcome
         return Outcome(CRASHES, f"{type(error).__name__}: {' '.join(str(error).split())}"[:300])
     expected = unoptimised_session(drawn.model).run(kept, dict(drawn.feeds))
-    return _compare(name, drawn, dict(zip(kept, expected, strict=True)), dict(zip(kept, found, strict=True)))
+    return _compare(
+        name, drawn, dict(zip(kept, expected, strict=True)), dict(zip(kept, found, strict=True))
+    )
 
 
 def _compute(model: onnx.ModelProto, feeds: Mapping[str, Array], names: list[str]) -> list[Array]:
@@ -101,7 +116,9 @@ def _compute(model: onnx.ModelProto, feeds: Mapping[str, Array], names: list[str
     return found
 
 
-def _compare(name: str, drawn: Drawn, expected: Mapping[str, Array], found: Mapping[str, Array]) -> Outcome:
+def _compare(
+    name: str, drawn: Drawn, expected: Mapping[str, Array], found: Mapping[str, Array]
+) -> Outcome:
     narrows = "half" in name or "bits" in name or name in NARROWING
     for output, wanted in expected.items():
         tensor, value = drawn.outputs[output], found[output]
@@ -144,7 +161,9 @@ def main() -> int:
         if outcome.word in (DIFFERS, CRASHES):
             print(f"seed {seed}, pass {name}: {outcome.word}: {outcome.why}", flush=True)
     counted = ", ".join(f"{word} {count}" for word, count in sorted(outcomes.items()))
-    print(f"{len(names)} passes on {given.count} graphs: {counted}; {time.monotonic() - start:.0f} s")
+    print(
+        f"{len(names)} passes on {given.count} graphs: {counted}; {time.monotonic() - start:.0f} s"
+    )
     return int(outcomes[DIFFERS] + outcomes[CRASHES] > 0)
 
 

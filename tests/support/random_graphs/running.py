@@ -1,5 +1,5 @@
-"""Judge many random graphs in a child process: one that crashes or hangs is an outcome, and another child
-goes on.
+"""Judge many random graphs in a child process: one that crashes or hangs is an outcome, and another
+child goes on.
 
     python -m random_graphs.running COUNT [--first SEED] [--json FILE]
 
@@ -123,7 +123,9 @@ def main() -> int:
     operators, opsets = set[str](), set[int]()
     start, wrong = time.monotonic(), 0
     lines = given.json.open("w", encoding="utf-8") if given.json else None
-    for judged in judge_all(range(given.first, given.first + given.count), given.precision or PRECISIONS):
+    for judged in judge_all(
+        range(given.first, given.first + given.count), given.precision or PRECISIONS
+    ):
         outcomes[judged.precision, judged.word] += 1
         if judged.word == EQUAL:
             operators.update(judged.operators)
@@ -134,11 +136,15 @@ def main() -> int:
         if judged.word in WRONG:
             wrong += 1
             if wrong <= _MAX_TOLD:
-                print(f"seed {judged.seed} in {judged.precision}: {judged.word}: {judged.why}", flush=True)
+                print(
+                    f"seed {judged.seed} in {judged.precision}: {judged.word}: {judged.why}",
+                    flush=True,
+                )
     for (precision, word), count in sorted(outcomes.items()):
         print(f"{precision} {word:10} {count:6}")
     print(
-        f"{len(operators)} operators and opsets {min(opsets, default=0)} to {max(opsets, default=0)} among "
+        f"{len(operators)} operators and opsets {min(opsets, default=0)} to "
+        f"{max(opsets, default=0)} among "
         f"those equal; {wrong} wrong; {time.monotonic() - start:.0f} s"
     )
     return int(wrong > 0)

@@ -139,10 +139,17 @@ def cut(d: Drawing, op_type: str) -> None:
     starts, ends, steps = [], [], []
     for axis in axes:
         size = shape[axis]
-        start, end = d.integer(-size - 1, size - 1), d.choice([size, 2**31 - 1, d.integer(-size, size + 2)])
+        start, end = (
+            d.integer(-size - 1, size - 1),
+            d.choice([size, 2**31 - 1, d.integer(-size, size + 2)]),
+        )
         step = d.choice([1, 1, 2]) if d.opset >= 10 else 1
         if d.opset >= 10 and d.chance(0.2):
-            start, end, step = d.choice([size, -1]), d.choice([-size - 1, -(2**31)]), d.choice([-1, -2])
+            start, end, step = (
+                d.choice([size, -1]),
+                d.choice([-size - 1, -(2**31)]),
+                d.choice([-1, -2]),
+            )
         starts.append(start)
         ends.append(end)
         steps.append(step)
@@ -222,7 +229,9 @@ def gather_points(d: Drawing, op_type: str) -> None:
     batch = d.integer(0, len(shape) - 1) if d.opset >= 12 and d.chance(0.4) else 0
     depth = d.integer(1, len(shape) - batch)
     count = (*shape[:batch], d.dimension())
-    points = np.stack([d.rng.integers(0, max(1, size), count) for size in shape[batch : batch + depth]], -1)
+    points = np.stack(
+        [d.rng.integers(0, max(1, size), count) for size in shape[batch : batch + depth]], -1
+    )
     d.add(op_type, source, d.longs(points), batch_dims=batch or None)
 
 
@@ -231,7 +240,9 @@ def scatter_elements(d: Drawing, op_type: str) -> None:
     source = d.pick(FLOATS, ranks=range(1, 4))
     shape = d[source].shape
     axis = d.axis(len(shape))
-    reductions = [None] if d.opset < 16 else [None, "add", "mul", *(["min", "max"] if d.opset >= 18 else [])]
+    reductions = (
+        [None] if d.opset < 16 else [None, "add", "mul", *(["min", "max"] if d.opset >= 18 else [])]
+    )
     reduction = d.choice(reductions)
     place = axis % len(shape)
     order = np.argsort(d.rng.random(shape), axis=place)
@@ -265,7 +276,12 @@ def shape_of(d: Drawing, op_type: str) -> None:
     """Add the shape of a tensor, or a part of it."""
     source = d.pick(ANY)
     start = d.choice([None, 1, -1]) if d.opset >= 15 else None
-    d.add(op_type, source, start=start, end=d.choice([None, None, 2, -1]) if start is not None else None)
+    d.add(
+        op_type,
+        source,
+        start=start,
+        end=d.choice([None, None, 2, -1]) if start is not None else None,
+    )
 
 
 def constant_of_shape(d: Drawing, op_type: str) -> None:
@@ -370,9 +386,13 @@ def resize(d: Drawing, op_type: str) -> None:
     source = d.pick(ranks=[3, 4])
     shape = d[source].shape
     scales = _scales(d, len(shape))
-    mode = d.choice([None, "nearest", "linear", "cubic"] if len(shape) == 4 else [None, "nearest", "linear"])
+    mode = d.choice(
+        [None, "nearest", "linear", "cubic"] if len(shape) == 4 else [None, "nearest", "linear"]
+    )
     if d.opset < 11:
-        d.add(op_type, source, d.constant(scales, "float32"), mode=mode if mode != "cubic" else None)
+        d.add(
+            op_type, source, d.constant(scales, "float32"), mode=mode if mode != "cubic" else None
+        )
         return
     by_scales = d.chance(0.6)
     roi = "" if d.opset >= 13 else d.constant([], "float32")

@@ -16,7 +16,9 @@ def matmul(d: Drawing, op_type: str) -> None:
     shape = d[source].shape
     if d.chance(0.5):
         inner = shape[-1]
-        made = d.choice([(inner,), (inner, d.dimension()), (inner, d.dimension()), (*shape[:-2], inner, 2)])
+        made = d.choice(
+            [(inner,), (inner, d.dimension()), (inner, d.dimension()), (*shape[:-2], inner, 2)]
+        )
         d.add(op_type, source, d.constant(d.numbers(made) / 4))
         return
     if d.chance(0.3):
@@ -63,7 +65,9 @@ def einsum(d: Drawing, op_type: str) -> None:
 def _image(d: Drawing, kind: str = "float32") -> str:
     """Return a tensor with channels and 1 to 3 axes of space."""
     rank = d.choice([3, 4, 4, 4, 5])
-    found = [n for n, each in d.tensors.items() if each.kind == kind and each.value.ndim in (3, 4, 5)]
+    found = [
+        n for n, each in d.tensors.items() if each.kind == kind and each.value.ndim in (3, 4, 5)
+    ]
     if found and d.chance(0.6):
         return str(d.choice(found[-4:]))
     if d.chance(0.4) and kind == "float32":
@@ -96,8 +100,8 @@ def pool(d: Drawing, op_type: str) -> None:
     given = _window(d, space)
     given["ceil_mode"] = d.choice([None, 0, 1])
     if op_type != "LpPool" or d.opset >= 18:
-        # ONNX Runtime forgets the dilations when it pads by itself, and pads less than nothing where windows
-        # are smaller than the strides.
+        # ONNX Runtime forgets the dilations when it pads by itself, and pads less than nothing
+        # where windows are smaller than the strides.
         pads_itself = str(given["auto_pad"]).startswith("SAME")
         if pads_itself and given["strides"]:
             pairs = zip(given["strides"], given["kernel_shape"], strict=True)
@@ -163,8 +167,12 @@ def _recur(d: Drawing, op_type: str) -> tuple[list[str], dict[str, Any], list[bo
     steps = shape[1 if layout else 0]
     state = (batch, ways, hidden) if layout else (ways, batch, hidden)
     if d.chance(0.6):
-        inputs.append(d.constant(d.numbers((ways, 2 * gates * hidden)) / 4) if d.chance(0.6) else "")
-        inputs.append(d.constant(d.rng.integers(1, steps + 1, batch), "int32") if d.chance(0.3) else "")
+        inputs.append(
+            d.constant(d.numbers((ways, 2 * gates * hidden)) / 4) if d.chance(0.6) else ""
+        )
+        inputs.append(
+            d.constant(d.rng.integers(1, steps + 1, batch), "int32") if d.chance(0.3) else ""
+        )
         inputs.append(d.constant(d.numbers(state) / 4) if d.chance(0.5) else "")
         if op_type == "LSTM":
             inputs.append(d.constant(d.numbers(state) / 4) if d.chance(0.5) else "")
@@ -232,7 +240,13 @@ def multiply_codes(d: Drawing, op_type: str) -> None:
     weights = d.constant(d.numbers((d[source].shape[-1], d.dimension()), other))
     if op_type == "MatMulInteger":
         zeros = [_zero(d, kind)] if d.chance(0.5) else []
-        d.add(op_type, source, weights, *zeros, *([_zero(d, other)] if zeros and d.chance(0.5) else []))
+        d.add(
+            op_type,
+            source,
+            weights,
+            *zeros,
+            *([_zero(d, other)] if zeros and d.chance(0.5) else []),
+        )
         return
     sides = [source, _scale(d), _zero(d, kind), weights, _scale(d), _zero(d, other)]
     d.add(op_type, *sides, d.constant(4.0, "float32"), _zero(d, kind))
@@ -266,7 +280,12 @@ def sample(d: Drawing, op_type: str) -> None:
     modes = ["nearest", None, "linear"] if d.opset >= 20 else ["nearest", None, "bilinear"]
     padding = d.choice([None, "zeros", "border", "reflection"])
     d.add(
-        op_type, source, grid, mode=d.choice(modes), padding_mode=padding, align_corners=d.choice([None, 1])
+        op_type,
+        source,
+        grid,
+        mode=d.choice(modes),
+        padding_mode=padding,
+        align_corners=d.choice([None, 1]),
     )
 
 
@@ -298,7 +317,9 @@ def affine(d: Drawing, op_type: str) -> None:
 def attend(d: Drawing, op_type: str) -> None:
     """Add an attention with a query, a key and a value of several heads."""
     source = d.pick(ranks=[4])
-    d.add(op_type, source, source, source, is_causal=d.choice([None, 1]), scale=d.choice([None, 0.5]))
+    d.add(
+        op_type, source, source, source, is_causal=d.choice([None, 1]), scale=d.choice([None, 0.5])
+    )
 
 
 def rotate(d: Drawing, op_type: str) -> None:

@@ -42,7 +42,8 @@ from poprt.rewrite.origins import describe_inputs, find_source_inputs
 _TYPES = frozenset(
     getattr(TensorProto, name)
     for name in (
-        "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL"
+        "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 "
+        "BOOL"
     ).split()
 )
 """Element types that the IPU has. INT64 stays inside graphs only, for shapes and indices. Inputs
@@ -66,9 +67,11 @@ class CheckOperators(ImmutablePass):
             if not _is_known(node):
                 operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
                 raise CompileError(
-                    f"node {describe_node(node)}: operator {operator} is not supported on the IPU; only "
+                    f"node {describe_node(node)}: operator {operator} is not supported on the IPU; "
+                    "only "
                     f"operators of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
-                    f"{', '.join(sorted(CHIP_OPERATORS))}, and those that poprt.passes.register_op_body says "
+                    f"{', '.join(sorted(CHIP_OPERATORS))}, and those that "
+                    "poprt.passes.register_op_body says "
                     "or a --custom_ort_library has"
                 )
             forms.check(node)
@@ -97,9 +100,12 @@ class Admit(Pass):
         return model
 
 
-@register("check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"})
+@register(
+    "check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"}
+)
 class CheckIpuOperators(ImmutablePass):
-    """Warn about operators that the IPU's own compiler does not support; with `only`, reject them."""
+    """Warn about operators that the IPU's own compiler does not support; with `only`, reject
+    them."""
 
     def __init__(self, only: bool = False) -> None:
         super().__init__()
@@ -110,7 +116,8 @@ class CheckIpuOperators(ImmutablePass):
         missing = describe_missing(model.graph)
         if missing and self._only:
             raise CompileError(
-                f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could "
+                f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model "
+                "that it could "
                 "compile"
             )
         if missing:
@@ -143,8 +150,9 @@ class CheckUnsupportedAttribute(ImmutablePass):
 
 @register("final_check", stage=Stage.CHECKS, default=True)
 class FinalCheck(Pass):
-    """Put a converted model in order: nodes sorted, types and shapes declared anew, equal initializers one,
-    nodes under names of their own. Warn of tensors whose type or shape is not known, or has nothing in it.
+    """Put a converted model in order: nodes sorted, types and shapes declared anew, equal
+    initializers one, nodes under names of their own. Warn of tensors whose type or shape is not
+    known, or has nothing in it.
 
     The compiler refuses them.
     """
@@ -175,7 +183,9 @@ def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
         valid = standard or tensor.elem_type in QUARTERS
         if not valid or not tensor.HasField("shape") or 0 in shape:
             told = shape if tensor.HasField("shape") else "unknown"
-            yield f"graph {graph.name}: tensor {name!r} has type {tensor.elem_type} and shape {told}"
+            yield (
+                f"graph {graph.name}: tensor {name!r} has type {tensor.elem_type} and shape {told}"
+            )
 
 
 @register("check_demand", stage=Stage.CHECKS, is_ours=True)
@@ -186,7 +196,9 @@ class CheckDemand(ImmutablePass):
         """Check the demand. Raise CompileMemoryError if the model needs too much memory or time."""
         options = GraphOptions()
         try:
-            measure(infer_shapes(model)).check(options.memory_bytes, options.limit_seconds, options.num_cores)
+            measure(infer_shapes(model)).check(
+                options.memory_bytes, options.limit_seconds, options.num_cores
+            )
         except GraphTooLargeError as error:
             raise CompileMemoryError(f"the model could not be run: {error}") from error
         return model
@@ -238,8 +250,10 @@ def _check_border(side: str, value: onnx.ValueInfoProto) -> None:
     kind = value.type.tensor_type.elem_type
     if kind in QUARTERS:
         raise CompileError(
-            f"{side} {value.name!r} has type {TensorProto.DataType.Name(kind)}, which is for tensors inside "
-            "of a model only; expected FLOAT or FLOAT16: put a Cast behind the input, or before the output"
+            f"{side} {value.name!r} has type {TensorProto.DataType.Name(kind)}, which is for "
+            "tensors inside "
+            "of a model only; expected FLOAT or FLOAT16: put a Cast behind the input, or before "
+            "the output"
         )
 
 
@@ -259,13 +273,19 @@ def _check_result(
     graph: onnx.GraphProto, node: onnx.NodeProto, name: str, value: onnx.ValueInfoProto | None
 ) -> None:
     if value is None:
-        raise CompileError(f"node {describe_node(node)}: the shape of its output {name!r} cannot be inferred")
+        raise CompileError(
+            f"node {describe_node(node)}: the shape of its output {name!r} cannot be inferred"
+        )
     _check_type(f"node {describe_node(node)}: output {name!r}", value.type)
     tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+    if not tensor.HasField("shape") or not all(
+        dim.HasField("dim_value") for dim in tensor.shape.dim
+    ):
         raise CompileError(
-            f"node {describe_node(node)}: the shape of its output {_given_name(graph, name)!r} depends on "
-            f"the data{_describe_cause(graph, node)}; the IPU runs static graphs only{_advise(graph, node)}"
+            f"node {describe_node(node)}: the shape of its output {_given_name(graph, name)!r} "
+            "depends on "
+            f"the data{_describe_cause(graph, node)}; the IPU runs static graphs "
+            f"only{_advise(graph, node)}"
         )
 
 
@@ -274,11 +294,17 @@ def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {name for each in graph.node if each.op_type == "Constant" for name in each.output}
     places = [place for place in operator_of(node).shaped_by if place < len(node.input)]
-    return [node.input[place] for place in places if node.input[place] and node.input[place] not in constants]
+    return [
+        node.input[place]
+        for place in places
+        if node.input[place] and node.input[place] not in constants
+    ]
 
 
 def _find_causing_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
-    found = {name for cause in _find_causes(graph, node) for name in find_source_inputs(graph, cause)}
+    found = {
+        name for cause in _find_causes(graph, node) for name in find_source_inputs(graph, cause)
+    }
     return [value.name for value in find_inputs(graph) if value.name in found]
 
 
@@ -297,7 +323,11 @@ def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
 def _given_name(graph: onnx.GraphProto, name: str) -> str:
     """Return the name of a tensor in the original model. The pass int64_to_int32 gives tensors at
     the borders another name inside."""
-    return name.removesuffix("/int64") if _border_names(graph) & {name.removesuffix("/int64")} else name
+    return (
+        name.removesuffix("/int64")
+        if _border_names(graph) & {name.removesuffix("/int64")}
+        else name
+    )
 
 
 def _border_names(graph: onnx.GraphProto) -> set[str]:
@@ -309,7 +339,8 @@ def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
     if operator_of(node).counts_data:
         return ". Export the model with a result of fixed size, as a mask or the first k"
     return (
-        f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed shape there"
+        f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed "
+        "shape there"
         if inputs
         else ""
     )
@@ -322,6 +353,7 @@ def _check_type(what: str, found: onnx.TypeProto) -> None:
     if data_type not in _TYPES:
         raise CompileError(
             f"{what} has type {TensorProto.DataType.Name(data_type)}, which the IPU lacks; it has "
-            f"{', '.join(sorted(TensorProto.DataType.Name(t) for t in _TYPES))}. Cast it before exporting "
+            f"{', '.join(sorted(TensorProto.DataType.Name(t) for t in _TYPES))}. Cast it before "
+            "exporting "
             "the model"
         )

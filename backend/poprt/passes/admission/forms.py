@@ -48,7 +48,8 @@ class Form:
                 )
                 return f"expected {expected} {what}s, found {count}"
         missing = next(
-            (place for place in self.single if place < len(node.input) and not node.input[place]), None
+            (place for place in self.single if place < len(node.input) and not node.input[place]),
+            None,
         )
         if missing is not None:
             return f"its input {missing} may not be left out"
@@ -87,7 +88,9 @@ CHIP_FORMS: Mapping[str, Form] = {
     "CastToUint8WithoutShapeInfer": Form((2, 2), single=(0, 1), attributes={"fp8Format": _S}),
     "ErfV2": _PLAIN,
     "FP8MatMulWithoutShapeInfer": Form(
-        (4, 4), single=(0, 1, 2, 3), attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S, "dataType": _S}
+        (4, 4),
+        single=(0, 1, 2, 3),
+        attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S, "dataType": _S},
     ),
     "FastNorm": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
     "Gelu": Form((1, 1), attributes={"approximate": _S}),
@@ -158,10 +161,13 @@ class Forms:
             return _read(defs.get_schema(node.op_type, self._opset))
         except defs.SchemaError:
             since = min(
-                s.since_version for s in defs.get_all_schemas_with_history() if s.name == node.op_type
+                s.since_version
+                for s in defs.get_all_schemas_with_history()
+                if s.name == node.op_type
             )
             raise CompileError(
-                f"node {node.name!r}: operator {node.op_type} is there from opset {since} on, and the model "
+                f"node {node.name!r}: operator {node.op_type} is there from opset {since} on, and "
+                "the model "
                 f"is of opset {self._opset}; export the model again"
             ) from None
 

@@ -1,5 +1,5 @@
-"""Attributes that the IPU's own compiler refuses, and operators that it lacks. The table of operators
-says which ones it has.
+"""Attributes that the IPU's own compiler refuses, and operators that it lacks. The table of
+operators says which ones it has.
 
 What compiles here is another question (whatever ONNX Runtime computes); `docs/operators.md` shows
 both side by side. An operator that PopART has in its opsets 6 to 11 counts as supported in newer
@@ -92,5 +92,7 @@ def describe_missing(graph: onnx.GraphProto) -> str:
         if node.domain in STANDARD_DOMAINS and not is_implemented(node.op_type):
             counts[node.op_type] += 1
             first.setdefault(node.op_type, node.name)
-    more = {op_type: f" and {count - 1} more" if count > 1 else "" for op_type, count in counts.items()}
+    more = {
+        op_type: f" and {count - 1} more" if count > 1 else "" for op_type, count in counts.items()
+    }
     return ", ".join(f"{op_type} (node {name!r}{more[op_type]})" for op_type, name in first.items())

@@ -44,13 +44,18 @@ class ModelOverview(_Report):
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:
         """Yield the lines of the overview."""
-        opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in model.opset_import)
+        opsets = ", ".join(
+            f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in model.opset_import
+        )
         yield f"Model {model.graph.name!r}: IR version {model.ir_version}, opset {opsets}"
         for kind, values in (("Input", find_inputs(model.graph)), ("Output", model.graph.output)):
             for value in values:
                 yield f"{kind} {value.name}: {_type_name(value)} {describe_shape(value)}"
         weights = [tensor for graph in iter_graphs(model.graph) for tensor in graph.initializer]
-        yield f"Initializers: {len(weights)}, {sum(max(0, count_bytes(each)) for each in weights)} bytes"
+        yield (
+            f"Initializers: {len(weights)}, "
+            f"{sum(max(0, count_bytes(each)) for each in weights)} bytes"
+        )
         operators = Counter(map(_operator_name, iter_nodes(model.graph)))
         yield f"Nodes: {sum(operators.values())}"
         for name, count in sorted(operators.items(), key=lambda entry: (-entry[1], entry[0])):
@@ -63,9 +68,14 @@ class ModelIoInfoStat(_Report):
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:
         """Yield the lines, the most frequent first."""
-        for kind, values in (("Inputs", find_inputs(model.graph)), ("Outputs", list(model.graph.output))):
+        for kind, values in (
+            ("Inputs", find_inputs(model.graph)),
+            ("Outputs", list(model.graph.output)),
+        ):
             yield f"{kind}: {len(values)}"
-            counts = Counter(f"dtype - {_type_name(each)}, shape - {describe_shape(each)}" for each in values)
+            counts = Counter(
+                f"dtype - {_type_name(each)}, shape - {describe_shape(each)}" for each in values
+            )
             for text, count in counts.most_common():
                 yield f"  {count} x {text}"
 

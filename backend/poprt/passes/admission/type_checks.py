@@ -24,7 +24,9 @@ from poprt.rewrite.views import GraphView
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-@register("check_types", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "check_types", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",)
+)
 class CheckTypes(Pass):
     """Reject nodes whose inputs have types that the standard does not allow or are produced by no
     node, and results that are produced twice."""
@@ -57,7 +59,8 @@ def _iter_faults(
         for name in filter(None, node.input):
             if not any(name in names for names in seen):
                 yield (
-                    f"node {describe_node(node)}: reads {name!r}, which is no input and no weight, and "
+                    f"node {describe_node(node)}: reads {name!r}, which is no input and no weight, "
+                    "and "
                     "nothing makes it; export the model again"
                 )
         if node.domain in STANDARD_DOMAINS and onnx.defs.has(node.op_type):
@@ -72,9 +75,14 @@ def _iter_doubles(graph: onnx.GraphProto, given: Collection[str]) -> Iterator[st
     for node in graph.node:
         for name in filter(None, node.output):
             if name in given or name in makers:
-                first = f"of node {describe_node(makers[name])}" if name in makers else "an input or a weight"
+                first = (
+                    f"of node {describe_node(makers[name])}"
+                    if name in makers
+                    else "an input or a weight"
+                )
                 yield (
-                    f"node {describe_node(node)}: makes {name!r}, which is {first} already; give each "
+                    f"node {describe_node(node)}: makes {name!r}, which is {first} already; give "
+                    "each "
                     "result a name of its own"
                 )
             makers[name] = node
@@ -95,9 +103,12 @@ def _iter_mismatches(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
         if parameter is None or not found or (node.op_type == "Cast" and found in QUARTERS):
             continue
         if f"tensor({_name(found)})" not in parameter.types:
-            wanted = ", ".join(sorted(each.removeprefix("tensor(").rstrip(")") for each in parameter.types))
+            wanted = ", ".join(
+                sorted(each.removeprefix("tensor(").rstrip(")") for each in parameter.types)
+            )
             yield (
-                f"node {describe_node(node)}: input {name!r} is of type {_name(found)}, expected {wanted}; "
+                f"node {describe_node(node)}: input {name!r} is of type {_name(found)}, expected "
+                f"{wanted}; "
                 "cast it before exporting the model"
             )
         if parameter.option == _VARIADIC and not parameter.is_homogeneous:
@@ -105,7 +116,8 @@ def _iter_mismatches(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
         first, kind = bound.setdefault(parameter.type_str, (name, found))
         if kind != found:
             yield (
-                f"node {describe_node(node)}: expected inputs {first!r} and {name!r} of one type, found "
+                f"node {describe_node(node)}: expected inputs {first!r} and {name!r} of one type, "
+                "found "
                 f"{_name(kind)} and {_name(found)}; cast one of them before exporting the model"
             )
 

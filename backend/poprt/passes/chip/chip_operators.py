@@ -65,7 +65,8 @@ class ReplaceIsInf(_Renaming):
 
 @register("replace_softmax")
 class ReplaceSoftmax(_Renaming):
-    """Softmax along a last axis of odd length becomes SoftmaxV2: halves are then not read in pairs."""
+    """Softmax along a last axis of odd length becomes SoftmaxV2: halves are then not read in
+    pairs."""
 
     op_types = frozenset(("Softmax",))
     renames = "SoftmaxV2"
@@ -129,9 +130,9 @@ _BEFORE, _AFTER = "before_", "after_"
 class AutoInsertRemap(Pass):
     """Put a Remap, which lays a tensor out anew, before or behind operators.
 
-    remap_mode: a text with commas, or a list, of before_ or after_ and an operator in lower case; blanks
-    around them are no part of them. Before an operator its first input is laid out anew. Weights, and what is
-    no float, are left as they are.
+    remap_mode: a text with commas, or a list, of before_ or after_ and an operator in lower case;
+    blanks around them are no part of them. Before an operator its first input is laid out anew.
+    Weights, and what is no float, are left as they are.
     """
 
     def __init__(self, remap_mode: str | Collection[str] = ("after_matmul",)) -> None:
@@ -145,7 +146,8 @@ class AutoInsertRemap(Pass):
             op_type = mode.partition("_")[2]
             if not mode.startswith((_BEFORE, _AFTER)) or not op_type:
                 raise CompileError(
-                    f"remap_mode {mode!r}: expected before_ or after_ and an operator in lower case, such as "
+                    f"remap_mode {mode!r}: expected before_ or after_ and an operator in lower "
+                    "case, such as "
                     "after_matmul"
                 )
             if op_type not in known:
@@ -189,7 +191,11 @@ class _Placing(GraphRule):
         published passes for DeBERTa, converted with before_add, look for an Add whose second input
         is the residual itself."""
         made = view.start(node, "remap")
-        floats = (place for place, name in enumerate(node.input) if name and view.type(name) in FLOAT_TYPES)
+        floats = (
+            place
+            for place, name in enumerate(node.input)
+            if name and view.type(name) in FLOAT_TYPES
+        )
         index = next((place for place in floats if view.tensor(node.input[place]) is None), None)
         maker = view.makers.get(node.input[index]) if index is not None else None
         is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
@@ -205,7 +211,13 @@ class _Placing(GraphRule):
             is_done = view.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
             if name and view.type(name) in FLOAT_TYPES and not is_done:
                 node.output[index] = view.names.take(f"{name}/before_remap")
-                add_remap(made, node.output[index], name, view.names, after_matmul=node.op_type == "MatMul")
+                add_remap(
+                    made,
+                    node.output[index],
+                    name,
+                    view.names,
+                    after_matmul=node.op_type == "MatMul",
+                )
         return made
 
 

@@ -38,8 +38,8 @@ class Operand:
 class ReplaceEinsumWithMatmul(NodeRule):
     """Replace Einsum by products, sums, transpositions and reshapes.
 
-    Of several operands the first two come first. A diagonal, which names an axis twice, stays, and so does
-    what broadcasts an axis of one element.
+    Of several operands the first two come first. A diagonal, which names an axis twice, stays, and
+    so does what broadcasts an axis of one element.
     """
 
     op_types = frozenset(("Einsum",))
@@ -69,7 +69,9 @@ class ReplaceEinsumWithMatmul(NodeRule):
         return chain.end(node)
 
 
-def parse_equation(equation: str, shapes: Sequence[Shape | None]) -> tuple[list[list[str]], list[str]] | None:
+def parse_equation(
+    equation: str, shapes: Sequence[Shape | None]
+) -> tuple[list[list[str]], list[str]] | None:
     """Return the labels of each operand's axes and of the result's axes. Return None for an
     equation that is not a product and sum of known shapes."""
     left, arrow, right = equation.replace(" ", "").partition("->")
@@ -116,7 +118,10 @@ def _multiply(
     chain: NodeBuilder, left: Operand, right: Operand, kept: set[str], result: list[str]
 ) -> Operand:
     """Return the product of two operands, summed over the shared axes that are no longer needed."""
-    left, right = _sum(chain, left, kept | set(right.labels)), _sum(chain, right, kept | set(left.labels))
+    left, right = (
+        _sum(chain, left, kept | set(right.labels)),
+        _sum(chain, right, kept | set(left.labels)),
+    )
     shared = [label for label in left.labels if label in right.labels]
     summed = [label for label in shared if label not in kept]
     batch = _sort((label for label in shared if label in kept), result)
@@ -132,7 +137,9 @@ def _multiply(
         of_left = _shaped(chain, _transpose(chain, left, [*batch, *rows]), labels)
         of_right = _shaped(chain, _transpose(chain, right, [*batch, *columns]), labels)
         return Operand(chain.add("Mul", of_left, of_right), labels, sizes)
-    of_left = _as_matrices(chain, _transpose(chain, left, [*batch, *rows, *summed]), len(batch), len(rows))
+    of_left = _as_matrices(
+        chain, _transpose(chain, left, [*batch, *rows, *summed]), len(batch), len(rows)
+    )
     of_right = _as_matrices(
         chain, _transpose(chain, right, [*batch, *summed, *columns]), len(batch), len(summed)
     )
@@ -168,7 +175,9 @@ def _transpose(chain: NodeBuilder, operand: Operand, labels: list[str]) -> Opera
 def _shaped(chain: NodeBuilder, operand: Operand, labels: list[str]) -> str:
     """Return the operand with axes of one element for the labels that it lacks."""
     wanted = [operand.sizes[label] if label in operand.labels else 1 for label in labels]
-    first = next((place for place, label in enumerate(labels) if label in operand.labels), len(labels))
+    first = next(
+        (place for place, label in enumerate(labels) if label in operand.labels), len(labels)
+    )
     if wanted[first:] == operand.shape:
         return operand.name  # broadcasting adds axes in front
     return chain.add("Reshape", operand.name, chain.shape(wanted))
@@ -180,13 +189,15 @@ def _as_matrices(chain: NodeBuilder, operand: Operand, batch: int, rows: int) ->
     shape = operand.shape
     middle = batch + rows
     wanted = [*shape[:batch], math.prod(shape[batch:middle]), math.prod(shape[middle:])]
-    return operand.name if wanted == shape else chain.add("Reshape", operand.name, chain.shape(wanted))
+    return (
+        operand.name if wanted == shape else chain.add("Reshape", operand.name, chain.shape(wanted))
+    )
 
 
 @register("replace_nonzero", stage=Stage.PATTERNS)
 class ReplaceNonzero(NodeRule):
-    """NonZero of a tensor of which exactly one element is not zero becomes ArgMax: a static shape, on the
-    user's word, for nobody can see that in a graph."""
+    """NonZero of a tensor of which exactly one element is not zero becomes ArgMax: a static shape,
+    on the user's word, for nobody can see that in a graph."""
 
     op_types = frozenset(("NonZero",))
 

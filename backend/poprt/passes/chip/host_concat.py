@@ -21,7 +21,10 @@ from poprt.rewrite.rules import declare_chip
 
 Group = Sequence[Any]
 """Element type, shape and, optionally, maximum number of inputs of a group."""
-_CONVERTED: dict[int, int] = {TensorProto.FLOAT: TensorProto.FLOAT16, TensorProto.INT64: TensorProto.INT32}
+_CONVERTED: dict[int, int] = {
+    TensorProto.FLOAT: TensorProto.FLOAT16,
+    TensorProto.INT64: TensorProto.INT32,
+}
 """New types of inputs whose types change in a conversion. A group has the types of the original
 model."""
 _NAMED_TYPES: dict[str, int] = {
@@ -40,11 +43,12 @@ _RANK = 2
     takes={"merged_inputs": "apply_hcsr"},
 )
 class ApplyHostConcatSplit(Pass):
-    """Merge inputs of the same type and shape, [512, 1] three times, into one, [3, 512]: HostConcatRunner
-    puts it together. The node HCSR gives the old tensors back.
+    """Merge inputs of the same type and shape, [512, 1] three times, into one, [3, 512]:
+    HostConcatRunner puts it together. The node HCSR gives the old tensors back.
 
-    merged_inputs: groups of an element type, a shape of two dimensions and, if there is one, the number of
-    inputs to merge. remap: lay the old tensors out anew. What was merged is said in the model's metadata.
+    merged_inputs: groups of an element type, a shape of two dimensions and, if there is one, the
+    number of inputs to merge. remap: lay the old tensors out anew. What was merged is said in the
+    model's metadata.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class ApplyHostConcatSplit(Pass):
         for group in self._groups:
             found = _find_inputs(graph, *group)
             if len(found) < 2:  # noqa: PLR2004 - one input needs no other
-                self.logger.warning("apply_host_concat_split: the model has no inputs to merge of %s", group)
+                self.logger.warning(
+                    "apply_host_concat_split: the model has no inputs to merge of %s", group
+                )
                 continue
             name = names.take(f"host_concat_{len(merged)}")
             merged[name] = _merge(graph, name, found, names, remap=self._remap)
@@ -85,7 +91,8 @@ def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
         fits = False
     if not fits:
         raise CompileError(
-            "apply_host_concat_split: expected an element type of ONNX, a shape of two dimensions and "
+            "apply_host_concat_split: expected an element type of ONNX, a shape of two dimensions "
+            "and "
             f"perhaps a number, such as (1, (512, 1), 50); found {group!r}"
         )
     return data_type, sizes, numbers[0] if numbers else None
@@ -110,7 +117,12 @@ def _find_inputs(
 
 
 def _merge(
-    graph: onnx.GraphProto, name: str, found: Sequence[onnx.ValueInfoProto], names: NameScope, *, remap: bool
+    graph: onnx.GraphProto,
+    name: str,
+    found: Sequence[onnx.ValueInfoProto],
+    names: NameScope,
+    *,
+    remap: bool,
 ) -> dict[str, Any]:
     """Replace those inputs by one, and insert the node that splits it before all nodes. Return the
     entry that the host needs for it."""
@@ -122,7 +134,9 @@ def _merge(
     made = NodeBuilder(f"{name}/split", names=names)
     given = [names.take(f"{each}/before_remap") for each in old] if remap else old
     made.nodes.append(
-        helper.make_node("HCSR", [name], given, name=f"{name}/HCSR", domain="ai.graphcore", shape=shape)
+        helper.make_node(
+            "HCSR", [name], given, name=f"{name}/HCSR", domain="ai.graphcore", shape=shape
+        )
     )
     if remap:
         for source, result in zip(given, old, strict=True):
@@ -156,7 +170,9 @@ def _put_first(
 def _write_down(model: onnx.ModelProto, merged: dict[str, dict[str, Any]]) -> None:
     """Add the merged inputs to the model's metadata, from where callers pass them to the
     compiler."""
-    entry = next((each for each in model.metadata_props if each.key == sHostConcatRunnerConfig), None)
+    entry = next(
+        (each for each in model.metadata_props if each.key == sHostConcatRunnerConfig), None
+    )
     known = json.loads(entry.value) if entry is not None else {}
     entry = entry or model.metadata_props.add(key=sHostConcatRunnerConfig)
     entry.value = json.dumps({**known, **merged})

@@ -24,11 +24,12 @@ _MAX_IO_TILES = TARGETS["ipu2"].tiles_per_ipu // 2
 
 @register("overlap_io", stage=Stage.CHECKS)
 class OverlapIo(Pass):
-    """Write into the model's metadata how many I/O tiles it is to be compiled with, so that its transfers
-    overlap with computing, where the compiler option num_io_tiles does not say it.
+    """Write into the model's metadata how many I/O tiles it is to be compiled with, so that its
+    transfers overlap with computing, where the compiler option num_io_tiles does not say it.
 
-    As PopRT's guide has it: the bytes of all inputs and outputs over the memory of a tile, rounded up to a
-    power of two; here at least 32. What the real pass of that name does is not public: this is ours.
+    As PopRT's guide has it: the bytes of all inputs and outputs over the memory of a tile, rounded
+    up to a power of two; here at least 32. What the real pass of that name does is not public: this
+    is ours.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -37,7 +38,9 @@ class OverlapIo(Pass):
         values = graph_values(infer_shapes(model).graph)
         names = [value.name for value in (*find_inputs(model.graph), *model.graph.output)]
         if not all(name in values for name in names):
-            self.logger.warning("overlap_io: the inputs and outputs are not static: no I/O tiles are chosen")
+            self.logger.warning(
+                "overlap_io: the inputs and outputs are not static: no I/O tiles are chosen"
+            )
             return model
         needed = max(1, math.ceil(sum(values[name].bytes for name in names) / _BYTES_PER_TILE))
         tiles = max(MIN_IO_TILES, 1 << (needed - 1).bit_length())

@@ -117,7 +117,9 @@ class ReplaceClipEmptyInputs(NodeRule):
             return chain.end(node)
         lower = given[1]
         if not has_lower:
-            lower = chain.constant((np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)).min, dtype)
+            lower = chain.constant(
+                (np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)).min, dtype
+            )
         chain.add_as(node.output[0], "Clip", *filter(None, (given[0], lower, given[2])))
         return chain.end(node)
 
@@ -222,7 +224,8 @@ def _add_steps(
 
 @register("replace_greater_or_equal", stage=Stage.PATTERNS)
 class ReplaceGreaterOrEqual(NodeRule):
-    """a >= b becomes Not(a < b), for compilers that have none. Of NaN it is true then, where it was not."""
+    """a >= b becomes Not(a < b), for compilers that have none. Of NaN it is true then, where it was
+    not."""
 
     op_types = frozenset(("GreaterOrEqual",))
     needs_shapes = False
@@ -243,7 +246,9 @@ class ReplaceLessOrEqual(ReplaceGreaterOrEqual):
     opposite = "Greater"
 
 
-@register("replace_half_reducemean", stage=Stage.PRECISION, option="precision", values=_HALF_PRECISIONS)
+@register(
+    "replace_half_reducemean", stage=Stage.PRECISION, option="precision", values=_HALF_PRECISIONS
+)
 class ReplaceHalfReducemean(NodeRule):
     """Replace ReduceMean by a Mul and a ReduceSum: because the operands are scaled first, no sum
     exceeds the mean's operands."""
@@ -299,8 +304,8 @@ class ReplaceHardswish(NodeRule):
 
 @register("replace_pow", stage=Stage.PATTERNS)
 class ReplacePow(NodeRule):
-    """Powers with a constant exponent that is small and whole become products; 1/2 becomes Sqrt, and what is
-    negative ends with Reciprocal.
+    """Powers with a constant exponent that is small and whole become products; 1/2 becomes Sqrt,
+    and what is negative ends with Reciprocal.
 
     The square root of -inf is NaN, where its power is inf.
     """
@@ -337,8 +342,8 @@ def _power_steps(base: str, size: float, is_inverse: bool) -> list[tuple[str, li
 
 @register("replace_where_with_mul_add", stage=Stage.PATTERNS)
 class ReplaceWhereWithMulAdd(NodeRule):
-    """Where(c, a, b) of floats becomes c * a + (1 - c) * b. What is not chosen must be finite: a product with
-    0 does not forget NaN nor the infinities."""
+    """Where(c, a, b) of floats becomes c * a + (1 - c) * b. What is not chosen must be finite: a
+    product with 0 does not forget NaN nor the infinities."""
 
     op_types = frozenset(("Where",))
 

@@ -51,12 +51,17 @@ class _Order:
         parts = given.split("/") if isinstance(given, str) else given
         parts = list(parts) if isinstance(parts, Sequence) else [parts]
         texts = [str(part).strip() for part in parts]
-        factor = int(texts[0]) if texts and texts[0].isdecimal() and len(texts[0]) < len(str(2**31)) else 0
+        factor = (
+            int(texts[0])
+            if texts and texts[0].isdecimal() and len(texts[0]) < len(str(2**31))
+            else 0
+        )
         mode = texts[1].lower() if len(texts) > 1 and texts[1] else OUTPUT_CHANNELS
         keeps = _TRUTHS.get(texts[2].lower()) if len(texts) > 2 else False  # noqa: PLR2004
         if not 1 <= factor <= _MAX_PARTS or mode not in _MODES or keeps is None or len(texts) > 3:  # noqa: PLR2004
             raise CompileError(
-                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to {_MAX_PARTS}, a "
+                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to "
+                f"{_MAX_PARTS}, a "
                 f"mode of {', '.join(_MODES)}, and True or False; found {given!r}"
             )
         return cls(factor, mode, keeps)
@@ -75,7 +80,9 @@ class _Serialising(GraphRule):
     def __init__(self, option: str, given: Mapping[str, Any] | None) -> None:
         super().__init__()
         self._option = option
-        self._orders = {name: _Order.parse(option, name, order) for name, order in (given or {}).items()}
+        self._orders = {
+            name: _Order.parse(option, name, order) for name, order in (given or {}).items()
+        }
         self._done: set[str] = set()
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -97,21 +104,30 @@ class _Serialising(GraphRule):
         equal."""
         if size % order.factor:
             raise CompileError(
-                f"{self._option}: node {node.name!r} has {size} {what}, which {order.factor} parts cannot "
+                f"{self._option}: node {node.name!r} has {size} {what}, which {order.factor} parts "
+                "cannot "
                 "share evenly; give a factor that divides it"
             )
         return size // order.factor
 
 
 def _slice(
-    made: NodeBuilder, view: GraphEditor, node: onnx.NodeProto, operand: int, start: int, end: int, axis: int
+    made: NodeBuilder,
+    view: GraphEditor,
+    node: onnx.NodeProto,
+    operand: int,
+    start: int,
+    end: int,
+    axis: int,
 ) -> str:
     """Add a slice of a product's operand and return its name. If both operands are widened from 8
     bits, the slice is taken before that, so that the product of the parts has 8-bit operands,
     too."""
     casts = [view.maker(name, "Cast") for name in node.input]
     cast = casts[operand]
-    if cast is None or any(each is None or view.type(each.input[0]) not in QUARTERS for each in casts):
+    if cast is None or any(
+        each is None or view.type(each.input[0]) not in QUARTERS for each in casts
+    ):
         return made.slice(node.input[operand], start, end, axis)
     attributes = {each.name: helper.get_attribute_value(each) for each in cast.attribute}
     return made.add("Cast", made.slice(cast.input[0], start, end, axis), **attributes)
@@ -126,9 +142,9 @@ def _slice(
 class SerializeMatMul(_Serialising):
     """Compute products in parts, one after the other.
 
-    serialize_matmul: FACTOR[/MODE[/KEEP]] by the name of the product. Modes: output_channels (the default)
-    cuts the columns of the right operand, input_channels the rows of the left one, reducing_dim what is
-    summed over; none leaves the product whole.
+    serialize_matmul: FACTOR[/MODE[/KEEP]] by the name of the product. Modes: output_channels (the
+    default) cuts the columns of the right operand, input_channels the rows of the left one,
+    reducing_dim what is summed over; none leaves the product whole.
     """
 
     def __init__(self, serialize_matmul: Mapping[str, Any] | None = None) -> None:
@@ -189,10 +205,11 @@ class SerializeMatMul(_Serialising):
     takes={"serialize_matmul_add": "serialize_matmul_add"},
 )
 class SerializeMatMulAdd(_Serialising):
-    """Compute products and the biases added to them in parts, along the last dimension of weight and bias.
+    """Compute products and the biases added to them in parts, along the last dimension of weight
+    and bias.
 
-    serialize_matmul_add: the number of parts by the names of product and sum, MATMUL/ADD. Names may have
-    slashes of their own.
+    serialize_matmul_add: the number of parts by the names of product and sum, MATMUL/ADD. Names may
+    have slashes of their own.
     """
 
     def __init__(self, serialize_matmul_add: Mapping[str, Any] | None = None) -> None:

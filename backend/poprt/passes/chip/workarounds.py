@@ -22,7 +22,8 @@ _SETTINGS = frozenset(
 sizes, which keep their types."""
 
 _WIDENED = frozenset(
-    "Add Clip Div Greater Less Max Min Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Sub Sum".split()
+    "Add Clip Div Greater Less Max Min Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Sub "
+    "Sum".split()
 )
 """Operators whose older versions support fewer integer types than their newest, or none."""
 _COMPARING = frozenset(("Greater", "Less"))
@@ -32,13 +33,15 @@ _INDICES = (TensorProto.INT32, TensorProto.INT64)
 _HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
-@register("widen_integers", stage=Stage.FOLDING, default=True, is_ours=True, before=("check_types",))
+@register(
+    "widen_integers", stage=Stage.FOLDING, default=True, is_ours=True, before=("check_types",)
+)
 class WidenIntegers(NodeRule):
-    """Whole numbers that an operator does not take in the model's opset are those of 32 bits in it, or, where
-    it takes floats only, floats: the same as long as nothing has more than their 24 bits.
+    """Whole numbers that an operator does not take in the model's opset are those of 32 bits in it,
+    or, where it takes floats only, floats: the same as long as nothing has more than their 24 bits.
 
-    PyTorch's exporter (a Clip of integers at opset 11) and published scripts (int8 at opset 11) write such
-    nodes, though the standard has them later only.
+    PyTorch's exporter (a Clip of integers at opset 11) and published scripts (int8 at opset 11)
+    write such nodes, though the standard has them later only.
     """
 
     op_types = _WIDENED
@@ -131,7 +134,10 @@ class IndicesWorkaround(NodeRule):
                 indices = chain.add("Cast", indices, to=TensorProto.INT32)
             is_negative = chain.add("Less", indices, chain.constant(0, np.int32))
             found = chain.add(
-                "Where", is_negative, chain.add("Add", indices, chain.constant(size, np.int32)), indices
+                "Where",
+                is_negative,
+                chain.add("Add", indices, chain.constant(size, np.int32)),
+                indices,
             )
         chain.add_as(node.output[0], node.op_type, data, found, axis=axis)
         return chain.end(node)
@@ -161,7 +167,9 @@ class OnehotWorkaround(NodeRule):
         chip has enough memory for the result."""
         rank, depth = view.rank(node.input[0]), view.value(node.input[1])
         axis = attribute(node, "axis", -1)
-        is_wide = depth is not None and depth.dtype != np.int32 and depth.max() <= np.iinfo(np.int32).max
+        is_wide = (
+            depth is not None and depth.dtype != np.int32 and depth.max() <= np.iinfo(np.int32).max
+        )
         # ONNX Runtime has kernels for these types only.
         is_wide &= view.type(node.input[0]) in _INDICES and view.type(node.input[2]) in _HOT
         if rank is None or not (axis < 0 or is_wide):

@@ -26,7 +26,8 @@ from popef._tools.child import run_python
 TIMEOUT_SECONDS = 1_800
 PLAIN_TYPES = frozenset(
     getattr(TensorProto, name)
-    for name in "FLOAT FLOAT16 DOUBLE INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 BOOL".split()
+    for name in "FLOAT FLOAT16 DOUBLE INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 "
+    "BOOL".split()
 )
 """Element types that numpy has. Tensors of other types are not exchanged with the child process as
 arrays."""
@@ -48,7 +49,8 @@ if sys.argv[1] == "take_apart":
     options.optimized_model_filepath = "result.onnx"
 session = onnxruntime.InferenceSession("source.onnx", options, providers=["CPUExecutionProvider"])
 if sys.argv[1] == "compute":
-    fed = {each.name: numpy.load(f"in{i}.npy", mmap_mode="r") for i, each in enumerate(session.get_inputs())}
+    names = [each.name for each in session.get_inputs()]
+    fed = {name: numpy.load(f"in{i}.npy", mmap_mode="r") for i, name in enumerate(names)}
     for i, value in enumerate(session.run_with_ort_values(None, {
         name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in fed.items()
     })):
@@ -83,7 +85,9 @@ def compute(
         for name, tensor in tensors:
             if tensor.data_type in PLAIN_TYPES and count_bytes(tensor) >= LARGE_BYTES:
                 np.save(Path(folder, f"in{len(source.graph.input)}.npy"), read_array(tensor))
-                source.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, tensor.dims))
+                source.graph.input.append(
+                    helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+                )
                 continue
             held = source.graph.initializer.add()
             held.CopyFrom(tensor)
@@ -114,7 +118,9 @@ def _run(model: onnx.ModelProto, folder: Path, *arguments: str) -> None:
             _CHILD, *arguments, seconds=TIMEOUT_SECONDS, cwd=folder, capture_output=True, text=True
         )
     except subprocess.TimeoutExpired:
-        raise CompileError(f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped") from None
+        raise CompileError(
+            f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped"
+        ) from None
     if child.returncode < 0:
         raise CompileError(
             f"ONNX Runtime crashed (signal {-child.returncode}) while folding the model's constants"

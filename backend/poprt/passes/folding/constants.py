@@ -49,21 +49,26 @@ model needs 3."""
 _MAX_STEPS = 8
 """Maximum number of steps back from a result that is too large to results that are not; a known
 model needs 2."""
-_NOT_FOLDED = names_where(lambda entry: entry.is_random or entry.taken_apart or not entry.tensors_only) | {
-    "DequantizeLinear"
-}
+_NOT_FOLDED = names_where(
+    lambda entry: entry.is_random or entry.taken_apart or not entry.tensors_only
+) | {"DequantizeLinear"}
 """Operators whose results cannot become initializers, and one whose result does not: 8-bit weights
 stay 8-bit, as ONNX Runtime's optimiser leaves them."""
 
 
-@register("constant_folding", stage=Stage.FOLDING, default=True, takes={"max_tensor_size": "max_tensor_size"})
+@register(
+    "constant_folding",
+    stage=Stage.FOLDING,
+    default=True,
+    takes={"max_tensor_size": "max_tensor_size"},
+)
 class ConstantFolding(Pass):
-    """Compute everything in a model with static input shapes that does not depend on its inputs, in bodies
-    too.
+    """Compute everything in a model with static input shapes that does not depend on its inputs, in
+    bodies too.
 
-    What would be larger than `max_tensor_size` bytes stays computed; -1: no bound. Weights without data stay
-    so, and what would be computed with them is a weight without data, too. Operators without a kernel in ONNX
-    Runtime become what the standard defines them as.
+    What would be larger than `max_tensor_size` bytes stays computed; -1: no bound. Weights without
+    data stay so, and what would be computed with them is a weight without data, too. Operators
+    without a kernel in ONNX Runtime become what the standard defines them as.
     """
 
     def __init__(self, max_tensor_size: int = -1) -> None:
@@ -108,7 +113,9 @@ class ConstantFolding(Pass):
         return None
 
 
-@register("check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",)
+)
 class CheckConstants(Pass):
     """Reject constants that no model can hold, because ONNX Runtime's versions differ in when and
     how they report them."""
@@ -127,7 +134,8 @@ def _count_ifs(model: onnx.ModelProto) -> int:
 def _check_size(name: str, size_bytes: int) -> None:
     if size_bytes > onnx.checker.MAXIMUM_PROTOBUF:
         raise CompileMemoryError(
-            f"the constants of the model make tensor {name!r} of {size_bytes} bytes; a model can hold "
+            f"the constants of the model make tensor {name!r} of {size_bytes} bytes; a model can "
+            "hold "
             f"{onnx.checker.MAXIMUM_PROTOBUF}"
         )
 
@@ -272,7 +280,9 @@ class _Plan:
             place.local.update(node.output)
             if not (_may_fold(node) and self._take(node, place)):
                 self._want(node.input, place)
-                for body, known_body in zip(iter_bodies(node), iter_bodies(known.node[i]), strict=True):
+                for body, known_body in zip(
+                    iter_bodies(node), iter_bodies(known.node[i]), strict=True
+                ):
                     self.look(body, known_body, place)
         self._want((value.name for value in graph.output), place)
 
@@ -466,7 +476,9 @@ def _find_known(node: onnx.NodeProto, view: GraphView) -> TensorProto | None:
         return None
     if node.op_type == "Size":
         return _tensor(np.array(math.prod(shape), np.int64))
-    return _tensor(np.array(shape[slice(attribute(node, "start", 0), attribute(node, "end"))], np.int64))
+    return _tensor(
+        np.array(shape[slice(attribute(node, "start", 0), attribute(node, "end"))], np.int64)
+    )
 
 
 def _tensor(values: Array) -> TensorProto:

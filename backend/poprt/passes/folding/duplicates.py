@@ -26,8 +26,9 @@ class RemoveDuplicatedInitializer(Pass):
     """Keep the first of several initializers with equal type, shape and bits; bodies read the
     initializers of the graphs around them.
 
-    Outputs and inputs keep their own. Outlined weights are equal where they lie in one place, and what they
-    hold is not read; weights without data are equal to none, nor are those that are not trained yet.
+    Outputs and inputs keep their own. Outlined weights are equal where they lie in one place, and
+    what they hold is not read; weights without data are equal to none, nor are those that are not
+    trained yet.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -54,9 +54,9 @@ _BRANCHES = {True: "then_branch", False: "else_branch"}
 class EliminateNopIf(Pass):
     """Put the nodes of the branch taken where an If with a known condition is, in bodies too.
 
-    Known is what constants and static shapes decide. Names stay unique. ONNX Runtime would do this while it
-    folds, but it looks at both branches before that, and refuses a model in which the one that is never taken
-    does not fit the given shapes.
+    Known is what constants and static shapes decide. Names stay unique. ONNX Runtime would do this
+    while it folds, but it looks at both branches before that, and refuses a model in which the one
+    that is never taken does not fit the given shapes.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -163,7 +163,9 @@ class _Known:
             ir_version=self.model.ir_version, opset_import=self.model.opset_import, graph=graph
         )
         options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it can crash
+        options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )  # it can crash
         options.log_severity_level = 4
         try:
             session = onnxruntime.InferenceSession(
@@ -212,8 +214,8 @@ class EliminateDuplicateInitializer(RemoveDuplicatedInitializer):
 
 @register("eliminate_duplicate_nodes", stage=Stage.FOLDING, default=True)
 class EliminateDuplicateNodes(GraphRule):
-    """Keep one of several nodes of a graph that compute the same: operator, inputs and attributes are
-    equal, and nothing is drawn."""
+    """Keep one of several nodes of a graph that compute the same: operator, inputs and attributes
+    are equal, and nothing is drawn."""
 
     needs_shapes = False
 

@@ -70,8 +70,8 @@ class EliminateNopCast(_Bypass):
 
 @register("eliminate_nop_arithmetic", stage=Stage.FOLDING, default=True)
 class EliminateNopArithmetic(_Bypass):
-    """Drop x + 0, x - 0, x * 1 and x / 1, where the shape stays. (Of -0 + 0 the sign is lost.) A bias or a
-    scale that is not trained yet stays."""
+    """Drop x + 0, x - 0, x * 1 and x / 1, where the shape stays. (Of -0 + 0 the sign is lost.) A
+    bias or a scale that is not trained yet stays."""
 
     op_types = names_where(lambda entry: entry.neutral is not None)
 
@@ -82,7 +82,9 @@ class EliminateNopArithmetic(_Bypass):
             return None
         for place in (1, 0) if operator.commutes else (1,):
             other = node.input[1 - place]
-            if _is_full(view, node.input[place], operator.neutral) and keeps_shape(node, other, view):
+            if _is_full(view, node.input[place], operator.neutral) and keeps_shape(
+                node, other, view
+            ):
                 return other
         return None
 

@@ -23,7 +23,8 @@ indices are not that large."""
 
 @register("fold_periodic_initializer", stage=Stage.PATTERNS, option="fold_periodic_initializer")
 class FoldPeriodicInitializer(Pass):
-    """Keep of an initializer of floats that repeats along its axes one period, and Expand or Tile it.
+    """Keep of an initializer of floats that repeats along its axes one period, and Expand or Tile
+    it.
 
     Takes memory for weights off the chip, and costs cycles. Only where at least half of it goes.
     """
@@ -49,7 +50,9 @@ class FoldPeriodicInitializer(Pass):
         return model
 
 
-def _repeat(tensor: TensorProto, period: TensorProto, names: NameScope) -> tuple[onnx.NodeProto, TensorProto]:
+def _repeat(
+    tensor: TensorProto, period: TensorProto, names: NameScope
+) -> tuple[onnx.NodeProto, TensorProto]:
     """Return the node that makes a tensor from its period, and the constant with its repeats or
     shape."""
     pairs = list(zip(tensor.dims, period.dims, strict=True))
@@ -60,7 +63,9 @@ def _repeat(tensor: TensorProto, period: TensorProto, names: NameScope) -> tuple
     how = numpy_helper.from_array(
         np.array(numbers, np.int64), names.take(f"{tensor.name}/repeats", is_numbered=True)
     )
-    node = helper.make_node(op_type, [period.name, how.name], [tensor.name], name=f"{tensor.name}/repeat")
+    node = helper.make_node(
+        op_type, [period.name, how.name], [tensor.name], name=f"{tensor.name}/repeat"
+    )
     return node, how
 
 

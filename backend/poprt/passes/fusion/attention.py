@@ -28,8 +28,9 @@ _MAX_VIEWS = 4
 
 @register("pre_scale")
 class PreScale(GraphRule):
-    """Scale queries, not scores: a factor behind the product of queries and keys goes into the weights that
-    the queries are projected with, or else onto the queries, if they are no more than the scores."""
+    """Scale queries, not scores: a factor behind the product of queries and keys goes into the
+    weights that the queries are projected with, or else onto the queries, if they are no more than
+    the scores."""
 
     op_types = frozenset(("Div", "Mul"))
 
@@ -60,7 +61,9 @@ def _read_scale(node: onnx.NodeProto, view: GraphEditor) -> tuple[onnx.NodeProto
         if product is None or not number or not math.isfinite(number):
             continue
         shapes = [view.shape(name) for name in (*product.input, product.output[0], node.output[0])]
-        is_alone = view.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
+        is_alone = (
+            view.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
+        )
         if is_alone and not any(view.tensor(name) for name in product.input):
             factor = number if node.op_type == "Mul" else 1 / number
             return (product, factor) if view.type(product.input[0]) in FLOAT_TYPES else None
@@ -80,9 +83,15 @@ def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
         bias = next((each for each in added.input if is_movable(view.constants.get(each))), "")
         name = next((each for each in added.input if each != bias), "") if bias else name
     product = view.maker(name, "MatMul")
-    if product is None or not view.is_read_once(name) or not is_movable(view.constants.get(product.input[1])):
+    if (
+        product is None
+        or not view.is_read_once(name)
+        or not is_movable(view.constants.get(product.input[1]))
+    ):
         return False
-    readers = [(product, product.input[1])] + ([(added, bias)] if added is not None and bias else [])
+    readers = [(product, product.input[1])] + (
+        [(added, bias)] if added is not None and bias else []
+    )
     for node, read in readers:
         scaled = view.derive(("scaled", factor), [read], partial(_scale_weight, read, factor, view))
         changed = onnx.NodeProto()
@@ -121,8 +130,8 @@ _PROJECTIONS = 3
 
 @register("fused_attention")
 class FusedAttention(GraphRule):
-    """Make one product of the three that project the same tensor to queries, keys and values: weights and
-    biases are put together, and the heads are split behind Reshape and Transpose."""
+    """Make one product of the three that project the same tensor to queries, keys and values:
+    weights and biases are put together, and the heads are split behind Reshape and Transpose."""
 
     op_types = frozenset(("MatMul",))
 
@@ -170,8 +179,14 @@ def _fuse(found: list[_Projection], view: GraphEditor) -> None:
     weight = join_weights([each.product.input[1] for each in found], 1, made, view)
     joint = made.add("MatMul", source, weight)
     if any(each.bias for each in found):
-        none = made.constant(np.zeros(heads * size), dtype) if not all(each.bias for each in found) else ""
-        joint = made.add("Add", joint, join_weights([each.bias or none for each in found], 0, made, view))
+        none = (
+            made.constant(np.zeros(heads * size), dtype)
+            if not all(each.bias for each in found)
+            else ""
+        )
+        joint = made.add(
+            "Add", joint, join_weights([each.bias or none for each in found], 0, made, view)
+        )
     target = made.shape([batch_free, tokens, len(found) * heads, size])
     turned = made.add("Transpose", made.add("Reshape", joint, target), perm=_PLAIN)
     parts = [made.new_name() if each.is_turned else each.end.output[0] for each in found]
@@ -185,8 +200,8 @@ def _fuse(found: list[_Projection], view: GraphEditor) -> None:
 
 @register("matmul_rotary_embedding")
 class MatMulRotaryEmbedding(GraphRule):
-    """Make a product with a constant matrix of what turns pairs of elements in a rotary embedding, x cos + t
-    sin, where t is x with elements exchanged and some of them negated.
+    """Make a product with a constant matrix of what turns pairs of elements in a rotary embedding,
+    x cos + t sin, where t is x with elements exchanged and some of them negated.
 
     Which are exchanged is found out by trying: any way of writing it is known.
     """
@@ -218,12 +233,27 @@ class MatMulRotaryEmbedding(GraphRule):
             return False
         end = view.makers[turned]
         made = view.start(end, "turned")
-        made.add_as(turned, "MatMul", source, view.names.hold_once("rotary/turn", matrix, view.dtype(source)))
+        made.add_as(
+            turned,
+            "MatMul",
+            source,
+            view.names.hold_once("rotary/turn", matrix, view.dtype(source)),
+        )
         view.rewrite(end, made.nodes, [end])
         return True
 
 
-_MOVES = ("Concat", "Gather", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+_MOVES = (
+    "Concat",
+    "Gather",
+    "Neg",
+    "Reshape",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
 """Operators with which exporters write the exchange of elements."""
 _MAX_MOVES = 16
 """Maximum number of nodes; the longest known form has 9."""
@@ -305,7 +335,9 @@ def _run(model: onnx.ModelProto, source: str, tried: list[Array]) -> list[Array]
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
-        return [np.asarray(session.run(None, {source: np.ascontiguousarray(each)})[0]) for each in tried]
+        return [
+            np.asarray(session.run(None, {source: np.ascontiguousarray(each)})[0]) for each in tried
+        ]
     except ORT_ERRORS:
         return None
 

@@ -27,13 +27,13 @@ _ADVICE = "a run begins with empty caches here, so that the first step of a run 
 
 @register("carry_caches", stage=Stage.CHECKS, is_ours=True)
 class CarryCaches(Pass):
-    """Give each KVCache in a Loop's body what it kept as a third input, which goes round the Loop and is
-    empty when the Loop begins.
+    """Give each KVCache in a Loop's body what it kept as a third input, which goes round the Loop
+    and is empty when the Loop begins.
 
-    On the real chip a cache is a variable that lives on between runs until a step of 0 clears it. Here a run
-    begins with empty caches, which is the same where its first step is 0, as scripts have it: a Loop that
-    begins with another, or with one that callers choose, is refused, and so is a cache deeper inside. Outside
-    of a Loop there is one step in a run: it has to be 0.
+    On the real chip a cache is a variable that lives on between runs until a step of 0 clears it.
+    Here a run begins with empty caches, which is the same where its first step is 0, as scripts
+    have it: a Loop that begins with another, or with one that callers choose, is refused, and so is
+    a cache deeper inside. Outside of a Loop there is one step in a run: it has to be 0.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -65,7 +65,8 @@ def _refuse_deeper(node: onnx.NodeProto) -> None:
     for inner in (inner for body in iter_bodies(node) for inner in iter_nodes(body)):
         if _is_open(inner):
             raise CompileError(
-                f"node {inner.name!r} (KVCache) is inside {node.op_type} {node.name!r}: what it keeps can go "
+                f"node {inner.name!r} (KVCache) is inside {node.op_type} {node.name!r}: what it "
+                "keeps can go "
                 "round a Loop of the main graph only; put it there"
             )
 
@@ -86,11 +87,14 @@ def _check_first(node: onnx.NodeProto, name: str, view: GraphView) -> None:
     if first != 0:
         found = "one that is known at run time only" if first is None else f"{first:g}"
         raise CompileError(
-            f"node {node.name!r} (KVCache): expected a first step {source!r} of 0, found {found}; {_ADVICE}"
+            f"node {node.name!r} (KVCache): expected a first step {source!r} of 0, found {found}; "
+            f"{_ADVICE}"
         )
 
 
-def _carry(loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView) -> Iterator[onnx.NodeProto]:
+def _carry(
+    loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView
+) -> Iterator[onnx.NodeProto]:
     """Add the caches of a Loop's body to its loop state. Yield the nodes that make
     the empty initial states."""
     body: onnx.GraphProto = attribute(loop, "body")
@@ -109,8 +113,12 @@ def _carry(loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView) -> I
         result = node.output[0]
         tensor = types.get(result)
         if tensor is None or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            raise CompileError(f"node {node.name!r} (KVCache): the shape of its result is not known")
-        past, empty, last = (view.names.take(f"{result}/{name}") for name in ("past", "empty", "last"))
+            raise CompileError(
+                f"node {node.name!r} (KVCache): the shape of its result is not known"
+            )
+        past, empty, last = (
+            view.names.take(f"{result}/{name}") for name in ("past", "empty", "last")
+        )
         state = helper.make_tensor_value_info(past, tensor.elem_type, None)
         state.type.tensor_type.CopyFrom(tensor)
         node.input[2:] = [past]
@@ -126,7 +134,9 @@ def _carry(loop: onnx.NodeProto, inferred: onnx.NodeProto, view: GraphView) -> I
         yield from _make_empty(empty, tensor)
 
 
-def _alias(body: onnx.GraphProto, value: onnx.ValueInfoProto, names: NameScope) -> onnx.ValueInfoProto:
+def _alias(
+    body: onnx.GraphProto, value: onnx.ValueInfoProto, names: NameScope
+) -> onnx.ValueInfoProto:
     """Give a result a second name with an Identity, since a body may return a result only once."""
     source, value.name = value.name, names.take(f"{value.name}/kept")
     body.node.append(helper.make_node("Identity", [source], [value.name], name=value.name))

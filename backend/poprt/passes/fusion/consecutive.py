@@ -46,8 +46,8 @@ class _Pairs(GraphRule):
 
 @register("fuse_consecutive_cast", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveCast(_Pairs):
-    """Cast at once what is cast twice, where the type between holds every value of the first, or a value's
-    range shows that nothing is lost on the way; back to the first type, nothing is left."""
+    """Cast at once what is cast twice, where the type between holds every value of the first, or a
+    value's range shows that nothing is lost on the way; back to the first type, nothing is left."""
 
     op_types = frozenset({"Cast"})
 
@@ -60,7 +60,9 @@ class FuseConsecutiveCast(_Pairs):
         )
         if len(first.attribute) > 1 or len(second.attribute) > 1:
             return
-        if not (is_lossless(given, between, wanted) or _fits(first.input[0], between, wanted, view)):
+        if not (
+            is_lossless(given, between, wanted) or _fits(first.input[0], between, wanted, view)
+        ):
             return
         if given == wanted and view.bypass(second, first.input[0]):
             return
@@ -156,7 +158,9 @@ def _find_range(name: str, view: GraphEditor) -> tuple[int, int] | None:
         return None
     if maker.op_type not in _ADDING:
         return _find_cast_range(name, view)
-    left, right = (_find_constant_range(each, view) or _find_cast_range(each, view) for each in maker.input)
+    left, right = (
+        _find_constant_range(each, view) or _find_cast_range(each, view) for each in maker.input
+    )
     if left is None or right is None:
         return None
     if maker.op_type == "Add":
@@ -205,7 +209,9 @@ class FuseConsecutiveReshape(_Pairs):
             shape = view.shape(second.output[0])
             if shape is None or 0 in shape:
                 return
-            view.set_input(second, 1, view.hold(f"{second.output[0]}/shape", np.array(shape, np.int64)))
+            view.set_input(
+                second, 1, view.hold(f"{second.output[0]}/shape", np.array(shape, np.int64))
+            )
         view.set_input(second, 0, first.input[0])
 
 
@@ -247,8 +253,9 @@ class FuseConsecutiveSqueeze(_Pairs):
 
 @register("fuse_consecutive_unsqueeze", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveUnsqueeze(_Pairs):
-    """Unsqueeze at once what is unsqueezed twice: by a Reshape where the shape is known (the real tool's
-    graphs have one there, by the patterns in which published scripts look for masks), else by its axes."""
+    """Unsqueeze at once what is unsqueezed twice: by a Reshape where the shape is known (the real
+    tool's graphs have one there, by the patterns in which published scripts look for masks), else
+    by its axes."""
 
     op_types = frozenset({"Unsqueeze"})
 
@@ -262,7 +269,9 @@ class FuseConsecutiveUnsqueeze(_Pairs):
         if rank is None:
             return
         inner = _normalize(view.axes(first, None), first, rank, view)
-        outer = _normalize(view.axes(second, None), second, rank + len(inner), view) if inner else []
+        outer = (
+            _normalize(view.axes(second, None), second, rank + len(inner), view) if inner else []
+        )
         if not inner or not outer:
             return
         total = rank + len(inner) + len(outer)
@@ -270,14 +279,18 @@ class FuseConsecutiveUnsqueeze(_Pairs):
         _set_axes(second, first.input[0], sorted([*outer, *(left[axis] for axis in inner)]), view)
 
 
-def _become_reshape(node: onnx.NodeProto, source: str, shape: Sequence[int], view: GraphEditor) -> None:
+def _become_reshape(
+    node: onnx.NodeProto, source: str, shape: Sequence[int], view: GraphEditor
+) -> None:
     del node.attribute[:]
     node.op_type = "Reshape"
     sizes = view.hold(f"{node.output[0]}/shape", np.array(shape, np.int64))
     view.set_inputs(node, [source, sizes])
 
 
-def _normalize(axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, view: GraphEditor) -> list[int]:
+def _normalize(
+    axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, view: GraphEditor
+) -> list[int]:
     """Return the axes of an Unsqueeze of a tensor of that rank; an empty list if they are not
     known."""
     if axes is None:
@@ -299,8 +312,8 @@ def _set_axes(node: onnx.NodeProto, source: str, axes: Sequence[int], view: Grap
 class FuseConsecutiveArithmetic(_Pairs):
     """Add, or multiply with, one constant instead of two, one after the other.
 
-    Of floats, sums of two signs stay as they are: what cancels out would be rounded in another way. So do
-    factors whose product leaves the range.
+    Of floats, sums of two signs stay as they are: what cancels out would be rounded in another way.
+    So do factors whose product leaves the range.
     """
 
     op_types = frozenset({*_ADDING, *_SCALING})
@@ -331,7 +344,11 @@ def _constant_side(node: onnx.NodeProto, view: GraphEditor) -> int | None:
 
 
 def _join(
-    view: GraphEditor, one: tuple[onnx.NodeProto, int], two: tuple[onnx.NodeProto, int], *, sums: bool
+    view: GraphEditor,
+    one: tuple[onnx.NodeProto, int],
+    two: tuple[onnx.NodeProto, int],
+    *,
+    sums: bool,
 ) -> Array | None:
     """Return the constant that replaces both, no larger than the larger one. Return None if there
     is none."""

@@ -39,12 +39,13 @@ class _Expert:
 
 @register("merge_moe", stage=Stage.PATTERNS, option="merge_moe", takes={"merge_str": "merge_moe"})
 class MergeMoE(GraphRule):
-    """Have two experts, which are the nodes from a first to a last one, compute as one with a leading axis of
-    two: their weights, of equal shapes, lie on each other, and what comes out is split.
+    """Have two experts, which are the nodes from a first to a last one, compute as one with a
+    leading axis of two: their weights, of equal shapes, lie on each other, and what comes out is
+    split.
 
-    merge_str: the names of the first and last node of both, as a text with commas or one by one. Experts are
-    of products with weights and of operators that look at each element by itself; others are left as they
-    are, with a warning. What else the real tool joins is not public.
+    merge_str: the names of the first and last node of both, as a text with commas or one by one.
+    Experts are of products with weights and of operators that look at each element by itself;
+    others are left as they are, with a warning. What else the real tool joins is not public.
     """
 
     op_types = frozenset()
@@ -56,7 +57,8 @@ class MergeMoE(GraphRule):
         is_shared = bool(set(self._names[:2]) & set(self._names[2:]))
         if self._names and (len(self._names) != _COUNT or is_shared or not all(self._names)):
             raise CompileError(
-                f"merge_moe: expected B1,E1,B2,E2, the names of the first and last node of two experts, "
+                "merge_moe: expected B1,E1,B2,E2, the names of the first and last node of two "
+                "experts, "
                 f"found {merge_str!r}"
             )
 
@@ -66,7 +68,8 @@ class MergeMoE(GraphRule):
         model = super().run(model) if self._names else model
         if self._names and not self._is_done:
             self.logger.warning(
-                "merge_moe: there are no two experts in the model that do the same with other weights: %s",
+                "merge_moe: there are no two experts in the model that do the same with other "
+                "weights: %s",
                 ", ".join(self._names),
             )
         return model
@@ -83,9 +86,16 @@ class MergeMoE(GraphRule):
         ends = [named[name] for name in self._names[1::2]]
         if node is not max(ends, key=view.place):
             return
-        found = [_find(named[begin], end, view) for begin, end in zip(self._names[::2], ends, strict=True)]
+        found = [
+            _find(named[begin], end, view)
+            for begin, end in zip(self._names[::2], ends, strict=True)
+        ]
         experts = [each for each in found if each is not None]
-        if len(experts) == len(found) and _are_alike(experts, view) and _may_wait(experts, node, view):
+        if (
+            len(experts) == len(found)
+            and _are_alike(experts, view)
+            and _may_wait(experts, node, view)
+        ):
             made = view.start(node, "experts")
             _build(experts, made, view)
             view.rewrite(node, made.nodes, [each for expert in experts for each in expert.nodes])
@@ -111,7 +121,9 @@ def _find(begin: onnx.NodeProto, end: onnx.NodeProto, view: GraphEditor) -> _Exp
     sources = set(_dynamic(begin, view))
     nodes = sorted(inside.values(), key=view.place)
     kept = all(_is_private(node, inside, view) for node in nodes if node is not end)
-    return _Expert(nodes, sources.pop()) if len(sources) == 1 and kept and nodes[-1] is end else None
+    return (
+        _Expert(nodes, sources.pop()) if len(sources) == 1 and kept and nodes[-1] is end else None
+    )
 
 
 def _dynamic(node: onnx.NodeProto, view: GraphEditor) -> list[str]:
@@ -119,7 +131,9 @@ def _dynamic(node: onnx.NodeProto, view: GraphEditor) -> list[str]:
     return [name for name in node.input if name and view.tensor(name) is None]
 
 
-def _is_private(node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], view: GraphEditor) -> bool:
+def _is_private(
+    node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], view: GraphEditor
+) -> bool:
     name = node.output[0]
     return name not in view.outputs and view.readers.get(name, {}).keys() <= inside.keys()
 
@@ -130,7 +144,9 @@ def _can_join(node: onnx.NodeProto, view: GraphEditor) -> bool:
     if len(node.output) != 1 or shape is None:
         return False
     if is_operator(node, "MatMul"):
-        return _dynamic(node, view) == [node.input[0]] and len(shape) == len(view.shape(node.input[0]) or ())
+        return _dynamic(node, view) == [node.input[0]] and len(shape) == len(
+            view.shape(node.input[0]) or ()
+        )
     if not operator_of(node).is_elementwise:
         return False
     return all(len(view.shape(name) or ()) == len(shape) for name in _dynamic(node, view))
@@ -149,7 +165,9 @@ def _are_alike(experts: Sequence[_Expert], view: GraphEditor) -> bool:
     for one, two in zip(first.nodes, second.nodes, strict=True):
         if (one.op_type, one.domain, len(one.input)) != (two.op_type, two.domain, len(two.input)):
             return False
-        settings = [sorted(each.SerializeToString() for each in node.attribute) for node in (one, two)]
+        settings = [
+            sorted(each.SerializeToString() for each in node.attribute) for node in (one, two)
+        ]
         if settings[0] != settings[1] or not _read_alike(one, two, twins, view):
             return False
         twins[one.output[0]] = two.output[0]
@@ -173,7 +191,9 @@ def _read_alike(
 
 def _may_wait(experts: Sequence[_Expert], at: onnx.NodeProto, view: GraphEditor) -> bool:
     """Return whether all readers of both results come after the later expert."""
-    readers = [each for expert in experts for each in view.readers.get(expert.end.output[0], {}).values()]
+    readers = [
+        each for expert in experts for each in view.readers.get(expert.end.output[0], {}).values()
+    ]
     return all(view.place(reader) > view.place(at) for reader in readers)
 
 
@@ -182,7 +202,9 @@ def _build(experts: Sequence[_Expert], made: NodeBuilder, view: GraphEditor) -> 
     sources = list(dict.fromkeys(expert.source for expert in experts))
     shape = view.shape(sources[0]) or ()
     upright = [made.add("Reshape", name, made.shape([1, *shape])) for name in sources]
-    names = {experts[0].source: made.add("Concat", *upright, axis=0) if len(upright) > 1 else upright[0]}
+    names = {
+        experts[0].source: made.add("Concat", *upright, axis=0) if len(upright) > 1 else upright[0]
+    }
     for one, two in zip(*(expert.nodes for expert in experts), strict=True):
         rank = len(view.shape(one.output[0]) or ())
         joint = onnx.NodeProto()

@@ -48,7 +48,9 @@ class _GeluPass(GraphRule):
             made.chip(end.output[0], "Gelu", source, **({"approximate": "none"} if exact else {}))
             view.replace(end, made.nodes)
 
-    def _find_end(self, node: onnx.NodeProto, source: str, view: GraphEditor) -> onnx.NodeProto | None:
+    def _find_end(
+        self, node: onnx.NodeProto, source: str, view: GraphEditor
+    ) -> onnx.NodeProto | None:
         """Return the node that makes source / 2 (1 + f), where `node` makes f."""
         added = view.reader(node.output[0], "Add")
         if added is None or not any(view.number(name) == 1 for name in added.input):
@@ -67,8 +69,8 @@ class _GeluPass(GraphRule):
 
 @register("gelu_pattern", stage=Stage.PATTERNS, default=True)
 class GeluPattern(_GeluPass):
-    """Give GELUs in the tanh form, written out or the standard's, the chip's Gelu, which computes that
-    form."""
+    """Give GELUs in the tanh form, written out or the standard's, the chip's Gelu, which computes
+    that form."""
 
     op_types = frozenset(("Gelu", "Tanh"))
 
@@ -88,7 +90,8 @@ class GeluPattern(_GeluPass):
 
 @register("erf_gelu_pattern", stage=Stage.PATTERNS, option="enable_erf_gelu")
 class ErfGeluPattern(_GeluPass):
-    """Give GELUs in the exact form, of the error function, written out or the standard's, the chip's Gelu.
+    """Give GELUs in the exact form, of the error function, written out or the standard's, the
+    chip's Gelu.
 
     The chip has the tanh form only; here the answer stays the exact form's, which the attribute
     `approximate` (none) says.
@@ -130,7 +133,9 @@ def _multiply(name: str, atoms: set[str], view: GraphEditor, steps: int = _MAX_S
         return _Product(left.number / given, left.tensors)
     if node.op_type == "Pow" and given is not None and given in range(1, _MAX_POWER + 1):
         power = int(given)
-        return _Product(left.number**power, Counter({each: n * power for each, n in left.tensors.items()}))
+        return _Product(
+            left.number**power, Counter({each: n * power for each, n in left.tensors.items()})
+        )
     return _Product(1.0, Counter((name,)))
 
 

@@ -48,10 +48,16 @@ class _Norm:
     def of(cls, node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
         """Return factor and summand in double. Return None if any operand is not constant, or the
         node computes statistics."""
-        if any(node.output[1:]) or attribute(node, "training_mode", 0) or not attribute(node, "spatial", 1):
+        if (
+            any(node.output[1:])
+            or attribute(node, "training_mode", 0)
+            or not attribute(node, "spatial", 1)
+        ):
             return None
         found = [_weight(view, name) for name in node.input[1:]]
-        gain, bias, mean, variance = (None if each is None else each.astype(np.float64) for each in found)
+        gain, bias, mean, variance = (
+            None if each is None else each.astype(np.float64) for each in found
+        )
         if gain is None or bias is None or mean is None or variance is None:
             return None
         scale = gain / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
@@ -71,7 +77,9 @@ class _NormFusion(GraphRule):
         if product is not None and norm is not None and product.op_type in self.products:
             self.fuse(product, node, norm, view)
 
-    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor) -> None:
+    def fuse(
+        self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor
+    ) -> None:
         """Change the constants of the product, if it has constants."""
         raise NotImplementedError
 
@@ -85,7 +93,9 @@ class FuseBnIntoConv(_NormFusion):
 
     products = frozenset({"Conv"})
 
-    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor) -> None:
+    def fuse(
+        self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor
+    ) -> None:
         """Scale weights and bias. The old weights stay if other nodes read them."""
         weights = _weight(view, product.input[1])
         has_bias = len(product.input) > 2 and product.input[2]  # noqa: PLR2004  data, weights, bias
@@ -112,14 +122,17 @@ def _set_weights(
 
 @register("fuse_bn_into_gemm")
 class FuseBnIntoGemm(_NormFusion):
-    """Take the normalisation of a product of matrices, Gemm or MatMul, up into its weights and bias.
+    """Take the normalisation of a product of matrices, Gemm or MatMul, up into its weights and
+    bias.
 
     Only where the weights are an initializer that nothing else reads.
     """
 
     products = frozenset({"Gemm", "MatMul"})
 
-    def fuse(self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor) -> None:
+    def fuse(
+        self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor
+    ) -> None:
         """Scale weights and bias. A MatMul becomes a Gemm to have a bias."""
         name = product.input[1]
         weights = _weight(view, name) if _is_used_once(view, name) else None
@@ -153,8 +166,8 @@ def _bias(product: onnx.NodeProto, view: GraphEditor) -> Array | None:
 class FuseMulIntoMatmul(GraphRule):
     """Take a constant factor of a product's result, or of what it multiplies, up into its weights.
 
-    The factor is one number, or one for each column (of the result) or row (of the operand). Only where the
-    weights are an initializer that nothing else reads.
+    The factor is one number, or one for each column (of the result) or row (of the operand). Only
+    where the weights are an initializer that nothing else reads.
     """
 
     op_types = frozenset({"MatMul"})
@@ -192,7 +205,9 @@ class FuseMulIntoMatmul(GraphRule):
             _scale(node, weights, values.reshape(-1), view)
 
 
-def _factor(node: onnx.NodeProto, source: str | None, view: GraphEditor) -> tuple[Array, str] | None:
+def _factor(
+    node: onnx.NodeProto, source: str | None, view: GraphEditor
+) -> tuple[Array, str] | None:
     """Return the factor of a Mul and its other operand, which is `source` if given. The factor may
     vary along the last axis only."""
     if node.op_type != "Mul":
@@ -201,7 +216,11 @@ def _factor(node: onnx.NodeProto, source: str | None, view: GraphEditor) -> tupl
         values, other = view.value(node.input[place]), node.input[1 - place]
         if source is not None and other != source:
             continue
-        if values is not None and values.dtype.kind == "f" and values.shape[-1:] in ((), (values.size,)):
+        if (
+            values is not None
+            and values.dtype.kind == "f"
+            and values.shape[-1:] in ((), (values.size,))
+        ):
             return values, other
     return None
 
@@ -213,7 +232,8 @@ def _scale(node: onnx.NodeProto, weights: Array, factor: Array, view: GraphEdito
 
 @register("fuse_cast_into_onehot")
 class FuseCastIntoOnehot(GraphRule):
-    """Let a OneHot produce the type that its result is cast to, by casting its two values instead."""
+    """Let a OneHot produce the type that its result is cast to, by casting its two values
+    instead."""
 
     op_types = frozenset({"OneHot"})
 
@@ -225,7 +245,11 @@ class FuseCastIntoOnehot(GraphRule):
                 self._fuse(first, node, view)
 
     def _fuse(self, first: onnx.NodeProto, cast: onnx.NodeProto, view: GraphEditor) -> None:
-        values, wanted, result = view.value(first.input[2]), attribute(cast, "to", 0), first.output[0]
+        values, wanted, result = (
+            view.value(first.input[2]),
+            attribute(cast, "to", 0),
+            first.output[0],
+        )
         if values is None or wanted not in _ONE_HOT_TYPES or not view.bypass(cast, result):
             return
         made = values.astype(helper.tensor_dtype_to_np_dtype(wanted))
@@ -277,7 +301,9 @@ def _others(node: onnx.NodeProto, place: int) -> list[str]:
     return [name for i, name in enumerate(node.input) if name and i != place]
 
 
-def _put_behind(node: onnx.NodeProto, place: int, expand: onnx.NodeProto, view: GraphEditor) -> None:
+def _put_behind(
+    node: onnx.NodeProto, place: int, expand: onnx.NodeProto, view: GraphEditor
+) -> None:
     """Put the Expand behind the node. The Expand then makes the node's result, under its name."""
     made = node.output[0]
     inner = view.names.take(f"{made}/unexpanded", is_numbered=True)

@@ -37,12 +37,13 @@ class _Mask:
 
 @register("insert_attention_mask")
 class InsertAttentionMask(GraphRule):
-    """Give masks that are made of one number for each token, (1 - mask) times a large negative number or a
-    choice between 0 and one, the chip's AttentionMask, for which these numbers are segments: tokens see those
-    of their own segment. Where there is no such mask, it warns: packed samples would see one another.
+    """Give masks that are made of one number for each token, (1 - mask) times a large negative
+    number or a choice between 0 and one, the chip's AttentionMask, for which these numbers are
+    segments: tokens see those of their own segment. Where there is no such mask, it warns: packed
+    samples would see one another.
 
-    Segments of 0 are padding, which sees padding only. So the rows of padding are others than before, which
-    nobody reads; those of tokens are the same.
+    Segments of 0 are padding, which sees padding only. So the rows of padding are others than
+    before, which nobody reads; those of tokens are the same.
     """
 
     op_types = frozenset(("Mul", "Where", "WhereV2"))
@@ -52,7 +53,8 @@ class InsertAttentionMask(GraphRule):
         changed = super().run(model)
         if not any(node.op_type == "AttentionMask" for node in iter_nodes(changed.graph)):
             self.logger.warning(
-                "insert_attention_mask found no mask that is added to scores: samples packed into one row "
+                "insert_attention_mask found no mask that is added to scores: samples packed into "
+                "one row "
                 "would see one another"
             )
         return changed
@@ -83,7 +85,9 @@ class InsertAttentionMask(GraphRule):
             segments = made.add("Cast", segments, to=TensorProto.INT32)
         is_half = view.type(found.result) == TensorProto.FLOAT16
         mask = made.new_name()
-        made.chip(mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT")
+        made.chip(
+            mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT"
+        )
         for place, each in enumerate(adds):
             changed = onnx.NodeProto()
             changed.CopyFrom(each)
@@ -97,7 +101,11 @@ def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozense
     view = GraphEditor(NameScope(graph, 1), graph, known)
     view.index()
     given = {value.name for value in find_inputs(graph)}
-    found = (_read_mask(node, view) for node in graph.node if node.op_type in InsertAttentionMask.op_types)
+    found = (
+        _read_mask(node, view)
+        for node in graph.node
+        if node.op_type in InsertAttentionMask.op_types
+    )
     sources = {_find_given(each.tokens, view) for each in found if each is not None}
     return frozenset(sources & given)
 
@@ -116,10 +124,18 @@ def _other(node: onnx.NodeProto, name: str) -> str:
     return node.input[1] if node.input[0] == name else node.input[0]
 
 
-def _takes_scores(node: onnx.NodeProto, mask: str, tokens: tuple[int, int], view: GraphEditor) -> bool:
+def _takes_scores(
+    node: onnx.NodeProto, mask: str, tokens: tuple[int, int], view: GraphEditor
+) -> bool:
     scores = view.shape(_other(node, mask))
-    fits = scores is not None and len(scores) == _SCORES_RANK and scores == view.shape(node.output[0])
-    return fits and scores is not None and (scores[0], *scores[2:]) == (tokens[0], tokens[1], tokens[1])
+    fits = (
+        scores is not None and len(scores) == _SCORES_RANK and scores == view.shape(node.output[0])
+    )
+    return (
+        fits
+        and scores is not None
+        and (scores[0], *scores[2:]) == (tokens[0], tokens[1], tokens[1])
+    )
 
 
 def _read_mask(node: onnx.NodeProto, view: GraphEditor) -> _Mask | None:
@@ -152,7 +168,11 @@ def _chosen(node: onnx.NodeProto, view: GraphEditor) -> str:
     not 0, else 1 - mask."""
     condition, lowest, otherwise = node.input
     cast = view.maker(condition, "Cast")
-    fits = cast is not None and cast.input[0] == otherwise and attribute(cast, "to") == TensorProto.BOOL
+    fits = (
+        cast is not None
+        and cast.input[0] == otherwise
+        and attribute(cast, "to") == TensorProto.BOOL
+    )
     return otherwise if fits and _is_low(lowest, view) else ""
 
 
@@ -238,11 +258,11 @@ def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, view: GraphEditor) ->
 
 @register("replace_where_mask")
 class ReplaceWhereMask(GraphRule):
-    """Add masks to scores instead of choosing between scores and a large negative number, where the softmax
-    follows: the choice is then among fewer elements.
+    """Add masks to scores instead of choosing between scores and a large negative number, where the
+    softmax follows: the choice is then among fewer elements.
 
-    Rows of which all is hidden see what they would see without a mask, unless that number is large enough to
-    swallow scores, as the lowest of float is.
+    Rows of which all is hidden see what they would see without a mask, unless that number is large
+    enough to swallow scores, as the lowest of float is.
     """
 
     op_types = frozenset(("Where", "WhereV2"))

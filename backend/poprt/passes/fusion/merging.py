@@ -27,12 +27,16 @@ class _MergingProducts(GraphRule):
 
     op_types = frozenset(("MatMul",))
 
-    def __init__(self, option: str, names: str | Sequence[str] | None, count: int, expected: str) -> None:
+    def __init__(
+        self, option: str, names: str | Sequence[str] | None, count: int, expected: str
+    ) -> None:
         super().__init__()
         listed = names.split(",") if isinstance(names, str) else list(names or ())
         self._option, self._names = option, [name.strip() for name in listed]
         if self._names and len(set(self._names)) != count:
-            raise CompileError(f"{option}: expected {expected}, the names of nodes, found {names!r}")
+            raise CompileError(
+                f"{option}: expected {expected}, the names of nodes, found {names!r}"
+            )
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Merge the products. Warn if the names do not match such nodes, or the products cannot be
@@ -55,11 +59,16 @@ class _MergingProducts(GraphRule):
         readers = view.readers.get(node.input[0], {}).values()
         products = [_find(name, readers, view) for name in self._names[::step]]
         adds = [
-            view.reader(each.output[0], "Add") if each is not None and step > 1 else None for each in products
+            view.reader(each.output[0], "Add") if each is not None and step > 1 else None
+            for each in products
         ]
-        if None in products or (step > 1 and [each and each.name for each in adds] != self._names[1::step]):
+        if None in products or (
+            step > 1 and [each and each.name for each in adds] != self._names[1::step]
+        ):
             return
-        merged = [_Product.of(each, add, view) for each, add in zip(products, adds, strict=True) if each]
+        merged = [
+            _Product.of(each, add, view) for each, add in zip(products, adds, strict=True) if each
+        ]
         joined = [each for each in merged if each is not None]
         if len(joined) == len(products) and len({each.source for each in joined}) == 1:
             _join(joined, view)
@@ -83,7 +92,9 @@ class _Product:
     last: onnx.NodeProto
 
     @classmethod
-    def of(cls, product: onnx.NodeProto, add: onnx.NodeProto | None, view: GraphEditor) -> _Product | None:
+    def of(
+        cls, product: onnx.NodeProto, add: onnx.NodeProto | None, view: GraphEditor
+    ) -> _Product | None:
         """Return the product; None if weight or bias is no constant with the shape of a linear
         layer's."""
         source, weight = product.input
@@ -102,17 +113,27 @@ def _join(products: Sequence[_Product], view: GraphEditor) -> None:
     at = min((each.first for each in products), key=view.place)
     source, rank = products[0].source, len(view.shape(products[0].source) or ())
     made = view.start(at, "merged")
-    joint = made.add("MatMul", source, join_weights([each.weight for each in products], 1, made, view))
+    joint = made.add(
+        "MatMul", source, join_weights([each.weight for each in products], 1, made, view)
+    )
     if products[0].bias:
-        joint = made.add("Add", joint, join_weights([each.bias for each in products], 0, made, view))
+        joint = made.add(
+            "Add", joint, join_weights([each.bias for each in products], 0, made, view)
+        )
     results = [each.last.output[0] for each in products]
     made.split_as(results, joint, [each.width for each in products], max(0, rank - 1))
     view.rewrite(at, made.nodes, [each.last for each in products])
 
 
-@register("merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes={"merge_matmul": "merge_matmul"})
+@register(
+    "merge_matmul",
+    stage=Stage.PATTERNS,
+    option="merge_matmul",
+    takes={"merge_matmul": "merge_matmul"},
+)
 class MergeMatMul(_MergingProducts):
-    """Make one product of two of the same tensor with weights, which are put side by side, and split it.
+    """Make one product of two of the same tensor with weights, which are put side by side, and
+    split it.
 
     merge_matmul: the names of both nodes, as a text with a comma or one by one.
     """
@@ -150,8 +171,8 @@ class _Part:
 
 @register("merge_multi_slice")
 class MergeMultiSlice(GraphRule):
-    """Make one Split of Slices that together are all of a tensor along one axis: one behind the other, or
-    each with every n-th element, which a Reshape puts side by side first."""
+    """Make one Split of Slices that together are all of a tensor along one axis: one behind the
+    other, or each with every n-th element, which a Reshape puts side by side first."""
 
     op_types = frozenset(("Slice",))
 
@@ -162,7 +183,9 @@ class MergeMultiSlice(GraphRule):
         if shape is None or not view.is_first(source, node) or view.tensor(source) is not None:
             return
         readers = view.readers.get(source, {}).values()
-        slices = [each for each in readers if is_operator(each, "Slice") and each.input[0] == source]
+        slices = [
+            each for each in readers if is_operator(each, "Slice") and each.input[0] == source
+        ]
         parts = [part for each in slices if (part := _read_part(each, shape, view)) is not None]
         for axis, step in dict.fromkeys((part.axis, part.step) for part in parts):
             alike = [part for part in parts if (part.axis, part.step) == (axis, step)]
@@ -213,14 +236,17 @@ def _read_part(node: onnx.NodeProto, shape: Sequence[int], view: GraphEditor) ->
         return None
     axis = axes[0] % len(shape)
     size = shape[axis]
-    start, end = (min(max(0, each + size if each < 0 else each), size) for each in (starts[0], ends[0]))
+    start, end = (
+        min(max(0, each + size if each < 0 else each), size) for each in (starts[0], ends[0])
+    )
     return _Part(node, axis, start, end, steps[0]) if start < end else None
 
 
 @register("merge_if_with_same_cond", stage=Stage.FOLDING, option="merge_if_with_same_cond")
 class MergeIfWithSameCond(GraphRule):
-    """Make one If of those of the same condition, as far as the order of the graph allows: the later one
-    needs nothing that is made between them, or nothing between them needs the earlier one."""
+    """Make one If of those of the same condition, as far as the order of the graph allows: the
+    later one needs nothing that is made between them, or nothing between them needs the earlier
+    one."""
 
     op_types = frozenset(("If",))
 
@@ -238,9 +264,15 @@ class MergeIfWithSameCond(GraphRule):
 
 def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) -> bool:
     for name in _BRANCHES:
-        first, second = ({value.name for value in attribute(each, name).output} for each in (earlier, later))
+        first, second = (
+            {value.name for value in attribute(each, name).output} for each in (earlier, later)
+        )
         own = set(iter_defined(attribute(later, name)))
-        if first & (second - own) or len(second) < len(later.output) or len(first) < len(earlier.output):
+        if (
+            first & (second - own)
+            or len(second) < len(later.output)
+            or len(first) < len(earlier.output)
+        ):
             return False  # two results would be one tensor
     return _may_move_up(later, earlier, view) or _may_move_down(earlier, later, view)
 
@@ -273,7 +305,9 @@ def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, view: GraphEditor) ->
         view.names.taken |= defined
         renames = {each: view.names.take(each) for each in iter_defined(second) if each in defined}
         inner = {
-            outer: value.name for outer, value in zip(earlier.output, first.output, strict=True) if outer
+            outer: value.name
+            for outer, value in zip(earlier.output, first.output, strict=True)
+            if outer
         }
         rename(second, {**inner, **renames})
         for tensor in second.initializer:

@@ -40,13 +40,13 @@ class _Norm:
 
 @register("layer_norm_pattern", stage=Stage.PATTERNS, default=True)
 class LayerNormPattern(GraphRule):
-    """Give layer norms over the last axis, written out or in the standard's LayerNormalization, PopART's
-    GroupNormalization with one group.
+    """Give layer norms over the last axis, written out or in the standard's LayerNormalization,
+    PopART's GroupNormalization with one group.
 
-    That takes rows and channels: other ranks are reshaped to them and back. A model costs the same in
-    whichever opset it spells its norms. Group norms as torch exports them, an InstanceNormalization of groups
-    between Reshapes, become one operator with their scale and bias, too (whether the real pass looks for
-    these is not public).
+    That takes rows and channels: other ranks are reshaped to them and back. A model costs the same
+    in whichever opset it spells its norms. Group norms as torch exports them, an
+    InstanceNormalization of groups between Reshapes, become one operator with their scale and bias,
+    too (whether the real pass looks for these is not public).
     """
 
     op_types = frozenset(("InstanceNormalization", "LayerNormalization", "Pow", "Sqrt"))
@@ -112,7 +112,9 @@ def _find_source(variance: str, view: GraphEditor) -> str | None:
     or the mean of squares less the squared mean."""
     variance = _skip_casts(variance, view)
     bounded = view.maker(variance, "Max", "Relu")
-    difference = view.maker(_find_bounded(bounded, view) if bounded is not None else variance, "Sub")
+    difference = view.maker(
+        _find_bounded(bounded, view) if bounded is not None else variance, "Sub"
+    )
     if difference is not None:
         return _read_difference(difference, view)
     mean_square = view.maker(variance, "ReduceMean")
@@ -131,9 +133,17 @@ def _find_bounded(node: onnx.NodeProto, view: GraphEditor) -> str:
 
 def _read_difference(node: onnx.NodeProto, view: GraphEditor) -> str | None:
     """Return the tensor whose mean of squares, less its squared mean, the node computes."""
-    mean_square, squared = view.maker(node.input[0], "ReduceMean"), _read_square(node.input[1], view)
+    mean_square, squared = (
+        view.maker(node.input[0], "ReduceMean"),
+        _read_square(node.input[1], view),
+    )
     source = _read_square(mean_square.input[0], view) if mean_square is not None else None
-    if mean_square is None or source is None or squared is None or not _is_over_last(mean_square, view):
+    if (
+        mean_square is None
+        or source is None
+        or squared is None
+        or not _is_over_last(mean_square, view)
+    ):
         return None
     return source if _is_mean_of(squared, source, view) else None
 
@@ -150,7 +160,10 @@ def _read_square(name: str, view: GraphEditor) -> str | None:
     node = view.maker(name, "Pow", "Mul")
     if node is None:
         return None
-    is_square = view.number(node.input[1]) == 2 if node.op_type == "Pow" else len(set(node.input)) == 1  # noqa: PLR2004
+    if node.op_type == "Pow":
+        is_square = view.number(node.input[1]) == 2  # noqa: PLR2004
+    else:
+        is_square = len(set(node.input)) == 1
     return node.input[0] if is_square else None
 
 
@@ -159,7 +172,9 @@ def _is_distance(node: onnx.NodeProto, source: str, view: GraphEditor) -> bool:
     mean = view.maker(node.input[1], "ReduceMean")
     if mean is None or node.input[0] != source:
         return False
-    return _skip_casts(mean.input[0], view) == _skip_casts(source, view) and _is_over_last(mean, view)
+    return _skip_casts(mean.input[0], view) == _skip_casts(source, view) and _is_over_last(
+        mean, view
+    )
 
 
 def _is_over_last(node: onnx.NodeProto, view: GraphEditor) -> bool:
@@ -173,7 +188,9 @@ def _is_over_last(node: onnx.NodeProto, view: GraphEditor) -> bool:
     return axes is not None and list(axes) in ([-1], [len(shape) - 1])
 
 
-def _read_division(root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor) -> _Norm | None:
+def _read_division(
+    root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor
+) -> _Norm | None:
     """Return the norm that ends at the node which divides the distance by the deviation or
     multiplies it by the inverse. The inverse may have been multiplied by the scale before."""
     deviation, shape = _skip_forward(root.output[0], view), view.shape(source) or ()
@@ -185,11 +202,17 @@ def _read_division(root: onnx.NodeProto, source: str, epsilon: float, view: Grap
         divides = is_operator(reader, "Div") and reader.input[1] == deviation
         if divides and _is_distance_of(reader.input[0], source, view):
             return _Norm(source, epsilon, reader)
-    for inverse, product in [(i, each) for i in inverses for each in view.readers.get(i, {}).values()]:
+    for inverse, product in [
+        (i, each) for i in inverses for each in view.readers.get(i, {}).values()
+    ]:
         other = _other_factor(product, inverse)
         if other and _is_distance_of(other, source, view):
             return _Norm(source, epsilon, product)
-        end = view.reader(product.output[0], "Mul") if other and _is_along(other, shape, view) else None
+        end = (
+            view.reader(product.output[0], "Mul")
+            if other and _is_along(other, shape, view)
+            else None
+        )
         if end is not None and _is_distance_of(_other_factor(end, product.output[0]), source, view):
             return _Norm(source, epsilon, end, other)
     return None
@@ -257,7 +280,9 @@ def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, view: GraphEdit
     return found[axis] == shape[axis] and all(size == 1 for size in others)
 
 
-def _read_folded(root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor) -> _Norm | None:
+def _read_folded(
+    root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor
+) -> _Norm | None:
     """Return the norm in TensorFlow's form: x * m + (bias - mean * m), where m is the scale over
     the deviation."""
     inverse = view.reader(root.output[0], "Reciprocal")
@@ -276,11 +301,17 @@ def _read_folded(root: onnx.NodeProto, source: str, epsilon: float, view: GraphE
         return None
     shift = view.reader(others[mean].output[0], "Sub")
     end = view.reader(others[source].output[0], "Add")
-    if shift is None or end is None or set(end.input) != {others[source].output[0], shift.output[0]}:
+    if (
+        shift is None
+        or end is None
+        or set(end.input) != {others[source].output[0], shift.output[0]}
+    ):
         return None
     bias = shift.input[0]
     fits = shift.input[1] == others[mean].output[0] and _is_along(bias, shape, view)
-    return _Norm(source, epsilon, end, scale, bias) if fits and _is_along(scale, shape, view) else None
+    return (
+        _Norm(source, epsilon, end, scale, bias) if fits and _is_along(scale, shape, view) else None
+    )
 
 
 def _is_mean_of(name: str, source: str, view: GraphEditor) -> bool:
@@ -329,10 +360,17 @@ def _fuse_groups(node: onnx.NodeProto, view: GraphEditor) -> None:
     view.replace(end, made.nodes)
 
 
-@register("replace_group_norm", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "replace_group_norm",
+    stage=Stage.FOLDING,
+    default=True,
+    is_ours=True,
+    before=("constant_folding",),
+)
 class ReplaceGroupNorm(GraphRule):
-    """Give the standard's GroupNormalization PopART's, before it is taken apart: ONNX Runtime has no kernel
-    of it. Scales and biases of groups, as opsets below 21 have them, become such of channels."""
+    """Give the standard's GroupNormalization PopART's, before it is taken apart: ONNX Runtime has
+    no kernel of it. Scales and biases of groups, as opsets below 21 have them, become such of
+    channels."""
 
     op_types = frozenset((_GROUP_NORM,))
 
@@ -349,7 +387,9 @@ class ReplaceGroupNorm(GraphRule):
         if view.opset < GROUP_NORMALIZATION_SCALES_CHANNELS:
             weights = [_widen(name, groups, channels, made, view) for name in weights]
         epsilon = attribute(node, "epsilon", 1e-5)
-        made.chip(node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups)
+        made.chip(
+            node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups
+        )
         view.replace(node, made.nodes)
 
 
@@ -387,10 +427,12 @@ def _flatten(name: str, made: NodeBuilder, view: GraphEditor) -> str:
     return made.constant(read_array(tensor).ravel(), view.dtype(name))
 
 
-@register("replace_groupnorm_with_fast_norm", stage=Stage.CHIP, default=True, unless="disable_fast_norm")
+@register(
+    "replace_groupnorm_with_fast_norm", stage=Stage.CHIP, default=True, unless="disable_fast_norm"
+)
 class ReplaceGroupNormWithFastNorm(GraphRule):
-    """Give layer norms in half, which are group norms with one group, the chip's FastNorm. That norms the
-    last axis whatever the rank: the Reshapes around them go."""
+    """Give layer norms in half, which are group norms with one group, the chip's FastNorm. That
+    norms the last axis whatever the rank: the Reshapes around them go."""
 
     op_types = frozenset((_GROUP_NORM,))
     domain = CHIP_DOMAIN

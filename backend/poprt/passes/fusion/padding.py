@@ -39,11 +39,12 @@ class _Attention:
 
 @register("attention_padding")
 class AttentionPadding(GraphRule):
-    """Pad keys and values of attention, if they are more than 16 tokens, to a multiple of these, so that
-    neither products nor softmax end in the middle of a vector: 49, 77 and 197 keys become 64, 80 and 208.
+    """Pad keys and values of attention, if they are more than 16 tokens, to a multiple of these, so
+    that neither products nor softmax end in the middle of a vector: 49, 77 and 197 keys become 64,
+    80 and 208.
 
-    A large negative number is added to the scores of keys that are none, in the mask if there is one: their
-    shares are 0, but for queries that a mask of the lowest number hides all keys from.
+    A large negative number is added to the scores of keys that are none, in the mask if there is
+    one: their shares are 0, but for queries that a mask of the lowest number hides all keys from.
     """
 
     op_types = frozenset(("Softmax",))
@@ -71,7 +72,9 @@ def _read_attention(softmax: onnx.NodeProto, view: GraphEditor) -> _Attention | 
     if scores is None or not values or len(values) < 2 or values[-2] != keys:  # noqa: PLR2004  a matrix
         return None
     made_of = [view.shape(name) for name in scores.input]
-    fits = all(each is not None and len(each) > 1 for each in made_of) and not _is_of_weight(scores, view)
+    fits = all(each is not None and len(each) > 1 for each in made_of) and not _is_of_weight(
+        scores, view
+    )
     return _Attention(scores, steps, end, keys) if fits else None
 
 
@@ -104,7 +107,9 @@ def _main(node: onnx.NodeProto, view: GraphEditor) -> int:
         return 0
     shape = view.shape(node.output[0])
     chains = [
-        i for i, name in enumerate(node.input) if view.shape(name) == shape and view.tensor(name) is None
+        i
+        for i, name in enumerate(node.input)
+        if view.shape(name) == shape and view.tensor(name) is None
     ]
     for place in chains:
         maker = view.makers.get(node.input[place])
@@ -127,7 +132,9 @@ def _keeps_keys(node: onnx.NodeProto, keys: int, view: GraphEditor) -> bool:
 def _build(found: _Attention, made: NodeBuilder, view: GraphEditor) -> None:
     queries, keys = found.scores.input
     added, dtype = -found.keys % _GRAIN, view.dtype(found.scores.output[0])
-    result = made.add("MatMul", queries, made.pad(keys, len(view.shape(keys) or ()), -1, added, 0, dtype))
+    result = made.add(
+        "MatMul", queries, made.pad(keys, len(view.shape(keys) or ()), -1, added, 0, dtype)
+    )
     made.nodes[-1].name = found.scores.name
     lowest = float(np.finfo(dtype).min)
     masks = [each for each in found.steps if _is_mask(each, found.keys, view)]

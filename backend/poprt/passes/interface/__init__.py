@@ -1,4 +1,5 @@
-"""Passes that change a model's own data: inputs and outputs, names, order, initializers, custom operators."""
+"""Passes that change a model's own data: inputs and outputs, names, order, initializers, custom
+operators."""
 
 from poprt.passes.interface import custom_operators, initializers, surgery
 

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, defs
-from onnxgraph import find_opset, fresh_name, iter_bodies, iter_defined, iter_graphs, iter_reads, rename
+from onnxgraph import (
+    find_opset,
+    fresh_name,
+    iter_bodies,
+    iter_defined,
+    iter_graphs,
+    iter_reads,
+    rename,
+)
 from onnxgraph.edit import replace_nodes, set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS, attribute
 from simipu import CompileError
@@ -32,7 +40,9 @@ _MAX_NODES = 20_000
 _BODIES: dict[tuple[str, str], Body] = {}
 
 
-def register_op_body(op_types: Sequence[str] | str, domain: str = CHIP_DOMAIN) -> Callable[[Body], Body]:
+def register_op_body(
+    op_types: Sequence[str] | str, domain: str = CHIP_DOMAIN
+) -> Callable[[Body], Body]:
     """Return a decorator of a function `(node, opset) -> nodes` that defines operators of that
     domain.
 
@@ -42,7 +52,8 @@ def register_op_body(op_types: Sequence[str] | str, domain: str = CHIP_DOMAIN) -
     names = [op_types] if isinstance(op_types, str) else list(op_types)
     if domain in STANDARD_DOMAINS:
         raise CompileError(
-            f"operator {', '.join(names)}: the domain is that of the ONNX standard, whose operators are "
+            f"operator {', '.join(names)}: the domain is that of the ONNX standard, whose "
+            "operators are "
             "known; give the operator a domain of its own"
         )
 
@@ -68,7 +79,8 @@ class _Function:
     def __init__(self, function: onnx.FunctionProto) -> None:
         self._function = function
         self._opset = max(
-            (each.version for each in function.opset_import if each.domain in STANDARD_DOMAINS), default=0
+            (each.version for each in function.opset_import if each.domain in STANDARD_DOMAINS),
+            default=0,
         )
 
     def expand(self, node: onnx.NodeProto, opset: int) -> list[onnx.NodeProto]:
@@ -94,14 +106,16 @@ class _Function:
                 continue
             try:
                 versions = {
-                    defs.get_schema(node.op_type, each).since_version for each in (self._opset, opset)
+                    defs.get_schema(node.op_type, each).since_version
+                    for each in (self._opset, opset)
                 }
             except defs.SchemaError:
                 versions = set()
             if len(versions) != 1:
                 raise CompileError(
                     f"its function is of opset {self._opset}, the model of opset {opset}, and "
-                    f"{node.op_type} is not the same in both; write the function in the model's opset"
+                    f"{node.op_type} is not the same in both; write the function in the model's "
+                    "opset"
                 )
 
 
@@ -119,17 +133,21 @@ def _resolve(node: onnx.NodeProto, given: dict[str, AttributeProto]) -> None:
     node.attribute.extend(found)
 
 
-@register("inline_custom_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
+@register(
+    "inline_custom_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",)
+)
 class InlineCustomOperators(Pass):
-    """Put what was registered for users' operators (`register_op_body`, `register_op_function`) in the place
-    of their nodes, bodies' too."""
+    """Put what was registered for users' operators (`register_op_body`, `register_op_function`) in
+    the place of their nodes, bodies' too."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Inline the bodies. Raise CompileError for a body that does not make its node's outputs,
         and for endless nesting."""
         opset, made = find_opset(model, 1), 0
         for depth in range(_MAX_NESTED + 1):
-            graphs = [graph for graph in iter_graphs(model.graph) if any(map(_is_custom, graph.node))]
+            graphs = [
+                graph for graph in iter_graphs(model.graph) if any(map(_is_custom, graph.node))
+            ]
             if not graphs:
                 break
             taken = set(iter_defined(model.graph))
@@ -141,7 +159,8 @@ class InlineCustomOperators(Pass):
                     made += len(found) if _is_custom(node) else 0
                     if made > _MAX_NODES or depth == _MAX_NESTED:
                         raise CompileError(
-                            f"{_describe(node)}: its body has no end: it holds the operator itself, or more "
+                            f"{_describe(node)}: its body has no end: it holds the operator "
+                            "itself, or more "
                             f"than {_MAX_NODES} nodes"
                         )
                 replace_nodes(graph, nodes)
@@ -208,7 +227,8 @@ def _check_standard(made: Sequence[onnx.NodeProto], opset: int) -> None:
                 onnx.checker.check_node(each, context)
             except onnx.checker.ValidationError as error:
                 raise CompileError(
-                    f"its body makes a {each.op_type} that is invalid in opset {opset}, the model's: {error}"
+                    f"its body makes a {each.op_type} that is invalid in opset {opset}, the "
+                    f"model's: {error}"
                 ) from error
 
 
@@ -229,12 +249,15 @@ def _check(node: onnx.NodeProto, names: Mapping[str, str], made: Sequence[onnx.N
         strange = next((name for name in iter_reads(each) if name not in known), None)
         if strange is not None:
             raise CompileError(
-                f"its body reads {strange!r}, which is none of the node's inputs and made by none of its "
+                f"its body reads {strange!r}, which is none of the node's inputs and made by none "
+                "of its "
                 "nodes"
             )
         twice = next((name for name in each.output if name and name in known), None)
         if twice is not None:
-            raise CompileError(f"its body makes {names.get(twice, twice)!r} twice, or an input of the node")
+            raise CompileError(
+                f"its body makes {names.get(twice, twice)!r} twice, or an input of the node"
+            )
         known.update(filter(None, each.output))
     missing = next((name for name in node.output if name and name not in known), None)
     if missing is not None:

@@ -32,7 +32,9 @@ def read_constant(node: onnx.NodeProto) -> TensorProto | None:
         return None
     (held,) = node.attribute
     if held.name == "value" and held.type == AttributeProto.TENSOR:
-        return held.t if held.t.data_type not in (TensorProto.STRING, TensorProto.UNDEFINED) else None
+        return (
+            held.t if held.t.data_type not in (TensorProto.STRING, TensorProto.UNDEFINED) else None
+        )
     make = _HELD.get(held.name)
     return None if make is None else make(helper.get_attribute_value(held))
 
@@ -73,8 +75,8 @@ class ExtractConstantToInitializer(Pass):
 class MoveSubgraphInitializer(Pass):
     """Put the initializers of bodies into the main graph, under names of their own.
 
-    One that is an input of its body, and so a default, stays; of one that is an output the body gives a
-    copy.
+    One that is an input of its body, and so a default, stays; of one that is an output the body
+    gives a copy.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -84,7 +86,9 @@ class MoveSubgraphInitializer(Pass):
         self._move(model.graph, model.graph, taken, moved)
         return model
 
-    def _move(self, main: onnx.GraphProto, graph: onnx.GraphProto, taken: set[str], moved: set[str]) -> None:
+    def _move(
+        self, main: onnx.GraphProto, graph: onnx.GraphProto, taken: set[str], moved: set[str]
+    ) -> None:
         for node in graph.node:
             for body in iter_bodies(node):
                 if body.initializer:
@@ -92,7 +96,9 @@ class MoveSubgraphInitializer(Pass):
                 self._move(main, body, taken, moved)
 
 
-def _move_out(main: onnx.GraphProto, body: onnx.GraphProto, taken: set[str], moved: set[str]) -> None:
+def _move_out(
+    main: onnx.GraphProto, body: onnx.GraphProto, taken: set[str], moved: set[str]
+) -> None:
     inputs = {value.name for value in body.input}
     outputs = {value.name for value in body.output}
     staying = [tensor for tensor in body.initializer if tensor.name in inputs]

@@ -45,7 +45,10 @@ class LimitIrVersion(Pass):
 
 
 @register(
-    "remove_outputs", stage=Stage.INTERFACE, option="remove_outputs", takes={"outputs": "remove_outputs"}
+    "remove_outputs",
+    stage=Stage.INTERFACE,
+    option="remove_outputs",
+    takes={"outputs": "remove_outputs"},
 )
 class RemoveOutputs(Pass):
     """Drop outputs; what only they need goes when constants are folded."""
@@ -65,7 +68,9 @@ class RemoveOutputs(Pass):
             )
         kept = [name for name in names if name not in self._outputs]
         if not kept:
-            raise CompileError("remove_outputs leaves no output; keep at least one of " + ", ".join(names))
+            raise CompileError(
+                "remove_outputs leaves no output; keep at least one of " + ", ".join(names)
+            )
         keep_outputs(model.graph, kept)
         return model
 
@@ -92,14 +97,19 @@ class KeepOutputs(Pass):
 
 
 @register(
-    "add_checkpoints", stage=Stage.INTERFACE, option="checkpoints", takes={"checkpoints": "checkpoints"}
+    "add_checkpoints",
+    stage=Stage.INTERFACE,
+    option="checkpoints",
+    takes={"checkpoints": "checkpoints"},
 )
 class AddCheckpoints(Pass):
     """Make inner tensors outputs, after those that there are."""
 
     def __init__(self, checkpoints: Collection[str] | str = ()) -> None:
         super().__init__()
-        self._checkpoints = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
+        self._checkpoints = (
+            checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
+        )
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Add the outputs. Raise CompileError for a tensor that no node of the main graph makes."""
@@ -112,14 +122,16 @@ class AddCheckpoints(Pass):
         unknown = next((name for name in wanted if not name or name not in made), None)
         if unknown is not None:
             raise CompileError(
-                f"checkpoints names {unknown!r}, which no node of the model's main graph makes; name an "
+                f"checkpoints names {unknown!r}, which no node of the model's main graph makes; "
+                "name an "
                 "output of a node that is not inside an If, Loop or Scan"
             )
         known = {value.name: value for value in infer_shapes(model).graph.value_info}
         for name in wanted:
             if name not in known:
                 raise CompileError(
-                    f"checkpoints names {name!r}, of which no type can be inferred; name a tensor before or "
+                    f"checkpoints names {name!r}, of which no type can be inferred; name a tensor "
+                    "before or "
                     "after it"
                 )
             graph.output.add().CopyFrom(known[name])
@@ -140,10 +152,11 @@ class RemoveInitializerFromInput(Pass):
 
 @register("remove_input_cast", stage=Stage.CUSTOM)
 class RemoveInputCast(Pass):
-    """An input of floats that are cast to whole numbers, to be indices of a Gather, becomes one of int32:
-    half has no whole numbers beyond 2048 without gaps.
+    """An input of floats that are cast to whole numbers, to be indices of a Gather, becomes one of
+    int32: half has no whole numbers beyond 2048 without gaps.
 
-    Only where nothing else reads the input than Casts to int32 and int64, one of which makes indices.
+    Only where nothing else reads the input than Casts to int32 and int64, one of which makes
+    indices.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -161,7 +174,9 @@ class RemoveInputCast(Pass):
                 if attribute(cast, "to") == TensorProto.INT32 and cast.output[0] not in outputs:
                     dropped[cast.output[0]] = value.name
         if dropped:
-            replace_nodes(graph, [node for node in graph.node if not dropped.keys() & set(node.output)])
+            replace_nodes(
+                graph, [node for node in graph.node if not dropped.keys() & set(node.output)]
+            )
             rename(graph, dropped)
         return model
 
@@ -170,7 +185,9 @@ _WHOLE = (TensorProto.INT32, TensorProto.INT64)
 
 
 def _are_indices(
-    value: onnx.ValueInfoProto, casts: Sequence[onnx.NodeProto], users: Mapping[str, Sequence[onnx.NodeProto]]
+    value: onnx.ValueInfoProto,
+    casts: Sequence[onnx.NodeProto],
+    users: Mapping[str, Sequence[onnx.NodeProto]],
 ) -> bool:
     if value.type.tensor_type.elem_type not in FLOAT_TYPES or not all(
         node.op_type == "Cast" and attribute(node, "to") in _WHOLE for node in casts
@@ -185,8 +202,8 @@ def _are_indices(
 
 @register("remove_empty_concat_inputs", stage=Stage.FOLDING, default=True)
 class RemoveEmptyConcatInputs(Pass):
-    """Drop the operands of a Concat that have nothing along its axis; a Concat of one operand becomes an
-    Identity."""
+    """Drop the operands of a Concat that have nothing along its axis; a Concat of one operand
+    becomes an Identity."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Remove the empty operands. At least one operand stays, even if empty. Unknown shapes
@@ -218,10 +235,11 @@ def _drop_empty(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> 
 
 @register("unique_name_for_nodes", stage=Stage.FOLDING, default=True)
 class UniqueNameForNodes(Pass):
-    """Give every node, bodies' too, a name of its own: reports, errors and options speak of nodes by name.
+    """Give every node, bodies' too, a name of its own: reports, errors and options speak of nodes
+    by name.
 
-    A node without one is named by what it makes. Of nodes of one name the first keeps it, and the others get
-    a number behind it.
+    A node without one is named by what it makes. Of nodes of one name the first keeps it, and the
+    others get a number behind it.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -243,8 +261,8 @@ class UniqueNameForNodes(Pass):
 
 @register("sort_graph", stage=Stage.INTERFACE, default=True)
 class SortGraph(Pass):
-    """Bring the nodes of every graph, bodies' too, into an order in which each reads only what is there
-    already; nodes that are in order stay so."""
+    """Bring the nodes of every graph, bodies' too, into an order in which each reads only what is
+    there already; nodes that are in order stay so."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Sort the nodes. Raise CompileError for nodes in a cycle."""

@@ -48,12 +48,12 @@ _DOMAIN = "ai.graphcore"
 
 @register("take_quarters", stage=Stage.LOWERING, option="has_quarters", is_ours=True)
 class TakeQuarters(Pass):
-    """Hand products whose operands are both widened 8-bit tensors those tensors, and drop the Casts of only
-    them: the graph writes such products with operands widened by a Cast, the chip's AMP units take the 8
-    bits.
+    """Hand products whose operands are both widened 8-bit tensors those tensors, and drop the Casts
+    of only them: the graph writes such products with operands widened by a Cast, the chip's AMP
+    units take the 8 bits.
 
-    An activation stays as it was before it was narrowed: the chip does that for each product that reads it,
-    and the cost of the product has it.
+    An activation stays as it was before it was narrowed: the chip does that for each product that
+    reads it, and the cost of the product has it.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -61,7 +61,10 @@ class TakeQuarters(Pass):
         graphs = list(iter_graphs(model.graph))
         narrow = {t.name for graph in graphs for t in graph.initializer if t.data_type in QUARTERS}
         narrow |= {
-            v.name for graph in graphs for v in graph.value_info if v.type.tensor_type.elem_type in QUARTERS
+            v.name
+            for graph in graphs
+            for v in graph.value_info
+            if v.type.tensor_type.elem_type in QUARTERS
         }
         all_casts = [node for node in iter_nodes(model.graph) if node.op_type == "Cast"]
         casts = {node.output[0]: node for node in all_casts if node.input[0] in narrow}
@@ -69,13 +72,18 @@ class TakeQuarters(Pass):
         for node in iter_nodes(model.graph):
             if operator_of(node).is_product and casts.keys() >= set(node.input[:2]):
                 operand, weights = (casts[name].input[0] for name in node.input[:2])
-                node.input[:2] = [narrowed[operand].input[0] if operand in narrowed else operand, weights]
+                node.input[:2] = [
+                    narrowed[operand].input[0] if operand in narrowed else operand,
+                    weights,
+                ]
         for unread in (casts.keys(), narrowed.keys()):
             used = {name for node in iter_nodes(model.graph) for name in node.input}
             used |= {value.name for graph in graphs for value in graph.output}
             dropped = unread - used
             for graph in graphs:
-                replace_nodes(graph, [node for node in graph.node if not dropped.intersection(node.output)])
+                replace_nodes(
+                    graph, [node for node in graph.node if not dropped.intersection(node.output)]
+                )
         return model
 
 
@@ -89,7 +97,9 @@ class TakeQuarters(Pass):
 class PlaceNodes(Pass):
     """Write its IPU into each node, as the attribute `__ipu_number`."""
 
-    def __init__(self, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION) -> None:
+    def __init__(
+        self, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION
+    ) -> None:
         super().__init__()
         self._target, self._options, self._calibration = target, options, calibration
 
@@ -125,8 +135,8 @@ class PlaceNodes(Pass):
     depend=("place_nodes",),
 )
 class InsertCopies(Pass):
-    """Put a copy, IpuCopy as in PopART, of each tensor that another IPU reads before the first node there
-    that reads it.
+    """Put a copy, IpuCopy as in PopART, of each tensor that another IPU reads before the first node
+    there that reads it.
 
     Weights need none: they are on every IPU that reads them.
     """
@@ -148,7 +158,9 @@ class InsertCopies(Pass):
                     continue
                 if (name, ipu) not in copies:
                     copies[name, ipu] = fresh_name(f"{name}@{ipu}", taken)
-                    nodes.append(_make_copy(name, copies[name, ipu], ipu, attribute(node, STAGE_ATTRIBUTE)))
+                    nodes.append(
+                        _make_copy(name, copies[name, ipu], ipu, attribute(node, STAGE_ATTRIBUTE))
+                    )
                 node.input[:] = [copies[name, ipu] if each == name else each for each in node.input]
             nodes.append(node)
             made.update(dict.fromkeys(node.output, ipu))
@@ -188,7 +200,8 @@ def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
         place = attribute(node, IPU_ATTRIBUTE, place)
         if not 0 <= place < num_ipus:
             raise CompileError(
-                f"node {node.name!r}: __ipu_number must be at least 0 and below num_ipus={num_ipus}, found "
+                f"node {node.name!r}: __ipu_number must be at least 0 and below "
+                f"num_ipus={num_ipus}, found "
                 f"{place}"
             )
         places.append(place)

@@ -27,13 +27,15 @@ Points = Mapping[str, int]
 class ManualSharding(Pass):
     """Distribute the main graph over IPUs, and over the stages of a pipeline.
 
-    sharding_info, pipelining_info: the number of an IPU, or of a stage, by the name of a node. In the order
-    of the graph each of those nodes takes itself and all that it is made of, as far as no node before has
-    taken it; what is left gets the number after the largest. A node inside a body is where its If, Loop or
-    Scan is.
+    sharding_info, pipelining_info: the number of an IPU, or of a stage, by the name of a node. In
+    the order of the graph each of those nodes takes itself and all that it is made of, as far as no
+    node before has taken it; what is left gets the number after the largest. A node inside a body
+    is where its If, Loop or Scan is.
     """
 
-    def __init__(self, sharding_info: Points | None = None, pipelining_info: Points | None = None) -> None:
+    def __init__(
+        self, sharding_info: Points | None = None, pipelining_info: Points | None = None
+    ) -> None:
         super().__init__()
         self._devices = _read("sharding_info", sharding_info)
         self._stages = _read("pipelining_info", pipelining_info)
@@ -46,7 +48,9 @@ class ManualSharding(Pass):
         _check_names(model.graph, [*self._devices, *self._stages])
         for key, points in ((IPU_ATTRIBUTE, self._devices), (STAGE_ATTRIBUTE, self._stages)):
             if points:
-                for node, number in zip(model.graph.node, _spread(model.graph, points), strict=True):
+                for node, number in zip(
+                    model.graph.node, _spread(model.graph, points), strict=True
+                ):
                     set_attribute(node, key, number)
         check_stages(model.graph)
         return model
@@ -56,7 +60,9 @@ class Sharder:
     """Manual sharding under the real tool's name: `Sharder(sharding_info,
     pipelining_info).run(model)`. Nodes need unique names."""
 
-    def __init__(self, sharding_info: Points | None = None, pipelining_info: Points | None = None) -> None:
+    def __init__(
+        self, sharding_info: Points | None = None, pipelining_info: Points | None = None
+    ) -> None:
         self._pass = ManualSharding(sharding_info, pipelining_info)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -69,12 +75,15 @@ def _read(option: str, points: Any) -> dict[str, int]:
     if points is None:
         return {}
     if not isinstance(points, Mapping):
-        raise CompileError(f"{option}: expected numbers by the names of nodes, found {type(points).__name__}")
+        raise CompileError(
+            f"{option}: expected numbers by the names of nodes, found {type(points).__name__}"
+        )
     for name, number in points.items():
         whole = isinstance(number, int) and not isinstance(number, bool)
         if not isinstance(name, str) or not whole or not 0 <= number < MAX_IPUS:
             raise CompileError(
-                f"{option} of {str(name)[:100]!r}: expected the name of a node and a number from 0 to "
+                f"{option} of {str(name)[:100]!r}: expected the name of a node and a number from 0 "
+                "to "
                 f"{MAX_IPUS - 1}, found {str(number)[:100]}"
             )
     return dict(points)
@@ -84,16 +93,22 @@ def _check_names(graph: onnx.GraphProto, points: Iterable[str]) -> None:
     names: set[str] = set()
     for node in graph.node:
         if not node.name or node.name in names:
-            what = f"two nodes are called {node.name!r}" if node.name else f"a {node.op_type} has no name"
+            what = (
+                f"two nodes are called {node.name!r}"
+                if node.name
+                else f"a {node.op_type} has no name"
+            )
             raise CompileError(
-                f"{what}: to be sharded a model needs nodes with names of their own; convert it first, or "
+                f"{what}: to be sharded a model needs nodes with names of their own; convert it "
+                "first, or "
                 "run the pass unique_name_for_nodes"
             )
         names.add(node.name)
     missing = next((name for name in points if name not in names), None)
     if missing is not None:
         raise CompileError(
-            f"sharding names the node {missing!r}, which the model's main graph has not; poprt's conversion "
+            f"sharding names the node {missing!r}, which the model's main graph has not; poprt's "
+            "conversion "
             "may have replaced it: --only_manual_sharding shards the model as it is"
         )
 
@@ -123,7 +138,8 @@ def check_stages(graph: onnx.GraphProto) -> None:
     wrong = next((i for i, stage in enumerate(stages) if not 0 <= stage < MAX_IPUS), None)
     if wrong is not None:
         raise CompileError(
-            f"node {graph.node[wrong].name!r}: {STAGE_ATTRIBUTE} must be a number from 0 to {MAX_IPUS - 1}, "
+            f"node {graph.node[wrong].name!r}: {STAGE_ATTRIBUTE} must be a number from 0 to "
+            f"{MAX_IPUS - 1}, "
             f"found {stages[wrong]}"
         )
     made = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
@@ -133,6 +149,7 @@ def check_stages(graph: onnx.GraphProto) -> None:
         if later is not None:
             raise CompileError(
                 f"node {node.name!r} is of pipeline stage {stages[i]} and reads what node "
-                f"{graph.node[later].name!r} makes in stage {stages[later]}: a stage cannot need a later "
+                f"{graph.node[later].name!r} makes in stage {stages[later]}: a stage cannot need a "
+                "later "
                 "one; number the stages in the order of the graph"
             )

@@ -58,7 +58,9 @@ _WIDER_IN_POW = dict.fromkeys(
 """Wider types for powers of integers, which older opsets compute in floats."""
 
 
-@register("check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",))
+@register(
+    "check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",)
+)
 class CheckOpset(Pass):
     """Reject a model whose opset the installed onnx does not support."""
 
@@ -67,7 +69,8 @@ class CheckOpset(Pass):
         found, newest = find_opset(model, 1), defs.onnx_opset_version()
         if found > newest:
             raise CompileError(
-                f"the model is of opset {found}; the installed onnx {onnx.__version__} knows those up to "
+                f"the model is of opset {found}; the installed onnx {onnx.__version__} knows those "
+                "up to "
                 f"{newest}: export the model with opset {newest} or older, or install a newer onnx"
             )
         return model
@@ -84,7 +87,8 @@ class CheckOpset(Pass):
 class ConvertVersion(Pass):
     """Write a model in another opset, its bodies too; None: leave it.
 
-    What has no older form is refused, and so is what an older form would need to know and cannot see.
+    What has no older form is refused, and so is what an older form would need to know and cannot
+    see.
     """
 
     def __init__(self, version: int | None = None) -> None:
@@ -131,7 +135,8 @@ def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
         old = next((node for node in iter_nodes(model.graph) if node.op_type == "Scan"), None)
         if old is not None:
             raise CompileError(
-                f"node {describe_node(old)}: a Scan of opset 8 has an axis for the batch, which those of "
+                f"node {describe_node(old)}: a Scan of opset 8 has an axis for the batch, which "
+                "those of "
                 f"opset {version} lack; export the model with opset {SCAN_HAS_NO_BATCH} or later"
             )
     context = onnx.checker.C.CheckerContext()
@@ -177,7 +182,11 @@ class _Functions(NodeRule):
     def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether the older opset lacks the operator, and the standard defines it by
         others."""
-        if node.domain not in STANDARD_DOMAINS or node.op_type in RULES or node.op_type in _KEPT_WHOLE:
+        if (
+            node.domain not in STANDARD_DOMAINS
+            or node.op_type in RULES
+            or node.op_type in _KEPT_WHOLE
+        ):
             return False
         if defs.has(node.op_type, self._target) or not defs.has(node.op_type, self._source):
             return False
@@ -187,7 +196,9 @@ class _Functions(NodeRule):
     def replace(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the nodes of the definition; None if it needs types that are not known."""
         types = [
-            helper.make_tensor_type_proto(view.type(name), view.shape(name)) if name else onnx.TypeProto()
+            helper.make_tensor_type_proto(view.type(name), view.shape(name))
+            if name
+            else onnx.TypeProto()
             for name in node.input
         ]
         prefix = view.names.take_prefix(f"{next(filter(None, node.output), node.op_type)}/function")
@@ -229,14 +240,17 @@ class _OlderForms(NodeRule):
             raise CompileError(
                 f"the model cannot be converted to opset {self.opset}: node {describe_node(node)}: "
                 f"{error}. Keep "
-                f"the model's opset {self._source} (no convert_version), or export the model without it"
+                f"the model's opset {self._source} (no convert_version), or export the model "
+                "without it"
             ) from None
 
     def _widen(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
         """Return the node between Casts, if the older opset does not support its types; None if it
         does."""
         if not defs.has(node.op_type, self.opset):
-            raise NoOlderFormError(f"opset {self.opset} has no {node.op_type}, and nothing to make it of")
+            raise NoOlderFormError(
+                f"opset {self.opset} has no {node.op_type}, and nothing to make it of"
+            )
         schema = defs.get_schema(node.op_type, self.opset)
         self._check_form(node, schema)
         inputs = _match(node.input, schema.inputs)
@@ -264,7 +278,8 @@ class _OlderForms(NodeRule):
             element = view.type(name) if name else 0
             if element and f"tensor({_spell(element)})" not in known:
                 raise NoOlderFormError(
-                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which opset {self.opset} has not"
+                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which opset "
+                    f"{self.opset} has not"
                 )
 
     def _check_form(self, node: onnx.NodeProto, schema: defs.OpSchema) -> None:
@@ -288,10 +303,15 @@ class _OlderForms(NodeRule):
             if not element or f"tensor({_spell(element)})" in parameter.types:
                 continue
             known = {**_WIDER, **(_WIDER_IN_POW if node.op_type == "Pow" else {})}
-            wider = [each for each in known.get(element, ()) if f"tensor({_spell(each)})" in parameter.types]
+            wider = [
+                each
+                for each in known.get(element, ())
+                if f"tensor({_spell(each)})" in parameter.types
+            ]
             if not wider:
                 raise NoOlderFormError(
-                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} does not "
+                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} "
+                    "does not "
                     f"take in opset {self.opset}"
                 )
             casts.setdefault(parameter.type_str, wider[0])

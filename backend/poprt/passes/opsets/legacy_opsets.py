@@ -49,8 +49,8 @@ attributes about memory use."""
     before=("convert_version",),
 )
 class UpgradeLegacyOpset(Pass):
-    """Write a model of an opset before 7 in opset 7: operands that are broadcast along an axis get the axes
-    that they lack."""
+    """Write a model of an opset before 7 in opset 7: operands that are broadcast along an axis get
+    the axes that they lack."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Upgrade the model. Raise CompileError for a node without a newer form, and for one whose
@@ -67,9 +67,12 @@ class UpgradeLegacyOpset(Pass):
             if _count_unaligned(model) == unaligned:
                 node = next(node for node in iter_nodes(model.graph) if _is_unaligned(node))
                 raise CompileError(
-                    f"node {describe_node(node)}: it broadcasts as in opsets before {OLDEST_KEPT}, and the "
-                    f"number of dimensions of {node.input[0]!r} or {node.input[1]!r} is not known; give the "
-                    f"inputs' with --input_shape, or export the model with opset {OLDEST_KEPT} or newer"
+                    f"node {describe_node(node)}: it broadcasts as in opsets before {OLDEST_KEPT}, "
+                    "and the "
+                    f"number of dimensions of {node.input[0]!r} or {node.input[1]!r} is not known; "
+                    "give the "
+                    f"inputs' with --input_shape, or export the model with opset {OLDEST_KEPT} or "
+                    "newer"
                 )
         return model
 
@@ -110,10 +113,15 @@ class _NewerForms(NodeRule):
                 return LEGACY_RULES[node.op_type](older)
         except NoOlderFormError as error:
             raise CompileError(
-                f"node {describe_node(node)} of opset {self._source} has no form in opset {OLDEST_KEPT}: "
+                f"node {describe_node(node)} of opset {self._source} has no form in opset "
+                f"{OLDEST_KEPT}: "
                 f"{error}"
             ) from None
-        return [older.without(["consumed_inputs"])] if older.get("consumed_inputs") is not None else None
+        return (
+            [older.without(["consumed_inputs"])]
+            if older.get("consumed_inputs") is not None
+            else None
+        )
 
 
 class _AlignedOperands(NodeRule):
@@ -135,7 +143,9 @@ class _AlignedOperands(NodeRule):
             return None
         axis = older.get("axis")
         if node.op_type == "PRelu":
-            axis = 1 if own == 1 and rank > _CHANNELS and view.shape(node.input[1]) != (1,) else None
+            axis = (
+                1 if own == 1 and rank > _CHANNELS and view.shape(node.input[1]) != (1,) else None
+            )
         elif axis is not None:
             # New axes in front of the operand's own would be broadcast, too.
             axis = axis + rank if axis < 0 else axis
@@ -192,13 +202,20 @@ class KeepResizes(NodeRule):
         scales = find_value(view, node.input[2])
         if scales is None:
             raise CompileError(
-                f"node {describe_node(node)}: the nearest element in opset {RESIZE_SCALES_FROM_MIDDLES} "
-                f"depends on its scales, and {node.input[2]!r} is computed; keep the model's opset, or "
+                f"node {describe_node(node)}: the nearest element in opset "
+                f"{RESIZE_SCALES_FROM_MIDDLES} "
+                f"depends on its scales, and {node.input[2]!r} is computed; keep the model's "
+                "opset, or "
                 "export it with a newer one"
             )
-        modes = [mode for mode, is_so in (("floor", scales > 1), ("ceil", scales < 1)) if is_so.any()]
+        modes = [
+            mode for mode, is_so in (("floor", scales > 1), ("ceil", scales < 1)) if is_so.any()
+        ]
         if len(modes) < len(("floor", "ceil")):
-            given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": (*modes, "floor")[0]}
+            given = {
+                "coordinate_transformation_mode": "asymmetric",
+                "nearest_mode": (*modes, "floor")[0],
+            }
             return [older.without([], **given)]
         chain = older.start()
         made = node.input[0]
@@ -239,7 +256,9 @@ def forget(node: Older) -> list[onnx.NodeProto]:
 def infer_only(node: Older) -> list[onnx.NodeProto]:
     """Remove the attribute for inference: training was the default."""
     results = [name for name in node.node.output[1:] if name]
-    if not node.get("is_test", 0) and (node.node.op_type == "BatchNormalization" or node.get("ratio", 0.5)):
+    if not node.get("is_test", 0) and (
+        node.node.op_type == "BatchNormalization" or node.get("ratio", 0.5)
+    ):
         raise NoOlderFormError("it trains, as it lacks is_test=1; export the model for inference")
     if results and node.node.op_type == "BatchNormalization":
         raise NoOlderFormError(f"it makes {results[0]!r}, which is for training only")
@@ -305,7 +324,9 @@ def tile(node: Older) -> list[onnx.NodeProto]:
     """Keep the node, but reject the old form, which repeats one axis."""
     if not node.name(2):
         return [node.node]
-    raise NoOlderFormError("it repeats one axis, as in opsets before 6; export the model with a newer opset")
+    raise NoOlderFormError(
+        "it repeats one axis, as in opsets before 6; export the model with a newer opset"
+    )
 
 
 @_rule("Upsample")

@@ -88,7 +88,9 @@ class Older:
         known."""
         rank = self.view.rank(self.name(place))
         if rank is None:
-            raise NoOlderFormError(f"the number of dimensions of its input {self.name(place)!r} is not known")
+            raise NoOlderFormError(
+                f"the number of dimensions of its input {self.name(place)!r} is not known"
+            )
         return rank
 
     def without(
@@ -156,8 +158,8 @@ RULES.update(
 )
 
 
-@rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
-      "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
+@rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+      "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
 def reduce(node: Older) -> list[onnx.NodeProto] | None:
     """Convert axes from an input to an attribute."""
     version = AXES_ARE_INPUTS if node.node.op_type == "ReduceSum" else REDUCTIONS_TAKE_AXES
@@ -166,7 +168,13 @@ def reduce(node: Older) -> list[onnx.NodeProto] | None:
     axes = node.constant(1, "axes")
     given = [] if axes is None else [int(axis) for axis in axes.ravel()]
     if not given and node.get("noop_with_empty_axes", 0):
-        if node.node.op_type not in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"):
+        if node.node.op_type not in (
+            "ReduceMax",
+            "ReduceMean",
+            "ReduceMin",
+            "ReduceProd",
+            "ReduceSum",
+        ):
             raise NoOlderFormError("without axes it reduces nothing, which older opsets cannot say")
         return [helper.make_node("Identity", [node.name(0)], node.node.output, node.node.name)]
     added = {"axes": given} if given else {}
@@ -187,7 +195,10 @@ def squeeze(node: Older) -> list[onnx.NodeProto] | None:
 def split(node: Older) -> list[onnx.NodeProto] | None:
     """Convert a number of parts, the last of which may be smaller, to sizes, and sizes from an
     input to an attribute."""
-    numbered, sized = node.crosses(18) and node.get("num_outputs") is not None, node.crosses(AXES_ARE_INPUTS)
+    numbered, sized = (
+        node.crosses(18) and node.get("num_outputs") is not None,
+        node.crosses(AXES_ARE_INPUTS),
+    )
     if not numbered and not sized:
         return None
     value = node.constant(1, "sizes") if sized else None
@@ -197,7 +208,9 @@ def split(node: Older) -> list[onnx.NodeProto] | None:
     if sizes is not None and not sized:
         chain = node.start()
         return [node.without(["num_outputs"], [node.name(0), chain.shape(sizes)])]
-    return [node.without(["num_outputs"], [node.name(0)], **({} if sizes is None else {"split": sizes}))]
+    return [
+        node.without(["num_outputs"], [node.name(0)], **({} if sizes is None else {"split": sizes}))
+    ]
 
 
 def _part(node: Older) -> list[int]:
@@ -314,7 +327,10 @@ def reshape(node: Older) -> list[onnx.NodeProto] | None:
         target = node.values(1, "shape")
         if (target == 0).any():
             shape = node.shape()
-            if any(size == 0 and (place >= len(shape) or shape[place]) for place, size in enumerate(target)):
+            if any(
+                size == 0 and (place >= len(shape) or shape[place])
+                for place, size in enumerate(target)
+            ):
                 raise NoOlderFormError("it makes a dimension of no elements of one that has some")
     return [node.without(["allowzero"])]
 
@@ -346,7 +362,9 @@ def shape(node: Older) -> list[onnx.NodeProto] | None:
     """Slice the whole shape for a part of it."""
     start, end = node.get("start", 0), node.get("end")
     if not node.crosses(15) or (not start and end is None):
-        return [node.without(["start", "end"])] if node.crosses(15) and node.node.attribute else None
+        return (
+            [node.without(["start", "end"])] if node.crosses(15) and node.node.attribute else None
+        )
     chain = node.start()
     whole = chain.add("Shape", node.name(0))
     last = np.iinfo(np.int64).max if end is None else end
@@ -363,10 +381,17 @@ def arg(node: Older) -> list[onnx.NodeProto] | None:
     if not node.get("select_last_index"):
         return [node.without(["select_last_index"])]
     axis, chain = node.get("axis", 0) % max(1, node.rank()), node.start()
-    ends = (chain.shape([-1]), chain.shape([np.iinfo(np.int64).min]), chain.shape([axis]), chain.shape([-1]))
+    ends = (
+        chain.shape([-1]),
+        chain.shape([np.iinfo(np.int64).min]),
+        chain.shape([axis]),
+        chain.shape([-1]),
+    )
     turned = chain.add("Slice", node.name(0), *ends)
     found = chain.add(node.node.op_type, turned, axis=axis, keepdims=node.get("keepdims", 1))
-    chain.add_as(node.node.output[0], "Sub", chain.constant(node.shape()[axis] - 1, np.int64), found)
+    chain.add_as(
+        node.node.output[0], "Sub", chain.constant(node.shape()[axis] - 1, np.int64), found
+    )
     return chain.end(node.node)
 
 
@@ -377,7 +402,9 @@ def pool(node: Older) -> list[onnx.NodeProto] | None:
     if not node.crosses(19 if is_mean else 18):
         return None
     if set(node.get("dilations", [1])) != {1}:
-        raise NoOlderFormError(f"it has dilations={node.get('dilations')}, which have no older form")
+        raise NoOlderFormError(
+            f"it has dilations={node.get('dilations')}, which have no older form"
+        )
     if not is_mean:
         node.refuse_unless("ceil_mode", 0)
     return [node.without(["dilations"] if is_mean else ["dilations", "ceil_mode"])]

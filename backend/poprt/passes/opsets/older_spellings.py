@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, OPTIONAL_EXISTS, REDUCTIONS_TAKE_AXES
+from onnxgraph.opsets import (
+    GROUP_NORMALIZATION_SCALES_CHANNELS,
+    OPTIONAL_EXISTS,
+    REDUCTIONS_TAKE_AXES,
+)
 
 from poprt.passes.chip.contractions import ReplaceEinsumWithMatmul
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older, rule
@@ -81,7 +85,10 @@ def extremes(node: Older) -> list[onnx.NodeProto] | None:
     bounds = (
         [("Greater", node.name(1)), ("Less", node.name(2))]
         if node.node.op_type == "Clip"
-        else [("Greater" if node.node.op_type == "Max" else "Less", each) for each in node.node.input[1:]]
+        else [
+            ("Greater" if node.node.op_type == "Max" else "Less", each)
+            for each in node.node.input[1:]
+        ]
     )
     for comparison, other in bounds:
         if other:
@@ -106,7 +113,10 @@ def triangle(node: Older) -> list[onnx.NodeProto] | None:
     mask = np.triu(ones, diagonal) if is_upper else np.tril(ones, diagonal)
     chain = node.start()
     chain.add(
-        "Where", chain.constant(mask, bool), node.name(0), chain.constant(0, node.view.dtype(node.name(0)))
+        "Where",
+        chain.constant(mask, bool),
+        node.name(0),
+        chain.constant(0, node.view.dtype(node.name(0))),
     )
     return _name_result(chain, node)
 
@@ -177,8 +187,12 @@ def gelu(node: Older) -> list[onnx.NodeProto] | None:
     chain, x = node.start(), node.name(0)
     dtype = _dtype(node)
     if node.get("approximate", "none") == "tanh":
-        cube = chain.add("Mul", chain.add("Pow", x, chain.constant(3, dtype)), chain.constant(_CUBE, dtype))
-        scaled = chain.add("Mul", chain.add("Add", x, cube), chain.constant(math.sqrt(2 / math.pi), dtype))
+        cube = chain.add(
+            "Mul", chain.add("Pow", x, chain.constant(3, dtype)), chain.constant(_CUBE, dtype)
+        )
+        scaled = chain.add(
+            "Mul", chain.add("Add", x, cube), chain.constant(math.sqrt(2 / math.pi), dtype)
+        )
         gate = chain.add("Tanh", scaled)
     else:
         gate = chain.add("Erf", chain.add("Div", x, chain.constant(math.sqrt(2), dtype)))
@@ -194,13 +208,17 @@ def layer_normalization(node: Older) -> list[onnx.NodeProto] | None:
     if not node.crosses(17):
         return None
     chain, x = node.start(), node.name(0)
-    is_narrow = node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT
+    is_narrow = (
+        node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT
+    )
     dtype = np.dtype(np.float32) if is_narrow else _dtype(node)
     wide = chain.add("Cast", x, to=TensorProto.FLOAT) if is_narrow else x
     axes = _last_axes(node)
     mean = chain.add("ReduceMean", wide, axes=axes)
     centred = chain.add("Sub", wide, mean)
-    variance = chain.add("ReduceMean", chain.add("Pow", centred, chain.constant(2, dtype)), axes=axes)
+    variance = chain.add(
+        "ReduceMean", chain.add("Pow", centred, chain.constant(2, dtype)), axes=axes
+    )
     safe = chain.add("Add", variance, chain.constant(node.get("epsilon", 1e-5), dtype))
     deviation = chain.add("Sqrt", safe)
     results = [*node.node.output, "", ""]
@@ -229,7 +247,9 @@ def rms_normalization(node: Older) -> list[onnx.NodeProto] | None:
     if not node.crosses(23):
         return None
     chain, x = node.start(), node.name(0)
-    is_narrow = node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT
+    is_narrow = (
+        node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT
+    )
     dtype = np.dtype(np.float32) if is_narrow else _dtype(node)
     wide = chain.add("Cast", x, to=TensorProto.FLOAT) if is_narrow else x
     mean = _mean(chain, node, chain.add("Mul", wide, wide), _last_axes(node))

@@ -52,12 +52,12 @@ class _Reshaping(NodeRule):
     before=("constant_folding", "shape_inference"),
 )
 class SettleWindows(_Reshaping):
-    """Write the padding of pools and convolutions down where ONNX Runtime and ONNX's shape inference find
-    another, or none.
+    """Write the padding of pools and convolutions down where ONNX Runtime and ONNX's shape
+    inference find another, or none.
 
-    Sizes with `auto_pad` SAME are ceil(input / stride), of a ConvTranspose input * stride, whatever the
-    dilations, the output padding, and windows smaller than their stride. With `ceil_mode` a window that would
-    start behind the input and the padding before it is left out.
+    Sizes with `auto_pad` SAME are ceil(input / stride), of a ConvTranspose input * stride, whatever
+    the dilations, the output padding, and windows smaller than their stride. With `ceil_mode` a
+    window that would start behind the input and the padding before it is left out.
     """
 
     op_types = _POOLS | {"Conv", "ConvTranspose"}
@@ -66,7 +66,12 @@ class SettleWindows(_Reshaping):
         """Return the node with explicit padding, if it needs it."""
         shape = view.shape(node.input[0])
         kernel = _find_kernel(node, view)
-        if self._is_stale or shape is None or kernel is None or len(shape) != _SPATIAL + len(kernel):
+        if (
+            self._is_stale
+            or shape is None
+            or kernel is None
+            or len(shape) != _SPATIAL + len(kernel)
+        ):
             return None
         window = _Window(node, shape[_SPATIAL:], kernel)
         found = window.find_pads()
@@ -81,7 +86,11 @@ class SettleWindows(_Reshaping):
             drop_attribute(made, "output_shape")
             pads = [before for before, _ in found] + [behind for _, behind in found]
             kind = view.type(node.input[0])
-            if kind in FLOATS and view.opset >= PAD_TAKES_SIZES and _is_padded_apart(node, pads, kernel):
+            if (
+                kind in FLOATS
+                and view.opset >= PAD_TAKES_SIZES
+                and _is_padded_apart(node, pads, kernel)
+            ):
                 made.input[0] = _pad_apart(around, node, pads, kind)
                 pads = [0] * len(pads)
             set_attribute(made, "pads", pads)
@@ -96,7 +105,9 @@ def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence
     size. A Pad cannot replace padding that is counted, or where elements are numbered."""
     has_indices = len(node.output) > 1 and bool(node.output[1])
     is_simple = node.op_type == "LpPool" or (node.op_type == "MaxPool" and not has_indices)
-    return is_simple and any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True))
+    return is_simple and any(
+        pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True)
+    )
 
 
 def _pad_apart(around: NodeBuilder, node: onnx.NodeProto, pads: Sequence[int], kind: int) -> str:
@@ -116,7 +127,9 @@ class _Window:
         self._node, self._given = node, given
         self._strides = list(attribute(node, "strides") or [1] * rank)
         dilations = list(attribute(node, "dilations") or [1] * rank)
-        self._extents = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
+        self._extents = [
+            (size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)
+        ]
         auto = attribute(node, "auto_pad", b"NOTSET")
         self._auto = auto.decode() if isinstance(auto, bytes) else auto
         pads = list(attribute(node, "pads") or []) if self._auto == "NOTSET" else []
@@ -157,13 +170,15 @@ class _Window:
         """Return whether ONNX Runtime rejects a pool because a window smaller than its stride gives
         a negative padding."""
         is_refused = self._node.op_type == "MaxPool" or (
-            self._node.op_type == "AveragePool" and not attribute(self._node, "count_include_pad", 0)
+            self._node.op_type == "AveragePool"
+            and not attribute(self._node, "count_include_pad", 0)
         )
         return is_refused and any(extent < stride for _, extent, stride in self._axes)
 
     def _find_same(self) -> Pads:
         totals = [
-            max(0, (-(-size // stride) - 1) * stride + extent - size) for size, extent, stride in self._axes
+            max(0, (-(-size // stride) - 1) * stride + extent - size)
+            for size, extent, stride in self._axes
         ]
         return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
 
@@ -225,7 +240,13 @@ _STATES = range(5, 7)
 """Inputs with the initial states, of shape (directions, rows, size), or rows first."""
 
 
-@register("settle_layouts", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "settle_layouts",
+    stage=Stage.INTERFACE,
+    default=True,
+    is_ours=True,
+    before=("constant_folding",),
+)
 class SettleLayouts(NodeRule):
     """Transpose around recurrent networks with `layout` 1 (rows first), because ONNX Runtime
     supports steps first only."""
@@ -260,10 +281,16 @@ _DEFAULTS: dict[str, tuple[str, Any]] = {
 """Attributes whose default ONNX's shape inference (1.23) fails on or misreads."""
 
 
-@register("settle_defaults", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "settle_defaults",
+    stage=Stage.INTERFACE,
+    default=True,
+    is_ours=True,
+    before=("constant_folding",),
+)
 class SettleDefaults(NodeRule):
-    """Write down attributes that a node leaves out and whose default ONNX's shape inference gets wrong: the
-    axes of a MeanVarianceNormalization, and that an STFT is one-sided."""
+    """Write down attributes that a node leaves out and whose default ONNX's shape inference gets
+    wrong: the axes of a MeanVarianceNormalization, and that an STFT is one-sided."""
 
     op_types = frozenset(_DEFAULTS)
     needs_shapes = False
@@ -279,7 +306,9 @@ class SettleDefaults(NodeRule):
         return [made]
 
 
-@register("settle_slices", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "settle_slices", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
+)
 class SettleSlices(_Reshaping):
     """Limit the starts of Slices of opsets before 10 to their axes, because ONNX's shape inference
     finds no size for a start before the first element, counted from the end."""
@@ -303,7 +332,9 @@ class SettleSlices(_Reshaping):
         return [made]
 
 
-@register("settle_slopes", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "settle_slopes", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
+)
 class SettleSlopes(_Reshaping):
     """Expand the input of a PRelu to the shape of a larger slope, because ONNX's shape inference
     gives the result the input's shape, while ONNX Runtime broadcasts both."""
@@ -331,7 +362,11 @@ class SettleSlopes(_Reshaping):
 
 
 @register(
-    "settle_conditions", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
+    "settle_conditions",
+    stage=Stage.INTERFACE,
+    default=True,
+    is_ours=True,
+    before=("constant_folding",),
 )
 class SettleConditions(NodeRule):
     """Write a Compress whose condition is a constant as a Gather, whose size is known."""
@@ -365,8 +400,9 @@ _DIGITS = re.compile(r"\d+")
     before=("half_to_float", "double_to_float", "constant_folding"),
 )
 class SettleBits(NodeRule):
-    """Compute BitCasts of constants while their types are those that were given, and refuse those whose bits
-    the conversion would change: of 64 bits, and of halves where a model becomes one in half."""
+    """Compute BitCasts of constants while their types are those that were given, and refuse those
+    whose bits the conversion would change: of 64 bits, and of halves where a model becomes one in
+    half."""
 
     op_types = frozenset(("BitCast",))
 
@@ -391,15 +427,18 @@ class SettleBits(NodeRule):
         else:
             return None
         raise CompileError(
-            f"node {describe_node(node)}: it reads the bits of {kinds[0]} as those of {kinds[1]}, which "
+            f"node {describe_node(node)}: it reads the bits of {kinds[0]} as those of {kinds[1]}, "
+            "which "
             f"would be others: {fault}; export the model without BitCast there"
         )
 
 
-@register("settle_bodies", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+@register(
+    "settle_bodies", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
+)
 class SettleBodies(Pass):
-    """Write the types of inputs and outputs down that bodies of Loop, Scan and If leave out: what changes a
-    type looks for it there."""
+    """Write the types of inputs and outputs down that bodies of Loop, Scan and If leave out: what
+    changes a type looks for it there."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Declare the types. Types that cannot be inferred stay open."""

@@ -26,7 +26,9 @@ def expand(
         if declared.default_value.type:
             given.setdefault(name, declared.default_value)
     renames = dict(zip(body.input, [*node.input, *[""] * len(body.input)], strict=False))
-    renames.update((inner, name) for inner, name in zip(body.output, node.output, strict=False) if name)
+    renames.update(
+        (inner, name) for inner, name in zip(body.output, node.output, strict=False) if name
+    )
     made = []
     for number, inner in enumerate(body.node):
         own = onnx.NodeProto()
@@ -78,7 +80,9 @@ def _own_name(name: str, prefix: str, renames: dict[str, str]) -> str:
     return renames.setdefault(name, f"{prefix}/{name}") if name else ""
 
 
-def _iter_attributes(node: onnx.NodeProto, given: dict[str, AttributeProto]) -> Iterator[AttributeProto]:
+def _iter_attributes(
+    node: onnx.NodeProto, given: dict[str, AttributeProto]
+) -> Iterator[AttributeProto]:
     for each in node.attribute:
         if not each.ref_attr_name:
             yield each

@@ -14,7 +14,15 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import find_inputs, find_opset, infer_shapes, iter_bodies, iter_defined, iter_reads, rename
+from onnxgraph import (
+    find_inputs,
+    find_opset,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_reads,
+    rename,
+)
 from onnxgraph.edit import forget_values, replace_nodes, set_shape
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, operator_of
@@ -75,7 +83,9 @@ class PackArgs:
         known = dict(_READERS)
         unknown = sorted(given.keys() - known.keys())
         if unknown:
-            raise CompileError(f"pack_args: there is no {unknown[0]!r}; there are {', '.join(known)}")
+            raise CompileError(
+                f"pack_args: there is no {unknown[0]!r}; there are {', '.join(known)}"
+            )
         missing = [name for name in ("max_valid_num", "segment_max_size") if name not in given]
         if missing:
             raise CompileError(
@@ -148,20 +158,23 @@ _READERS: Mapping[str, tuple[Any, str]] = {
 }
 
 
-@register("packed_transformer", stage=Stage.CHIP, option="pack_args", takes={"pack_args": "pack_args"})
+@register(
+    "packed_transformer", stage=Stage.CHIP, option="pack_args", takes={"pack_args": "pack_args"}
+)
 class PackedTransformer(Pass):
-    """Have a model take samples that lie end to end in [batch, tokens], over the ends of rows, and give the
-    results of each sample in a row of its own.
+    """Have a model take samples that lie end to end in [batch, tokens], over the ends of rows, and
+    give the results of each sample in a row of its own.
 
-    There is a new input `unpack_info`, int32 [max_valid_num, segments]: the lengths of the samples, in order,
-    0 for none. Inputs keep their shapes; an output of [batch, tokens, ...] becomes [max_valid_num,
-    segment_max_size, ...], zero or of no meaning behind a sample's end, one of [batch, ...] becomes
-    [max_valid_num, ...]. Masks may number samples, 1, 2, 3, or be 1 for all. Positions have to begin at 0 in
-    each sample where they are an input; those that the model holds do by themselves.
+    There is a new input `unpack_info`, int32 [max_valid_num, segments]: the lengths of the samples,
+    in order, 0 for none. Inputs keep their shapes; an output of [batch, tokens, ...] becomes
+    [max_valid_num, segment_max_size, ...], zero or of no meaning behind a sample's end, one of
+    [batch, ...] becomes [max_valid_num, ...]. Masks may number samples, 1, 2, 3, or be 1 for all.
+    Positions have to begin at 0 in each sample where they are an input; those that the model holds
+    do by themselves.
 
-    pack_args: see PackArgs, or the dictionary of it. A model that mixes samples, or tokens in a way that
-    depends on padding (the mean over all of them), is refused by the node. A model that has been packed is
-    left as it is.
+    pack_args: see PackArgs, or the dictionary of it. A model that mixes samples, or tokens in a way
+    that depends on padding (the mean over all of them), is refused by the node. A model that has
+    been packed is left as it is.
     """
 
     def __init__(self, pack_args: PackArgs | Mapping[str, Any] | None = None) -> None:
@@ -176,7 +189,9 @@ class PackedTransformer(Pass):
                 "segment_max_size=256; give them"
             )
         args = self._given if isinstance(self._given, PackArgs) else PackArgs.read(self._given)
-        if any(node.op_type == "Unpack" and node.domain == CHIP_DOMAIN for node in model.graph.node):
+        if any(
+            node.op_type == "Unpack" and node.domain == CHIP_DOMAIN for node in model.graph.node
+        ):
             self.logger.warning("packed_transformer: the model is packed already")
             return model
         if find_opset(model, 1) < _OLDEST_OPSET:
@@ -188,14 +203,16 @@ class PackedTransformer(Pass):
         head = packing.find_head()
         if args.head_pattern and not head:
             self.logger.warning(
-                "packed_transformer: head_pattern is nowhere in the model: outputs are unpacked at their ends"
+                "packed_transformer: head_pattern is nowhere in the model: outputs are unpacked at "
+                "their ends"
             )
         packing.rewrite(model.graph, head)
         declare_chip(model)
         packing.check_sizes(model)
         for name in packing.unmasked:
             self.logger.warning(
-                "packed_transformer: node %r takes tokens together without a mask: positions behind a "
+                "packed_transformer: node %r takes tokens together without a mask: positions "
+                "behind a "
                 "sample that is shorter than segment_max_size count, too",
                 name,
             )
@@ -234,7 +251,8 @@ class _Packing:
         sizes = Sizes(batch, tokens, args.max_valid_num, sum(args.segment_max_size))
         if LENGTHS in iter_defined(model.graph):
             raise CompileError(
-                f"packed_transformer: the model has a tensor {LENGTHS!r}, the name of the lengths; rename it"
+                f"packed_transformer: the model has a tensor {LENGTHS!r}, the name of the lengths; "
+                "rename it"
             )
         found = cls(args, sizes, view, known, names)
         for name, shape in inputs.items():
@@ -262,9 +280,9 @@ class _Packing:
         forget_values(graph)
 
     def check_sizes(self, model: onnx.ModelProto) -> None:
-        """Raise CompileError for a node whose unpacked result does not have the size that its labels
-        say: it writes out a number of samples or tokens. A mask may have one element for all tokens
-        that see."""
+        """Raise CompileError for a node whose unpacked result does not have the size that its
+        labels say: it writes out a number of samples or tokens. A mask may have one element for all
+        tokens that see."""
         view = GraphView(self.names, model.graph, infer_shapes(model).graph)
         for node in self.nodes:
             for name in filter(self.unpacked.__contains__, node.output):
@@ -305,7 +323,10 @@ class _Packing:
             follow(flow)
         except (MixedSamples, IndexError, ValueError, ZeroDivisionError) as reason:
             raise _refuse(node, str(reason)) from None
-        labels = [*flow.results.values(), *(self.labels[name] for name in node.input if name in self.labels)]
+        labels = [
+            *flow.results.values(),
+            *(self.labels[name] for name in node.input if name in self.labels),
+        ]
         is_packed = not (unpacked or flow.mixes) and all(map(_is_packed, labels))
         if flow.packed_only and not is_packed:
             raise _refuse(node, flow.packed_only)
@@ -328,7 +349,9 @@ class _Packing:
         operator = operator_of(node)
         if not (operator.is_elementwise or operator.is_view):
             return False
-        of_tokens = {name for name in node.input if {TOKENS, BOTH}.intersection(self.labels.get(name, ()))}
+        of_tokens = {
+            name for name in node.input if {TOKENS, BOTH}.intersection(self.labels.get(name, ()))
+        }
         combines = operator.is_elementwise and (len(of_tokens) > 1 or flow.mixes)
         return combines or not self.masked.isdisjoint(node.input)
 
@@ -389,7 +412,8 @@ class _Packing:
             labels = self.labels.get(value.name)
             if labels is None:
                 raise CompileError(
-                    f"packed_transformer: output {value.name!r} does not come of samples; remove_outputs "
+                    f"packed_transformer: output {value.name!r} does not come of samples; "
+                    "remove_outputs "
                     "drops it"
                 )
             shape = self.view.shape(value.name) or ()
@@ -397,7 +421,9 @@ class _Packing:
             if value.name not in self.unpacked:
                 source = self._bring(value.name, packed=False)
                 renames[value.name] = self.names.take(f"{value.name}/packed")
-                ends.append(helper.make_node("Identity", [source], [value.name], name=f"{value.name}/end"))
+                ends.append(
+                    helper.make_node("Identity", [source], [value.name], name=f"{value.name}/end")
+                )
         for node in self.nodes:
             node.input[:] = [renames.get(name, name) for name in node.input]
             node.output[:] = [renames.get(name, name) for name in node.output]
@@ -413,12 +439,15 @@ def _is_packed(labels: Labels) -> bool:
 
 def _refuse(node: onnx.NodeProto, reason: str) -> CompileError:
     return CompileError(
-        f"packed_transformer: node {node.name!r} ({node.op_type}): expected an operator that keeps samples "
+        f"packed_transformer: node {node.name!r} ({node.op_type}): expected an operator that keeps "
+        "samples "
         f"apart, found that {reason}; pack this model without it, or use insert_attention_mask"
     )
 
 
-def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dict[str, tuple[int, ...]]:
+def _find_inputs(
+    graph: onnx.GraphProto, view: GraphView, args: PackArgs
+) -> dict[str, tuple[int, ...]]:
     """Return the packed inputs, whose leading axes are batch and tokens, with their shapes."""
     shapes = {value.name: view.shape(value.name) for value in find_inputs(graph)}
     unknown = next((name for name, shape in shapes.items() if shape is None), None)
@@ -430,10 +459,15 @@ def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dic
     for name in named:
         if name not in shapes:
             raise CompileError(
-                f"pack_args: dynamic_groups names {name!r}; the model has the inputs {', '.join(shapes)}"
+                f"pack_args: dynamic_groups names {name!r}; the model has the inputs "
+                f"{', '.join(shapes)}"
             )
     known = {name: shape for name, shape in shapes.items() if shape is not None}
-    first = named[0] if named else next((name for name, shape in known.items() if len(shape) >= _FLAT), "")
+    first = (
+        named[0]
+        if named
+        else next((name for name, shape in known.items() if len(shape) >= _FLAT), "")
+    )
     if not first or len(known[first]) < _FLAT:
         raise CompileError(
             "packed_transformer: expected inputs [batch, tokens], found none; give dynamic_groups"
@@ -442,7 +476,8 @@ def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dic
     for name, shape in known.items():
         if shape[:_FLAT] != leading or len(shape) > _DEEP:
             raise CompileError(
-                f"packed_transformer: expected input {name!r} to be {list(leading)} like {first!r}, found "
+                f"packed_transformer: expected input {name!r} to be {list(leading)} like "
+                f"{first!r}, found "
                 f"{list(shape)}; samples that are packed have all inputs token by token"
             )
     return known

@@ -1,5 +1,5 @@
-"""Places of samples and tokens in the results of operators. `packed_transformer` follows them through
-a graph, selects the packed tensors and rewrites the nodes.
+"""Places of samples and tokens in the results of operators. `packed_transformer` follows them
+through a graph, selects the packed tensors and rewrites the nodes.
 
 An axis is labelled SAMPLES (or a multiple of them, samples outermost), TOKENS, or BOTH if the two
 are one axis. Any other axis, and each axis of a tensor without samples, is PLAIN. Sizes are those
@@ -203,13 +203,15 @@ def _find_square(flow: NodeFlow) -> list[Axis]:
     return [
         (place, len(flow.shape_of(place)) - _MATRIX)
         for place, name in enumerate(flow.node.input)
-        if name and name not in flow.labels and flow.shape_of(place)[-_MATRIX:-1] == (flow.sizes.tokens,)
+        if name
+        and name not in flow.labels
+        and flow.shape_of(place)[-_MATRIX:-1] == (flow.sizes.tokens,)
     ]
 
 
 def _expand_to_square(flow: NodeFlow, labels: Mapping[int, str]) -> dict[int, str]:
-    """Return the label of the tokens that see, if an Expand brings them to a mask of the tokens that
-    are seen."""
+    """Return the label of the tokens that see, if an Expand brings them to a mask of the tokens
+    that are seen."""
     shape, made = flow.shape_of(0), flow.result()
     if len(made) != _MASK_RANK or labels.get(_MASK_RANK - 1) != TOKENS or labels.get(_MATRIX):
         return {}
@@ -255,7 +257,9 @@ class _Places:
             followed = [left[0]]
             for aligned in itertools.islice(_align(self.flow, left), _MAX_ALIGNMENTS):
                 try:
-                    self.tokens.append(self._run(self._place_tokens(aligned), self.flow.sizes.tokens))
+                    self.tokens.append(
+                        self._run(self._place_tokens(aligned), self.flow.sizes.tokens)
+                    )
                 except NotIndependent as reason:
                     mixed.setdefault(left[0], str(reason))
                 else:
@@ -284,7 +288,14 @@ class _Places:
         results = [flow.shape(name) for name in names]
         constants = _Constants(flow.view, known)
         probe = _Probe(
-            proto, count, rows, shapes, results, constants, flow.opset, labelled=frozenset(flow.labels)
+            proto,
+            count,
+            rows,
+            shapes,
+            results,
+            constants,
+            flow.opset,
+            labelled=frozenset(flow.labels),
         )
         found = place_rows(probe)
         if len(found) != len(names):
@@ -293,8 +304,8 @@ class _Places:
         return [found[name] for name in names]
 
     def label_results(self) -> list[dict[int, str]]:
-        """Return the labels of the axes of each result. Raise MixedSamples if tokens are joined with
-        anything but samples."""
+        """Return the labels of the axes of each result. Raise MixedSamples if tokens are joined
+        with anything but samples."""
         sizes = self.flow.sizes
         labels = [{each.axis: SAMPLES} for each in self.samples]
         for places in self.tokens:
@@ -359,7 +370,9 @@ def _resize(flow: NodeFlow, axis: Axis, label: str, *, broadcasts: bool) -> None
     if wanted != size:
         value = flow.changed.get(place, value)
         if value is None:
-            raise MixedSamples(f"{name!r} is for {size} tokens, and is not a constant whose values are there")
+            raise MixedSamples(
+                f"{name!r} is for {size} tokens, and is not a constant whose values are there"
+            )
         flow.changed[place] = value.take(np.arange(wanted) % (part if is_shared else size), along)
 
 
@@ -387,7 +400,9 @@ def _take_changes(flow: NodeFlow, probes: Sequence[_Probe]) -> None:
             if index == sizes:
                 continue
             before = flow.changed.get(index)
-            given = flow.view.value(flow.node.input[index]) if index < len(flow.node.input) else None
+            given = (
+                flow.view.value(flow.node.input[index]) if index < len(flow.node.input) else None
+            )
             if before is None or given is None:
                 flow.changed[index] = value
             else:

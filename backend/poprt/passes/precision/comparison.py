@@ -45,14 +45,16 @@ _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
     takes={"origin_model": "origin_model", "fix_inputs": "fix_inputs"},
 )
 class CheckWithFakeData(ImmutablePass):
-    """Compute the model on made-up data, and beside it the one that it comes from, if it is given, and say
-    how far their outputs part.
+    """Compute the model on made-up data, and beside it the one that it comes from, if it is given,
+    and say how far their outputs part.
 
     `fix_inputs` has the inputs that became constants on the way.
     """
 
     def __init__(
-        self, origin_model: onnx.ModelProto | None = None, fix_inputs: Mapping[str, Any] | None = None
+        self,
+        origin_model: onnx.ModelProto | None = None,
+        fix_inputs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self._origin, self._fixed = origin_model, fix_inputs or {}
@@ -71,16 +73,19 @@ class CheckWithFakeData(ImmutablePass):
         comparer.add([ours[name] for name in names], [theirs[name] for name in names])
         comparison = comparer.result(made_up=True)
         told = self.logger.warning if comparison.is_bad else self.logger.info
-        told("check: %s", comparison.describe().replace("beside float", "beside the original model"))
+        told(
+            "check: %s", comparison.describe().replace("beside float", "beside the original model")
+        )
         return model
 
 
 @register("layer_precision_compare", stage=Stage.CHECKS)
 class LayerPrecisionCompare(ImmutablePass):
-    """Compute a converted model and the one that it comes from on one batch, of the data given or random, and
-    write how far each Conv, Gemm and MatMul has parted into output_dir/precision_compare.log: mean, std, min,
-    max, skewness, kurtosis and a histogram of 32 bins of its results in both and of the difference; mse, mae,
-    snr (noise over signal) and cosine distance.
+    """Compute a converted model and the one that it comes from on one batch, of the data given or
+    random, and write how far each Conv, Gemm and MatMul has parted into
+    output_dir/precision_compare.log: mean, std, min, max, skewness, kurtosis and a histogram of 32
+    bins of its results in both and of the difference; mse, mae, snr (noise over signal) and cosine
+    distance.
 
     `options` are the CompilerOptions that say how the chip rounds.
     """
@@ -102,7 +107,11 @@ class LayerPrecisionCompare(ImmutablePass):
         if self._origin is None:
             raise CompileError("layer_precision_compare compares with origin_model; give it one")
         layers = _find_layers(self._origin, model)
-        feeds = _make_up(model) if self._data is None else next(iter_batches(model, read_samples(self._data)))
+        feeds = (
+            _make_up(model)
+            if self._data is None
+            else next(iter_batches(model, read_samples(self._data)))
+        )
         values = graph_values(infer_shapes(model).graph)
         lines: list[str] = []
         for names in iter_chunks(layers, values):
@@ -110,7 +119,9 @@ class LayerPrecisionCompare(ImmutablePass):
             theirs = _compute("original", _with_outputs(_copy(self._origin), names), feeds, None)
             for name in names:
                 title = f"{layers[name]} output {name!r}"
-                distance = cos_dist(*(np.asarray(each[name], np.float64).ravel() for each in (theirs, ours)))
+                distance = cos_dist(
+                    *(np.asarray(each[name], np.float64).ravel() for each in (theirs, ours))
+                )
                 self.logger.info("%s: cosine distance %.3e", title, distance)
                 lines += [title, *iter_comparison(theirs[name], ours[name])]
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -167,11 +178,17 @@ def _make_up(model: onnx.ModelProto) -> Feeds:
     return next(iter_made_up(model, find_input_streams(model), 0))
 
 
-def _compute(which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numerics | None) -> dict[str, Array]:
+def _compute(
+    which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numerics | None
+) -> dict[str, Array]:
     """Return the outputs of a model. Raise CompileError if the data lack an input."""
-    missing = next((value.name for value in find_inputs(model.graph) if value.name not in feeds), None)
+    missing = next(
+        (value.name for value in find_inputs(model.graph) if value.name not in feeds), None
+    )
     if missing is not None:
-        raise CompileError(f"the {which} model has an input {missing!r}, which the converted one has not")
+        raise CompileError(
+            f"the {which} model has an input {missing!r}, which the converted one has not"
+        )
     empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
     if empty is not None:
         raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")

@@ -82,7 +82,8 @@ class Fp8Params:
             fits = False
         if not fits:
             raise CompileError(
-                "fp8_params: expected input_format,weight_format,input_scale,weight_scale, formats F143 or "
+                "fp8_params: expected input_format,weight_format,input_scale,weight_scale, formats "
+                "F143 or "
                 f"F152 and scales from -32 to 31, such as F143,F143,0,0; found {text!r}"
             )
         return cls(*formats, input_scale, weight_scale)
@@ -93,16 +94,20 @@ class Fp8Params:
     stage=Stage.PRECISION,
     option="precision",
     values=_QUARTER_PRECISIONS,
-    takes={"fp8_params": "fp8_params", "skip_op_names": "fp8_skip_op_names", "convert_model": "precision"},
+    takes={
+        "fp8_params": "fp8_params",
+        "skip_op_names": "fp8_skip_op_names",
+        "convert_model": "precision",
+    },
     depend=("float_to_half",),
 )
 class FloatToFp8(Pass):
-    """Give every Conv, Gemm and MatMul of a graph in half that has a weight 8-bit operands, as on the C600;
-    results stay half.
+    """Give every Conv, Gemm and MatMul of a graph in half that has a weight 8-bit operands, as on
+    the C600; results stay half.
 
-    The weight becomes 8-bit, a Cast narrows the activation; where `convert_model` is fp8_weight the weight is
-    widened where it is used, and computed with in half. Products of two activations stay in half, and where
-    `skip_op` so do nodes of `skip_op_names`; other operators may be among those.
+    The weight becomes 8-bit, a Cast narrows the activation; where `convert_model` is fp8_weight the
+    weight is widened where it is used, and computed with in half. Products of two activations stay
+    in half, and where `skip_op` so do nodes of `skip_op_names`; other operators may be among those.
     `fp8_input_dict` and `fp8_weight_dict` have (format, scale) by a node's name, which go before
     `fp8_params`. Weights without data stay so.
     """
@@ -119,13 +124,20 @@ class FloatToFp8(Pass):
         super().__init__()
         if convert_model not in _QUARTER_PRECISIONS:
             raise CompileError(
-                f"convert_model: expected {' or '.join(_QUARTER_PRECISIONS)}, found {convert_model!r}"
+                f"convert_model: expected {' or '.join(_QUARTER_PRECISIONS)}, found "
+                f"{convert_model!r}"
             )
-        self._params = fp8_params if isinstance(fp8_params, Fp8Params) else Fp8Params.parse(fp8_params)
+        self._params = (
+            fp8_params if isinstance(fp8_params, Fp8Params) else Fp8Params.parse(fp8_params)
+        )
         self._skip_op_names = frozenset(skip_op_names if skip_op else ())
         self._weights_only = convert_model == "fp8_weight"
-        self._inputs = {name: _parse_pair(name, each) for name, each in (fp8_input_dict or {}).items()}
-        self._weights = {name: _parse_pair(name, each) for name, each in (fp8_weight_dict or {}).items()}
+        self._inputs = {
+            name: _parse_pair(name, each) for name, each in (fp8_input_dict or {}).items()
+        }
+        self._weights = {
+            name: _parse_pair(name, each) for name, each in (fp8_weight_dict or {}).items()
+        }
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert the model. Raise CompileError for a name that no node has."""
@@ -187,7 +199,8 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
         found = None
     if found is None or found[1] not in _SCALES:
         raise CompileError(
-            f"fp8 of node {name!r}: expected a format, F143 or F152, and a scale from -32 to 31, such as "
+            f"fp8 of node {name!r}: expected a format, F143 or F152, and a scale from -32 to 31, "
+            "such as "
             f"('F143', 0); found {given!r}"
         )
     return found
@@ -230,7 +243,9 @@ def find_products(graph: onnx.GraphProto) -> list[Product]:
     return list(_iter_products(graph, ChainMap(), is_outside=True))
 
 
-def _iter_products(graph: onnx.GraphProto, around: _Scope, *, is_outside: bool) -> Iterator[Product]:
+def _iter_products(
+    graph: onnx.GraphProto, around: _Scope, *, is_outside: bool
+) -> Iterator[Product]:
     weights = _see(graph, around)
     for node in graph.node:
         for body in iter_bodies(node):
@@ -241,7 +256,9 @@ def _iter_products(graph: onnx.GraphProto, around: _Scope, *, is_outside: bool) 
 
 
 def _see(graph: onnx.GraphProto, around: _Scope) -> _Scope:
-    own = {t.name: _Weight(t, graph) for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
+    own = {
+        t.name: _Weight(t, graph) for t in graph.initializer if t.data_type == TensorProto.FLOAT16
+    }
     return around.new_child(own)
 
 
@@ -316,8 +333,8 @@ class FloatToInt8(Pass):
     """Store weights in 8 bits, with a DequantizeLinear that computes (value - offset) * scale where
     they are used.
 
-    `int8_offset_scale` has, by a weight's name, {"value": int8 of the weight's shape, "offset": a whole
-    number, "scale": a float}.
+    `int8_offset_scale` has, by a weight's name, {"value": int8 of the weight's shape, "offset": a
+    whole number, "scale": a float}.
     """
 
     def __init__(self, int8_offset_scale: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -332,7 +349,8 @@ class FloatToInt8(Pass):
         version = find_opset(model, 1)
         if version < _OLDEST_DEQUANTIZING:
             raise CompileError(
-                f"float_to_int8 makes DequantizeLinear, which opset {_OLDEST_DEQUANTIZING} brought, and the "
+                f"float_to_int8 makes DequantizeLinear, which opset {_OLDEST_DEQUANTIZING} "
+                "brought, and the "
                 f"model is of {version}; convert it first"
             )
         taken = set(iter_defined(model.graph))
@@ -364,7 +382,11 @@ class FloatToInt8(Pass):
             taken.add(names[-1])
             graph.initializer.append(numpy_helper.from_array(array, names[-1]))
         if tensor.data_type == TensorProto.FLOAT:
-            return [helper.make_node("DequantizeLinear", names, [tensor.name], name=f"{chain.prefix}/widen")]
+            return [
+                helper.make_node(
+                    "DequantizeLinear", names, [tensor.name], name=f"{chain.prefix}/widen"
+                )
+            ]
         wide = fresh_name(f"{tensor.name}/float", taken)
         return [
             helper.make_node("DequantizeLinear", names, [wide], name=f"{chain.prefix}/widen"),
@@ -385,10 +407,15 @@ def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[_Array, _
     except (KeyError, TypeError, ValueError):
         value = offset = scale = np.zeros(0, np.float32)
     narrow = np.iinfo(np.int8)
-    fits = value.dtype == np.int8 and value.shape == tuple(tensor.dims) and scale.size == offset.size == 1
+    fits = (
+        value.dtype == np.int8
+        and value.shape == tuple(tensor.dims)
+        and scale.size == offset.size == 1
+    )
     if not (fits and offset.dtype.kind in "iu" and narrow.min <= offset.item() <= narrow.max):
         raise CompileError(
-            f"float_to_int8, weight {tensor.name!r}: expected value, int8 of shape {list(tensor.dims)}, "
+            f"float_to_int8, weight {tensor.name!r}: expected value, int8 of shape "
+            f"{list(tensor.dims)}, "
             f"offset, a whole number of 8 bits, and scale, a float; found {value.dtype} of shape "
             f"{list(value.shape)}"
         )
@@ -397,12 +424,12 @@ def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[_Array, _
 
 @register("eight_bits_io", stage=Stage.PRECISION, option="eightbitsio")
 class EightBitsIo(Pass):
-    """Take pictures as bytes: an input of floats of shape [batch, 3, height, width] becomes one of uint8,
-    which is cast to what it was and normalised behind it.
+    """Take pictures as bytes: an input of floats of shape [batch, 3, height, width] becomes one of
+    uint8, which is cast to what it was and normalised behind it.
 
-    How the real tool normalises is not public. Here as its published ResNet-50 does that takes bytes
-    (graphcore/PopRT, examples/resnet50/test_resnet.py): x * 1 / (255 std) - mean / std, with ImageNet's means
-    and deviations.
+    How the real tool normalises is not public. Here as its published ResNet-50 does that takes
+    bytes (graphcore/PopRT, examples/resnet50/test_resnet.py): x * 1 / (255 std) - mean / std, with
+    ImageNet's means and deviations.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -30,7 +30,14 @@ from onnxgraph import (
 )
 from onnxgraph.edit import forget_values, set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import change_values, has_data, hold, is_outlined, read_array, register_change
+from onnxgraph.weights import (
+    change_values,
+    has_data,
+    hold,
+    is_outlined,
+    read_array,
+    register_change,
+)
 from simipu import CompileError
 from simipu.numerics.half import narrow_to_half
 from simipu.operators import CHIP_DOMAIN
@@ -74,7 +81,9 @@ def widen_half(values: Array) -> npt.NDArray[np.float32]:
 
 def _exceeds(values: Array, limit: float) -> bool:
     """Return whether any value is beyond the limit, or NaN."""
-    return bool(values.size) and not (float(values.max()) <= limit and float(values.min()) >= -limit)
+    return bool(values.size) and not (
+        float(values.max()) <= limit and float(values.min()) >= -limit
+    )
 
 
 def _clip(values: Array, limit: float) -> Array:
@@ -106,8 +115,8 @@ def has_halves(model: onnx.ModelProto) -> bool:
 
 @register("double_to_float", stage=Stage.FOLDING, default=True, before=("constant_folding",))
 class DoubleToFloat(Pass):
-    """Turn the doubles of a model, which the chip has none of, into floats: weights, and for the model to
-    stay valid what nodes hold and make, casts, inputs and outputs."""
+    """Turn the doubles of a model, which the chip has none of, into floats: weights, and for the
+    model to stay valid what nodes hold and make, casts, inputs and outputs."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert doubles. Finite values beyond the range of float become its largest number."""
@@ -123,10 +132,11 @@ class DoubleToFloat(Pass):
     before=("constant_folding",),
 )
 class HalfToFloat(Pass):
-    """Turn a model in half into one in float, if there is any half in it; float_to_half turns it back.
+    """Turn a model in half into one in float, if there is any half in it; float_to_half turns it
+    back.
 
-    ONNX Runtime, which folds constants, has few operators in half on the CPU: it would take the others apart
-    and put casts around them.
+    ONNX Runtime, which folds constants, has few operators in half on the CPU: it would take the
+    others apart and put casts around them.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -153,7 +163,10 @@ def _retype_graph(graph: onnx.GraphProto, before: int, after: int, change: str) 
             value.type.tensor_type.elem_type = after
             changed = True
     held = [each for node in graph.node for each in node.attribute]
-    for tensor in (*graph.initializer, *(each.t for each in held if each.type == AttributeProto.TENSOR)):
+    for tensor in (
+        *graph.initializer,
+        *(each.t for each in held if each.type == AttributeProto.TENSOR),
+    ):
         if tensor.data_type == before:
             change_values(tensor, change, after)
             changed = True
@@ -169,7 +182,9 @@ def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
     Return whether there were any."""
     names = {kind: TensorProto.DataType.Name(kind).encode() for kind in (before, after)}
     found = [node for node in graph.node if node.domain == CHIP_DOMAIN and node.op_type in TYPED]
-    found = [node for node in found if attribute(node, "dataType", TYPED[node.op_type]) == names[before]]
+    found = [
+        node for node in found if attribute(node, "dataType", TYPED[node.op_type]) == names[before]
+    ]
     for node in found:
         set_attribute(node, "dataType", names[after])
     return bool(found)
@@ -189,14 +204,15 @@ def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
 class FloatToHalf(Pass):
     """Turn inputs, outputs, weights and operators of a model to half.
 
-    Operators of `skip_op_types` (fp16_skip_op_types, by their names after conversion; LayerNormalization is
-    GroupNormalization then, and may be said all the same), nodes of `skip_op_names` and operators that have
-    no half variant stay in float, between casts; what one of them hands to another stays in float on the
-    way. So do, with `enable_avoid_overflow_patterns`, the patterns of `overflowing`.
+    Operators of `skip_op_types` (fp16_skip_op_types, by their names after conversion;
+    LayerNormalization is GroupNormalization then, and may be said all the same), nodes of
+    `skip_op_names` and operators that have no half variant stay in float, between casts; what one
+    of them hands to another stays in float on the way. So do, with
+    `enable_avoid_overflow_patterns`, the patterns of `overflowing`.
 
-    Constants are clipped to +-65500 where they are finite, so that a mask of -FLT_MAX does not become -inf,
-    and those of one element other than 0 are raised to +-1e-7, so that an epsilon does not become 0; each is
-    warned of.
+    Constants are clipped to +-65500 where they are finite, so that a mask of -FLT_MAX does not
+    become -inf, and those of one element other than 0 are raised to +-1e-7, so that an epsilon does
+    not become 0; each is warned of.
     """
 
     def __init__(
@@ -214,7 +230,8 @@ class FloatToHalf(Pass):
         unknown = sorted(set(self._skip_op_names) - {node.name for node in iter_nodes(model.graph)})
         if unknown:
             raise CompileError(
-                f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are called by their "
+                f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are "
+                "called by their "
                 "output)"
             )
         self._warn_of_unknown(model)
@@ -238,7 +255,9 @@ class FloatToHalf(Pass):
         there |= {_EXPORTED[name] for name in there & _EXPORTED.keys()}
         for name in sorted(set(self._skip_op_types) - there):
             known = ", ".join(sorted(there))
-            self.logger.warning("fp16_skip_op_types: the model has no operator %s; it has %s", name, known)
+            self.logger.warning(
+                "fp16_skip_op_types: the model has no operator %s; it has %s", name, known
+            )
 
     def _convert_graph(self, graph: onnx.GraphProto, in_float: ChainMap[str, str]) -> None:
         """Convert a graph, or a body of a node. `in_float` maps the half tensors in scope to their
@@ -257,7 +276,9 @@ class FloatToHalf(Pass):
         replace_nodes(graph, nodes)
         read = used_names(graph)
         # A tensor that stays in float and is read only in float does not need to become half.
-        needed = [each for each in graph.node if each.op_type != "Cast" or not self._is_idle(each, read)]
+        needed = [
+            each for each in graph.node if each.op_type != "Cast" or not self._is_idle(each, read)
+        ]
         if len(needed) < len(graph.node):
             replace_nodes(graph, needed)
         drop_weights(graph, read)
@@ -287,7 +308,9 @@ class FloatToHalf(Pass):
         in_float = conversion.keeps(node)
         before = []
         for index, name in enumerate(node.input):
-            if name not in conversion.floats or not (in_float or conversion.wants_float(node, index)):
+            if name not in conversion.floats or not (
+                in_float or conversion.wants_float(node, index)
+            ):
                 continue
             if name not in float_names:
                 float_names[name] = conversion.name_in_float(name)
@@ -405,7 +428,9 @@ class _Conversion:
             return None
         if node.op_type not in self.schemas:
             has = onnx.defs.has(node.op_type, self.version)
-            self.schemas[node.op_type] = onnx.defs.get_schema(node.op_type, self.version) if has else None
+            self.schemas[node.op_type] = (
+                onnx.defs.get_schema(node.op_type, self.version) if has else None
+            )
         return self.schemas[node.op_type]
 
 

@@ -64,9 +64,9 @@ class Int64ToInt32(Pass):
     """Narrow the model's 64-bit integers to 32 bits, at its inputs and outputs and inside, except
     where the standard requires 64 bits.
 
-    Constants beyond 32 bits, as exporters write them for the end of an axis, become the largest number there
-    is, with a warning. Unsigned ones are narrowed at the borders only: ONNX Runtime has next to no operators
-    for them.
+    Constants beyond 32 bits, as exporters write them for the end of an axis, become the largest
+    number there is, with a warning. Unsigned ones are narrowed at the borders only: ONNX Runtime
+    has next to no operators for them.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -75,7 +75,9 @@ class Int64ToInt32(Pass):
         for graph in iter_graphs(infer_shapes(model).graph):
             types.update(_iter_types(graph))
         if _I64 in types.values():
-            narrowing = _Narrowing(self, types, find_opset(model, 1), set(iter_defined(model.graph)))
+            narrowing = _Narrowing(
+                self, types, find_opset(model, 1), set(iter_defined(model.graph))
+            )
             plan = narrowing.plan(model.graph)
             narrowing.change(model.graph, plan, 0)
         _narrow_unsigned_borders(model.graph)
@@ -113,7 +115,9 @@ class _Narrowing:
     """Narrowing of a model in two walks. One against the order of the nodes collects how tensors
     are read; one in their order changes the nodes."""
 
-    def __init__(self, owner: Pass, types: Mapping[str, int], version: int, taken: set[str]) -> None:
+    def __init__(
+        self, owner: Pass, types: Mapping[str, int], version: int, taken: set[str]
+    ) -> None:
         self._logger = owner.logger
         self._types, self._version, self._taken = types, version, taken
         self._read: dict[str, int] = {}
@@ -192,7 +196,9 @@ class _Narrowing:
             return None
         if node.op_type not in self._schemas:
             has = onnx.defs.has(node.op_type, self._version)
-            self._schemas[node.op_type] = onnx.defs.get_schema(node.op_type, self._version) if has else None
+            self._schemas[node.op_type] = (
+                onnx.defs.get_schema(node.op_type, self._version) if has else None
+            )
         return self._schemas[node.op_type]
 
     def change(self, graph: onnx.GraphProto, plans: Sequence[_NodePlan], fixed_inputs: int) -> None:

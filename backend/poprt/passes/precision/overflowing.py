@@ -41,15 +41,18 @@ _MAX_STEPS = 8
 variance takes 4."""
 
 _GROWING = frozenset("Cosh Exp Sinh".split())
-"""Exponentials. Other operators that may exceed half, such as Pow, rarely do: what this pass finds is
-computed in float, so that it looks for known patterns only."""
+"""Exponentials. Other operators that may exceed half, such as Pow, rarely do: what this pass finds
+is computed in float, so that it looks for known patterns only."""
 _SUMS = frozenset("CumSum ReduceL1 ReduceL2 ReduceMean ReduceSum ReduceSumSquare".split())
 """Sums that norms and softmaxes are written out with."""
 _CARRYING = _SUMS | frozenset(
-    "Abs Add Concat Expand Identity Max Min Mul Neg Reshape Slice Squeeze Sub Transpose Unsqueeze".split()
+    "Abs Add Concat Expand Identity Max Min Mul Neg Reshape Slice Squeeze Sub Transpose "
+    "Unsqueeze".split()
 )
 """Operators of such formulas that pass a large number on."""
-_SETTLING = frozenset("Clip Div Erf Log LogSoftmax Pow Reciprocal Sigmoid Softmax Sqrt Tanh".split())
+_SETTLING = frozenset(
+    "Clip Div Erf Log LogSoftmax Pow Reciprocal Sigmoid Softmax Sqrt Tanh".split()
+)
 """Operators of such formulas that make a large number small again."""
 
 _Constants = ChainMap[str, TensorProto]

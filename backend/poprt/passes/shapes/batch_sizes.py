@@ -44,21 +44,27 @@ def find_batch_arithmetic(model: onnx.ModelProto, inputs: Collection[str], axis:
         with _larger_batch(model.graph, inputs, axis):
             nodes += [_rename(node, weights) for node in _list_nodes(model, readers)]
         taken = {name for node in nodes for name in node.input}
-        tensors = [(tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in taken]
+        tensors = [
+            (tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in taken
+        ]
         found = compute(model, nodes, tensors, [*readers, *(name + _LARGER for name in readers)])
     except (CompileError, GraphError) as error:
         _log.debug("sizes were not compared with those of a larger batch: %s", error)
         return ""
     for name, node in readers.items():
         if _differ(found.get(name), found.get(name + _LARGER)):
-            return f"node {node.name!r} ({node.op_type}) computes with the number of rows in the batch"
+            return (
+                f"node {node.name!r} ({node.op_type}) computes with the number of rows in the batch"
+            )
     return ""
 
 
 @contextmanager
 def _larger_batch(graph: onnx.GraphProto, inputs: Collection[str], axis: int) -> Iterator[None]:
     """Add one row to the batch of the inputs inside the context."""
-    changed = [value.type.tensor_type.shape.dim[axis] for value in graph.input if value.name in inputs]
+    changed = [
+        value.type.tensor_type.shape.dim[axis] for value in graph.input if value.name in inputs
+    ]
     for dim in changed:
         dim.dim_value += 1
     try:

@@ -44,7 +44,9 @@ from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node
 from poprt.rewrite.views import Shape
 
-_PRIMES = tuple(n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1)))
+_PRIMES = tuple(
+    n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1))
+)
 """Candidate primes, the smallest first: constants are repeated as many times to infer shapes."""
 _MAX_SHAPE = 256
 """Maximum number of elements of a constant on whose values shapes may depend."""
@@ -108,8 +110,10 @@ class WidenBatch(Pass):
                 continue
             return widened.apply(model, self._batch_size)
         raise CompileError(
-            f"batch_size {self._batch_size}: the model was exported with a batch of 1, and that cannot be "
-            f"changed: {reason}. Export the model with a variable batch dimension, or compile it with a "
+            f"batch_size {self._batch_size}: the model was exported with a batch of 1, and that "
+            "cannot be "
+            f"changed: {reason}. Export the model with a variable batch dimension, or compile it "
+            "with a "
             "batch of 1"
         )
 
@@ -125,8 +129,10 @@ class WidenBatch(Pass):
             places = [axis for axis, size in enumerate(shape) if size == 1]
             if not places:
                 raise CompileError(
-                    f"batch_size {self._batch_size}: input {value.name!r} of shape {list(shape)} has no "
-                    "dimension of 1 for the batch; make it a constant with --fix_input, or export the model "
+                    f"batch_size {self._batch_size}: input {value.name!r} of shape {list(shape)} "
+                    "has no "
+                    "dimension of 1 for the batch; make it a constant with --fix_input, or export "
+                    "the model "
                     "with a variable batch dimension"
                 )
             found[value.name] = sorted(places, key=lambda axis: axis != self._batch_axis)
@@ -162,13 +168,20 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _infer_alone(
-    node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], data: Mapping[str, TensorProto], opset: int
+    node: onnx.NodeProto,
+    types: Mapping[str, onnx.TypeProto],
+    data: Mapping[str, TensorProto],
+    opset: int,
 ) -> Mapping[str, onnx.TypeProto]:
     """Return the types of a node's results, by name, for inputs of those types and values."""
     imports = [helper.make_opsetid("", opset)]
     if "" not in node.input:
         return onnx.shape_inference.infer_node_outputs(
-            defs.get_schema(node.op_type, opset), node, dict(types), dict(data), opset_imports=imports
+            defs.get_schema(node.op_type, opset),
+            node,
+            dict(types),
+            dict(data),
+            opset_imports=imports,
         )
     # For omitted inputs, infer_node_outputs of onnx 1.16 requires a type. A model with the one node
     # takes longer.
@@ -207,14 +220,18 @@ class _Widening:
         self.opset = find_opset(self.model, 1)
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.constants.update(
-            (node.output[0], node.attribute[0].t) for node in graph.node if node.op_type == "Constant"
+            (node.output[0], node.attribute[0].t)
+            for node in graph.node
+            if node.op_type == "Constant"
         )
         self.rows = {name: Rows(axis) for name, axis in self.axes.items()}
         self.types = {}
         for value in find_inputs(graph):
             shape = list(_shape_of(value))
             shape[self.axes[value.name]] = self.prime
-            self.types[value.name] = helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shape)
+            self.types[value.name] = helper.make_tensor_type_proto(
+                value.type.tensor_type.elem_type, shape
+            )
         for place, node in enumerate(graph.node):
             if any(name in self.rows for name in iter_reads(node)):
                 try:
@@ -291,7 +308,9 @@ class _Widening:
         name = node.input[index]
         value = self._constant(name)
         if value is None or value.size > _MAX_TILED:
-            raise NotIndependent(f"constant {name!r} of shape {list(self._shape(name))} is of a batch of 1")
+            raise NotIndependent(
+                f"constant {name!r} of shape {list(self._shape(name))} is of a batch of 1"
+            )
         self.edits.append((place, index, lambda size: value.repeat(size, axis)))
         tiled = list(self._shape(name))
         tiled[axis] = self.prime
@@ -300,7 +319,11 @@ class _Widening:
     def _reshape(self, place: int, node: onnx.NodeProto) -> None:
         """Put the batch into the constant target of a Reshape, by its result for a batch of 1."""
         name = node.input[0]
-        if name not in self.rows or self._constant(node.input[1]) is None or node.output[0] not in self.known:
+        if (
+            name not in self.rows
+            or self._constant(node.input[1]) is None
+            or node.output[0] not in self.known
+        ):
             raise NotIndependent("its target is not known")
         result = _shape_of(self.known[node.output[0]])
         shape, rows = self._shape(name), self.rows[name]
@@ -318,7 +341,9 @@ class _Widening:
         # the first axis.
         chosen = min(
             found,
-            key=lambda each: (0, abs(each.axis - rows.axis)) if each.size(1) == 1 else (1, each.axis),
+            key=lambda each: (
+                (0, abs(each.axis - rows.axis)) if each.size(1) == 1 else (1, each.axis)
+            ),
         )
         target = np.array(result, np.int64)
 
@@ -329,7 +354,9 @@ class _Widening:
 
         self.edits.append((place, 1, make))
         element = self.types[name].tensor_type.elem_type
-        self.types[node.output[0]] = helper.make_tensor_type_proto(element, make(self.prime).tolist())
+        self.types[node.output[0]] = helper.make_tensor_type_proto(
+            element, make(self.prime).tolist()
+        )
         self.rows[node.output[0]] = chosen
 
     def _keep_all(self, place: int, node: onnx.NodeProto) -> None:
@@ -372,7 +399,9 @@ class _Widening:
             replaced = self.replaced.get(index)
             if isinstance(replaced, np.ndarray):
                 data[f"{index}"] = numpy_helper.from_array(replaced)
-                types[f"{index}"] = helper.make_tensor_type_proto(data[f"{index}"].data_type, replaced.shape)
+                types[f"{index}"] = helper.make_tensor_type_proto(
+                    data[f"{index}"].data_type, replaced.shape
+                )
                 continue
             types[f"{index}"] = replaced or self._type(name)
             tensor = None if replaced else self.constants.get(name)
@@ -381,7 +410,9 @@ class _Widening:
         made = _infer_alone(own, types, data, self.opset)
         for name in filter(None, node.output):
             found = made.get(name)
-            if found is None or not all(d.HasField("dim_value") for d in found.tensor_type.shape.dim):
+            if found is None or not all(
+                d.HasField("dim_value") for d in found.tensor_type.shape.dim
+            ):
                 raise NotIndependent(f"the shape of its result {name!r} would not be known")
             self._note(node, name, found)
 

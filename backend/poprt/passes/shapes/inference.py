@@ -33,14 +33,18 @@ def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 class ShapeFunc:
     """Base class of shape functions; subclasses define `__call__`."""
 
-    def __call__(self, model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.ModelProto, bool]:
+    def __call__(
+        self, model: onnx.ModelProto, node: onnx.NodeProto
+    ) -> tuple[onnx.ModelProto, bool]:
         """Return the model with the types and shapes of `node`'s results, and whether they are
         known."""
         raise NotImplementedError(
             f"{type(self).__name__} does not say what shapes there are: define __call__"
         )
 
-    def update_value_info(self, model: onnx.ModelProto, value_info: onnx.ValueInfoProto) -> onnx.ModelProto:
+    def update_value_info(
+        self, model: onnx.ModelProto, value_info: onnx.ValueInfoProto
+    ) -> onnx.ModelProto:
         """Declare a tensor by its name in `value_info` and return the model, changed in place."""
         graph = model.graph
         for found in (*graph.value_info, *graph.output):

@@ -46,7 +46,9 @@ def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
     inputs = _inputs_by_name(model.graph)
     unknown = sorted(set(input_shape) - set(inputs))
     if unknown:
-        raise CompileError(f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
+        raise CompileError(
+            f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}"
+        )
 
 
 def _inputs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
@@ -62,8 +64,8 @@ def _inputs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     before=("const_input_shape",),
 )
 class FixInputs(Pass):
-    """Turn inputs of a model into constants: `values` has numbers, arrays, or texts of numbers with commas,
-    by name.
+    """Turn inputs of a model into constants: `values` has numbers, arrays, or texts of numbers with
+    commas, by name.
 
     An input's variable dimensions are those of `input_shape`, or else what the values leave open.
     """
@@ -82,7 +84,9 @@ class FixInputs(Pass):
         inputs = _inputs_by_name(model.graph)
         unknown = sorted(set(self._values) - set(inputs))
         if unknown:
-            raise CompileError(f"fix_inputs names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
+            raise CompileError(
+                f"fix_inputs names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}"
+            )
         for name, given in self._values.items():
             value = inputs[name]
             array = _shape(value, _parse(value, given), given, self._input_shape.get(name))
@@ -105,11 +109,10 @@ class FixInputs(Pass):
 class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
 
-    `const_input_shape` may fix variable dimensions only, among them those that the model says are 0; names
-    that the model lacks are warned of.
-    `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is still variable. If
-    one has a 1 there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked
-    for.
+    `const_input_shape` may fix variable dimensions only, among them those that the model says are
+    0; names that the model lacks are warned of. `batch_size` fixes the dimension `batch_axis`
+    (default 0) of every input where it is still variable. If one has a 1 there and `widens`, all
+    get, or keep, a batch of 1, and widen_batch makes it what is asked for.
     """
 
     def __init__(
@@ -132,9 +135,15 @@ class ConstInputShape(Pass):
         for name in sorted(set(self._input_shape) - set(inputs)):
             # Published scripts give shapes of inputs that their models do not have.
             self.logger.warning(
-                "input_shape names %r, which is ignored; the model's inputs are %s", name, ", ".join(inputs)
+                "input_shape names %r, which is ignored; the model's inputs are %s",
+                name,
+                ", ".join(inputs),
             )
-        is_later = self._widens and self._batch_size is not None and any(map(self._has_one, inputs.values()))
+        is_later = (
+            self._widens
+            and self._batch_size is not None
+            and any(map(self._has_one, inputs.values()))
+        )
         varying = [name for name, value in inputs.items() if self._is_open(value)]
         for name, value in inputs.items():
             size = self._batch_size
@@ -167,8 +176,8 @@ def _settle_batch(model: onnx.ModelProto, fixed: Sequence[str], axis: int) -> No
 
 @register("const_batch_size", stage=Stage.INTERFACE)
 class ConstBatchSize(Pass):
-    """Give each input whose first dimension is variable that size there; other dimensions stay as they
-    are."""
+    """Give each input whose first dimension is variable that size there; other dimensions stay as
+    they are."""
 
     def __init__(self, const_batch_size: int = 1) -> None:
         super().__init__()
@@ -202,7 +211,8 @@ class ShapeInference(Pass):
 
 @register("fill_squeeze_axes", stage=Stage.FOLDING, default=True)
 class FillSqueezeAxes(Pass):
-    """Give a Squeeze that names no axes those that it drops, which the shape of its operand says."""
+    """Give a Squeeze that names no axes those that it drops, which the shape of its operand
+    says."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Fill in the axes. A Squeeze that drops no axis does not change: without axes it means all
@@ -219,7 +229,9 @@ class FillSqueezeAxes(Pass):
                 elif axes:
                     name = fresh_name(f"{node.output[0]}/axes", taken)
                     taken.add(name)
-                    graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), name))
+                    graph.initializer.append(
+                        numpy_helper.from_array(np.asarray(axes, np.int64), name)
+                    )
                     node.input[:] = [node.input[0], name]
         return model
 
@@ -230,8 +242,8 @@ def _lacks_axes(node: onnx.NodeProto) -> bool:
 
 @register("forget_declared_shapes", stage=Stage.INTERFACE, is_ours=True)
 class ForgetDeclaredShapes(Pass):
-    """Forget the shapes and types that a model declares of what it computes, but where nothing can be
-    inferred: exporters and editors leave wrong ones behind."""
+    """Forget the shapes and types that a model declares of what it computes, but where nothing can
+    be inferred: exporters and editors leave wrong ones behind."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Remove the declarations. The inferred shapes are not declared: see declare_outputs."""
@@ -263,8 +275,8 @@ class ForgetDeclaredShapes(Pass):
 
 @register("declare_outputs", stage=Stage.CHECKS, is_ours=True, depend=("forget_declared_shapes",))
 class DeclareOutputs(Pass):
-    """Write the inferred shapes of the outputs into the graph, and no others: whoever reads it infers those
-    anew."""
+    """Write the inferred shapes of the outputs into the graph, and no others: whoever reads it
+    infers those anew."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Declare the shapes and types of the outputs."""
@@ -289,20 +301,25 @@ def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 
 
 def _fix(
-    value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int
+    value: onnx.ValueInfoProto,
+    wanted: Sequence[int] | None,
+    batch_size: int | None,
+    batch_axis: int,
 ) -> None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         if wanted is None:
             raise CompileError(
-                f"input {value.name!r} has no shape; give it with --input_shape {value.name}=d0,d1,..."
+                f"input {value.name!r} has no shape; give it with --input_shape "
+                f"{value.name}=d0,d1,..."
             )
         for _ in wanted:
             tensor.shape.dim.add()
     dims = tensor.shape.dim
     if wanted is not None and len(wanted) != len(dims):
         raise CompileError(
-            f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it {len(wanted)} "
+            f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it "
+            f"{len(wanted)} "
             "dimensions"
         )
     sizes = []
@@ -326,18 +343,22 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
     known = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
     if known is not None and asked not in (None, known):
         raise CompileError(
-            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} is fixed at {known} "
+            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} is fixed at "
+            f"{known} "
             f"and cannot become {asked}; export the model with a variable dimension there"
         )
     size = known if known is not None else asked
     if size is None:
         raise CompileError(
-            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} must be fixed at "
+            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} must be "
+            "fixed at "
             f"compile time; use --input_shape {value.name}=... or --batch_size"
         )
     is_empty = size == 0 and dim.HasField("dim_value") and dim.dim_value == 0
     if size < 1 and not is_empty:
-        raise CompileError(f"input {value.name!r}: dimension {axis} must be at least 1, found {size}")
+        raise CompileError(
+            f"input {value.name!r}: dimension {axis} must be at least 1, found {size}"
+        )
     return size
 
 
@@ -352,12 +373,15 @@ def _parse(value: onnx.ValueInfoProto, given: Any) -> Array:
     )
     if dtype.kind not in "fiub":
         raise CompileError(
-            f"input {value.name!r} cannot be fixed: its type is {_type_name(value)}, and only numbers can "
+            f"input {value.name!r} cannot be fixed: its type is {_type_name(value)}, and only "
+            "numbers can "
             "be given"
         )
     if isinstance(given, str):
         words = given.strip().strip("[]").split(",")
-        parsed = np.array([_read(value, word.strip(), dtype, given) for word in words if word.strip()], dtype)
+        parsed = np.array(
+            [_read(value, word.strip(), dtype, given) for word in words if word.strip()], dtype
+        )
         return parsed if len(parsed) != 1 else parsed.reshape(())
     found = np.asarray(given)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -379,7 +403,9 @@ def _read(value: onnx.ValueInfoProto, word: str, dtype: np.dtype[Any], given: st
     return number
 
 
-def _shape(value: onnx.ValueInfoProto, array: Array, given: Any, wanted: Sequence[int] | None) -> Array:
+def _shape(
+    value: onnx.ValueInfoProto, array: Array, given: Any, wanted: Sequence[int] | None
+) -> Array:
     """Return the values in the input's shape, of which one dimension may be variable."""
     if not value.type.tensor_type.HasField("shape"):
         return array if wanted is None else _fit(value, array, given, list(wanted))
@@ -389,7 +415,8 @@ def _shape(value: onnx.ValueInfoProto, array: Array, given: Any, wanted: Sequenc
             dim not in (-1, asked) for dim, asked in zip(dims, wanted, strict=False)
         ):
             raise CompileError(
-                f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it {list(wanted)}"
+                f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it "
+                f"{list(wanted)}"
             )
         dims = list(wanted)
     return _fit(value, array, given, dims)
@@ -399,7 +426,9 @@ def _fit(value: onnx.ValueInfoProto, array: Array, given: Any, dims: list[int]) 
     known = math.prod(dim for dim in dims if dim >= 0)
     # A single number is not repeated to fill a larger shape: where two are needed, one was
     # forgotten.
-    fits = array.size == known if -1 not in dims else known and array.size and array.size % known == 0
+    fits = (
+        array.size == known if -1 not in dims else known and array.size and array.size % known == 0
+    )
     if dims.count(-1) <= 1 and fits:
         return array.reshape(dims)
     raise _wrong(value, f"found {array.size} value{'s' * (array.size != 1)} in {given!r}")
@@ -408,7 +437,8 @@ def _fit(value: onnx.ValueInfoProto, array: Array, given: Any, dims: list[int]) 
 def _wrong(value: onnx.ValueInfoProto, found: str) -> CompileError:
     return CompileError(
         f"input {value.name!r} cannot be fixed: expected {_type_name(value)} of shape "
-        f"{describe_shape(value)}, {found}; give a number, or as many as the shape holds with commas "
+        f"{describe_shape(value)}, {found}; give a number, or as many as the shape holds with "
+        "commas "
         "between (--input_shape fixes open dimensions)"
     )
 

@@ -76,7 +76,9 @@ of control. Its exchange is counted by message."""
 FIELD = PRODUCT + Code(_once("field", 600), state=60)
 """Code of a convolution with a larger kernel. EfficientNet: 52 to 161 bytes of state, 16 to 60 of
 control, 2.2 to 2.8 kB of vertices including the addition that follows."""
-SLIC_CODE, VMAC_CODE = (Code(_once(name, 3_000), state=900, control=70) for name in ("SLIC", "VMAC"))
+SLIC_CODE, VMAC_CODE = (
+    Code(_once(name, 3_000), state=900, control=70) for name in ("SLIC", "VMAC")
+)
 """Code of EfficientNet's depthwise convolutions: 3 kB of vertices and 0.4 to 1.9 kB of state more
 than a layer without."""
 

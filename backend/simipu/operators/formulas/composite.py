@@ -63,7 +63,9 @@ def in_turn(kind: str, *works: Work) -> Work:
     )
 
 
-def passes(context: Context, kind: str, value: Value, count: int, loops: Elementwise | None = None) -> Work:
+def passes(
+    context: Context, kind: str, value: Value, count: int, loops: Elementwise | None = None
+) -> Work:
     """Return the cost of `count` additions or multiplications of a tensor's elements, each in a
     step of its own."""
     loop = (loops or _ADDED).loop(value)
@@ -103,7 +105,11 @@ def _find_heads(
     """Return the number of heads, the lengths of queries and keys, and the widths of a head's keys
     and values. Inputs have four axes, or three with the heads side by side."""
     if len(query.shape) == _HEADS_RANK:
-        return query.shape[_HEADS_AXIS], (query.shape[2], key.shape[2]), (key.shape[3], value.shape[3])
+        return (
+            query.shape[_HEADS_AXIS],
+            (query.shape[2], key.shape[2]),
+            (key.shape[3], value.shape[3]),
+        )
     heads = max(1, context.attribute("q_num_heads", 1))
     shared = max(1, context.attribute("kv_num_heads", heads))
     return (
@@ -141,7 +147,9 @@ class _Equation:
         most = max((sum(letter < _FIRST_LETTER for letter in term) for term in terms), default=0)
         if not arrow:
             result = _ELLIPSIS + "".join(
-                sorted(c for c in set(everything) if c >= _FIRST_LETTER and everything.count(c) == 1)
+                sorted(
+                    c for c in set(everything) if c >= _FIRST_LETTER and everything.count(c) == 1
+                )
             )
         return _Equation(terms, _named(result, most), sizes)
 
@@ -173,7 +181,9 @@ class _Equation:
 def _named(term: str, hidden: int) -> str:
     """Return a term with its ellipsis replaced by a digit for each hidden dimension, counted from
     the last; no equation contains digits."""
-    return term.replace(_ELLIPSIS, "".join(chr(_FIRST_DIGIT + i) for i in reversed(range(max(0, hidden)))))
+    return term.replace(
+        _ELLIPSIS, "".join(chr(_FIRST_DIGIT + i) for i in reversed(range(max(0, hidden))))
+    )
 
 
 def einsum(context: Context) -> Work:
@@ -205,7 +215,9 @@ def scaled(loop: Elementwise, *, finds_range: bool = False) -> products.Formula:
         # dequantization. All passes have as many elements.
         wide = context.result if is_wide(context.result) else context.source
         value = replace(wide, bytes_per_element=max(HALF_BYTES, min(4, wide.bytes_per_element)))
-        own = context.spread("cast", context.pass_over(value, loop.loop(value)), steps=0, local_steps=1)
+        own = context.spread(
+            "cast", context.pass_over(value, loop.loop(value)), steps=0, local_steps=1
+        )
         ranges = [reduction(context)] * 2 if finds_range else []
         return in_turn("cast", *ranges, passes(context, "cast", value, 2, BROADCAST), own)
 
@@ -226,7 +238,11 @@ def batch_norm(context: Context) -> Work:
     count = 4
     cycles, received = broadcast_cycles(context, vector, elements, layout)
     return context.spread(
-        "norm", count * cycles, context.exchange_cycles(count * received), steps=count, layout=layout
+        "norm",
+        count * cycles,
+        context.exchange_cycles(count * received),
+        steps=count,
+        layout=layout,
     )
 
 
@@ -237,7 +253,10 @@ def local_response(context: Context) -> Work:
     # pass for each neighbour, one for the squares and one for the product.
     value, size = context.result, max(1, context.attribute("size", 1))
     power = context.spread(
-        "norm", context.pass_over(value, InnerLoop(context.calibration.pow_cycles, 1)), steps=0, local_steps=1
+        "norm",
+        context.pass_over(value, InnerLoop(context.calibration.pow_cycles, 1)),
+        steps=0,
+        local_steps=1,
     )
     sums = replace(
         passes(context, "norm", value, size + 2),

@@ -77,7 +77,9 @@ class Elementwise:
             steps=work.steps + 1,
         )
 
-    def _second(self, context: Context, i: int, elements: int, layout: Layout | None) -> tuple[float, float]:
+    def _second(
+        self, context: Context, i: int, elements: int, layout: Layout | None
+    ) -> tuple[float, float]:
         """Return the cycles of the pass that reads operand `i`, and the bytes of it that a tile
         receives."""
         value, result = context.inputs[i], context.result
@@ -91,7 +93,9 @@ class Elementwise:
         if value.size == result.size:
             cycles = context.loop_cycles(elements, loop, BINARY_START)
             return self._taken(context, i, elements, layout, cycles)
-        return broadcast_cycles(context, value, elements, layout, loop if not self.broadcasts else None)
+        return broadcast_cycles(
+            context, value, elements, layout, loop if not self.broadcasts else None
+        )
 
     @staticmethod
     def _taken(
@@ -155,7 +159,11 @@ def _base(context: Context, layout: Layout | None) -> int:
 
 
 def broadcast_cycles(
-    context: Context, value: Value, elements: int, layout: Layout | None, loop: InnerLoop | None = None
+    context: Context,
+    value: Value,
+    elements: int,
+    layout: Layout | None,
+    loop: InnerLoop | None = None,
 ) -> tuple[float, float]:
     """Return the cycles of a pass over `elements` of a tile whose second operand is repeated, and
     the bytes of it that a tile receives. `loop` is for an operator that has no broadcasting
@@ -184,7 +192,9 @@ def broadcast_cycles(
         if loop is None:
             workers = context.target.workers_per_tile
             return OUTER_VECTOR.cycles(rows, run, width, workers, grain), received
-        return context.loop_cycles(elements, loop, BINARY_START) + _copied(context, elements, width), received
+        return context.loop_cycles(elements, loop, BINARY_START) + _copied(
+            context, elements, width
+        ), received
     held = min(elements, math.ceil(value.size / row_parts))
     repeats = elements / max(1, held)
     received = held * width
@@ -272,7 +282,9 @@ def is_quarter_cast(context: Context) -> bool:
 
 def cast(context: Context) -> Work:
     """Return the cost of Cast; conversions to or from 8 bits have a vertex of their own."""
-    if is_quarter_cast(context) or (context.result.bytes_per_element == 1 and not is_wide(context.source)):
+    if is_quarter_cast(context) or (
+        context.result.bytes_per_element == 1 and not is_wide(context.source)
+    ):
         layout = result_layout(context)
         cycles = quarter_cast_cycles(context.result, context, layout)
         return context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)

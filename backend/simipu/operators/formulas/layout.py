@@ -94,7 +94,12 @@ def linear(name: str, value: Value) -> Layout:
 
 
 def follow(
-    node: onnx.NodeProto, layouts: Sequence[Layout], inputs: Sequence[Value], result: Value, *, strided: bool
+    node: onnx.NodeProto,
+    layouts: Sequence[Layout],
+    inputs: Sequence[Value],
+    result: Value,
+    *,
+    strided: bool,
 ) -> Layout:
     """Return the layout of a view: that of its source, as far as the view keeps elements together.
 
@@ -108,7 +113,9 @@ def follow(
     found = rule(_View(node, layouts, inputs, result, strided))
     parts = min(found.row_parts, max(1, result.shape[found.axis]))
     return replace(
-        found, origin=found.origin if value.shape == result.shape else node.output[0], row_parts=parts
+        found,
+        origin=found.origin if value.shape == result.shape else node.output[0],
+        row_parts=parts,
     )
 
 

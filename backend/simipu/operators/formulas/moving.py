@@ -48,7 +48,9 @@ def _atom_bytes(context: Context) -> int:
     value, layout = context.result, context.source_layout
     inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
     own = layout.grain * value.bytes_per_element if layout else inner
-    return next((atom for atom in REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0), HALF_BYTES)
+    return next(
+        (atom for atom in REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0), HALF_BYTES
+    )
 
 
 def gather(context: Context) -> Work:
@@ -140,5 +142,9 @@ def copy_between_ipus(context: Context) -> Work:
     # The links belong to the IPU, not to a tile: all bytes of the tensor pass through them.
     cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
     return Work(
-        "link", exchange=cycles, steps=1, tiles=target.num_tiles, code=code_of("link", "link", steps=1)
+        "link",
+        exchange=cycles,
+        steps=1,
+        tiles=target.num_tiles,
+        code=code_of("link", "link", steps=1),
     )

@@ -4,12 +4,17 @@ A product is `groups` times rows x k x n, for each of `taps` kernel positions:
 
                 n_split * n_serial
                  +-----+-----+
-               k |  W  |     |  k_split * k_serial       A tile has rows/row_split x k/k_split of the field F,
-                 +-----+-----+                           k/k_split x n/n_split of the weights W, and makes
-        k                                                rows/row_split x n/n_split sums. With k_split > 1
-     +-----+     +-----+-----+                           these are partial sums of k_split tiles, which are
-     |  F  |     | sums|     |  row_split                added up afterwards. Serial parts follow one another
-     +-----+     +-----+-----+                           on the same tiles, so that less lies there at once.
+               k |  W  |     |  k_split * k_serial
+                 +-----+-----+
+        k
+     +-----+     +-----+-----+
+     |  F  |     | sums|     |  row_split
+     +-----+     +-----+-----+
+
+A tile has rows/row_split x k/k_split of the field F, k/k_split x n/n_split of the weights W, and
+makes rows/row_split x n/n_split sums. With k_split > 1 these are partial sums of k_split tiles,
+which are added up afterwards. Serial parts run one after another on the same tiles, so that they
+need less memory at once.
 
 A tile computes its part with the AMP units or, if most of them would be idle, with the dot product
 or outer product vertex. The vertices for convolutions of few channels are in `products.py`. The
@@ -148,7 +153,9 @@ class Plan:
 
 
 @lru_cache(maxsize=16384)
-def plan_product(product: Product, target: Target, options: PlanOptions, calibration: Calibration) -> Plan:
+def plan_product(
+    product: Product, target: Target, options: PlanOptions, calibration: Calibration
+) -> Plan:
     """Return the cheapest plan, with operands swapped or not; equal products are planned once.
 
     For a matmul with weights the planner prefers plans where the weights stream past the rows,
@@ -226,19 +233,33 @@ class _Ways:
         units = target.amp_units(product.element_bytes, product.partial_bytes)
         fewer = units > FEWER_UNITS and not product.is_quarter
         k_blocks = math.ceil(product.k / channels)
-        groups, shares, units_at_work, n_blocks, k_split, n_split, n_serial, k_serial, rows = np.hstack(
-            [
-                find_splits(product.groups, each, product.rows, k_blocks, product.n, width, target, serial)
-                for each in find_rounds(product.groups, target.num_tiles)
-                for width in ((units, FEWER_UNITS) if fewer else (units,))
-            ]
+        groups, shares, units_at_work, n_blocks, k_split, n_split, n_serial, k_serial, rows = (
+            np.hstack(
+                [
+                    find_splits(
+                        product.groups,
+                        each,
+                        product.rows,
+                        k_blocks,
+                        product.n,
+                        width,
+                        target,
+                        serial,
+                    )
+                    for each in find_rounds(product.groups, target.num_tiles)
+                    for width in ((units, FEWER_UNITS) if fewer else (units,))
+                ]
+            )
         )
         # Sizes of a part are rounded up to whole blocks of channels, because the AMP units take no
         # fewer. `k` and `n` are what is stored of them: no more than the product has.
         row_split = np.ceil(product.rows / rows)
         in_blocks = np.ceil(k_blocks / (k_split * k_serial))
         out_blocks = np.ceil(n_blocks / (n_split * n_serial))
-        k, n = np.minimum(in_blocks * channels, product.k), np.minimum(out_blocks * units_at_work, product.n)
+        k, n = (
+            np.minimum(in_blocks * channels, product.k),
+            np.minimum(out_blocks * units_at_work, product.n),
+        )
         positions = rows * product.inputs_per_row
         return _Ways(
             product,
@@ -292,7 +313,9 @@ class _Ways:
         # for each serial part and each group.
         rate = self.target.exchange_bytes_per_cycle
         shared = np.where(
-            self.n_split % self.target.tiles_per_exchange_bus == 0, self.target.tiles_per_exchange_bus, 1
+            self.n_split % self.target.tiles_per_exchange_bus == 0,
+            self.target.tiles_per_exchange_bus,
+            1,
         )
         exchange: Array = self.input_bytes * (1 - 1 / self.n_split) / shared / rate / self.n_serial
         exchange += self.weight_bytes * (1 - 1 / self.row_split) / rate
@@ -329,7 +352,12 @@ class _Ways:
 
 
 def _plan(
-    product: Product, target: Target, options: PlanOptions, calibration: Calibration, *, swapped: bool
+    product: Product,
+    target: Target,
+    options: PlanOptions,
+    calibration: Calibration,
+    *,
+    swapped: bool,
 ) -> Plan:
     """Return the best of all ways, over the groups that follow one another and the AMP units at
     work. Serial parts only save memory: they are tried if the fastest way without them does not
@@ -382,7 +410,12 @@ class _Counted:
         # above, weights to the row_split tiles of a column. A swapped product is planned with the
         # operands' roles exchanged: they are exchanged back here.
         ways = self.ways
-        splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
+        splits = {
+            "rows": ways.row_split,
+            "in": ways.k_split,
+            "out": ways.n_split,
+            "serial": ways.serial,
+        }
         busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
         receivers = (int(ways.n_split[way]), int(ways.row_split[way]))
         *operands, sums = (math.ceil(size) for size in ways.copies()[:, way])
@@ -400,14 +433,18 @@ class _Counted:
             messages=int(ways.messages()[way]),
             result_elements=math.ceil(results[way]),
             row_parts=int((ways.row_split if swapped else ways.n_split)[way]),
-            splits=" ".join(f"{name} {int(split[way])}" for name, split in splits.items() if split[way] > 1)
+            splits=" ".join(
+                f"{name} {int(split[way])}" for name, split in splits.items() if split[way] > 1
+            )
             or "one tile",
             kind=self.other_kind if self.is_other[way] else "",
             fits=bool(self.fits[way]),
         )
 
 
-def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tuple[Array, Array, str]:
+def _compute(
+    ways: _Ways, options: PlanOptions, calibration: Calibration
+) -> tuple[Array, Array, str]:
     """Return the compute cycles of a tile, whether another vertex than the AMP units' is faster,
     and the name of that vertex."""
     # For one serial part of one group:
@@ -417,7 +454,9 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
     #     + cast                                    if sums are wider than the result
     # Each serial part first slices its weights out of all the tile's weights.
     product, workers = ways.product, ways.target.workers_per_tile
-    load = ways.channels * ways.units * product.element_bytes / ways.target.coefficient_bytes_per_cycle
+    load = (
+        ways.channels * ways.units * product.element_bytes / ways.target.coefficient_bytes_per_cycle
+    )
     if options.use_128bit_conv_unit_load:
         load = load / 2
     amp = amp_cycles(
@@ -470,7 +509,9 @@ def amp_cycles(
         block = v.AMP_QUARTER_ROW * worker_rows * workers + calibration.fp8_block_cycles
         return v.AMP_1X1_QUARTER.cycles(groups, in_blocks, out_blocks, block)
     loop = v.AMP_1X1_FLOAT_ROWS if product.is_float else v.AMP_1X1_ROWS
-    found = v.AMP_1X1.cycles(groups, in_blocks, out_blocks, load + workers * loop.cycles(worker_rows))
+    found = v.AMP_1X1.cycles(
+        groups, in_blocks, out_blocks, load + workers * loop.cycles(worker_rows)
+    )
     if product.is_float:
         # Only the first pass over the input channels sets sums to zero: once for each output block.
         found += groups * out_blocks * workers * v.AMP_1X1_FLOAT_ZERO.cycles(worker_rows)
@@ -485,13 +526,17 @@ def _other_vertex(ways: _Ways) -> tuple[Array, str]:
     if product.taps > 1 or product.convolution:
         return np.full(ways.rows.shape, np.inf), ""
     if product.k == 1 and not product.is_quarter:
-        found = v.OUTER_PRODUCT.cycles(ways.groups, ways.rows, ways.n, product.element_bytes, workers)
+        found = v.OUTER_PRODUCT.cycles(
+            ways.groups, ways.rows, ways.n, product.element_bytes, workers
+        )
         return found, "outer product"
     widths = (max(HALF_BYTES, product.element_bytes), product.partial_bytes)
     sums = ways.rows * ways.n
     found = v.DOT_PRODUCT.cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
     if product.is_quarter:
         # Both operands are widened before the dot product, by all workers together.
-        loops = np.ceil(ways.groups * (ways.input_bytes + ways.weight_bytes) / workers / v.WIDENED.vector)
+        loops = np.ceil(
+            ways.groups * (ways.input_bytes + ways.weight_bytes) / workers / v.WIDENED.vector
+        )
         found += workers * (v.CAST_WORKER + loops * v.WIDENED.cycles)
     return found, "dot product"

@@ -103,9 +103,13 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
     is_dynamic = not any(context.is_constant(i) for i in range(len(context.operands)))
     if not is_dynamic and work.broadcasts <= MAX_RECEIVERS:
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
-    sizes = [context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found]
+    sizes = [
+        context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found
+    ]
     copied = sum(sizes)
-    cycles = [size * REARRANGE_CYCLES_PER_BYTE[each[1]] for size, each in zip(sizes, found, strict=True)]
+    cycles = [
+        size * REARRANGE_CYCLES_PER_BYTE[each[1]] for size, each in zip(sizes, found, strict=True)
+    ]
     return replace(
         work,
         compute=work.compute + math.ceil(sum(cycles)),
@@ -123,7 +127,10 @@ def gemm(context: Context) -> Work:
     # The left operand is [rows, k] or [k, rows]: in either case k is its size over the rows.
     product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
     work = _cast_and_planned(context, with_stored(context, product))
-    axes = (-2 if context.attribute("transA", 0) else -1, -1 if context.attribute("transB", 0) else -2)
+    axes = (
+        -2 if context.attribute("transA", 0) else -1,
+        -1 if context.attribute("transB", 0) else -2,
+    )
     return _with_bias(context, with_dynamic_operands(context, work, axes))
 
 
@@ -144,10 +151,16 @@ def convolution(context: Context) -> Work:
 def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
     """Return whether every input position is in one patch: the stride equals the kernel, and
     nothing is padded."""
-    if context.node.op_type != "Conv" or math.prod(kernel) == 1 or context.attribute("group", 1) != 1:
+    if (
+        context.node.op_type != "Conv"
+        or math.prod(kernel) == 1
+        or context.attribute("group", 1) != 1
+    ):
         return False
     whole = tuple(context.attribute("strides", [])) == tuple(kernel)
-    padded = any(context.attribute("pads", [])) or context.attribute("auto_pad", b"NOTSET") != b"NOTSET"
+    padded = (
+        any(context.attribute("pads", [])) or context.attribute("auto_pad", b"NOTSET") != b"NOTSET"
+    )
     return whole and not padded and set(context.attribute("dilations", [1])) == {1}
 
 
@@ -160,7 +173,9 @@ def _patched(context: Context, source: Value, weights: Value) -> Work:
     # A patch of channels x kernel is a row of the product, a filter one of its columns. Of a
     # patch, the elements of a kernel's row are neighbours in the source: that is the atom.
     rows = max(1, context.result.size // max(1, n))
-    work = _cast_and_planned(context, Product(1, rows, k, n, element, partial, stored=context.is_constant(1)))
+    work = _cast_and_planned(
+        context, Product(1, rows, k, n, element, partial, stored=context.is_constant(1))
+    )
     if context.layout(0) is None:
         return work
     moved = context.bytes_per_tile(source)
@@ -284,7 +299,8 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
     # operand, unless that dies here: then the copy takes its place (section 8.1).
     return replace(
         work,
-        compute=work.compute + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
+        compute=work.compute
+        + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
         steps=work.steps + len(wide),
         temporary_bytes=work.temporary_bytes + sum(context.per_tile(value.size) for value in wide),
         replaced_bytes=sum(map(context.bytes_per_tile, wide)),
@@ -298,7 +314,9 @@ def planned(context: Context, product: Product) -> Work:
     # An operand for many tiles is first brought into the plan's layout, once.
     rearranged = sum(
         context.bytes_per_tile(value)
-        for i, (value, receivers) in enumerate(zip(context.inputs[:2], plan.receivers, strict=False))
+        for i, (value, receivers) in enumerate(
+            zip(context.inputs[:2], plan.receivers, strict=False)
+        )
         if value is not None and context.layout(i) is not None and receivers > MAX_RECEIVERS
     )
     return Work(
@@ -347,7 +365,11 @@ def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> L
     # [channels / 16][rows][16]: pieces of 16 along the channels, axis 1 of a convolution and the
     # last of a matmul. A shorter last piece limits what can be moved together (section 3.6).
     value = context.result
-    axis = 1 if "Conv" in context.node.op_type and len(value.shape) > 1 else max(0, len(value.shape) - 1)
+    axis = (
+        1
+        if "Conv" in context.node.op_type and len(value.shape) > 1
+        else max(0, len(value.shape) - 1)
+    )
     length = max(1, value.shape[axis]) if value.shape else 1
     return Layout(
         next(iter(context.node.output), ""),
@@ -374,8 +396,12 @@ def _with_bias(context: Context, work: Work) -> Work:
     # A convolution's bias [channels] has a value for each channel, axis 1 of the result.
     if "Conv" in context.node.op_type:
         bias = replace(bias, shape=(bias.size, *[1] * (len(context.result.shape) - 2)))
-    node = helper.make_node("Add", [context.node.output[0], context.node.input[bias_input]], ["biased"])
-    added = ADDED(replace(context, node=node, inputs=[context.result, bias], layouts=[work.layout, None]))
+    node = helper.make_node(
+        "Add", [context.node.output[0], context.node.input[bias_input]], ["biased"]
+    )
+    added = ADDED(
+        replace(context, node=node, inputs=[context.result, bias], layouts=[work.layout, None])
+    )
     return replace(
         work,
         compute=work.compute + added.compute,
@@ -403,7 +429,9 @@ def recurrent(context: Context) -> Work:
     # the first product, the candidate the second.
     columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
     element, partial = find_widths(context, source, weights)
-    products = [Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns]
+    products = [
+        Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns
+    ]
     plans = [
         plan_product(product, context.target, context.plan_options, context.calibration.planning)
         for product in products

@@ -103,7 +103,9 @@ class _Rows:
         copied = self.elements * self.element_bytes
         together = copied / VECTOR_BYTES + _GATHER_START if self.pieces > 1 else 0.0
         own = self.run * self.pieces
-        return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers, self.grain)
+        return together + CONTINUOUS_REDUCE.cycles(
+            self.count, own, self.element_bytes, workers, self.grain
+        )
 
     def across_cycles(self, workers: int) -> float:
         """Return the cycles of adding up the parts of rows that several tiles have."""
@@ -112,7 +114,11 @@ class _Rows:
         # The `parts` tiles that have the same rows share them: each adds up its part of them. Sums
         # travel as floats, also those of halves, and rows of them count as aligned to vectors.
         return CONTINUOUS_REDUCE.cycles(
-            math.ceil(self.count / self.parts), self.parts, FLOAT_BYTES, workers, VECTOR_BYTES // FLOAT_BYTES
+            math.ceil(self.count / self.parts),
+            self.parts,
+            FLOAT_BYTES,
+            workers,
+            VECTOR_BYTES // FLOAT_BYTES,
         )
 
     def broadcast_cycles(self, workers: int) -> float:
@@ -128,7 +134,9 @@ def softmax(context: Context) -> Work:
     return softmax_of(context, context.source, context.source_layout, context.attribute("axis", -1))
 
 
-def softmax_of(context: Context, value: Value, layout: Layout | None = None, axis: int = -1) -> Work:
+def softmax_of(
+    context: Context, value: Value, layout: Layout | None = None, axis: int = -1
+) -> Work:
     """Return the cost of a softmax of any tensor: two reductions, three passes, and the inverses of
     the sums, which are floats (popnn's NonLinearity.cpp; section 5.2)."""
     # largest of each row    reduction      exchanged if several tiles have parts of a row
@@ -250,7 +258,9 @@ def reduction(context: Context) -> Work:
     elements = context.per_tile(context.source.size)
     # A tile reads a vector a cycle and does nothing else with its elements (section 5.1).
     read = elements * context.source.bytes_per_element / VECTOR_BYTES
-    return context.spread("reduction", stages * context.calibration.reduction_cycles + read, steps=stages)
+    return context.spread(
+        "reduction", stages * context.calibration.reduction_cycles + read, steps=stages
+    )
 
 
 def pool(context: Context) -> Work:
@@ -262,7 +272,8 @@ def pool(context: Context) -> Work:
     # The vertex is one of halves; floats take twice as long.
     width = context.source.bytes_per_element / HALF_BYTES
     compute = (
-        context.calibration.pool_start_cycles + workers * vectors * (POOL_POSITION + POOL_TAP * taps) * width
+        context.calibration.pool_start_cycles
+        + workers * vectors * (POOL_POSITION + POOL_TAP * taps) * width
     )
     exchange = context.exchange_cycles(context.bytes_per_tile(context.source))
     return context.spread("pool", compute, exchange, steps=2)

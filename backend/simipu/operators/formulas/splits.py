@@ -35,7 +35,14 @@ def find_rounds(groups: int, tiles: int) -> list[int]:
 
 
 def find_splits(
-    groups: int, rounds: int, rows: int, k_blocks: int, n: int, units: int, target: Target, serial: bool
+    groups: int,
+    rounds: int,
+    rows: int,
+    k_blocks: int,
+    n: int,
+    units: int,
+    target: Target,
+    serial: bool,
 ) -> Array:
     """Return the ways to try with `rounds` groups one after the other and `units` AMP units. The
     rows of the result are the rounds, shares of the groups, units, blocks of n, the splits of k and
@@ -50,7 +57,11 @@ def find_splits(
     # The fewest rows; as many as the workers process in the same time; all, so that weights are not
     # sent to several tiles.
     workers = target.workers_per_tile
-    tried = [fewest, np.minimum(np.ceil(fewest / workers) * workers, rows), np.full_like(fewest, rows)]
+    tried = [
+        fewest,
+        np.minimum(np.ceil(fewest / workers) * workers, rows),
+        np.full_like(fewest, rows),
+    ]
     same = np.array([[rounds], [shares], [units], [n_blocks]])
     ways = np.vstack([np.broadcast_to(same, (len(same), len(fewest))), splits])
     return np.vstack([np.tile(ways, len(tried)), np.concatenate(tried)])
@@ -66,7 +77,9 @@ def _split_channels(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> A
         [axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij")]
     )
     possible = (
-        (k_split * n_split <= tiles) & (n_split * n_serial <= n_blocks) & (k_split * k_serial <= k_blocks)
+        (k_split * n_split <= tiles)
+        & (n_split * n_serial <= n_blocks)
+        & (k_split * k_serial <= k_blocks)
     )
     # Serial parts are of n or of k, never of both.
     possible &= (n_serial == 1) | (k_serial == 1)

@@ -61,7 +61,9 @@ class AmpVertex:
     in_block: float = 0
     out_block: float = 0
 
-    def cycles(self, groups: Array | int, in_blocks: Array, out_blocks: Array, block: Array) -> Array:
+    def cycles(
+        self, groups: Array | int, in_blocks: Array, out_blocks: Array, block: Array
+    ) -> Array:
         """Return the cycles of a tile if each block takes `block` cycles."""
         inner = self.in_block + out_blocks * (self.out_block + block)
         found: Array = self.start + groups * (self.group + in_blocks * inner)
@@ -114,7 +116,9 @@ class OuterProduct:
         # The workers share the rows. A row's first columns fill the pipeline; the others follow a
         # vector a cycle.
         row = self.row + np.maximum(0, columns - self.prologue) / (VECTOR_BYTES // element_bytes)
-        found: Array = workers * (self.worker + groups * (self.group + np.ceil(rows / workers) * row))
+        found: Array = workers * (
+            self.worker + groups * (self.group + np.ceil(rows / workers) * row)
+        )
         return found
 
 
@@ -129,7 +133,13 @@ class DotProduct:
     row: int = 10
 
     def cycles(
-        self, groups: Array | int, outputs: Array, rows: Array, k: int, widths: tuple[int, int], workers: int
+        self,
+        groups: Array | int,
+        outputs: Array,
+        rows: Array,
+        k: int,
+        widths: tuple[int, int],
+        workers: int,
     ) -> Array:
         """Return the cycles of a tile for `k` channels of elements and partial sums of those
         `widths` in bytes."""
@@ -201,7 +211,9 @@ class Vmac:
         """Return the cycles of a tile with `positions` output positions of 16 channels, which take
         two rounds."""
         # The first kernel position is part of a position's own cycles.
-        return 2 * math.ceil(positions / workers) * workers * (self.position + self.tap * (taps - 1))
+        return (
+            2 * math.ceil(positions / workers) * workers * (self.position + self.tap * (taps - 1))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +233,13 @@ class Slic:
     taps: int = 4
 
     def cycles(
-        self, positions: int, runs: int, row: float, kernel: tuple[int, ...], passes: int, workers: int
+        self,
+        positions: int,
+        runs: int,
+        row: float,
+        kernel: tuple[int, ...],
+        passes: int,
+        workers: int,
     ) -> float:
         """Return the cycles of a tile with `positions` output positions. A worker has `runs` rows,
         which take `row` cycles a pass."""
@@ -229,7 +247,11 @@ class Slic:
         # loaded and the whole field passes by, twice with float partials.
         sub_kernels = math.ceil(kernel[-1] / self.taps) * math.prod(kernel[:-1])
         worker = runs * (self.run + row)
-        return self.start + sub_kernels * passes * (self.load + workers * worker) + self.zeroed * positions
+        return (
+            self.start
+            + sub_kernels * passes * (self.load + workers * worker)
+            + self.zeroed * positions
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +336,9 @@ class OuterVector:
     """Cycles of a row that does not end at 64 bits."""
     vector: int = 2
 
-    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
+    def cycles(
+        self, rows: int, columns: int, element_bytes: int, workers: int, grain: int
+    ) -> float:
         """Return the cycles of a tile with `rows` rows of `columns` contiguous elements, in
         multiples of `grain`."""
         width = VECTOR_BYTES // min(VECTOR_BYTES, max(HALF_BYTES, element_bytes))
@@ -339,7 +363,9 @@ class ContinuousReduce:
     broken_vector: int = 6
     """Cycles of a vector in the general vertex, which supports rows that do not end at 64 bits."""
 
-    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
+    def cycles(
+        self, rows: int, columns: int, element_bytes: int, workers: int, grain: int
+    ) -> float:
         """Return the cycles of a tile with `rows` rows of `columns` elements, in multiples of
         `grain`."""
         # A worker loads a row's elements a vector a cycle, and adds them meanwhile. Rows that end

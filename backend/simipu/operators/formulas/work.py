@@ -90,7 +90,8 @@ class Context:
         first, second = self.inputs[0], self.inputs[1]
         if first is None or second is None:
             raise CompileError(
-                f"node {self.node.name!r} ({self.node.op_type}): expected two inputs, found one; give both"
+                f"node {self.node.name!r} ({self.node.op_type}): expected two inputs, found one; "
+                "give both"
             )
         return first, second
 
@@ -130,7 +131,9 @@ class Context:
     def source_layout(self) -> Layout | None:
         """Layout of the largest input that is an activation."""
         sizes = [value.size if value else 0 for value in self.inputs]
-        found = [(size, layout) for size, layout in zip(sizes, self.layouts, strict=False) if layout]
+        found = [
+            (size, layout) for size, layout in zip(sizes, self.layouts, strict=False) if layout
+        ]
         return max(found, key=lambda each: each[0], default=(0, None))[1]
 
     def fullest(self, size: int, layout: Layout | None = None) -> int:

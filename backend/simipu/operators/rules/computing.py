@@ -123,7 +123,9 @@ def einsum(node: Node) -> list[Rows]:
     # "bij,bjk->bik" with rows along b in both operands: each row is a product of its own. In
     # "ij,jk->ik" rows along j would be summed. A letter that an operand without rows has, too,
     # would align the rows with something else.
-    letters = {operands[index][rows.axis] for index, rows in enumerate(node.rows) if rows is not None}
+    letters = {
+        operands[index][rows.axis] for index, rows in enumerate(node.rows) if rows is not None
+    }
     places = {rows.moved(0) for rows in node.rows if rows is not None}
     letter = letters.pop()
     if letters or len(places) != 1 or result.count(letter) != 1:
@@ -138,7 +140,11 @@ def batch_norm(node: Node) -> list[Rows]:
     """Row rule of BatchNormalization: every axis except the channels' is a batch. Along the
     channels, all rows must have the same scales."""
     rows = node.only_rows()
-    if len(node.results) > 1 or node.attribute("training_mode", 0) or not node.attribute("spatial", 1):
+    if (
+        len(node.results) > 1
+        or node.attribute("training_mode", 0)
+        or not node.attribute("spatial", 1)
+    ):
         return leading_axis(node)
     return _of_channels(node, rows, range(1, 5))
 
@@ -203,7 +209,9 @@ def leading_axis(node: Node) -> list[Rows]:
     if rows.axis != 0:
         raise NotIndependent(f"rows lie along axis {rows.axis}, not 0")
     if len(node.results) > 1 or node.attribute("training_mode", 0):
-        raise NotIndependent("its further outputs number elements, or are taken, over the whole batch")
+        raise NotIndependent(
+            "its further outputs number elements, or are taken, over the whole batch"
+        )
     return [rows]
 
 
@@ -213,7 +221,9 @@ def attention(node: Node) -> list[Rows]:
     mask, axes = 3, 4
     masked = node.has(mask) and len(node.shape(mask)) == axes
     masked = masked and (node.carries(mask) or node.shape(mask)[0] != 1)
-    return _leading_axes(node, [index for index in range(len(node.rows)) if index != mask or masked])
+    return _leading_axes(
+        node, [index for index in range(len(node.rows)) if index != mask or masked]
+    )
 
 
 def rotary_embedding(node: Node) -> list[Rows]:
@@ -357,7 +367,9 @@ def arg(node: Node) -> list[Rows]:
     axis = node.axis(0, len(node.shape(0)))
     if axis == rows.axis:
         raise NotIndependent("it searches along the rows")
-    return [rows if node.attribute("keepdims", 1) or axis > rows.axis else rows.moved(rows.axis - 1)]
+    return [
+        rows if node.attribute("keepdims", 1) or axis > rows.axis else rows.moved(rows.axis - 1)
+    ]
 
 
 def cumulative(node: Node) -> list[Rows]:

@@ -77,7 +77,9 @@ def squeeze(node: Node) -> list[Rows]:
     rank = len(node.shape(0))
     gone = {axis % rank for axis in named or ()}
     kept = [axis for axis in range(rank) if axis not in gone]
-    place = _reshaped(node) if named is None or rows.axis in gone else rows.moved(kept.index(rows.axis))
+    place = (
+        _reshaped(node) if named is None or rows.axis in gone else rows.moved(kept.index(rows.axis))
+    )
     if not node.has(1) and node.attribute("axes") is None:
         axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
         if not axes:
@@ -122,7 +124,9 @@ def slice_(node: Node) -> list[Rows]:
     """Row rule of Slice: it slices other axes than the rows', or keeps all rows."""
     rows = node.only_rows()
     rank = len(node.shape(0))
-    starts, ends, axes, steps = (node.attribute(name) for name in ("starts", "ends", "axes", "steps"))
+    starts, ends, axes, steps = (
+        node.attribute(name) for name in ("starts", "ends", "axes", "steps")
+    )
     if starts is None:
         starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
     if starts is None or ends is None:
@@ -303,7 +307,9 @@ def pad(node: Node) -> list[Rows]:
         raise NotIndependent("its pads are not known")
     # `pads` holds the begins of all padded axes, then their ends.
     padded = [int(axis) % rank for axis in axes] if axes is not None else list(range(rank))
-    if any(axis == rows.axis and (pads[i] or pads[i + len(padded)]) for i, axis in enumerate(padded)):
+    if any(
+        axis == rows.axis and (pads[i] or pads[i + len(padded)]) for i, axis in enumerate(padded)
+    ):
         raise NotIndependent("it pads the rows")
     return [rows]
 

@@ -196,9 +196,15 @@ class Node:
         return the name of that tensor of one element."""
         index, rows = next((i, rows) for i, rows in enumerate(self.rows) if rows is not None)
         size = self.chain.add(
-            "Gather", self.chain.add("Shape", self.proto.input[index]), self.chain.shape([rows.axis])
+            "Gather",
+            self.chain.add("Shape", self.proto.input[index]),
+            self.chain.shape([rows.axis]),
         )
-        return size if rows.size(1) == 1 else self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
+        return (
+            size
+            if rows.size(1) == 1
+            else self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
+        )
 
     def _repeat(self, first: Array, axis: int) -> str:
         # Tile's repeats are 1 for every axis but `axis`, which repeats as often as there are rows.

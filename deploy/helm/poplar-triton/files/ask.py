@@ -27,7 +27,9 @@ def wait_until_ready(url):
             return ask(f"{url}/v2/health/ready")
         except OSError as error:
             if time.monotonic() > deadline:
-                raise SystemExit(f"{url}: expected ready within {SECONDS} s, found {error}") from None
+                raise SystemExit(
+                    f"{url}: expected ready within {SECONDS} s, found {error}"
+                ) from None
         time.sleep(PAUSE_SECONDS)
 
 
@@ -39,7 +41,8 @@ def make_zeros(tensor):
         count *= size
     zero = {"BOOL": False, "BYTES": ""}.get(tensor["datatype"], 0)
     return {
-        "name": tensor["name"], "datatype": tensor["datatype"], "shape": shape, "data": [zero] * count
+        "name": tensor["name"], "datatype": tensor["datatype"], "shape": shape,
+        "data": [zero] * count
     }  # fmt: skip
 
 
@@ -53,7 +56,9 @@ def main():
         try:
             answer = ask(f"{url}/v2/models/{model}/infer", {"inputs": inputs})
         except urllib.error.HTTPError as error:
-            raise SystemExit(f"model {model}: expected a response, found {error}: {error.read()!r}") from None
+            raise SystemExit(
+                f"model {model}: expected a response, found {error}: {error.read()!r}"
+            ) from None
         print(f"model {model}: answered {[output['name'] for output in answer['outputs']]}")
 
 

@@ -38,17 +38,28 @@ def model_of(*, sr=(I64, [])) -> onnx.ModelProto:
         helper.make_node("Cast", ["sr"], ["rate"], to=I64),
         helper.make_node("Equal", ["rate", "sixteen"], ["is_sixteen"]),
         helper.make_node(
-            "If", ["is_sixteen"], ["sums"], name="choose", then_branch=branch_of(4), else_branch=branch_of(5)
+            "If",
+            ["is_sixteen"],
+            ["sums"],
+            name="choose",
+            then_branch=branch_of(4),
+            else_branch=branch_of(5),
         ),
-        helper.make_node("If", ["is_sixteen"], ["again"], then_branch=branch_of(4), else_branch=branch_of(5)),
+        helper.make_node(
+            "If", ["is_sixteen"], ["again"], then_branch=branch_of(4), else_branch=branch_of(5)
+        ),
         helper.make_node("Mul", ["sums", "again"], ["y"]),
     ]
     weights = {"sixteen": np.int64(16000)}
-    weights |= {f"w{size}": np.arange(3 * size, dtype=np.float32).reshape(size, 3) for size in (4, 5)}
+    weights |= {
+        f"w{size}": np.arange(3 * size, dtype=np.float32).reshape(size, 3) for size in (4, 5)
+    }
     return make_model(nodes, {"x": (F, ["n"]), "sr": sr}, {"y": (F, [None, 3])}, weights)
 
 
-@pytest.mark.parametrize(("sr", "size"), [(16000, 12), (8000, 10), ("16000", 8), (np.array(8000), 5)])
+@pytest.mark.parametrize(
+    ("sr", "size"), [(16000, 12), (8000, 10), ("16000", 8), (np.array(8000), 5)]
+)
 def test_only_the_branch_that_a_fixed_input_chooses_is_compiled(sr, size):
     model = model_of()
     converted = Converter(input_shape={"x": [size]}, fix_inputs={"sr": sr}).convert(model)
@@ -63,13 +74,17 @@ def test_only_the_branch_that_a_fixed_input_chooses_is_compiled(sr, size):
 
 def invalid_model() -> onnx.ModelProto:
     """Return a similar model with a branch whose error the ranks alone show."""
-    good = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["r"])], "g", [], [spec_of("r")])
+    good = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["r"])], "g", [], [spec_of("r")]
+    )
     bad = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["s"], name="too_flat")], "h", [], [spec_of("s")]
     )
     nodes = [
         helper.make_node("Equal", ["sr", "sixteen"], ["is_sixteen"]),
-        helper.make_node("If", ["is_sixteen"], ["y"], name="choose", then_branch=good, else_branch=bad),
+        helper.make_node(
+            "If", ["is_sixteen"], ["y"], name="choose", then_branch=good, else_branch=bad
+        ),
     ]
     weights = {"sixteen": np.int64(16000), "w": np.ones((4, 3), np.float32)}
     return make_model(nodes, {"x": (F, ["n", 4]), "sr": (I64, [])}, {"y": (F, None)}, weights)
@@ -81,7 +96,10 @@ def test_a_branch_that_is_invalid_is_named_with_the_reason_and_the_input_to_fix(
     text = str(caught.value)
     assert "node 'choose' (If): its else branch is invalid at the given input shapes: " in text
     assert "too_flat" in text
-    assert "Its condition depends on input 'sr': fix it to a value with poprt --fix_input sr=VALUE" in text
+    assert (
+        "Its condition depends on input 'sr': fix it to a value with poprt --fix_input sr=VALUE"
+        in text
+    )
     assert "ONNX Runtime cannot load" not in text
     assert "\n" not in text
     assert Converter(batch_size=2, fix_inputs={"sr": 16000}).convert(invalid_model()).graph.node
@@ -102,8 +120,12 @@ def test_branches_in_branches_and_those_that_shapes_decide_are_taken():
         [],
         [spec_of("inner")],
     )
-    neither = helper.make_graph([helper.make_node("Neg", ["v"], ["n"])], "neither", [], [spec_of("n")])
-    nodes = [helper.make_node("If", ["yes"], ["y"], name="outer", then_branch=outer, else_branch=neither)]
+    neither = helper.make_graph(
+        [helper.make_node("Neg", ["v"], ["n"])], "neither", [], [spec_of("n")]
+    )
+    nodes = [
+        helper.make_node("If", ["yes"], ["y"], name="outer", then_branch=outer, else_branch=neither)
+    ]
     weights = {
         "two": np.int64(2),
         "zero": np.int64(0),
@@ -126,13 +148,21 @@ def test_a_branch_in_a_loop_is_named_and_taken():
         helper.make_node("Identity", ["going"], ["on"]),
         helper.make_node("If", ["yes"], ["each"], name="inside", **branches),
     ]
-    numbers = [helper.make_tensor_value_info("i", I64, []), helper.make_tensor_value_info("going", BOOL, [])]
+    numbers = [
+        helper.make_tensor_value_info("i", I64, []),
+        helper.make_tensor_value_info("going", BOOL, []),
+    ]
     body = helper.make_graph(
-        nodes, "body", numbers, [helper.make_tensor_value_info("on", BOOL, []), spec_of("each", [2, 3])]
+        nodes,
+        "body",
+        numbers,
+        [helper.make_tensor_value_info("on", BOOL, []), spec_of("each", [2, 3])],
     )
     loop = helper.make_node("Loop", ["trips", ""], ["y"], name="around", body=body)
     weights = {"trips": np.int64(5), "w": np.ones((4, 3), np.float32)}
-    model = make_model([loop], {"x": (F, [2, 4]), "yes": (BOOL, [])}, {"y": (F, [5, 2, 3])}, weights)
+    model = make_model(
+        [loop], {"x": (F, [2, 4]), "yes": (BOOL, [])}, {"y": (F, [5, 2, 3])}, weights
+    )
     with pytest.raises(
         CompileError, match=r"node 'inside' \(If\): its else branch .* depends on input 'yes'"
     ):
@@ -210,7 +240,8 @@ def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_pat
                 helper.make_node("Cast", ["sizes"], ["s"], to=I64),
                 helper.make_node("Reshape", ["x", "s"], ["y"], name="n"),
             ],
-            r"node 'n' \(Reshape\): the shape of its output 'y' depends on the data: on the values of "
+            r"node 'n' \(Reshape\): the shape of its output 'y' depends on the data: on the values "
+            r"of "
             r"tensor 's', computed of "
             r"input 'sizes' and known at run time only; .*--fix_input sizes=VALUE",
         ),
@@ -223,7 +254,8 @@ def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_pat
                 helper.make_node("NonZero", ["x"], ["at"], name="n"),
                 helper.make_node("Cast", ["at"], ["y"], to=F),
             ],
-            "output 'at' depends on the data: on the values of input 'x', .*a result of fixed size, as a "
+            "output 'at' depends on the data: on the values of input 'x', .*a result of fixed "
+            "size, as a "
             "mask or the first k",
         ),
     ],
@@ -256,14 +288,19 @@ def test_what_cannot_be_computed_in_a_branch_stays_there_and_outside_is_refused(
     )
     np.testing.assert_array_equal(found[0], np.ones((1, 3)))
     nodes += [helper.make_node("Add", ["x", "picked"], ["y"])]
-    outside = make_model(nodes, {"x": (F, [1, 3])}, {"y": (F, [1, 3])}, {**weights, "far": np.int64([9])})
+    outside = make_model(
+        nodes, {"x": (F, [1, 3])}, {"y": (F, [1, 3])}, {**weights, "far": np.int64([9])}
+    )
     with pytest.raises(CompileError, match=r"ONNX Runtime cannot load the model: .*'too_far'"):
         Converter().convert(outside)
 
 
 def test_an_if_that_folding_decides_is_taken_and_what_is_inside_is_folded():
     """The shape of the condition is known only after its operands are computed."""
-    taken = [helper.make_node("Add", ["one", "one"], ["two"]), helper.make_node("Mul", ["x", "two"], ["t"])]
+    taken = [
+        helper.make_node("Add", ["one", "one"], ["two"]),
+        helper.make_node("Mul", ["x", "two"], ["t"]),
+    ]
     yes = helper.make_graph(taken, "yes", [], [spec_of("t", [2])])
     no = helper.make_graph([helper.make_node("Squeeze", ["x"], ["n"])], "no", [], [spec_of("n")])
     nodes = [

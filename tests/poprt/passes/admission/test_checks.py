@@ -38,7 +38,9 @@ def data_dependent():
     return make_model(nodes, {"x": (F, [2, 3])}, {"y": (F, None)}, {})
 
 
-def test_shapes_that_depend_on_data_are_warned_of_by_the_converter_and_refused_by_the_compiler(caplog):
+def test_shapes_that_depend_on_data_are_warned_of_by_the_converter_and_refused_by_the_compiler(
+    caplog,
+):
     with caplog.at_level(logging.WARNING):
         converted = Converter().convert(data_dependent())
     assert any("tensor 'at' has type 7 and shape [2, 0]" in each for each in messages(caplog))
@@ -50,14 +52,22 @@ def test_a_converted_model_says_the_shapes_of_its_tensors_and_names_every_node()
     model = linear_model()
     model.graph.value_info.append(helper.make_tensor_value_info("product", F, [7, 7]))
     converted = Converter(batch_size=2).convert(model)
-    known = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in converted.graph.value_info}
+    known = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in converted.graph.value_info
+    }
     assert [2, 3] in known.values()
     assert [7, 7] not in known.values()
     assert len({each.name for each in converted.graph.node}) == len(converted.graph.node)
 
 
 def test_equal_weights_are_one_whatever_their_fields_are_and_outputs_and_inputs_keep_theirs():
-    nodes = [node("Add", "x a", "s"), node("Add", "s b", "t"), node("Add", "t c", "u"), node("Add", "u d")]
+    nodes = [
+        node("Add", "x a", "s"),
+        node("Add", "s b", "t"),
+        node("Add", "t c", "u"),
+        node("Add", "u d"),
+    ]
     same = np.float32([1, -0.0])
     model = make_model(
         nodes, {"x": (F, [2])}, {"y": (F, [2])}, {"a": same, "c": same, "d": np.float32([1, 0])}
@@ -137,7 +147,9 @@ def test_check_refuses_what_cannot_be_computed():
                        {"y": (TensorProto.UINT8, [1, 1, 3])}, {}, 20)  # fmt: skip
     with pytest.raises(CompileError, match="the converted model cannot be computed: "):
         get_pass("check_with_fake_data")(model)
-    with pytest.raises(CompileError, match="the original model has an input 'x', which the converted one"):
+    with pytest.raises(
+        CompileError, match="the original model has an input 'x', which the converted one"
+    ):
         get_pass("check_with_fake_data", linear_model())(
             make_model([node("Neg", "q")], {"q": (F, [2])}, {"y": (F, [2])}, {})
         )
@@ -155,7 +167,9 @@ def test_layers_are_compared_on_random_data_and_on_those_of_a_pickle(tmp_path):
     converted = Converter(batch_size=2, precision="fp16").convert(linear_model())
     onnx.save(linear_model(), tmp_path / "m.onnx")
     data = tmp_path / "data.pickle"
-    data.write_bytes(pickle.dumps({"x": np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)}))
+    data.write_bytes(
+        pickle.dumps({"x": np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)})
+    )
     for given in (None, data, str(data), {"x": np.ones((1, 4), np.float32)}):
         layer_precision_compare(
             origin_model_path=str(tmp_path / "m.onnx"),
@@ -171,11 +185,16 @@ def test_a_layer_that_has_parted_is_seen(tmp_path):
     random = np.random.default_rng(0)
     models = [
         make_model(
-            nodes, {"x": (F, [2, 4])}, {"y": (F, [2, 4])}, {"w": random.normal(size=(4, 4)).astype("f")}
+            nodes,
+            {"x": (F, [2, 4])},
+            {"y": (F, [2, 4])},
+            {"w": random.normal(size=(4, 4)).astype("f")},
         )
         for _ in range(2)
     ]
-    get_pass("layer_precision_compare", models[0], output_dir=tmp_path, options=CompilerOptions())(models[1])
+    get_pass("layer_precision_compare", models[0], output_dir=tmp_path, options=CompilerOptions())(
+        models[1]
+    )
     assert layers(tmp_path).keys() == {"MatMul 'a'", "MatMul 'y'"}
     assert min(layers(tmp_path).values()) > 0.01
 
@@ -207,7 +226,10 @@ def test_an_overview_says_what_a_model_consists_of(capsys):
 def test_inputs_and_outputs_are_counted_by_type_and_shape(caplog):
     inputs = {name: (F, [2]) for name in "abc"} | {"d": (I64, [1, 2])}
     model = make_model(
-        [node("Sum", "a b c"), node("Neg", "d", "z")], inputs, {"y": (F, [2]), "z": (I64, [1, 2])}, {}
+        [node("Sum", "a b c"), node("Neg", "d", "z")],
+        inputs,
+        {"y": (F, [2]), "z": (I64, [1, 2])},
+        {},
     )
     with caplog.at_level(logging.INFO):
         get_pass("model_io_info_stat", use_print=False)(model)
@@ -223,14 +245,22 @@ def test_inputs_and_outputs_are_counted_by_type_and_shape(caplog):
 
 def test_scripts_look_at_a_graph_by_the_names_of_tensors():
     held = {"w": np.ones((3, 2), np.float32)}
-    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.int64([1, 2])))
-    model = make_model([constant, node("MatMul", "x w")], {"x": (F, ["n", 3])}, {"y": (F, None)}, held)
+    constant = helper.make_node(
+        "Constant", [], ["c"], value=numpy_helper.from_array(np.int64([1, 2]))
+    )
+    model = make_model(
+        [constant, node("MatMul", "x w")], {"x": (F, ["n", 3])}, {"y": (F, None)}, held
+    )
     graph = clean_info(model).graph
     assert (get_dtype(graph, "x"), get_shape(graph, "x")) == (F, [0, 3])
     assert (get_dtype(graph, "w"), get_shape(graph, "w")) == (F, [3, 2])
     assert (get_dtype(graph, "y"), get_shape(graph, "y")) == (F, [0, 2])
     assert (get_dtype(graph, "c"), get_shape(graph, "c")) == (I64, [2])
-    assert (get_dtype(graph, "q"), get_shape(graph, "q"), get_constant(graph, "x")) == (None, None, None)
+    assert (get_dtype(graph, "q"), get_shape(graph, "q"), get_constant(graph, "x")) == (
+        None,
+        None,
+        None,
+    )
     get_constant(graph, "c").CopyFrom(numpy_helper.from_array(np.int64([7]), "c"))
     assert numpy_helper.to_array(get_constant(graph, "c")).tolist() == [7], "the graph's own"
 
@@ -239,7 +269,10 @@ def test_a_shape_function_makes_what_an_operator_of_ones_own_makes_known():
     @register_shape_func(["OfMyOwn"])
     class OfMyOwn(ShapeFunc):
         def __call__(self, model, node):
-            shape, kind = get_shape(model.graph, node.input[0]), get_dtype(model.graph, node.input[0])
+            shape, kind = (
+                get_shape(model.graph, node.input[0]),
+                get_dtype(model.graph, node.input[0]),
+            )
             made = helper.make_tensor_value_info(node.output[0], kind, shape[::-1])
             return onnx.shape_inference.infer_shapes(self.update_value_info(model, made)), True
 
@@ -260,7 +293,9 @@ def test_shapes_written_are_those_inside_bodies_too():
     made = [node("Neg", "x", "i"), node("Abs", "i", "j")]
     body = helper.make_graph(made, "b", [], [helper.make_tensor_value_info("j", F, [2, 3])])
     branch = helper.make_node("If", ["c"], ["y"], "if", then_branch=body, else_branch=body)
-    model = make_model([branch], {"x": (F, [2, 3]), "c": (TensorProto.BOOL, [])}, {"y": (F, None)}, {})
+    model = make_model(
+        [branch], {"x": (F, [2, 3]), "c": (TensorProto.BOOL, [])}, {"y": (F, None)}, {}
+    )
     changed = get_pass("shape_inference")(model)
     assert get_shape(changed.graph.node[0].attribute[0].g, "i") == [2, 3]
     assert get_shape(changed.graph, "y") == [2, 3]

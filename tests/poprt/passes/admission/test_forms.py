@@ -21,13 +21,21 @@ WRONG = [
     ("Cast", ["x"], ["y"], {}, "it lacks the attribute 'to'"),
     ("GroupNormalization", ["x"], ["y"], {**CHIP, "num_groups": 1}, "expected 3 inputs, found 1"),
     ("GroupNormalization", ["x"] * 3, ["y"], CHIP, "it lacks the attribute 'num_groups'"),
-    ("FastNorm", ["x"] * 3, ["y"], {**CHIP, "epsilon": 1}, "'epsilon' has to be of type float, found int"),
+    (
+        "FastNorm",
+        ["x"] * 3,
+        ["y"],
+        {**CHIP, "epsilon": 1},
+        "'epsilon' has to be of type float, found int",
+    ),
     ("HCSR", ["x"], ["y"], CHIP, "it lacks the attribute 'shape'"),
 ]
 
 
 @pytest.mark.parametrize(("op_type", "inputs", "outputs", "attributes", "fault"), WRONG)
-def test_a_node_that_is_none_of_its_operator_is_refused(op_type, inputs, outputs, attributes, fault):
+def test_a_node_that_is_none_of_its_operator_is_refused(
+    op_type, inputs, outputs, attributes, fault
+):
     nodes = [
         helper.make_node("Relu", ["x"], ["y" if not outputs else "z"]),
         helper.make_node(op_type, inputs, outputs, name="culprit", **attributes),

@@ -22,7 +22,11 @@ SMALL = (F, [2, 4])
 
 LACKED = {
     "DynamicQuantizeLinear": (["x"], {"y": (U8, [2, 4]), "s": (F, []), "z": (U8, [])}, {}),
-    "MatMulInteger": (["x", "w"], {"y": (TensorProto.INT32, [2, 3])}, {"w": np.ones((4, 3), np.uint8)}),
+    "MatMulInteger": (
+        ["x", "w"],
+        {"y": (TensorProto.INT32, [2, 3])},
+        {"w": np.ones((4, 3), np.uint8)},
+    ),
     "QuantizeLinear": (["x", "scale", "zero"], {"y": (U8, [2, 4])}, SCALE),
     "DequantizeLinear": (["x", "scale", "zero"], {"y": SMALL}, SCALE),
     "GatherND": (["x", "at"], {"y": (F, [2])}, INDICES),
@@ -43,7 +47,9 @@ def warnings_of(caplog, model: onnx.ModelProto, **options) -> list[str]:
     caplog.clear()
     with caplog.at_level(logging.WARNING, "poprt"):
         Compiler.compile(model, None, CompilerOptions(**options))
-    return [record.getMessage() for record in caplog.records if "runs here only" in record.getMessage()]
+    return [
+        record.getMessage() for record in caplog.records if "runs here only" in record.getMessage()
+    ]
 
 
 @pytest.mark.parametrize("operator", LACKED)
@@ -51,11 +57,15 @@ def test_each_operator_that_the_chips_compiler_lacks_is_warned_of_once(operator,
     converted = Converter().convert(model_of(operator))
     expected = f"runs here only; the IPU's compiler has no {operator} (node 'culprit')"
     assert warnings_of(caplog, converted) == [expected]
-    with pytest.raises(CompileError, match=f"has no {operator} .node 'culprit'.*only_ipu_operators"):
+    with pytest.raises(
+        CompileError, match=f"has no {operator} .node 'culprit'.*only_ipu_operators"
+    ):
         Compiler.compile(converted, None, CompilerOptions(only_ipu_operators=True))
 
 
-@pytest.mark.parametrize("op_type", "BatchNormalization CumSum Gather GatherElements OneHot TopK".split())
+@pytest.mark.parametrize(
+    "op_type", "BatchNormalization CumSum Gather GatherElements OneHot TopK".split()
+)
 def test_operators_for_which_the_real_tool_has_a_workaround_are_its_own(op_type):
     """The workarounds are batchnorm_, cumsum_, indices_, onehot_ and topk_workaround."""
     assert ipu_operators.is_implemented(op_type)
@@ -63,9 +73,18 @@ def test_operators_for_which_the_real_tool_has_a_workaround_are_its_own(op_type)
 
 def test_the_command_refuses_them_on_demand(tmp_path, capsys):
     onnx.save(model_of("GatherND"), tmp_path / "m.onnx")
-    arguments = ["--input_model", str(tmp_path / "m.onnx"), "--export_popef", "--output_dir", str(tmp_path)]
+    arguments = [
+        "--input_model",
+        str(tmp_path / "m.onnx"),
+        "--export_popef",
+        "--output_dir",
+        str(tmp_path),
+    ]
     assert main([*arguments, "--only_ipu_operators"]) == 1
-    assert "poprt: error: the IPU's compiler has no GatherND (node 'culprit')" in capsys.readouterr().err
+    assert (
+        "poprt: error: the IPU's compiler has no GatherND (node 'culprit')"
+        in capsys.readouterr().err
+    )
     assert main(arguments) == 0
 
 
@@ -95,7 +114,9 @@ def test_one_warning_counts_them_all_those_in_bodies_too():
     other.CopyFrom(body)
     nodes = [
         helper.make_node("Hardmax", ["x"], ["a"], name="first"),
-        helper.make_node("If", ["yes"], ["y", "p", "q"], name="choose", then_branch=body, else_branch=other),
+        helper.make_node(
+            "If", ["yes"], ["y", "p", "q"], name="choose", then_branch=body, else_branch=other
+        ),
         helper.make_node("Hardmax", ["a"], ["z"], name="second"),
     ]
     inputs = {"x": SMALL, "yes": (TensorProto.BOOL, []), "count": (I64, [])}
@@ -103,7 +124,8 @@ def test_one_warning_counts_them_all_those_in_bodies_too():
         nodes, inputs, {"y": SMALL, "z": SMALL}, {"zero": np.int64(0), "one": np.int64(1)}
     ).graph
     assert ipu_operators.describe_missing(graph) == (
-        "Hardmax (node 'first' and 1 more), Xor (node 'inner' and 1 more), NonZero (node 'find' and 1 more), "
+        "Hardmax (node 'first' and 1 more), Xor (node 'inner' and 1 more), NonZero (node 'find' "
+        "and 1 more), "
         "Range (node 'count_up' and 1 more)"
     )
 
@@ -163,7 +185,11 @@ def attention_net() -> onnx.ModelProto:
         helper.make_node("Erf", ["wide"], ["erf"]),
         helper.make_node("Mul", ["wide", "erf"], ["y"]),
     ]
-    weights = {"table": np.ones((9, 4), np.float32), "gain": np.ones(4, np.float32), "least": np.float32(-9)}
+    weights = {
+        "table": np.ones((9, 4), np.float32),
+        "gain": np.ones(4, np.float32),
+        "least": np.float32(-9),
+    }
     weights["w"] = np.ones((4, 8), np.float32)
     return make_model(nodes, {"ids": (I64, ["n", 3])}, {"y": (F, ["n", 3, 8])}, weights)
 
@@ -176,7 +202,9 @@ def test_plain_networks_are_not_warned_of(make, precision, caplog):
 
 
 def test_what_is_replaced_under_conditions_counts_as_missing():
-    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
+    known = {
+        schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain
+    }
     assert known >= set(ipu_operators.PARTLY)
     assert not any(ipu_operators.is_implemented(name) for name in ipu_operators.PARTLY)
 

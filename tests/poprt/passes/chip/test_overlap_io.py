@@ -24,7 +24,10 @@ def host_bound(rows=1024, width=512):
 def busy(width=1024, layers=12):
     """Return a model whose transfers take about as long as its computation."""
     names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
-    nodes = [helper.make_node("MatMul", [names[i], "w"], [names[i + 1]], name=f"m{i}") for i in range(layers)]
+    nodes = [
+        helper.make_node("MatMul", [names[i], "w"], [names[i + 1]], name=f"m{i}")
+        for i in range(layers)
+    ]
     weight = np.eye(width, dtype=np.float32)
     return make_model(nodes, {"x": (F, [width, width])}, {"y": (F, [width, width])}, {"w": weight})
 
@@ -54,7 +57,9 @@ def test_a_paced_device_computes_as_many_batches_as_it_is_fed():
     start = session._engine.free_at_ns
     session.run({"x": x}, 0)
     session.run({"x": x}, 0)
-    assert session._engine.free_at_ns - start == pytest.approx(2e9 * session.modelled_seconds, abs=2)
+    assert session._engine.free_at_ns - start == pytest.approx(
+        2e9 * session.modelled_seconds, abs=2
+    )
 
 
 @pytest.mark.parametrize("tiles", [2, 30, 33])

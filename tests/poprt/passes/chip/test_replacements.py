@@ -17,7 +17,12 @@ from sample_models import make_model
 
 F, I32, I64, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 RNG = np.random.default_rng(0)
-TYPES = {np.dtype(np.float32): F, np.dtype(np.int32): I32, np.dtype(np.int64): I64, np.dtype(bool): B}
+TYPES = {
+    np.dtype(np.float32): F,
+    np.dtype(np.int32): I32,
+    np.dtype(np.int64): I64,
+    np.dtype(bool): B,
+}
 
 
 def model_of(op_type, fed, weights=None, opset=17, reads=None, **attributes):
@@ -27,7 +32,9 @@ def model_of(op_type, fed, weights=None, opset=17, reads=None, **attributes):
     node = helper.make_node(op_type, names, ["y"], name="node", **attributes)
     model = make_model([node], {}, {}, weights or {}, opset)
     for name, array in fed.items():
-        model.graph.input.append(helper.make_tensor_value_info(name, TYPES[array.dtype], array.shape))
+        model.graph.input.append(
+            helper.make_tensor_value_info(name, TYPES[array.dtype], array.shape)
+        )
     model.graph.output.append(onnx.ValueInfoProto(name="y"))
     return onnx.shape_inference.infer_shapes(model)
 
@@ -59,17 +66,27 @@ def assert_replaced(name, model, fed, gone, tolerance=1e-5):
 SMALL = st.sampled_from([np.int8, np.uint8, np.int16, np.int32])
 
 
-@given(st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Min", "Less", "Sum"]), SMALL, st.integers(0, 9))
+@given(
+    st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Min", "Less", "Sum"]),
+    SMALL,
+    st.integers(0, 9),
+)
 @settings(deadline=None, max_examples=60)
-def test_whole_numbers_of_an_operator_that_takes_them_later_are_computed_all_the_same(op_type, dtype, seed):
+def test_whole_numbers_of_an_operator_that_takes_them_later_are_computed_all_the_same(
+    op_type, dtype, seed
+):
     random = np.random.default_rng(seed)
     info = np.iinfo(dtype)
-    x, y = (random.integers(max(info.min, -5000), min(info.max, 5000), 6).astype(dtype) for _ in "xy")
+    x, y = (
+        random.integers(max(info.min, -5000), min(info.max, 5000), 6).astype(dtype) for _ in "xy"
+    )
     y[y == 0] = 1
     fed = {"x": x, "y": y}
     inputs = {name: (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [6]) for name in fed}
     made = B if op_type == "Less" else inputs["x"][0]
-    model = make_model([helper.make_node(op_type, ["x", "y"], ["y_"])], inputs, {"y_": (made, [6])}, {}, 11)
+    model = make_model(
+        [helper.make_node(op_type, ["x", "y"], ["y_"])], inputs, {"y_": (made, [6])}, {}, 11
+    )
     changed = get_pass("widen_integers")(model)
     functions = {
         "Sub": np.subtract,
@@ -82,7 +99,10 @@ def test_whole_numbers_of_an_operator_that_takes_them_later_are_computed_all_the
         quotient = np.trunc(x.astype(float) / y).astype(dtype)
         expected = quotient if op_type == "Div" else functions.get(op_type, np.add)(x, y)
     if op_type == "Sum":  # of floats: results out of range are undefined
-        expected, keep = x.astype(int) + y, (info.min <= x.astype(int) + y) & (x.astype(int) + y <= info.max)
+        expected, keep = (
+            x.astype(int) + y,
+            (info.min <= x.astype(int) + y) & (x.astype(int) + y <= info.max),
+        )
         np.testing.assert_array_equal(run(changed, fed)[keep], expected[keep])
         return
     np.testing.assert_array_equal(run(changed, fed), expected)
@@ -133,11 +153,15 @@ EQUATIONS = {
 @pytest.mark.parametrize("equation", EQUATIONS)
 @pytest.mark.parametrize("opset", [12, 17])
 def test_an_equation_becomes_products_sums_and_transpositions(equation, opset):
-    fed = {f"x{i}": RNG.normal(size=s).astype(np.float32) for i, s in enumerate(EQUATIONS[equation])}
+    fed = {
+        f"x{i}": RNG.normal(size=s).astype(np.float32) for i, s in enumerate(EQUATIONS[equation])
+    }
     model = model_of("Einsum", fed, opset=opset, equation=equation)
     changed = replace("replace_einsum_with_matmul", model)
     assert "Einsum" not in operators(changed)
-    np.testing.assert_allclose(run(changed, fed), np.einsum(equation, *fed.values()), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        run(changed, fed), np.einsum(equation, *fed.values()), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,15 +193,21 @@ def test_any_equation_answers_the_same(drawn):
     fed = {f"x{i}": RNG.normal(size=shape).astype(np.float32) for i, shape in enumerate(shapes)}
     changed = replace("replace_einsum_with_matmul", model_of("Einsum", fed, equation=equation))
     assert "Einsum" not in operators(changed)
-    np.testing.assert_allclose(run(changed, fed), np.einsum(equation, *fed.values()), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        run(changed, fed), np.einsum(equation, *fed.values()), rtol=1e-4, atol=1e-5
+    )
 
 
-@pytest.mark.parametrize("equation", ["", "->", "ij,->ij", "i.j->i", "ij->ik", "ij->ii", "a" * 10_000])
+@pytest.mark.parametrize(
+    "equation", ["", "->", "ij,->ij", "i.j->i", "ij->ik", "ij->ii", "a" * 10_000]
+)
 def test_what_is_no_equation_of_these_operands_is_left_to_others(equation):
     assert parse_equation(equation, [(2, 3)]) is None
 
 
-@pytest.mark.parametrize("flags", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1, "beta": 0.0}])
+@pytest.mark.parametrize(
+    "flags", [{}, {"transA": 1}, {"transB": 1}, {"transA": 1, "transB": 1, "beta": 0.0}]
+)
 @pytest.mark.parametrize("bias", [None, np.ones(4, np.float32), np.ones((1, 1), np.float32)])
 def test_gemm_turns_what_it_has_to(flags, bias):
     shape = (3, 2) if flags.get("transA") else (2, 3)
@@ -279,7 +309,9 @@ def test_means_in_half_do_not_overflow_on_the_way():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-@pytest.mark.parametrize("bounds", [["x"], ["x", ""], ["x", "", ""], ["x", "low", ""], ["x", "", "high"]])
+@pytest.mark.parametrize(
+    "bounds", [["x"], ["x", ""], ["x", "", ""], ["x", "low", ""], ["x", "", "high"]]
+)
 def test_bounds_that_are_left_out_change_nothing(dtype, bounds):
     fed = {"x": np.array([-9, 0, 9], dtype)}
     weights = {name: dtype(value) for name, value in (("low", -5), ("high", 5)) if name in bounds}
@@ -329,7 +361,11 @@ def test_whole_numbers_go_through_floats_and_come_back(op_type, weights, attribu
     model = model_of(op_type, fed, weights, 18, **attributes)
     changed = replace("float_ops_workaround", model)
     found = run(changed, fed)
-    wide = {"MatMul": lambda x: x @ weights["w"], "Pow": np.square, "Relu": lambda x: np.maximum(x, 0)}
+    wide = {
+        "MatMul": lambda x: x @ weights["w"],
+        "Pow": np.square,
+        "Relu": lambda x: np.maximum(x, 0),
+    }
     wide["ReduceL1"] = lambda x: np.abs(x).sum(1, keepdims=True)
     np.testing.assert_array_equal(found, wide[op_type](fed["x"]))
     assert found.dtype == np.int32
@@ -344,7 +380,9 @@ def test_names_that_others_have_are_not_taken():
     ]
     model = make_model(nodes, {"x": (F, [3])}, {"z": (F, [3])}, {})
     fed = {"x": np.array([-1, 0.5, 4], np.float32)}
-    np.testing.assert_allclose(run(replace("replace_hardswish", model), fed), run(model, fed), rtol=1e-6)
+    np.testing.assert_allclose(
+        run(replace("replace_hardswish", model), fed), run(model, fed), rtol=1e-6
+    )
 
 
 def test_operators_of_other_domains_are_others():

@@ -22,12 +22,16 @@ def product(scale=1.0):
     ]
     bias = np.ones(WIDTH, np.float32)
     inputs = {"x": (TensorProto.FLOAT, [ROWS, INNER])}
-    return make_model(nodes, inputs, {"y": (TensorProto.FLOAT, [ROWS, WIDTH])}, {"w": weight, "b": bias}, 11)
+    return make_model(
+        nodes, inputs, {"y": (TensorProto.FLOAT, [ROWS, WIDTH])}, {"w": weight, "b": bias}, 11
+    )
 
 
 def convert(precision, order=None, **given):
     orders = {"serialize_matmul": {"multiply": order}} if order else {}
-    return Converter(precision=precision, fp8_params="F143,F143,-1,2", **orders, **given).convert(product())
+    return Converter(precision=precision, fp8_params="F143,F143,-1,2", **orders, **given).convert(
+        product()
+    )
 
 
 def run(model):
@@ -46,7 +50,9 @@ ORDERS = ["4", "4/input_channels", "4/reducing_dim"]
 def test_the_parts_compute_what_the_whole_product_does(precision, order):
     whole = run(convert(precision))
     assert np.abs(whole).max() > 1
-    np.testing.assert_allclose(run(convert(precision, order)), whole, atol=0.01 * np.abs(whole).max())
+    np.testing.assert_allclose(
+        run(convert(precision, order)), whole, atol=0.01 * np.abs(whole).max()
+    )
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -64,7 +70,10 @@ def test_parts_of_an_8_bit_product_have_8_bit_operands(order):
 def make_wide(order):
     weight = np.zeros((1024, 2048), np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="multiply")]
-    inputs, outputs = {"x": (TensorProto.FLOAT, [256, 1024])}, {"y": (TensorProto.FLOAT, [256, 2048])}
+    inputs, outputs = (
+        {"x": (TensorProto.FLOAT, [256, 1024])},
+        {"y": (TensorProto.FLOAT, [256, 2048])},
+    )
     model = make_model(nodes, inputs, outputs, {"w": weight}, 11)
     found = {}
     for precision in ("fp16", "fp8"):

@@ -20,12 +20,16 @@ def node(op_type, inputs, outputs, **attributes):
 
 
 def branch(nodes, *outputs, weights=()):
-    tensors = [numpy_helper.from_array(np.full(3, number, np.float32), name) for name, number in weights]
+    tensors = [
+        numpy_helper.from_array(np.full(3, number, np.float32), name) for name, number in weights
+    ]
     return helper.make_graph(nodes, "branch", [], [value(name) for name in outputs], tensors)
 
 
 def choose(condition, outputs, then_branch, else_branch):
-    return helper.make_node("If", [condition], outputs, then_branch=then_branch, else_branch=else_branch)
+    return helper.make_node(
+        "If", [condition], outputs, then_branch=then_branch, else_branch=else_branch
+    )
 
 
 def model_of(nodes, known=None, inputs=(), outputs=("y",)):
@@ -120,10 +124,17 @@ def test_a_branch_inside_a_loop_is_taken_too():
     model = model_of([helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)], True)
     model.graph.initializer.append(numpy_helper.from_array(np.array(2), "trips"))
     (loop,) = eliminate(model).node
-    assert [each.op_type for each in loop.attribute[0].g.node] == ["Identity", "Neg", "Add", "Identity"]
+    assert [each.op_type for each in loop.attribute[0].g.node] == [
+        "Identity",
+        "Neg",
+        "Add",
+        "Identity",
+    ]
 
 
 def test_results_that_nobody_wants_are_not_named():
     both = branch([node("Neg", "x", "a"), node("Abs", "x", "b")], "a", "b")
     graph = eliminate(model_of([choose("c", ["", "y"], both, both)], True))
-    assert [name for each in graph.node for name in each.output if each.op_type == "Identity"] == ["y"]
+    assert [name for each in graph.node for name in each.output if each.op_type == "Identity"] == [
+        "y"
+    ]

@@ -84,7 +84,9 @@ def test_a_transformer_in_half_answers_the_same_with_more_keys():
     plain = Converter(precision="fp16").convert(model)
     used = ("pre_scale", "fused_attention", "attention_padding")
     changed = Converter(precision="fp16", used_passes=used).convert(model)
-    feeds = {n: v.astype(np.int32) if v.dtype == np.int64 else v for n, v in make_feeds(model).items()}
+    feeds = {
+        n: v.astype(np.int32) if v.dtype == np.int64 else v for n, v in make_feeds(model).items()
+    }
     expected, found = run(plain, feeds), run(changed, feeds)
     np.testing.assert_allclose(found, expected, atol=4e-3 * float(np.abs(expected).max()))
     assert sum(node.op_type == "Pad" for node in changed.graph.node) >= 2

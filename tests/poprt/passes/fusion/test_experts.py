@@ -14,7 +14,9 @@ NAMES = "MatMul_0,Add_5,MatMul_6,Add_11"
 
 
 def test_two_experts_are_products_of_a_leading_axis():
-    merged = Converter(merge_moe=NAMES, precision="fp16", disable_progress_bar=True).convert(two_experts())
+    merged = Converter(merge_moe=NAMES, precision="fp16", disable_progress_bar=True).convert(
+        two_experts()
+    )
     shapes = collect_values(merged)
     joint = [node for node in merged.graph.node if node.op_type == "MatMul"]
     assert [shapes[node.output[0]].shape for node in joint][:2] == [(2, 2, 6, 16), (2, 2, 6, 8)]
@@ -25,7 +27,8 @@ def test_experts_at_once_take_less_than_one_after_the_other():
     plain = Converter(precision="fp16", disable_progress_bar=True)
     both = Converter(precision="fp16", disable_progress_bar=True, merge_moe=NAMES)
     cycles = [
-        pipeline.estimate(each.convert(two_experts()), TARGETS["ipu2"]).cycles for each in (plain, both)
+        pipeline.estimate(each.convert(two_experts()), TARGETS["ipu2"]).cycles
+        for each in (plain, both)
     ]
     assert cycles[1] < cycles[0]
 
@@ -41,7 +44,9 @@ def of_two_tensors(reads_first=False, read_twice=False):
 
 
 def test_experts_of_different_tensors_are_joined():
-    model = get_pass("merge_moe", merge_str=["MatMul_0", "Add_1", "MatMul_2", "Add_3"])(of_two_tensors())
+    model = get_pass("merge_moe", merge_str=["MatMul_0", "Add_1", "MatMul_2", "Add_3"])(
+        of_two_tensors()
+    )
     assert [node.op_type for node in model.graph.node].count("MatMul") == 1
     assert "Concat" in [node.op_type for node in model.graph.node]
 

@@ -55,7 +55,10 @@ def custom(op_type="Swish", domain=DOMAIN, kind=F, inside=False, **attributes):
 
 def swish(node, _opset):
     beta = helper.make_node(
-        "Constant", [], ["beta"], value=numpy_helper.from_array(np.float32(attribute(node, "beta", 1.0)))
+        "Constant",
+        [],
+        ["beta"],
+        value=numpy_helper.from_array(np.float32(attribute(node, "beta", 1.0))),
     )
     return [
         beta,
@@ -66,7 +69,9 @@ def swish(node, _opset):
 
 
 def attribute(node, name, default):
-    return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
+    return next(
+        (helper.get_attribute_value(each) for each in node.attribute if each.name == name), default
+    )
 
 
 def expected(beta=1.0):
@@ -130,14 +135,18 @@ def function(opset=13, inner="Sigmoid"):
 def test_a_function_of_onnx_is_a_body_with_its_defaults(given, slope):
     register_op_function(function())
     leaked = np.where(X < 0, X * slope, X)
-    np.testing.assert_allclose(run(custom("Bend", **given)), 1 / (1 + np.exp(-leaked)) + X, rtol=1e-5)
+    np.testing.assert_allclose(
+        run(custom("Bend", **given)), 1 / (1 + np.exp(-leaked)) + X, rtol=1e-5
+    )
 
 
 def test_a_function_of_another_opset_is_taken_where_its_operators_mean_the_same():
     register_op_function(function(opset=14))
     run(custom("Bend"))
     register_op_function(function(opset=12, inner="Softmax"))
-    with pytest.raises(CompileError, match="its function is of opset 12, the model of opset 13, and Softmax"):
+    with pytest.raises(
+        CompileError, match="its function is of opset 12, the model of opset 13, and Softmax"
+    ):
         run(custom("Bend"))
 
 
@@ -149,8 +158,14 @@ def make(op_type, *names):
     ("body", "reason"),
     [
         (lambda _n, _o: [], "its body does not make the output 's'"),
-        (lambda _n, _o: [make("Neg", "z", "s")], "its body reads 'z', which is none of the node's inputs"),
-        (lambda n, _o: [make("Neg", n.input[0], n.input[0])], "its body makes 'x' twice, or an input"),
+        (
+            lambda _n, _o: [make("Neg", "z", "s")],
+            "its body reads 'z', which is none of the node's inputs",
+        ),
+        (
+            lambda n, _o: [make("Neg", n.input[0], n.input[0])],
+            "its body makes 'x' twice, or an input",
+        ),
         (lambda _n, _o: ["Neg"], "its body makes str, expected nodes"),
         (lambda _n, _o: None, "TypeError: 'NoneType'"),
         (lambda _n, _o: 1 / 0, "ZeroDivisionError: division by zero"),
@@ -176,7 +191,9 @@ def test_a_body_that_doubles_has_an_end():
 
 
 def test_operators_of_the_standard_cannot_be_replaced():
-    with pytest.raises(CompileError, match="operator Relu: the domain is that of the ONNX standard"):
+    with pytest.raises(
+        CompileError, match="operator Relu: the domain is that of the ONNX standard"
+    ):
         register_op_body("Relu", "")
 
 
@@ -221,7 +238,9 @@ def test_names_inside_may_be_those_of_the_model():
     model = make_model(nodes, {"x": (F, [2, 4])}, {"y": (F, [2, 4])}, {}, 13)
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     once = X / (1 + np.exp(-X))
-    np.testing.assert_allclose(run(Converter().convert(model)), once / (1 + np.exp(-once)) + X, atol=1e-6)
+    np.testing.assert_allclose(
+        run(Converter().convert(model)), once / (1 + np.exp(-once)) + X, atol=1e-6
+    )
 
 
 def test_an_input_that_is_read_twice_is_one_tensor():
@@ -239,13 +258,26 @@ def test_an_input_that_is_read_twice_is_one_tensor():
     ("make", "message"),
     [
         (lambda i, o: helper.make_node("Gelu", i, o), "makes a Gelu that is invalid in opset 13"),
-        (lambda i, o: helper.make_node("ReduceSum", i, o, axes=[1]), "makes a ReduceSum .*Unrecognized attr"),
-        (lambda i, o: helper.make_node("Relu", [*i, *i], o), "makes a Relu that is invalid in opset 13"),
-        (lambda i, o: helper.make_node("NoSuch", i, o), "makes a NoSuch that is invalid in opset 13"),
+        (
+            lambda i, o: helper.make_node("ReduceSum", i, o, axes=[1]),
+            "makes a ReduceSum .*Unrecognized attr",
+        ),
+        (
+            lambda i, o: helper.make_node("Relu", [*i, *i], o),
+            "makes a Relu that is invalid in opset 13",
+        ),
+        (
+            lambda i, o: helper.make_node("NoSuch", i, o),
+            "makes a NoSuch that is invalid in opset 13",
+        ),
     ],
 )
-@pytest.mark.parametrize("compile_it", [lambda m: Converter().convert(m), lambda m: Compiler.compile(m)])
-def test_a_body_that_is_invalid_in_the_models_opset_is_refused_when_compiled(make, message, compile_it):
+@pytest.mark.parametrize(
+    "compile_it", [lambda m: Converter().convert(m), lambda m: Compiler.compile(m)]
+)
+def test_a_body_that_is_invalid_in_the_models_opset_is_refused_when_compiled(
+    make, message, compile_it
+):
     register_op_body("Swish", DOMAIN)(lambda node, _opset: [make(node.input, node.output)])
     with pytest.raises(CompileError, match=f"node 'op' .my.ops.Swish.: its body {message}"):
         compile_it(custom())

@@ -12,8 +12,12 @@ B, F = TensorProto.BOOL, TensorProto.FLOAT
 
 
 def branch(kind, nodes, held, output):
-    weights = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in held.items()]
-    return helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(output, F, [2])], weights)
+    weights = [
+        numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in held.items()
+    ]
+    return helper.make_graph(
+        nodes, kind, [], [helper.make_tensor_value_info(output, F, [2])], weights
+    )
 
 
 def branches(yes, no):
@@ -25,7 +29,9 @@ def branches(yes, no):
 def answers(model):
     session = unoptimised_session(model)
     x = np.float32([1, 2])
-    return [session.run(None, {"x": x, "which": np.array(which)})[0].tolist() for which in (True, False)]
+    return [
+        session.run(None, {"x": x, "which": np.array(which)})[0].tolist() for which in (True, False)
+    ]
 
 
 def test_bodies_side_by_side_may_use_one_name_for_two_tensors():
@@ -71,7 +77,10 @@ def test_bodies_inside_bodies_hand_their_constants_out_too():
 def test_equal_constants_of_bodies_are_those_around_them():
     yes, no = (
         branch(
-            kind, [helper.make_node("Add", ["x", f"{kind}v"], [f"{kind}y"])], {f"{kind}v": value}, f"{kind}y"
+            kind,
+            [helper.make_node("Add", ["x", f"{kind}v"], [f"{kind}y"])],
+            {f"{kind}v": value},
+            f"{kind}y",
         )
         for kind, value in (("yes", [9, 8]), ("no", [3, 4]))
     )
@@ -106,7 +115,11 @@ def test_constants_are_extracted_however_they_are_written(held, element, value):
     model = make_model(nodes, {}, {"y": (element, None)}, {})
     changed = get_pass("extract_constant_to_initializer")(model)
     (found,) = changed.graph.initializer
-    assert (found.name, found.data_type, numpy_helper.to_array(found).tolist()) == ("c", element, value)
+    assert (found.name, found.data_type, numpy_helper.to_array(found).tolist()) == (
+        "c",
+        element,
+        value,
+    )
     assert [node.op_type for node in changed.graph.node] == ["Neg"]
 
 

@@ -17,7 +17,9 @@ def model(ir_version=8, outputs="abc"):
     return helper.make_model(graph, ir_version=ir_version)
 
 
-@pytest.mark.parametrize(("given", "made"), [(3, 8), (7, 8), (8, 8), (9, 9), (10, 10), (11, 10), (13, 10)])
+@pytest.mark.parametrize(
+    ("given", "made"), [(3, 8), (7, 8), (8, 8), (9, 9), (10, 10), (11, 10), (13, 10)]
+)
 def test_the_format_is_one_that_all_that_comes_after_can_read(given, made):
     assert find_pass("limit_ir_version")().run(model(given)).ir_version == made
 
@@ -57,7 +59,9 @@ def test_checkpoints_are_outputs_of_the_converted_model_under_their_names():
     converted = Converter(batch_size=2, checkpoints=" a ").convert(inner_model())
     assert [value.name for value in converted.graph.output] == ["b", "a"]
     for name in ("nowhere", "x"):
-        with pytest.raises(CompileError, match=f"checkpoints names '{name}', which no node .* makes"):
+        with pytest.raises(
+            CompileError, match=f"checkpoints names '{name}', which no node .* makes"
+        ):
             Converter(batch_size=2, checkpoints=name).convert(inner_model())
 
 
@@ -86,7 +90,10 @@ def test_nodes_are_sorted_with_bodies_counted_as_readers_and_circles_refused():
     ]
     graph = helper.make_graph(nodes, "main", [], [])
     assert [node.op_type for node in topological_sort(graph)] == ["Neg", "If"]
-    circle = [helper.make_node("Neg", ["a"], ["b"], name="n"), helper.make_node("Abs", ["b"], ["a"])]
+    circle = [
+        helper.make_node("Neg", ["a"], ["b"], name="n"),
+        helper.make_node("Abs", ["b"], ["a"]),
+    ]
     with pytest.raises(CompileError, match="waits for what is made of its own result"):
         topological_sort(helper.make_graph(circle, "main", [], []))
 

@@ -20,9 +20,12 @@ C600, M2000 = TARGETS["ipu21"], TARGETS["ipu2"]
 def chain(layers=4, size=32):
     """Return a chain of products, each with its own weight."""
     random = np.random.default_rng(0)
-    weights = {f"w{i}": random.standard_normal((size, size)).astype(np.float32) for i in range(layers)}
+    weights = {
+        f"w{i}": random.standard_normal((size, size)).astype(np.float32) for i in range(layers)
+    }
     nodes = [
-        helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"n{i}") for i in range(layers)
+        helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"n{i}")
+        for i in range(layers)
     ]
     return make_model(nodes, {"x0": (F, [8, size])}, {f"x{layers}": (F, [8, size])}, weights)
 
@@ -40,7 +43,9 @@ def set_ipus(model, numbers):
 
 def test_each_node_says_its_ipu_and_a_copy_stands_before_its_first_reader():
     placed = place(chain(), M2000, CostOptions(num_ipus=2))
-    assert [node.op_type for node in placed.graph.node] == ["MatMul"] * 2 + ["IpuCopy"] + ["MatMul"] * 2
+    assert [node.op_type for node in placed.graph.node] == ["MatMul"] * 2 + ["IpuCopy"] + [
+        "MatMul"
+    ] * 2
     assert ipus(placed) == [0, 0, 1, 1, 1]
     copy, reader = placed.graph.node[2:4]
     assert (copy.domain, list(copy.input), list(reader.input)) == (
@@ -96,7 +101,9 @@ def test_a_node_without_an_ipu_is_on_that_of_the_node_before():
 @pytest.mark.parametrize("number", [-1, 2])
 def test_an_ipu_that_there_is_not_is_refused(number):
     model = set_ipus(chain(1), [number])
-    with pytest.raises(CompileError, match=rf"node 'n0': __ipu_number .* below num_ipus=2, found {number}"):
+    with pytest.raises(
+        CompileError, match=rf"node 'n0': __ipu_number .* below num_ipus=2, found {number}"
+    ):
         place(model, M2000, CostOptions(num_ipus=2, virtual_graph_mode="manual"))
 
 
@@ -133,10 +140,14 @@ def test_placing_leaves_the_converted_graph_as_it_is():
 
 def test_an_executable_holds_the_graph_from_before_lowering():
     one, two = (
-        Compiler.compile(converted("fp8"), None, CompilerOptions(ipu_version="ipu21", num_ipus=number))
+        Compiler.compile(
+            converted("fp8"), None, CompilerOptions(ipu_version="ipu21", num_ipus=number)
+        )
         for number in (1, 2)
     )
-    graphs = [onnx.load_model_from_string(each.executable.program(5).graph).graph for each in (one, two)]
+    graphs = [
+        onnx.load_model_from_string(each.executable.program(5).graph).graph for each in (one, two)
+    ]
     assert graphs[0] == graphs[1]
     assert "IpuCopy" not in {node.op_type for node in graphs[1].node}
     assert one.cycles < two.cycles
@@ -150,7 +161,9 @@ def test_what_crosses_a_cut_is_what_is_made_before_it_and_read_behind():
         helper.make_node("MatMul", ["b", "c"], ["d"]),
         helper.make_node("Concat", ["d", "a"], ["y"], axis=0),
     ]
-    model = make_model(nodes, {"x": (F, [2, 4])}, {"y": (F, [6, 4])}, {"w": np.zeros((4, 4), np.float32)})
+    model = make_model(
+        nodes, {"x": (F, [2, 4])}, {"y": (F, [6, 4])}, {"w": np.zeros((4, 4), np.float32)}
+    )
     values = graph_values(infer_shapes(model).graph)
     a, b, c, d = (values[name].bytes for name in "abcd")
     assert [a, b, c, d] == [32, 64, 64, 64]

@@ -27,7 +27,8 @@ def chain(layers=4, width=64):
     names = ["x", *(f"h{i}" for i in range(1, layers)), "y"]
     weights = {f"w{i}": np.eye(width, dtype=np.float32) for i in range(layers)}
     nodes = [
-        helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], name=f"n{i}") for i in range(layers)
+        helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]], name=f"n{i}")
+        for i in range(layers)
     ]
     return make_model(nodes, {"x": (F, [8, width])}, {"y": (F, [8, width])}, weights)
 
@@ -50,7 +51,13 @@ def numbers(model, key=IPU):
 
 
 def test_each_point_takes_what_it_is_made_of_and_the_rest_comes_last():
-    assert numbers(Sharder({"join": 0}).run(diamond())) == {"a": 0, "b": 0, "join": 0, "aside": 1, "tail": 1}
+    assert numbers(Sharder({"join": 0}).run(diamond())) == {
+        "a": 0,
+        "b": 0,
+        "join": 0,
+        "aside": 1,
+        "tail": 1,
+    }
     found = Sharder({"join": 3, "a": 0, "b": 0}, {"b": 0}).run(diamond())
     assert numbers(found) == {"a": 0, "b": 0, "join": 3, "aside": 4, "tail": 4}
     assert numbers(found, STAGE) == {"a": 1, "b": 0, "join": 1, "aside": 1, "tail": 1}
@@ -61,7 +68,8 @@ def test_each_point_takes_what_it_is_made_of_and_the_rest_comes_last():
 
 def test_points_are_taken_in_the_order_of_the_graph_whatever_their_own():
     one, other = (
-        Sharder(dict(points)).run(chain()) for points in ([("n0", 0), ("n2", 1)], [("n2", 1), ("n0", 0)])
+        Sharder(dict(points)).run(chain())
+        for points in ([("n0", 0), ("n2", 1)], [("n2", 1), ("n0", 0)])
     )
     assert one == other
     assert list(numbers(one).values()) == [0, 1, 1, 2]
@@ -82,14 +90,29 @@ def nameless():
 @pytest.mark.parametrize(
     ("model", "devices", "stages", "reason"),
     [
-        (chain, {"gone": 0}, {}, "sharding names the node 'gone', which the model's main graph has not"),
+        (
+            chain,
+            {"gone": 0},
+            {},
+            "sharding names the node 'gone', which the model's main graph has not",
+        ),
         (doubled, {"n0": 0}, {}, "two nodes are called 'n0': to be sharded"),
         (nameless, {"n0": 0}, {}, "a MatMul has no name: to be sharded"),
-        (chain, {"n0": -1}, {}, "sharding_info of 'n0': expected .* a number from 0 to 65535, found -1"),
+        (
+            chain,
+            {"n0": -1},
+            {},
+            "sharding_info of 'n0': expected .* a number from 0 to 65535, found -1",
+        ),
         (chain, {"n0": 1 << 70}, {}, "a number from 0 to 65535"),
         (chain, {"n0": True}, {}, "found True"),
         (chain, {"n0": "1"}, {}, "found 1"),
-        (chain, [("n0", 1)], {}, "sharding_info: expected numbers by the names of nodes, found list"),
+        (
+            chain,
+            [("n0", 1)],
+            {},
+            "sharding_info: expected numbers by the names of nodes, found list",
+        ),
         (
             chain,
             {},
@@ -116,7 +139,9 @@ def options(**given):
 
 def test_a_sharded_model_computes_what_it_did():
     model = Sharder({"n0": 0, "n2": 1}, {"n0": 0, "n2": 1}).run(chain())
-    made = Compiler.compile(model, ["y"], options(num_ipus=3, enable_pipelining=True, batches_per_step=6))
+    made = Compiler.compile(
+        model, ["y"], options(num_ipus=3, enable_pipelining=True, batches_per_step=6)
+    )
     assert made.metadata.numIpus() == 3
     assert "__" not in str(onnx.load_model_from_string(made.executable.program(5).graph))
     x, y = np.random.default_rng(0).random((8, 64), np.float32), np.zeros((8, 64), np.float32)
@@ -131,11 +156,17 @@ def test_an_ipu_or_stages_that_there_are_not_are_refused():
     ):
         Compiler.compile(model, None, options(num_ipus=2))
     with pytest.raises(CompileError, match="a multiple of the 3 stages of the pipeline, found 4"):
-        Compiler.compile(model, None, options(num_ipus=4, enable_pipelining=True, batches_per_step=4))
+        Compiler.compile(
+            model, None, options(num_ipus=4, enable_pipelining=True, batches_per_step=4)
+        )
     for node, stage in zip(model.graph.node, (0, 1, 0, 2), strict=True):
         next(each for each in node.attribute if each.name == STAGE).i = stage
-    with pytest.raises(CompileError, match=r"'n2' is of pipeline stage 0 and reads .* 'n1' makes in stage 1"):
-        Compiler.compile(model, None, options(num_ipus=3, enable_pipelining=True, batches_per_step=3))
+    with pytest.raises(
+        CompileError, match=r"'n2' is of pipeline stage 0 and reads .* 'n1' makes in stage 1"
+    ):
+        Compiler.compile(
+            model, None, options(num_ipus=3, enable_pipelining=True, batches_per_step=3)
+        )
 
 
 def test_a_pipeline_is_as_fast_as_its_slowest_stage():
@@ -165,7 +196,9 @@ def weightless(layers, width):
     """Return the chain with weights that have shapes but no data."""
     model = chain(layers)
     for tensor in model.graph.initializer:
-        tensor.CopyFrom(TensorProto(name=tensor.name, data_type=F, dims=[width, width], data_location=1))
+        tensor.CopyFrom(
+            TensorProto(name=tensor.name, data_type=F, dims=[width, width], data_location=1)
+        )
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[1].dim_value = width
     return model
@@ -185,7 +218,9 @@ def test_what_one_ipu_cannot_hold_says_on_which_tile_and_several_can():
 
 
 def test_shares_of_the_ipus_are_obeyed():
-    how = CostOptions(num_ipus=2, virtual_graph_mode="auto", virtual_graph_split_ratios=(0.75, 0.25))
+    how = CostOptions(
+        num_ipus=2, virtual_graph_mode="auto", virtual_graph_split_ratios=(0.75, 0.25)
+    )
     found = estimate(chain(width=512), TARGETS["ipu21"], how)
     first, second = (ipu.weight_bytes for ipu in found.ipus)
     assert first == pytest.approx(3 * second, rel=0.05)
@@ -203,7 +238,14 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("only", [False, True])
 def test_the_command_shards_by_a_file(folder, only):
-    words = ["-i", "model.onnx", "--manual_sharding_config", "shard.yaml", "--output_model", "out.onnx"]
+    words = [
+        "-i",
+        "model.onnx",
+        "--manual_sharding_config",
+        "shard.yaml",
+        "--output_model",
+        "out.onnx",
+    ]
     assert main([*words, *(["--only_manual_sharding"] if only else [])]) == 0
     sharded = onnx.load("out.onnx")
     assert list(numbers(sharded).values()) == list(numbers(sharded, STAGE).values()) == [0, 1, 1, 2]

@@ -33,7 +33,9 @@ LOGIC, COMPARED = ("And", "Or", "Xor"), ("And", "Or", "Xor", "Equal", "Greater",
 
 
 def model_of(nodes, inputs, output=F, opset=6, weights=None):
-    values = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
+    values = [
+        helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()
+    ]
     weights = [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
     output = helper.make_tensor_value_info("y", output, ["?"] * 4)
     graph = helper.make_graph(nodes, "old", values, [output], weights)
@@ -57,7 +59,9 @@ def upgrade(model):
 def operands_of(op_type, shape):
     kind = bool if op_type in LOGIC else np.int32 if op_type == "Equal" else np.float32
     limit = 2 if op_type in LOGIC else 5
-    return [RNG.integers(0 if limit == 2 else 1, limit, each).astype(kind) for each in (SHAPE, shape)]
+    return [
+        RNG.integers(0 if limit == 2 else 1, limit, each).astype(kind) for each in (SHAPE, shape)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,10 @@ def test_older_forms_become_those_of_opset_7():
     wanted = {
         "Cast": (truncated, x.astype(np.int32)),
         "Concat": (one_node("Concat", 1), x),
-        "Pad": (one_node("Pad", 1, paddings=[0, 0, 0, 1, 0, 0, 0, 0]), np.pad(x, [(0, 0)] * 3 + [(1, 0)])),
+        "Pad": (
+            one_node("Pad", 1, paddings=[0, 0, 0, 1, 0, 0, 0, 0]),
+            np.pad(x, [(0, 0)] * 3 + [(1, 0)]),
+        ),
         "Reshape": (flat, x.reshape(2, 9)),
         "Upsample": (one_node("Upsample", 1, height_scale=2.0, width_scale=1.0), x.repeat(2, 2)),
         "GlobalLpPool": (one_node("GlobalLpPool", 1, p=1.0), np.abs(x).sum((2, 3), keepdims=True)),

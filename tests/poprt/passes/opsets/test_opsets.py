@@ -24,7 +24,8 @@ OLD = 11
 MAX_CASES = 4
 """Maximum number of test cases of each operator: the standard has hundreds for Cast."""
 DATA = (
-    "Add And BitShift Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub Xor"
+    "Add And BitShift Div Equal Greater GreaterOrEqual Less LessOrEqual Max Min Mod Mul Or Pow Sub "
+    "Xor"
 ).split()
 """Operators whose second operand is data and stays an input."""
 NOT_DOWN = {
@@ -68,9 +69,17 @@ def examples():
         taken, made = case.data_sets[0]
         arrays = [to_array(each) for each in (*taken, *made)]
         entry = OPERATORS.get(node.op_type)
-        if node.domain or entry is None or entry.refusal or entry.is_random or any(a is None for a in arrays):
+        if (
+            node.domain
+            or entry is None
+            or entry.refusal
+            or entry.is_random
+            or any(a is None for a in arrays)
+        ):
             continue
-        found.setdefault(node.op_type, []).append((case, arrays[: len(taken)], arrays[len(taken) :]))
+        found.setdefault(node.op_type, []).append(
+            (case, arrays[: len(taken)], arrays[len(taken) :])
+        )
     return found
 
 
@@ -142,7 +151,9 @@ def are_close(expected, found):
 def test_an_operator_answers_the_same_in_an_old_opset(operator, through):
     if operator == "ReverseSequence" and RUNTIME < (1, 24):
         pytest.skip("ONNX Runtime 1.23 leaves sequences of length 0 unwritten")
-    cases = [each for each in examples().get(operator, []) if find_opset(each[0].model) > through[0]]
+    cases = [
+        each for each in examples().get(operator, []) if find_opset(each[0].model) > through[0]
+    ]
     spread = cases[:: max(1, len(cases) // MAX_CASES)]
     arrived = 0
     for case, taken, expected in spread:
@@ -164,7 +175,9 @@ def test_an_operator_that_has_no_older_form_is_refused_by_its_node(operator, rea
     for case, taken, _ in examples().get(operator, [])[:1]:
         model, _ = with_constants(case, taken)
         model.graph.node[0].name = "culprit"
-        with pytest.raises(CompileError, match=f"to opset 11: node 'culprit'.*{reason}.*no convert_version"):
+        with pytest.raises(
+            CompileError, match=f"to opset 11: node 'culprit'.*{reason}.*no convert_version"
+        ):
             convert(model, OLD)
 
 
@@ -174,12 +187,18 @@ def norm_in_a_body():
     bodies = []
     for kind in ("a", "b"):
         nodes = [
-            helper.make_node("LayerNormalization", ["x", "scale", "bias"], [f"{kind}n"], name=f"{kind}norm"),
-            helper.make_node("Constant", [], [f"{kind}axes"], value=numpy_helper.from_array(np.array([1]))),
+            helper.make_node(
+                "LayerNormalization", ["x", "scale", "bias"], [f"{kind}n"], name=f"{kind}norm"
+            ),
+            helper.make_node(
+                "Constant", [], [f"{kind}axes"], value=numpy_helper.from_array(np.array([1]))
+            ),
             helper.make_node("ReduceSum", [f"{kind}n", f"{kind}axes"], [f"{kind}s"], keepdims=0),
             helper.make_node("Softmax", [f"{kind}s"], [f"{kind}y"], axis=0),
         ]
-        bodies.append(helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(f"{kind}y", F, [3])]))
+        bodies.append(
+            helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(f"{kind}y", F, [3])])
+        )
     node = helper.make_node("If", ["c"], ["y"], then_branch=bodies[0], else_branch=bodies[1])
     weights = {"scale": np.arange(4, dtype=np.float32), "bias": np.ones(4, np.float32)}
     return make_model([node], {"x": (F, [3, 4]), "c": (B, [])}, {"y": (F, [3])}, weights)
@@ -208,15 +227,17 @@ def test_sizes_that_are_computed_of_known_shapes_count_as_constants():
     weights = {"one": np.array([1]), "two": np.array([2])}
     model = make_model(nodes, {"x": (F, [2, 6])}, {"y": (F, [2, 3]), "z": (F, [2, 3])}, weights)
     converted = convert(model, OLD)
-    assert [list(each.ints) for each in converted.graph.node[-1].attribute if each.name == "split"] == [
-        [3, 3]
-    ]
+    assert [
+        list(each.ints) for each in converted.graph.node[-1].attribute if each.name == "split"
+    ] == [[3, 3]]
 
 
 def test_sizes_that_are_given_at_run_time_are_refused():
     node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], name="sum", keepdims=0)
     model = make_model([node], {"x": (F, [2, 3]), "axes": (I64, [1])}, {"y": (F, None)}, {})
-    with pytest.raises(CompileError, match=r"node 'sum' \(ReduceSum\): its axes would have to be constant"):
+    with pytest.raises(
+        CompileError, match=r"node 'sum' \(ReduceSum\): its axes would have to be constant"
+    ):
         convert(model, OLD)
 
 
@@ -250,7 +271,9 @@ def test_a_model_newer_than_the_installed_onnx_is_refused():
 
 
 def test_an_opset_that_there_is_not_is_refused():
-    with pytest.raises(CompileError, match="convert_version=99: the installed onnx knows opsets 1 to"):
+    with pytest.raises(
+        CompileError, match="convert_version=99: the installed onnx knows opsets 1 to"
+    ):
         convert(linear_model(), 99)
 
 
@@ -268,7 +291,10 @@ def test_large_weights_do_not_travel(monkeypatch):
 
 
 def test_a_model_in_float_with_halves_in_it_is_brought_to_opset_11():
-    nodes = [helper.make_node("Cast", ["x"], ["h"], to=F16), helper.make_node("Cast", ["h"], ["y"], to=F)]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=F16),
+        helper.make_node("Cast", ["h"], ["y"], to=F),
+    ]
     model = make_model(nodes, {"x": (F, [2])}, {"y": (F, [2])}, {}, 7)
     assert find_opset(Converter().convert(model)) == OLD
 

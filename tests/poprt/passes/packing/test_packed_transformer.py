@@ -26,7 +26,10 @@ def run(model, **feeds):
     options = CompilerOptions()
     options.show_compilation_progress_bar = False
     runner = runtime.Runner(Compiler.compile(model, None, options))
-    found = {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in runner.get_execute_outputs()}
+    found = {
+        each.name: np.zeros(each.shape, each.numpy_data_type())
+        for each in runner.get_execute_outputs()
+    }
     runner.execute(feeds, found)
     return found
 
@@ -52,7 +55,9 @@ def lay(samples, batch, tokens=TOKENS):
 
 
 def count(samples, most):
-    return np.array([len(each) for each in samples] + [0] * (most - len(samples)), np.int32)[:, None]
+    return np.array([len(each) for each in samples] + [0] * (most - len(samples)), np.int32)[
+        :, None
+    ]
 
 
 def numbered(samples):
@@ -100,14 +105,22 @@ def pool(model, batch):
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("rotary", ["", "half", "interleaved"])
 def test_packed_answers_are_those_of_samples_alone(precision, mask, positions, rotary):
-    alone = convert(bert(len(LENGTHS), positions=positions, pooled=True, rotary=rotary), precision=precision)
+    alone = convert(
+        bert(len(LENGTHS), positions=positions, pooled=True, rotary=rotary), precision=precision
+    )
     packed = convert(
-        bert(3, positions=positions, pooled=True, rotary=rotary), precision=precision, pack_args=ARGS
+        bert(3, positions=positions, pooled=True, rotary=rotary),
+        precision=precision,
+        pack_args=ARGS,
     )
     samples = sentences()
     places = [np.arange(len(each)) for each in samples]
     feeds = {"ids": pad(samples, 6), "mask": pad(shown(samples), 6)}
-    together = {"ids": lay(samples, 3), "mask": lay(mask(samples), 3), "unpack_info": count(samples, 7)}
+    together = {
+        "ids": lay(samples, 3),
+        "mask": lay(mask(samples), 3),
+        "unpack_info": count(samples, 7),
+    }
     if positions:
         feeds["positions"], together["positions"] = pad(places, 6), lay(places, 3)
     expected, found = run(alone, **feeds), run(packed, **together)
@@ -127,11 +140,15 @@ def test_a_sample_may_be_shorter_than_a_row():
     packed = convert(bert(3), pack_args={"max_valid_num": 8, "segment_max_size": 5})
     samples = sentences([5, 2, 4, 5])
     alone = run(convert(bert(4)), ids=pad(samples, 4), mask=pad(shown(samples), 4))
-    found = run(packed, ids=lay(samples, 3), mask=lay(shown(samples), 3), unpack_info=count(samples, 8))
+    found = run(
+        packed, ids=lay(samples, 3), mask=lay(shown(samples), 3), unpack_info=count(samples, 8)
+    )
     (expected,), (answer,) = alone.values(), found.values()
     assert answer.shape == (8, 5, 2)
     for row, sample in enumerate(samples):
-        np.testing.assert_allclose(answer[row, : len(sample)], expected[row, : len(sample)], atol=1e-5)
+        np.testing.assert_allclose(
+            answer[row, : len(sample)], expected[row, : len(sample)], atol=1e-5
+        )
 
 
 def test_attention_alone_is_unpacked():
@@ -146,12 +163,16 @@ def test_attention_alone_is_unpacked():
             assert shapes[node.output[0]].shape[0] == 7
     operators = [node.op_type for node in model.graph.node]
     assert operators.count("Repack") == 2
-    assert operators.count("Unpack") == 2 * 3 + 2, "queries, keys and values, the mask and the output"
+    assert operators.count("Unpack") == 2 * 3 + 2, (
+        "queries, keys and values, the mask and the output"
+    )
 
 
 def test_packing_pays_by_how_full_rows_are():
     """With rows half full, twice as many samples take less than twice the time."""
-    plain = pipeline.estimate(convert(bert_like(8, 64, 2, 4, 64), precision="fp16"), TARGETS["ipu2"]).cycles
+    plain = pipeline.estimate(
+        convert(bert_like(8, 64, 2, 4, 64), precision="fp16"), TARGETS["ipu2"]
+    ).cycles
     args = {"max_valid_num": 16, "segment_max_size": 64}
     packed = convert(bert_like(8, 64, 2, 4, 64), precision="fp16", pack_args=args)
     assert pipeline.estimate(packed, TARGETS["ipu2"]).cycles < 2 * plain
@@ -198,10 +219,18 @@ def test_a_head_is_computed_of_unpacked_tokens():
 def test_the_command_line_packs(tmp_path):
     onnx.save(bert(2, positions=True), tmp_path / "m.onnx")
     args = f"-i {tmp_path}/m.onnx --output_dir {tmp_path} --output_model packed.onnx --pack_args"
-    words = "max_valid_num=4 segment_max_size=8 enable_double_batch_unpack=false efficiency_priority=True"
+    words = (
+        "max_valid_num=4 segment_max_size=8 enable_double_batch_unpack=false "
+        "efficiency_priority=True"
+    )
     assert main([*args.split(), *words.split(), "dynamic_groups=[[ids,]]"]) == 0
     packed = onnx.load(tmp_path / "packed.onnx")
-    assert [value.name for value in packed.graph.input] == ["ids", "mask", "positions", "unpack_info"]
+    assert [value.name for value in packed.graph.input] == [
+        "ids",
+        "mask",
+        "positions",
+        "unpack_info",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +260,10 @@ def test_arguments_that_make_no_sense_are_refused(given, told):
 
 def test_groups_are_read_with_quotes_and_without():
     for text in ("[[a,b],[c]]", "[['a','b'],['c']]", [["a", "b"], ["c"]], "[[a, b], [c,]]"):
-        assert PackArgs.read({**ARGS, "dynamic_groups": text}).dynamic_groups == (("a", "b"), ("c",))
+        assert PackArgs.read({**ARGS, "dynamic_groups": text}).dynamic_groups == (
+            ("a", "b"),
+            ("c",),
+        )
 
 
 def refused(build):
@@ -257,11 +289,20 @@ def refused(build):
             lambda net, x: net.add("Reshape", x, net.integers(4, 4, 4)),
             "mixes rows with what stands around them",
         ),
-        (lambda net, x: net.add("Gather", x, net.constant(-1, np.int64), axis=1), "picks among the rows"),
+        (
+            lambda net, x: net.add("Gather", x, net.constant(-1, np.int64), axis=1),
+            "picks among the rows",
+        ),
         (lambda net, x: net.slice(x, 1, 2), "slices the rows"),
-        (lambda net, x: net.add("MatMul", net.weight(3, 8), x), "rows lie along the summed dimension"),
+        (
+            lambda net, x: net.add("MatMul", net.weight(3, 8), x),
+            "rows lie along the summed dimension",
+        ),
         (lambda net, x: net.add("Conv", x, net.weight(8, 8, 1)), "rows lie along axis 1, not 0"),
-        (lambda net, x: net.add("CumSum", x, net.constant(1, np.int64), reverse=1), "sums along the rows"),
+        (
+            lambda net, x: net.add("CumSum", x, net.constant(1, np.int64), reverse=1),
+            "sums along the rows",
+        ),
     ],
 )
 def test_what_mixes_samples_is_refused_by_the_node(build, told):
@@ -309,7 +350,9 @@ def test_lengths_of_strangers_lead_nowhere():
     ids, mask = (np.ones((2, TOKENS), np.int32) for _ in range(2))
     for _ in range(20):
         info = rng.integers(-(2**31), 2**31, (7, 1)).astype(np.int32)
-        found = {each.name: np.zeros(each.shape, np.float32) for each in runner.get_execute_outputs()}
+        found = {
+            each.name: np.zeros(each.shape, np.float32) for each in runner.get_execute_outputs()
+        }
         runner.execute({"ids": ids, "mask": mask, "unpack_info": info}, found)
         assert all(np.isfinite(value).all() for value in found.values())
 
@@ -319,7 +362,11 @@ def newest(batch):
     by it."""
     net, width = Exporter(17), 16
     x = net.add("Gather", net.weight(19, width), net.input("ids", [batch, TOKENS], I64))
-    x = net.add("Add", x, net.add("Gather", net.weight(TOKENS, width), net.input("at", [batch, TOKENS], I64)))
+    x = net.add(
+        "Add",
+        x,
+        net.add("Gather", net.weight(TOKENS, width), net.input("at", [batch, TOKENS], I64)),
+    )
     truth = net.add("Cast", net.input("mask", [batch, TOKENS], I64), to=TensorProto.BOOL)
     seen = net.add("Reshape", net.add("Flatten", truth, axis=2), net.integers(batch, 1, 1, TOKENS))
     both = net.add("And", net.constant(np.ones((1, 1, TOKENS, 1), bool), bool), seen)

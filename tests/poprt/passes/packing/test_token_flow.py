@@ -33,7 +33,8 @@ class Net(Exporter):
         self.batch, self.tokens = batch, tokens
 
     def positions(self, *shape: int) -> str:
-        """Return a constant of `shape` whose axis -2 is the tokens' and whose rows are positions."""
+        """Return a constant of `shape` whose axis -2 is the tokens' and whose rows are
+        positions."""
         return self.constant(np.broadcast_to(TABLE[0, : self.tokens, : shape[-1]], shape))
 
     def sizes(self, *sizes: int) -> str:
@@ -54,12 +55,16 @@ class Net(Exporter):
 
     def seen(self, rank: int = 4) -> str:
         """Return which tokens there are, [batch, 1, 1, tokens] or [batch, 1, tokens]."""
-        given = self.add("Cast", self.input("mask", [self.batch, self.tokens], I64), to=TensorProto.BOOL)
+        given = self.add(
+            "Cast", self.input("mask", [self.batch, self.tokens], I64), to=TensorProto.BOOL
+        )
         return self.unsqueeze(given, *range(1, rank - 1))
 
     def square(self) -> str:
         """Return which tokens see which, [batch, 1, tokens, tokens]."""
-        return self.add("Expand", self.seen(), self.integers(self.batch, 1, self.tokens, self.tokens))
+        return self.add(
+            "Expand", self.seen(), self.integers(self.batch, 1, self.tokens, self.tokens)
+        )
 
     def first(self, op_type: str, *inputs: str, results: int, **attributes: int) -> str:
         """Add a node with several results, and return the first one."""
@@ -79,7 +84,9 @@ Builder = Callable[[Net, str], str]
 ones = np.ones
 PACKS: dict[str, Builder] = {
     "RMSNormalization": lambda n, x: n.add("RMSNormalization", x, n.weight(WIDTH)),
-    "LayerNormalization": lambda n, x: n.add("LayerNormalization", x, n.weight(WIDTH), n.weight(WIDTH)),
+    "LayerNormalization": lambda n, x: n.add(
+        "LayerNormalization", x, n.weight(WIDTH), n.weight(WIDTH)
+    ),
     "LayerNormalization with a scale for each position": lambda n, x: n.add(
         "LayerNormalization", x, n.positions(n.tokens, WIDTH)
     ),
@@ -107,9 +114,14 @@ PACKS: dict[str, Builder] = {
     "ArgMax": lambda n, x: n.floats(n.add("ArgMax", x, axis=2, keepdims=0)),
     "TopK": lambda n, x: n.first("TopK", x, n.integers(3), axis=-1, results=2),
     "Hardmax": lambda n, x: n.add("Hardmax", x, axis=-1),
-    "CumSum in reverse over the width": lambda n, x: n.add("CumSum", x, n.constant(2, np.int64), reverse=1),
+    "CumSum in reverse over the width": lambda n, x: n.add(
+        "CumSum", x, n.constant(2, np.int64), reverse=1
+    ),
     "OneHot": lambda n, x: n.add(
-        "OneHot", n.add("ArgMax", x, axis=2, keepdims=0), n.constant(9, np.int64), n.constant([0.0, 2.0])
+        "OneHot",
+        n.add("ArgMax", x, axis=2, keepdims=0),
+        n.constant(9, np.int64),
+        n.constant([0.0, 2.0]),
     ),
     "GatherElements": lambda n, x: n.add(
         "GatherElements", x, n.constant(np.full((n.batch, n.tokens, 2), 5), np.int64), axis=2
@@ -129,9 +141,13 @@ PACKS: dict[str, Builder] = {
     "Concat with a constant": lambda n, x: n.add(
         "Concat", x, n.constant(ones((n.batch, n.tokens, 2))), axis=2
     ),
-    "Concat with positions": lambda n, x: n.add("Concat", x, n.positions(n.batch, n.tokens, 3), axis=-1),
+    "Concat with positions": lambda n, x: n.add(
+        "Concat", x, n.positions(n.batch, n.tokens, 3), axis=-1
+    ),
     "Split": lambda n, x: n.add("Split", x, axis=2, num_outputs=1),
-    "AveragePool over the width": lambda n, x: n.add("AveragePool", x, kernel_shape=[2], strides=[2]),
+    "AveragePool over the width": lambda n, x: n.add(
+        "AveragePool", x, kernel_shape=[2], strides=[2]
+    ),
     "MaxPool of flat tokens": lambda n, x: n.back(
         n.add("MaxPool", n.unsqueeze(n.flat(x), 1), kernel_shape=[2], strides=[2]), 1, 4
     ),
@@ -156,7 +172,11 @@ PACKS: dict[str, Builder] = {
     ),
     "Resize of the width": lambda n, x: n.add("Resize", x, "", n.constant([1.0, 1.0, 2.0])),
     "DepthToSpace of flat tokens": lambda n, x: n.back(
-        n.add("DepthToSpace", n.add("Reshape", n.flat(x), n.sizes(n.batch * n.tokens, 4, 1, 2)), blocksize=2),
+        n.add(
+            "DepthToSpace",
+            n.add("Reshape", n.flat(x), n.sizes(n.batch * n.tokens, 4, 1, 2)),
+            blocksize=2,
+        ),
         2,
         4,
     ),
@@ -167,8 +187,12 @@ PACKS: dict[str, Builder] = {
             n.constant(np.arange(40).reshape(8, 5), np.uint8),
         )
     ),
-    "Einsum of weights": lambda n, x: n.add("Einsum", x, n.weight(WIDTH, 5), equation="btw,wv->btv"),
-    "Einsum of weights, turned": lambda n, x: n.add("Einsum", n.weight(WIDTH, 5), x, equation="wv,btw->vbt"),
+    "Einsum of weights": lambda n, x: n.add(
+        "Einsum", x, n.weight(WIDTH, 5), equation="btw,wv->btv"
+    ),
+    "Einsum of weights, turned": lambda n, x: n.add(
+        "Einsum", n.weight(WIDTH, 5), x, equation="wv,btw->vbt"
+    ),
     "attention by Einsum": lambda n, x: n.add(
         "Einsum",
         n.add(
@@ -185,12 +209,23 @@ PACKS: dict[str, Builder] = {
         equation="bqk,bkd->bqd",
     ),
     "Trilu that keeps all": lambda n, x: n.add("Trilu", x, n.constant(-9, np.int64)),
-    "DFT along the width": lambda n, x: n.add("DFT", n.unsqueeze(x, 3), "", n.constant(2, np.int64)),
+    "DFT along the width": lambda n, x: n.add(
+        "DFT", n.unsqueeze(x, 3), "", n.constant(2, np.int64)
+    ),
     "RotaryEmbedding by positions": lambda n, x: n.add(
-        "RotaryEmbedding", x, n.constant(TABLE[1, :, :2]), n.constant(TABLE[2, :, :2]), n.at(), num_heads=2
+        "RotaryEmbedding",
+        x,
+        n.constant(TABLE[1, :, :2]),
+        n.constant(TABLE[2, :, :2]),
+        n.at(),
+        num_heads=2,
     ),
     "RotaryEmbedding of heads by positions": lambda n, x: n.add(
-        "RotaryEmbedding", n.heads(x), n.constant(TABLE[1, :, :2]), n.constant(TABLE[2, :, :2]), n.at()
+        "RotaryEmbedding",
+        n.heads(x),
+        n.constant(TABLE[1, :, :2]),
+        n.constant(TABLE[2, :, :2]),
+        n.at(),
     ),
     "RotaryEmbedding by tables": lambda n, x: n.add(
         "RotaryEmbedding",
@@ -355,16 +390,30 @@ MIXES: dict[str, Builder] = {
     "products of samples": lambda n, x: n.add(
         "MatMul", n.add("Transpose", x, perm=[1, 2, 0]), n.add("Transpose", x, perm=[1, 0, 2])
     ),
-    "products with a mixer of tokens": lambda n, x: n.add("MatMul", n.weight(n.tokens, n.tokens), x),
-    "Einsum over tokens": lambda n, x: n.add("Einsum", x, n.weight(n.tokens, 3), equation="btw,tv->bvw"),
+    "products with a mixer of tokens": lambda n, x: n.add(
+        "MatMul", n.weight(n.tokens, n.tokens), x
+    ),
+    "Einsum over tokens": lambda n, x: n.add(
+        "Einsum", x, n.weight(n.tokens, 3), equation="btw,tv->bvw"
+    ),
     "Einsum over samples": lambda n, x: n.add("Einsum", x, x, equation="btw,btv->twv"),
-    "Attention that sees padding": lambda n, x: n.add("Attention", x, x, x, q_num_heads=2, kv_num_heads=2),
+    "Attention that sees padding": lambda n, x: n.add(
+        "Attention", x, x, x, q_num_heads=2, kv_num_heads=2
+    ),
     "Attention with a mask of all": lambda n, x: n.add(
-        "Attention", x, x, x, n.constant(ones((n.tokens, n.tokens)), bool), q_num_heads=2, kv_num_heads=2
+        "Attention",
+        x,
+        x,
+        x,
+        n.constant(ones((n.tokens, n.tokens)), bool),
+        q_num_heads=2,
+        kv_num_heads=2,
     ),
     "DynamicQuantizeLinear": lambda n, x: n.floats(n.first("DynamicQuantizeLinear", x, results=3)),
     "samples told apart": lambda n, x: n.add("Mul", x, n.weight(n.batch, n.tokens, 1)),
-    "samples told apart beside them": lambda n, x: n.add("Concat", x, n.weight(n.batch, n.tokens, 1), axis=2),
+    "samples told apart beside them": lambda n, x: n.add(
+        "Concat", x, n.weight(n.batch, n.tokens, 1), axis=2
+    ),
     "tokens folded into the width": lambda n, x: n.add(
         "Reshape", x, n.sizes(n.batch, n.tokens // 2, 2 * WIDTH)
     ),
@@ -386,4 +435,6 @@ def test_what_mixes_samples_or_padding_is_refused(name, batch):
         batch = 3  # one row of constants has numbers for positions, not for samples
     _, model = model_of(MIXES[name], batch, TOKENS)
     with pytest.raises(CompileError, match="packed_transformer: node"):
-        get_pass("packed_transformer", pack_args={"max_valid_num": 7, "segment_max_size": 5})(declared(model))
+        get_pass("packed_transformer", pack_args={"max_valid_num": 7, "segment_max_size": 5})(
+            declared(model)
+        )

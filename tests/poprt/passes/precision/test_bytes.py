@@ -62,7 +62,10 @@ def test_names_of_other_operators_may_be_among_those_to_be_skipped():
     ("options", "reason"),
     [
         ({"skip_op_names": ["q"]}, "fp8_skip_op_names: the model has no Conv, Gemm or MatMul 'q'"),
-        ({"fp8_input_dict": {"q": ("F143", 0)}}, "fp8_input_dict: the model has no Conv, Gemm or MatMul 'q'"),
+        (
+            {"fp8_input_dict": {"q": ("F143", 0)}},
+            "fp8_input_dict: the model has no Conv, Gemm or MatMul 'q'",
+        ),
         (
             {"fp8_weight_dict": {"a": ("F143", 99)}},
             r"fp8 of node 'a': expected a format, .* found \('F143', 99",

@@ -47,7 +47,9 @@ def test_floats_are_rounded_to_the_nearest_half_as_numpy_rounds_them():
 def test_what_is_beyond_half_becomes_the_largest_and_infinities_stay():
     values = np.float32([1e30, -1e30, np.inf, -np.inf, np.nan, 65520, 1])
     found = round_to_half(values)
-    np.testing.assert_array_equal(found, np.float16([65504, -65504, np.inf, -np.inf, np.nan, 65504, 1]))
+    np.testing.assert_array_equal(
+        found, np.float16([65504, -65504, np.inf, -np.inf, np.nan, 65504, 1])
+    )
     assert round_to_half(np.zeros((0, 3), np.float32)).shape == (0, 3)
 
 
@@ -144,7 +146,12 @@ def norm(scale):
 
 def softplus():
     """Return a model of log(1 + exp(20 x))."""
-    nodes = [node("Mul", "x k", "l"), node("Exp", "l", "e"), node("Add", "e one", "s"), node("Log", "s")]
+    nodes = [
+        node("Mul", "x k", "l"),
+        node("Exp", "l", "e"),
+        node("Add", "e one", "s"),
+        node("Log", "s"),
+    ]
     return model_of(nodes, {"k": np.float32(20), "one": np.float32(1)})
 
 
@@ -162,7 +169,9 @@ def own_softmax():
 def test_patterns_that_overflow_do_so_no_longer_where_they_are_kept_in_float(make):
     found = {}
     for avoids in (False, True):
-        converter = Converter(precision="fp16", enable_avoid_overflow_patterns=avoids, skip_passes=patterns())
+        converter = Converter(
+            precision="fp16", enable_avoid_overflow_patterns=avoids, skip_passes=patterns()
+        )
         half, whole = converter.convert_beside_float(make())
         found[avoids] = Compiler.compile(half, float_model=whole).findings
     assert found[False].overflows
@@ -183,7 +192,9 @@ def overflowing(nodes, weights=None, shape=SPEC):
 
 
 def test_what_is_known_to_overflow_ends_where_numbers_are_small_again():
-    assert overflowing(list(norm(1).graph.node), {"two": np.float32(2), "epsilon": 1.0, "scale": 1.0}) == {
+    assert overflowing(
+        list(norm(1).graph.node), {"two": np.float32(2), "epsilon": 1.0, "scale": 1.0}
+    ) == {
         "square",
         "variance",
         "safe",
@@ -231,7 +242,9 @@ def test_a_model_in_doubles_is_compiled_in_floats():
     ]
     model = model_of(nodes, held, (F64, [4, 8]), (F64, [4, 8]))
     converted = Converter().convert(model)
-    assert {v.type.tensor_type.elem_type for v in (*converted.graph.input, *converted.graph.output)} == {F}
+    assert {
+        v.type.tensor_type.elem_type for v in (*converted.graph.input, *converted.graph.output)
+    } == {F}
     assert {tensor.data_type for tensor in converted.graph.initializer} == {F}
     assert constants(converted)["w"].max() == np.finfo(np.float32).max
     assert Compiler.compile(converted).cycles > 0

@@ -26,13 +26,18 @@ IDS = {"x": (I64, [2, 3])}
 
 
 def node(op_type, inputs, outputs="y", **attributes):
-    return helper.make_node(op_type, inputs.split(), outputs.split(), name=outputs.split()[0], **attributes)
+    return helper.make_node(
+        op_type, inputs.split(), outputs.split(), name=outputs.split()[0], **attributes
+    )
 
 
 def answer(model, feeds):
     session = unoptimised_session(model)
     kinds = {"tensor(int32)": np.int32, "tensor(uint32)": np.uint32}
-    fed = {v.name: feeds[v.name].astype(kinds.get(v.type, feeds[v.name].dtype)) for v in session.get_inputs()}
+    fed = {
+        v.name: feeds[v.name].astype(kinds.get(v.type, feeds[v.name].dtype))
+        for v in session.get_inputs()
+    }
     return session.run(None, fed)
 
 
@@ -70,7 +75,15 @@ UNARY = [
     "ArgMin",
 ]
 BINARY = ["Add", "Sub", "Mul", "Mod", "Equal", "Greater", "Less", "Max", "Min", "Pow"]
-REDUCING = ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "ReduceMean", "ReduceL1", "ReduceSumSquare"]
+REDUCING = [
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "ReduceProd",
+    "ReduceMean",
+    "ReduceL1",
+    "ReduceSumSquare",
+]
 
 
 @pytest.mark.parametrize("opset", [12, 13, 17, 21])
@@ -123,7 +136,9 @@ def test_onnx_runtime_computes_what_is_narrowed_of_two_operands(op_type, opset):
     ],
     ids=lambda each: each[0].op_type if isinstance(each, list) else None,
 )  # fmt: skip
-def test_onnx_runtime_computes_what_is_narrowed_of_operators_with_places_for_64_bits(nodes, held, output):
+def test_onnx_runtime_computes_what_is_narrowed_of_operators_with_places_for_64_bits(
+    nodes, held, output
+):
     weights = {name: np.asarray(value, np.int64) for name, value in held.items()}
     assert_answers(make_model(nodes, IDS, {"y": output}, weights), feed("x"))
 
@@ -145,7 +160,9 @@ def test_a_chain_that_computes_a_shape_stays_of_64_bits_without_casts():
 def test_the_sizes_of_a_crop_stay_of_64_bits():
     """By the standard's definition, 64-bit integers are combined with these sizes."""
     borders = {"x": (F, [4, 2])}, {"y": (F, [2, 3])}
-    model = make_model([node("CenterCropPad", "x sizes")], *borders, {"sizes": np.array([2, 3])}, 18)
+    model = make_model(
+        [node("CenterCropPad", "x sizes")], *borders, {"sizes": np.array([2, 3])}, 18
+    )
     assert_answers(model, {"x": np.ones((4, 2), np.float32)})
 
 
@@ -159,8 +176,13 @@ def test_a_constant_that_a_cast_and_a_shape_read_is_narrowed_by_the_cast():
 def test_a_constant_that_is_read_both_ways_is_there_twice():
     nodes = [node("Reshape", "x s", "flat"), node("Add", "x s")]
     held = {"s": np.int64([1, 2, 3])}
-    model = make_model(nodes, {"x": (I64, [2, 3])}, {"y": (I64, [2, 3]), "flat": (I64, [1, 2, 3])}, held)
-    assert {t.name: t.data_type for t in narrow(model).graph.initializer} == {"s": I32, "s/int64": I64}
+    model = make_model(
+        nodes, {"x": (I64, [2, 3])}, {"y": (I64, [2, 3]), "flat": (I64, [1, 2, 3])}, held
+    )
+    assert {t.name: t.data_type for t in narrow(model).graph.initializer} == {
+        "s": I32,
+        "s/int64": I64,
+    }
     assert_answers(model, feed("x"))
 
 
@@ -173,7 +195,9 @@ def test_operands_that_have_to_be_of_one_type_are():
 
 
 @pytest.mark.parametrize(("end", "warned"), [(2**63 - 1, False), (2**40, True)])
-def test_constants_beyond_32_bits_are_clipped_and_warned_of_unless_they_mean_the_end(end, warned, caplog):
+def test_constants_beyond_32_bits_are_clipped_and_warned_of_unless_they_mean_the_end(
+    end, warned, caplog
+):
     held = {"a": np.int64([1]), "e": np.int64([end])}
     model = make_model([node("Slice", "x a e")], IDS, {"y": (I64, [1, 3])}, held)
     with caplog.at_level(logging.WARNING):
@@ -213,7 +237,9 @@ def test_a_loop_counts_in_64_bits_and_carries_32():
 
 def test_branches_read_what_is_narrowed_around_them_in_either_width():
     branches = {
-        kind: helper.make_graph(nodes, kind, [], [helper.make_tensor_value_info(f"{kind}y", I64, [2, 3])])
+        kind: helper.make_graph(
+            nodes, kind, [], [helper.make_tensor_value_info(f"{kind}y", I64, [2, 3])]
+        )
         for kind, nodes in {
             "then_branch": [node("Reshape", "x s", "then_branchy")],
             "else_branch": [node("Add", "x one", "else_branchy")],
@@ -253,10 +279,18 @@ def test_a_model_of_whole_numbers_compiles_and_answers_in_32_bits():
 @st.composite
 def chains(draw):
     """Return a graph of integers whose operators require one width, the other, or either."""
-    held = {"shape": np.int64([3, 2]), "one": np.int64([1]), "axis": np.int64([1]), "zero": np.int64([0])}
+    held = {
+        "shape": np.int64([3, 2]),
+        "one": np.int64([1]),
+        "axis": np.int64([1]),
+        "zero": np.int64([0]),
+    }
     nodes, whole = [], ["x"]
     for i in range(draw(st.integers(1, 6))):
-        kind, name = draw(st.sampled_from("add reshape shape best gather slice cast".split())), f"t{i}"
+        kind, name = (
+            draw(st.sampled_from("add reshape shape best gather slice cast".split())),
+            f"t{i}",
+        )
         taken = draw(st.sampled_from(whole))
         flat = f"{name}/flat"
         nodes.append(node("Reshape", f"{taken} shape", flat))

@@ -51,7 +51,10 @@ def overflowing(factor: float) -> onnx.ModelProto:
         helper.make_node("Mul", ["x", "factor"], ["big"], name="loud"),
         helper.make_node("Mul", ["big", "back"], ["y"], name="quiet"),
     ]
-    factors = {"factor": np.full((1, 4), factor, np.float32), "back": np.full((1, 4), 1 / factor, np.float32)}
+    factors = {
+        "factor": np.full((1, 4), factor, np.float32),
+        "back": np.full((1, 4), 1 / factor, np.float32),
+    }
     return make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, factors)
 
 
@@ -64,13 +67,18 @@ def answer(path, x) -> np.ndarray:
 
 @pytest.mark.parametrize("constant_weights", [True, False])
 @pytest.mark.parametrize(
-    ("precision", "partials"), [("fp16", "half"), ("fp16", "float"), ("fp8", "half"), ("fp8_weight", "half")]
+    ("precision", "partials"),
+    [("fp16", "half"), ("fp16", "float"), ("fp8", "half"), ("fp8_weight", "half")],
 )
 def test_a_compiled_network_answers_as_the_emulation_does(
     network, tmp_path, precision, partials, constant_weights
 ):
-    converted = Converter(precision=precision, batch_size=4, fp8_params="F143,F152,-1,-3").convert(network)
-    options = CompilerOptions(ipu_version="ipu21", partials_type=partials, constant_weights=constant_weights)
+    converted = Converter(precision=precision, batch_size=4, fp8_params="F143,F152,-1,-3").convert(
+        network
+    )
+    options = CompilerOptions(
+        ipu_version="ipu21", partials_type=partials, constant_weights=constant_weights
+    )
     Compiler.compile_and_export(converted, None, tmp_path / "executable.popef", options)
     x = np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float16)
     (expected,) = emulation.run_graph(converted, {"x": x}, partials == "half")
@@ -127,13 +135,15 @@ def test_a_node_that_overflows_in_half_is_named_at_compile_time(caplog):
     assert (overflow.node, overflow.op_type) == ("loud", "Mul")
     assert overflow.largest > 65_520
     assert (
-        "with made-up inputs results overflow on the chip, where the largest half is 65504: node 'loud' (Mul)"
-        in caplog.text
+        "with made-up inputs results overflow on the chip, where the largest half is 65504: node "
+        "'loud' (Mul)" in caplog.text
     )
     assert not Compiler.compile(
         Converter(precision="fp16", batch_size=16).convert(overflowing(100))
     ).findings.overflows
-    assert not Compiler.compile(Converter(batch_size=16).convert(overflowing(1e30))).findings.overflows
+    assert not Compiler.compile(
+        Converter(batch_size=16).convert(overflowing(1e30))
+    ).findings.overflows
 
 
 def test_a_sum_of_exponentials_that_overflows_is_named_and_one_operator_for_it_does_not_overflow():
@@ -161,15 +171,22 @@ def test_calibration_data_decide_what_overflows():
     (overflow,) = Compiler.compile(converted, calibration_data={"x": rows}).findings.overflows
     assert overflow.largest == 100_000
     for data in ({}, {"x": rows[:, :3]}, {"x": rows[0]}, {"x": rows[:0]}):
-        with pytest.raises(CompileError, match="calibration data for input 'x': expected rows of shape"):
+        with pytest.raises(
+            CompileError, match="calibration data for input 'x': expected rows of shape"
+        ):
             Compiler.compile(converted, calibration_data=data)
 
 
 def test_a_mask_of_infinities_is_no_overflow():
-    nodes = [helper.make_node("Add", ["x", "mask"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
+    nodes = [
+        helper.make_node("Add", ["x", "mask"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["y"]),
+    ]
     mask = {"mask": np.array([[0, 0, -np.inf, -np.inf]], np.float32)}
     model = make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, mask)
-    assert not Compiler.compile(Converter(precision="fp16", batch_size=2).convert(model)).findings.overflows
+    assert not Compiler.compile(
+        Converter(precision="fp16", batch_size=2).convert(model)
+    ).findings.overflows
 
 
 def test_calibration_data_are_read_from_archives_and_pickles_that_hold_arrays_only(tmp_path):
@@ -241,14 +258,18 @@ def test_an_executable_of_an_older_format_is_refused(linear, compile_popef):
 
 
 def deep_products(batch: int) -> onnx.ModelProto:
-    nodes = [helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"m{i}") for i in range(3)]
+    nodes = [
+        helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"m{i}")
+        for i in range(3)
+    ]
     weights = {f"w{i}": np.ones((512, 512), np.float32) for i in range(3)}
     return make_model(nodes, {"t0": (F, [batch, 512])}, {"t3": (F, [batch, 512])}, weights)
 
 
 def test_fp8_products_are_modelled_as_such_where_the_chip_has_them():
     converted = {
-        p: Converter(precision=p).convert(deep_products(2048)) for p in ("fp16", "fp8", "fp8_weight")
+        p: Converter(precision=p).convert(deep_products(2048))
+        for p in ("fp16", "fp8", "fp8_weight")
     }
     cost = {
         (p, name): estimate(model, TARGETS[name])
@@ -268,7 +289,10 @@ def test_fp8_products_are_modelled_as_such_where_the_chip_has_them():
 def branches() -> onnx.ModelProto:
     """Return (x + w) * x, or x * w by a loop of three rounds that doubles, as `flag` says."""
     grow = helper.make_graph(
-        [helper.make_node("Add", ["v", "v"], ["v2"]), helper.make_node("Identity", ["go"], ["go2"])],
+        [
+            helper.make_node("Add", ["v", "v"], ["v2"]),
+            helper.make_node("Identity", ["go"], ["go2"]),
+        ],
         "round",
         [
             helper.make_tensor_value_info("i", TensorProto.INT64, []),
@@ -282,7 +306,9 @@ def branches() -> onnx.ModelProto:
     )
     yes = [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Mul", ["s", "x"], ["p"])]
     no = [
-        helper.make_node("Constant", [], ["three"], value=helper.make_tensor("", TensorProto.INT64, [], [3])),
+        helper.make_node(
+            "Constant", [], ["three"], value=helper.make_tensor("", TensorProto.INT64, [], [3])
+        ),
         helper.make_node("Mul", ["x", "w"], ["m"]),
         helper.make_node("Loop", ["three", "", "m"], ["q"], body=grow),
     ]
@@ -292,7 +318,9 @@ def branches() -> onnx.ModelProto:
     }
     weights = {"w": np.float32([0.1, 30_000, 3, -7])}
     inputs = {"x": (F, [4]), "flag": (TensorProto.BOOL, [])}
-    return make_model([helper.make_node("If", ["flag"], ["y"], **bodies)], inputs, {"y": (F, [4])}, weights)
+    return make_model(
+        [helper.make_node("If", ["flag"], ["y"], **bodies)], inputs, {"y": (F, [4])}, weights
+    )
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -310,7 +338,9 @@ def test_a_model_that_is_in_half_already_is_taken_as_it_is(network):
     half = Converter(precision="fp16", batch_size=4).convert(network)
     for precision in ("fp32", "fp16"):
         again = Converter(precision=precision).convert(half)
-        assert [node.op_type for node in again.graph.node] == [node.op_type for node in half.graph.node]
+        assert [node.op_type for node in again.graph.node] == [
+            node.op_type for node in half.graph.node
+        ]
         assert {tensor.data_type for tensor in again.graph.initializer} == {TensorProto.FLOAT16}
 
 
@@ -328,7 +358,9 @@ def test_all_halves_of_a_model_become_floats_and_nothing_else_does():
             helper.make_node("RandomNormal", [], ["d" + suffix], dtype=half, shape=[half]),
         ]
 
-    body = helper.make_graph(nodes("/body"), "body", [], [helper.make_tensor_value_info("a/body", half, [2])])
+    body = helper.make_graph(
+        nodes("/body"), "body", [], [helper.make_tensor_value_info("a/body", half, [2])]
+    )
     weights = {"w": np.ones(2, np.float16), "n": np.ones(2, np.int64)}
     model = make_model(
         [*nodes(""), helper.make_node("If", ["go"], ["y"], then_branch=body, else_branch=body)],
@@ -346,14 +378,19 @@ def test_all_halves_of_a_model_become_floats_and_nothing_else_does():
         to_half, to_whole, constant, drawn = (node.attribute for node in list(each.node)[:4])
         assert (to_half[0].i, to_whole[0].i, constant[0].t.data_type) == (F, whole, F)
         assert {attribute.name: attribute.i for attribute in drawn}["dtype"] == F
-        assert list(next(attribute.ints for attribute in drawn if attribute.name == "shape")) == [half]
+        assert list(next(attribute.ints for attribute in drawn if attribute.name == "shape")) == [
+            half
+        ]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
 def test_names_that_conversion_would_give_may_be_taken(precision):
     """A different tensor has each of these names."""
     ids, x, f16 = TensorProto.INT64, TensorProto.FLOAT, ("x/float", "w/fp8", "x/fp8", "x/fp8/half")
-    nodes = [helper.make_node("Abs", ["ids"], ["ids/int64"]), helper.make_node("MatMul", ["x", "w"], ["p"])]
+    nodes = [
+        helper.make_node("Abs", ["ids"], ["ids/int64"]),
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+    ]
     names = ["p", *f16]
     nodes += [helper.make_node("Neg", [names[i]], [names[i + 1]]) for i in range(len(f16))]
     nodes.append(helper.make_node("Mod", ["x", names[-1]], ["m"], fmod=1))

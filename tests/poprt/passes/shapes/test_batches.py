@@ -20,7 +20,9 @@ def draw(*shape):
 
 
 def node(op_type, inputs, outputs, **attributes):
-    return helper.make_node(op_type, inputs.split(), outputs.split(), outputs.split()[0], **attributes)
+    return helper.make_node(
+        op_type, inputs.split(), outputs.split(), outputs.split()[0], **attributes
+    )
 
 
 def attention():
@@ -77,7 +79,11 @@ def recurrent_with_states():
     nodes = [
         node("Transpose", "x", "timed", perm=[1, 0, 2]),
         helper.make_node(
-            "LSTM", ["timed", "w", "r", "b", "", "h0", "c0"], ["all", "h", "c"], "lstm", hidden_size=5
+            "LSTM",
+            ["timed", "w", "r", "b", "", "h0", "c0"],
+            ["all", "h", "c"],
+            "lstm",
+            hidden_size=5,
         ),
     ]
     weights = {"w": draw(1, 20, 3), "r": draw(1, 20, 5), "b": draw(1, 40)}
@@ -141,7 +147,10 @@ def detector():
         "parted": np.array([1, 3, 7, 4, 4]),
         "grid": draw(1, 1, 4, 4, 2),
         "flat": np.array([1, 48, 7]),
-        **{name: np.array([value]) for name, value in {"zero": 0, "two": 2, "seven": 7, "four": 4}.items()},
+        **{
+            name: np.array([value])
+            for name, value in {"zero": 0, "two": 2, "seven": 7, "four": 4}.items()
+        },
         "zeros": np.array([0]),
         "ones": np.array([1]),
         "none": np.array([0]),
@@ -157,7 +166,12 @@ def upsampled():
         node("Reshape", "means flat", "row"),
         node("Gemm", "row w b", "y"),
     ]
-    weights = {"sizes": np.array([1, 3, 8, 8]), "flat": np.array([1, 3]), "w": draw(3, 2), "b": draw(1, 2)}
+    weights = {
+        "sizes": np.array([1, 3, 8, 8]),
+        "flat": np.array([1, 3]),
+        "w": draw(3, 2),
+        "b": draw(1, 2),
+    }
     return make_model(nodes, {"x": (F, [1, 3, 4, 4])}, {"y": (F, [1, 2])}, weights)
 
 
@@ -193,14 +207,17 @@ def assert_rows_are_the_models(model, axes, batch=4, **options):
     converted = Converter(batch_size=batch, **options).convert(model)
     fed = {value.name: draw_input(value, batch, axes[value.name]) for value in model.graph.input}
     narrow = {
-        name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in fed.items()
+        name: array.astype(np.int32) if array.dtype == np.int64 else array
+        for name, array in fed.items()
     }
     found = session_of(converted).run(None, narrow)
     alone = session_of(model)
     for row in range(batch):
         one = alone.run(None, {name: array.take([row], axes[name]) for name, array in fed.items()})
         for value, whole, single in zip(model.graph.output, found, one, strict=True):
-            np.testing.assert_allclose(whole.take([row], axes[value.name]), single, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                whole.take([row], axes[value.name]), single, rtol=1e-4, atol=1e-5
+            )
     return converted
 
 
@@ -247,20 +264,30 @@ def test_another_batch_than_one_stays():
     ("nodes", "weights", "reason"),
     [
         ([node("ReduceMean", "x", "y", keepdims=1)], {}, "'y' .ReduceMean.: .*"),
-        ([node("Gather", "x zero", "y")], {"zero": np.array([0])}, "'y' .Gather.: it picks among the rows"),
+        (
+            [node("Gather", "x zero", "y")],
+            {"zero": np.array([0])},
+            "'y' .Gather.: it picks among the rows",
+        ),
         (
             [node("Reshape", "x flat", "m"), node("Softmax", "m", "y", axis=0)],
             {"flat": np.array([6])},
             "'y' .Softmax.: .*",
         ),
         ([node("Squeeze", "x first", "y")], {"first": np.array([0])}, "'y' .Squeeze.: "),
-        ([node("Concat", "x other", "y", axis=0)], {"other": draw(1, 2, 3)}, "'y' .Concat.: it joins rows"),
+        (
+            [node("Concat", "x other", "y", axis=0)],
+            {"other": draw(1, 2, 3)},
+            "'y' .Concat.: it joins rows",
+        ),
     ],
 )
 def test_what_mixes_rows_is_named(nodes, weights, reason):
     model = make_model(nodes, {"x": (F, [1, 2, 3])}, {"y": (F, None)}, weights)
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(CompileError, match=f"batch_size 4: .*exported with a batch of 1.*node {reason}"):
+    with pytest.raises(
+        CompileError, match=f"batch_size 4: .*exported with a batch of 1.*node {reason}"
+    ):
         Converter(batch_size=4).convert(model)
 
 
@@ -276,5 +303,8 @@ def test_half_precision_and_an_old_opset_go_with_it():
     model = vision()
     axes = dict.fromkeys(["x", "y"], 0)
     converted = Converter(batch_size=3, precision="fp16", convert_version=11).convert(model)
-    assert [dim.dim_value for dim in converted.graph.output[0].type.tensor_type.shape.dim] in ([], [3, 4])
+    assert [dim.dim_value for dim in converted.graph.output[0].type.tensor_type.shape.dim] in (
+        [],
+        [3, 4],
+    )
     assert_rows_are_the_models(model, axes, batch=3, convert_version=11)
