@@ -230,7 +230,15 @@ class GraphEditor(GraphView):
         self.readers.setdefault(new, {}).update(readers)
 
     def set_inputs(self, node: onnx.NodeProto, inputs: Iterable[str]) -> None:
-        """Set the inputs of `node`. Nodes that are without a reader after that are removed."""
+        """Set the inputs of `node`. Nodes that are without a reader after that are removed.
+
+        A node that is removed already keeps its inputs, and the new ones count as left unread: a
+        bypass removes the node before it too, if nothing reads the result.
+        """
+        if id(node) in self.gone:
+            for name in filter(None, inputs):
+                self._leave(name)
+            return
         before = set(iter_reads(node))
         node.input[:] = inputs
         after = set(iter_reads(node))

@@ -1,10 +1,11 @@
 """Tests of the rewriting engine: the editor of a graph, and the names that it gives."""
 
+import numpy as np
 import onnx
 import pytest
 from onnx import parser
 from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.names import NameScope
+from poprt.rewrite.names import NameScope, drop_unread
 from poprt.rewrite.rules import GraphRule, NodeRule
 
 TEXT = """
@@ -113,3 +114,18 @@ def test_a_graph_rule_sees_what_it_has_made_and_drops_the_weights_it_leaves(mode
     onnx.checker.check_model(changed, full_check=True)
     assert not changed.graph.initializer
     assert {node.op_type for node in changed.graph.node} == {"Neg", "Identity", "Abs"}
+
+
+def test_inputs_of_a_node_that_is_removed_already_are_not_set(model):
+    """Nothing reads the result of a bypassed node, so the node before it is removed too."""
+    model.graph.node.append(onnx.helper.make_node("Neg", ["w"], ["dead"]))
+    model.graph.node.append(onnx.helper.make_node("Identity", ["dead"], ["unread"]))
+    editor = GraphEditor(NameScope.of(model), model.graph)
+    editor.index()
+    node = editor.maker("dead")
+    assert editor.bypass(editor.maker("unread"), "dead")
+    editor.set_input(node, 0, editor.hold("w/scaled", np.ones(1, np.float32)))
+    editor.finish()
+    drop_unread(model.graph, editor.names)
+    assert show(model.graph)[-1] == ("Identity", "d", "z")
+    assert [tensor.name for tensor in model.graph.initializer] == ["w"]
