@@ -152,7 +152,7 @@ def test_a_missing_repository_is_a_clear_error(tmp_path):
         ),
         (
             ["--cache-config", "nope,size=1"],
-            "is up, but its start has failed: .*unable to find 'libtritoncache_nope.so'",
+            "is running, but its start failed: .*unable to find 'libtritoncache_nope.so'",
         ),
     ],
 )
