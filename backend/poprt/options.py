@@ -150,11 +150,7 @@ class ConverterOptions:
         """Return the options that arguments of Converter set, in any form that it accepts. Other
         names are ignored."""
         return cls(
-            **{
-                name: _find_note(hint, _keep)(arguments[name])
-                for name, hint in get_type_hints(cls, include_extras=True).items()
-                if name in arguments
-            }
+            **{name: read(arguments[name]) for name, read in _READERS.items() if name in arguments}
         )
 
     @property
@@ -414,6 +410,11 @@ def _find_kind(entry: dataclasses.Field[Any]) -> type:
     return type(entry.default if factory is dataclasses.MISSING else factory())
 
 
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    name: _find_note(hint, _keep)
+    for name, hint in get_type_hints(ConverterOptions, include_extras=True).items()
+}
+"""Function that reads each of Converter's arguments."""
 _KINDS: dict[str, type] = {
     entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)
 }

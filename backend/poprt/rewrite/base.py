@@ -205,6 +205,8 @@ _KINDS = ("against", "depend", "before")
 def get_all_named_subclasses(cls: type[Pass]) -> dict[str, type[Pass]]:
     """Return the registered subclasses of `cls` by name. Every look-up of a pass calls it. Users
     replace this function to have their own passes found."""
+    if cls is Pass:
+        return dict(_PASSES)
     return {name: found for name, found in _PASSES.items() if issubclass(found, cls)}
 
 
