@@ -79,6 +79,15 @@ def read_file(server, limit, queue, seconds):
     return settings
 
 
+@pytest.mark.parametrize(
+    ("copy", "source"),
+    [("envoy.yaml", "envoy.yaml"), ("dashboard.json", "grafana/dashboard.json")],
+)
+def test_the_charts_copies_are_equal_to_their_sources(copy, source):
+    """Helm reads only files of the chart. After a change, copy the source there."""
+    assert (CHART / "files" / copy).read_bytes() == (DEPLOY / source).read_bytes()
+
+
 def test_the_proxies_have_the_very_file_with_their_part_of_the_limits(default, all_on):
     server = f"{SERVERS}-headless"
     assert yaml.safe_load(read_configuration(default)) == read_file(server, 32, 64, 60)
