@@ -103,7 +103,7 @@ _CHIP = (
 )
 """Options of the chip and its compiler, in the order of the help."""
 _COST = {each.name: each for each in _CHIP if each.compiler}
-"""Those that are fields of CostOptions, by name."""
+"""Options of the chip that are fields of CostOptions, by name."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 

@@ -27,7 +27,7 @@ _WIDENED = frozenset(
 )
 """Operators whose older versions support fewer integer types than their newest, or none."""
 _COMPARING = frozenset(("Greater", "Less"))
-"""Those whose results are booleans, which are not cast back."""
+"""Operators whose results are booleans, which are not cast back."""
 
 _INDICES = (TensorProto.INT32, TensorProto.INT64)
 _HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)

@@ -80,7 +80,7 @@ class _Probe(Node):
     met: list[Axis] = field(default_factory=list)
     """Axes of constants along which the rows lie."""
     broadcast: set[Axis] = field(default_factory=set)
-    """Those along which one element is enough."""
+    """Axes of constants along which one element is enough."""
 
     def forget_rows(self, index: int, axis: int, _place: Rows, *, broadcasts: bool = True) -> None:
         """Note that a constant has a part for each row. Raise NotIndependent for a tensor of
