@@ -34,6 +34,7 @@ _MAX_INT32 = 2**31 - 1
 _ROUNDING = 1e-3
 """Tolerance for the sum of shares that are written in decimal."""
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
+IO_PRECISIONS = ("model", "fp32", "fp16")
 
 Names = Collection[str] | str | None
 """Names as a text separated by commas, or as a collection."""
@@ -98,6 +99,7 @@ class ConverterOptions:
     input_shape: Annotated[Mapping[str, Sequence[int]], _copy] = field(default_factory=dict)
     convert_version: int | None = None
     precision: Annotated[str, _read_precision] = "fp32"
+    io_precision: str = "model"
     checkpoints: _NameList = ()
     eightbitsio: bool = False
     fp16_skip_op_types: _NameSet = ()
@@ -137,6 +139,11 @@ class ConverterOptions:
         if self.precision not in PRECISIONS:
             raise CompileError(
                 f"precision {self.precision!r} is not supported; choose {', '.join(PRECISIONS)}"
+            )
+        if self.io_precision not in IO_PRECISIONS:
+            raise CompileError(
+                f"io_precision {self.io_precision!r} is not supported; choose "
+                f"{', '.join(IO_PRECISIONS)}"
             )
         if self.quantize and not self.precision.startswith("fp8"):
             raise CompileError(

@@ -112,6 +112,7 @@ CONVERSION = (
     "packed_transformer",
     "serialize_matmul",
     "serialize_matmul_add",
+    "io_precision",
     "apply_host_concat_split",
     # Custom: passes that the user lists in used_passes run here.
     # Layout.

@@ -68,7 +68,12 @@ logger""".split()
 def test_the_converter_has_the_real_ones_arguments_by_name_only():
     found = inspect.signature(poprt.Converter.__init__).parameters
     assert len(CONVERTER) == 34
-    assert found.keys() - {"self"} == {*CONVERTER, "fp16_skip_op_names", "fix_inputs"}
+    assert found.keys() - {"self"} == {
+        *CONVERTER,
+        "fp16_skip_op_names",
+        "fix_inputs",
+        "io_precision",
+    }
     assert all(each.kind is each.KEYWORD_ONLY for name, each in found.items() if name != "self")
     with pytest.raises(TypeError):
         poprt.Converter(unknown=1)

@@ -23,7 +23,7 @@ from poprt.cli.arguments import (
 )
 from poprt.cli.entry import Form, Option
 from poprt.cli.supervision import LIMITS
-from poprt.options import PRECISIONS
+from poprt.options import IO_PRECISIONS, PRECISIONS
 
 _MODEL = (
     Option(
@@ -136,6 +136,16 @@ _PRECISION = (
         default="fp32",
         converter=True,
         in_recipe=True,
+    ),
+    Option(
+        "io_precision",
+        "type of the inputs and outputs of floats: model, those of the converted model; fp32, "
+        "which JSON requests can carry; fp16 (default: model)",
+        choices=IO_PRECISIONS,
+        converter=True,
+        in_recipe=True,
+        in_profile=True,
+        ours=True,
     ),
     Option(
         "fp16_skip_op_names",

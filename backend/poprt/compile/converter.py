@@ -46,6 +46,8 @@ class Converter:
             opset. ONNX Runtime takes any, but a model in half needs 11.
         precision: fp32 (the model's types, which may be half), fp16, fp8 (fp16 with 8-bit operands
             of products) or fp8_weight (8-bit weights, computed with in half).
+        io_precision: type of the inputs and outputs of floats: model (those of the converted
+            model), fp32 (which JSON requests can carry) or fp16 (ours).
         checkpoints: inner tensors that become outputs too.
         eightbitsio: whether images come as bytes and are scaled on the chip.
         fp16_skip_op_types: operators, by their names after conversion, that stay in fp32 in an fp16
@@ -90,6 +92,7 @@ class Converter:
         input_shape: Mapping[str, Sequence[int]] | None = None,
         convert_version: int | None = None,
         precision: str = "fp32",
+        io_precision: str = "model",
         checkpoints: Names = None,
         eightbitsio: bool = False,
         fp16_skip_op_types: Names = None,

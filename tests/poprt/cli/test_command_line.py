@@ -28,7 +28,7 @@ REAL = """--help --version --input_model --framework --input_shape --batch_size 
 --manual_sharding_config --only_manual_sharding --config_yaml --perf_tuner --print_completion --logging_level
 --disable_compilation_progress_bar""".split()
 REFUSED = {name: each.refused for name, each in OPTIONS.items() if each.refused}
-OURS = """--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run
+OURS = """--fix_input --io_precision --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run
 --custom_ort_library
 --triton_model_dir --new_version --overwrite_config --queue_timeout_ms --show_profile --time_limit
 --memory_limit""".split()

@@ -37,6 +37,12 @@ def types(model: onnx.ModelProto) -> set[int]:
     return found
 
 
+def border_types(model: onnx.ModelProto) -> set[int]:
+    """Return the element types of the model's inputs and outputs."""
+    values = (*model.graph.input, *model.graph.output)
+    return {value.type.tensor_type.elem_type for value in values}
+
+
 def weights(dtype: Any = np.float32) -> Any:
     return np.random.default_rng(0).normal(size=(4, 4)).astype(dtype)
 
@@ -137,6 +143,15 @@ CASES: dict[str, Case] = {
             "int8_offset_scale": {name: INT8 for name in names(model) if name.split("/")[-1] == "w"}
         },
         made=frozenset(["DequantizeLinear"]),
+    ),
+    "io_precision": Case(
+        lambda: product(F16, np.float16),
+        product,
+        holds=lambda model: F16 not in border_types(model),
+        made=frozenset(["Cast"]),
+        changes_types=True,
+        changes_borders=f"{RETYPED} float",
+        main_only="inputs and outputs are the main graph's",
     ),
     "eight_bits_io": Case(
         picture,

@@ -24,7 +24,6 @@ from onnxgraph import (
     iter_defined,
     iter_graphs,
     make_cast,
-    rename,
     replace_nodes,
 )
 from onnxgraph.edit import forget_values
@@ -33,6 +32,7 @@ from onnxgraph.weights import change_values, has_data, read_array, register_chan
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.initializers import hold_as_tensor
+from poprt.passes.precision.borders import cast_borders
 from poprt.rewrite.base import Pass, Stage, register
 
 _I32, _I64 = int(TensorProto.INT32), int(TensorProto.INT64)
@@ -80,7 +80,7 @@ class Int64ToInt32(Pass):
             )
             plan = narrowing.plan(model.graph)
             narrowing.change(model.graph, plan, 0)
-        _narrow_unsigned_borders(model.graph)
+        cast_borders(model.graph, {TensorProto.UINT64: TensorProto.UINT32})
         return model
 
 
@@ -320,29 +320,3 @@ class _Narrowing:
 def _narrow_value(value: onnx.ValueInfoProto) -> None:
     if value.type.tensor_type.elem_type == _I64:
         value.type.tensor_type.elem_type = _I32
-
-
-def _narrow_unsigned_borders(graph: onnx.GraphProto) -> None:
-    """Narrow unsigned inputs and outputs, with Casts behind the inputs and before the outputs that
-    had 64 bits."""
-
-    def narrow(values: Sequence[onnx.ValueInfoProto]) -> list[str]:
-        wide = [value for value in values if value.type.tensor_type.elem_type == TensorProto.UINT64]
-        for value in wide:
-            value.type.tensor_type.elem_type = TensorProto.UINT32
-        return [value.name for value in wide]
-
-    inputs, outputs = narrow(graph.input), narrow(graph.output)
-    if not (inputs or outputs):
-        return
-    taken = set(iter_defined(graph))
-    inner = {name: fresh_name(f"{name}/uint64", taken) for name in (*inputs, *outputs)}
-    rename(graph, inner)
-    # Rename outputs that were folded to constants, which no node computes.
-    for tensor in graph.initializer:
-        tensor.name = inner.get(tensor.name, tensor.name)
-    # Skip outputs that are inputs: they are narrow already.
-    ends = [name for name in outputs if name not in inputs]
-    first = [make_cast(name, inner[name], TensorProto.UINT64) for name in inputs]
-    last = [make_cast(inner[name], name, TensorProto.UINT32) for name in ends]
-    replace_nodes(graph, [*first, *graph.node, *last])
