@@ -39,6 +39,8 @@ while True:
         path = connection.recv(65536).split(b" ")[1:2]
         if path == [b"/v2/repository/index"]:
             status, body = plan["index"]
+        elif path and path[0].endswith(b"/config"):
+            status, body = "200 OK", json.dumps(plan["config"])
         elif path == [b"/v2/health/ready"]:
             status, body = plan["ready"], ""
         else:
@@ -55,6 +57,7 @@ PLAN: dict[str, Any] = {
     "live": "200 OK",
     "ready": "200 OK",
     "index": ("200 OK", "[]"),
+    "config": {},  # of every model
     "ends": False,  # once it has been asked for the index
     "interrupts": 0,  # a signal to its parent, once it has been asked for the index
     "deaf": False,  # to SIGINT

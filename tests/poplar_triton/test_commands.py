@@ -17,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_triton import doctor
 from poplar_triton.serving import command
+from poplar_triton.serving.endpoint import ServedVersion
 from poplar_triton.serving.log import make_tell
 from sample_models import make_model
 
@@ -259,10 +260,12 @@ def test_names_reach_no_terminal_raw(command, evil, monkeypatch, capfd):
 
 def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
     class Server:
-        def failed_models(self) -> dict[str, str]:
-            return {EVIL: "\x1b[2Jbad\nmore", "b": "why"}
+        def list_models(self) -> list[ServedVersion]:
+            failed = {EVIL: "\x1b[2Jbad\nmore", "b": "why"}
+            found = [ServedVersion(name, "", "UNAVAILABLE", failed[name]) for name in failed]
+            return [ServedVersion("a", "1", "READY", ""), *found]
 
-    assert set(command._failed_models(Server(), make_tell())) == {EVIL, "b"}
+    assert command._list_served(Server(), make_tell()) == ["a"]
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(r"[server]' is not served: \x1b[2Jbad")
     assert second.endswith("Z model 'b' is not served: why")

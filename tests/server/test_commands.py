@@ -1,7 +1,9 @@
 """The poplar-triton command on a real server: ready, stopped by Ctrl-C, and nothing left behind."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,13 +13,18 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.server import TritonServer
 from sample_models import linear_model
 
 from .conftest import write_model
 
+ZEROS_ANSWER = np.maximum(numpy_helper.to_array(linear_model().graph.initializer[1]), 0)
+"""Answer y of the linear model to zeros: its bias after Relu."""
 COMMAND = [sys.executable, "-m", "poplar_triton.cli"]
 
 
@@ -25,6 +32,15 @@ def run(*arguments, **options):
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60, **options
     )
+
+
+def run_shell(command, folder):
+    """Run a line that a command has printed, as a user would, and return what it prints."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    return subprocess.run(
+        ["sh", "-c", command], stdout=subprocess.PIPE, check=True, timeout=30, cwd=folder
+    ).stdout
 
 
 def processes_of(group):
@@ -78,8 +94,11 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
             line = process.stdout.readline()
             assert line, lines
             lines += line
-        url = re.search(r"Try: curl -s (\S+)", lines)[1]
-        assert b'"linear"' in urllib.request.urlopen(url, timeout=5).read()
+        request = re.search(r"Try: (.*)", lines)[1]
+        answer = json.loads(run_shell(request, tmp_path))
+        assert answer["model_name"] == "linear"
+        (values,) = (each["data"] for each in answer["outputs"] if each["name"] == "y")
+        np.testing.assert_allclose(values, ZEROS_ANSWER, rtol=1e-6)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert segments_of(process)
         process.send_signal(signal.SIGINT)
@@ -89,6 +108,40 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
     assert "model 'broken' is not served: Internal: ModelConfigError" in errors.read_text()
     assert all_gone(children)
     assert segments_of(process) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "has_json"),
+    [
+        (("--precision", "fp32"), True),
+        (("--precision", "fp16"), False),
+        (("--precision", "fp16", "--io_precision", "fp32"), True),
+        (("--precision", "fp32", "--io_precision", "fp16"), False),
+    ],
+)
+def test_the_request_that_poprt_prints_is_answered(tmp_path, options, has_json):
+    onnx.save(linear_model(), tmp_path / "m.onnx")
+    folder = tmp_path / "models" / "it's mine"
+    words = ["-i", str(tmp_path / "m.onnx"), "--batch_size", "2", "--triton_model_dir", str(folder)]
+    compiled = subprocess.run(
+        [sys.executable, "-m", "poprt", *words, *options],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    request = re.search(r"ask it: (.*)", compiled.stdout)[1]
+    assert ("--io_precision fp32" in compiled.stdout) is not has_json
+    with TritonServer(folder.parent, log=tmp_path / "log") as server:
+        found = run_shell(request.replace("127.0.0.1:8000", server.http_url), tmp_path)
+    if has_json:
+        values = [each["data"] for each in json.loads(found)["outputs"] if each["name"] == "y"]
+    else:
+        answer = (tmp_path / "answer.bin").read_bytes()
+        head, length = json.JSONDecoder().raw_decode(answer.decode("latin-1"))
+        first = head["outputs"][0]["name"] == "y"
+        values = np.frombuffer(answer[length:], np.float16)[slice(3) if first else slice(-3, None)]
+    np.testing.assert_allclose(np.ravel(values), ZEROS_ANSWER, rtol=1e-3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from popef._tools.progress import PROC
+from popef._tools.zero_requests import make_inputs
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import HttpEndpoint, NoAnswerError
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.stalls import Stall
 from poplar_triton.serving.stubs import Stub, Work, is_idle, read_work
-from poplar_triton.serving.zeros import make_inputs
 
 LIMIT_SECONDS = 30.0
 """Time limit of an answer, which allows for a long queue."""
@@ -108,7 +108,7 @@ class Canary:
         try:
             config = self._endpoint.read_config(model, version)
             inputs = None if config is None else make_inputs(config)
-        except ServerError as error:
+        except (ServerError, ValueError) as error:
             if not case.is_excused:
                 case.is_excused = True
                 self._tell(f"model {model!r} version {version} gets no canary: {error}")

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from popef._tools.arguments import Parser, whole_number
 from popef._tools.console import UsageError
-from popef._tools.text import escape
+from popef._tools.zero_requests import make_curl
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
+from poplar_triton.serving.endpoint import READY, UNAVAILABLE
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.log import LogFormat, make_copy, make_tell
 from poplar_triton.serving.options import find_all, find_option, is_on
 from poplar_triton.serving.server import (
-    MODEL_FILE,
     START_SECONDS,
     Interrupt,
     TritonServer,
-    is_remote,
 )
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.supervisor import (
@@ -163,7 +162,7 @@ def run(options: argparse.Namespace) -> int:
             supervisor = Supervisor(server, state, settings, tell)
             supervisor.catch_signals()
             interrupt.check()
-            _introduce(server, health, options.model_repository, tell)
+            _introduce(server, health, tell)
             asked = supervisor.run()
             if asked:
                 print("stopping", flush=True)
@@ -219,40 +218,45 @@ def _allow_reload(triton_options: Sequence[str], on_dead_stub: OnDeadStub) -> li
 
 
 def _introduce(
-    server: TritonServer,
-    health: HealthServer | None,
-    repository: Path | str,
-    tell: Callable[[str], None],
+    server: TritonServer, health: HealthServer | None, tell: Callable[[str], None]
 ) -> None:
-    """Print where the server is, and which models it does not serve."""
-    failed = _failed_models(server, tell)
-    name = "MODEL" if is_remote(repository) else escape(_first_model(Path(repository), failed))
+    """Print where the server is and a request that it answers, and on stderr which models it does
+    not serve."""
+    request = _find_request(server, _list_served(server, tell))
     lines = [
         "",
         f"HTTP     http://{server.http_url}",
         f"gRPC     {server.grpc_url}",
         f"metrics  {server.metrics_url}",
         *([f"health   {health.url}/ready"] if health else []),
-        f"Try: curl -s http://{server.http_url}/v2/models/{name}",
+        *([f"Try: {request}"] if request else []),
         "Ctrl-C stops the server.",
         "",
     ]
     print("\n".join(lines), flush=True)
 
 
-def _failed_models(server: TritonServer, tell: Callable[[str], None]) -> Collection[str]:
-    """Return the models that are not served, after a message on stderr for each. Return none if the
-    server does not tell."""
+def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str]:
+    """Return the names of the models that are served, after a message on stderr for each of the
+    others. Return none if the server does not tell."""
     try:
-        failed = server.failed_models()
+        models = sorted(server.list_models(), key=lambda model: model.name)
     except ServerError as error:
         tell(f"warning: {error}; see its output")
-        return ()
-    for model, reason in sorted(failed.items()):
-        tell(f"model {model!r} is not served: {reason.partition(chr(10))[0]}")
-    return failed
+        return []
+    for each in models:
+        if each.state == UNAVAILABLE:
+            tell(f"model {each.name!r} is not served: {each.reason.partition(chr(10))[0]}")
+    return [each.name for each in models if each.state == READY]
 
 
-def _first_model(repository: Path, failed: Collection[str]) -> str:
-    names = {file.parent.name for file in repository.glob(f"*/{MODEL_FILE}")}
-    return min(names.difference(failed), default="MODEL")
+def _find_request(server: TritonServer, models: Sequence[str]) -> str:
+    """Return a command that sends a request to one of the models that are served, or "" if there is
+    none that can be asked with zeros."""
+    if not server.answers_anyone:
+        return ""
+    for model in models:
+        with suppress(ServerError, ValueError):
+            if config := server.endpoint.read_config(model):
+                return make_curl(server.http_url, model, config)
+    return ""

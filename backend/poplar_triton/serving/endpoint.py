@@ -25,9 +25,9 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from popef._tools.child import run_python
+from popef._tools.zero_requests import LENGTH_HEADER, ZeroInput, encode_head
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.options import find_option, is_on, make_grpc_headers, make_http_headers
-from poplar_triton.serving.zeros import ZeroInput
 
 HOST = "127.0.0.1"
 ASK_SECONDS = 5
@@ -39,6 +39,8 @@ _CHUNK_BYTES = 1 << 16
 _CHILD = "from poplar_triton.serving.endpoint import load_as_child; load_as_child()"
 _CHILD_SECONDS = 10.0
 """Time for a child process to start and to end, in addition to the load."""
+READY, UNAVAILABLE = "READY", "UNAVAILABLE"
+"""States of versions in the repository index: served, and not loaded because of an error."""
 UNKNOWN_MODEL = "Request for unknown model"
 """Triton's message for a model or version that does not exist or is not loaded; its error codes
 differ."""
@@ -182,18 +184,9 @@ class HttpEndpoint:
     ) -> None:
         """Send a version of a model a request of zeros. Raises NoAnswerError for an internal error,
         or if nothing comes within `seconds`. A refused request counts as an answer."""
-        tensors = [
-            {
-                "name": each.name,
-                "datatype": each.datatype,
-                "shape": each.shape,
-                "parameters": {"binary_data_size": each.num_bytes},
-            }
-            for each in inputs
-        ]
-        head = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}}).encode()
+        head = encode_head(inputs, binary_outputs=True).encode()
         body = head + bytes(sum(each.num_bytes for each in inputs))
-        headers = {"Inference-Header-Content-Length": str(len(head))}
+        headers = {LENGTH_HEADER: str(len(head))}
         path = f"/v2/models/{_quote_version(model, version)}/infer"
         try:
             with self._open(path, body, seconds, headers) as answer:

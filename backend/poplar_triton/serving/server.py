@@ -22,10 +22,22 @@ from types import TracebackType
 from popef._tools.child import die_with
 from popef._tools.memory import offer_to_oom_killer
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.endpoint import ASK_SECONDS, HOST, Endpoint, make_endpoint
+from poplar_triton.serving.endpoint import (
+    ASK_SECONDS,
+    HOST,
+    UNAVAILABLE,
+    Endpoint,
+    ServedVersion,
+    make_endpoint,
+)
 from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
 from poplar_triton.serving.listeners import describe_listener
-from poplar_triton.serving.options import find_exit_seconds, find_option
+from poplar_triton.serving.options import (
+    find_exit_seconds,
+    find_option,
+    is_on,
+    make_http_headers,
+)
 from poplar_triton.serving.output import ServerOutput
 from poplar_triton.serving.server_resources import ServerResources
 
@@ -269,14 +281,22 @@ class TritonServer:
         model."""
         return self.endpoint.is_ready(ASK_SECONDS)
 
-    def failed_models(self) -> dict[str, str]:
-        """Return the models that did not load, and Triton's reason for each. Raises ServerError if
-        the server does not tell."""
+    def list_models(self) -> list[ServedVersion]:
+        """Return the repository index. Raises ServerError if the server does not tell."""
         try:
-            models = self.endpoint.list_models()
+            return self.endpoint.list_models()
         except ServerError as error:
             raise ServerError(f"tritonserver does not report its models ({error})") from error
-        return {model.name: model.reason for model in models if model.state == "UNAVAILABLE"}
+
+    def failed_models(self) -> dict[str, str]:
+        """Return the models that did not load, and Triton's reason for each. Raises ServerError as
+        `list_models` does."""
+        return {each.name: each.reason for each in self.list_models() if each.state == UNAVAILABLE}
+
+    @property
+    def answers_anyone(self) -> bool:
+        """Whether HTTP clients without a key get answers."""
+        return is_on(self._options, "--allow-http") and not make_http_headers(self._options)
 
     def stop(self) -> None:
         """Stop the server in order, or else kill it. None of its processes and shared memory

@@ -356,6 +356,8 @@ def _write(
             *time_runs(compiled).describe(),
             "(on this machine's CPU; the chip is modelled above)",
         ]
+    if folder is not None:
+        lines += folder.describe_use()
     for line in lines:
         print_line(line)
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.json_format import MessageToDict
 from simipu import CompileError
 
 import popef
 from popef._tools.staging import Staging, remove_left_overs
 from popef._tools.text import escape, find_name_fault
+from popef._tools.zero_requests import make_curl
 from popef.name_map import read_names
 from poprt.compile.compiler import Executable
 from poprt.triton.config import (
@@ -34,6 +37,8 @@ from poprt.triton.config import (
 from poprt.triton.locks import lock_folder
 
 VERSION = "1"
+ADDRESS = "127.0.0.1:8000"
+"""Address of the HTTP of `poplar-triton serve` with its default port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,23 @@ class ModelFolder:
             f"{'kept' if texts.names is None else 'wrote'} {self._names_file}",
             f"{'kept' if texts.config is None else 'wrote'} {self._config_file}",
         ]
+
+    def describe_use(self) -> list[str]:
+        """Return lines with the commands that serve the written model and send it a request."""
+        message = read_config(self._config_file)
+        config = MessageToDict(message, preserving_proto_field_name=True)
+        lines = [f"serve it: poplar-triton serve {shlex.quote(escape(self.path.parent))}"]
+        # A kept configuration may leave its inputs to Triton, which reads them from the PopEF file.
+        if config.get("input"):
+            with suppress(ValueError):
+                lines.append(f"ask it: {make_curl(ADDRESS, self.name, config)}")
+        tensors = [each for field in KINDS for each in config.get(field, ())]
+        if any(each["data_type"] == "TYPE_FP16" for each in tensors):
+            lines.append(
+                "its inputs or outputs are FP16, which Triton does not carry in JSON: send them in "
+                "binary, or compile with --io_precision fp32"
+            )
+        return lines
 
     def _settle(self, compiled: Executable) -> Texts:
         """Return the texts to write with the executable.

@@ -19,7 +19,8 @@ from poplar_triton.serving.endpoint import (
     ServedVersion,
     make_endpoint,
 )
-from poplar_triton.serving.zeros import ZeroInput
+
+from popef._tools.zero_requests import ZeroInput
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -49,8 +49,12 @@ def test_serve_says_where_and_what_and_stops_in_order_at_an_interrupt(repository
     for name in ("mine", "a_bad_one", "others"):
         (repository / name).mkdir(exist_ok=True)
         (repository / name / "config.pbtxt").touch()
-    failed = [{"name": "a_bad_one", "state": "UNAVAILABLE", "reason": "why"}]
-    called = play(index=("200 OK", json.dumps(failed)), interrupts=signal.SIGINT)
+    index = [
+        {"name": "a_bad_one", "state": "UNAVAILABLE", "reason": "why"},
+        {"name": "mine", "state": "READY"},
+    ]
+    config = {"input": [{"name": "x", "data_type": "TYPE_INT32", "dims": ["2"]}]}
+    called = play(index=("200 OK", json.dumps(index)), config=config, interrupts=signal.SIGINT)
     assert serve(repository, "--", "--log-verbose=0") == 0
     arguments = called()["arguments"]
     assert arguments[-1] == "--log-verbose=0"
@@ -62,20 +66,34 @@ def test_serve_says_where_and_what_and_stops_in_order_at_an_interrupt(repository
         f"HTTP     http://127.0.0.1:{http}",
         f"gRPC     127.0.0.1:{grpc}",
         f"metrics  http://127.0.0.1:{metrics}/metrics",
-        f"Try: curl -s http://127.0.0.1:{http}/v2/models/mine",
+        f"Try: curl -s http://127.0.0.1:{http}/v2/models/mine/infer -d "
+        """'{"inputs": [{"name": "x", "datatype": "INT32", "shape": [2], "data": [0, 0]}]}'""",
         "Ctrl-C stops the server.",
         "",
         "stopping",
     ]
 
 
-def test_the_example_of_a_call_names_any_model_where_none_has_a_configuration(
-    repository, play, capsys
+@pytest.mark.parametrize(
+    ("index", "arguments"),
+    [
+        ([{"name": "a", "state": "UNAVAILABLE"}], ()),
+        ([{"name": "a", "state": "READY"}], ("--", "--http-restricted-api=inference:k=v")),
+    ],
+)
+def test_without_a_model_that_anyone_can_ask_no_request_is_printed(
+    repository, play, capsys, index, arguments
 ):
+    play(index=("200 OK", json.dumps(index)), interrupts=signal.SIGTERM)
+    assert serve(repository, *arguments) == 0
+    assert "Try" not in capsys.readouterr().out
+
+
+def test_a_server_that_does_not_report_its_models_is_warned_of(repository, play, capsys):
     play(index=("403 Forbidden", ""), interrupts=signal.SIGTERM)
     assert serve(repository) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[4].endswith("/v2/models/MODEL")
+    assert "Try" not in out
     (line,) = read_lines(err)
     assert line.startswith("warning: tritonserver does not report its models (")
     assert line.endswith("); see its output")
@@ -292,7 +310,7 @@ def test_a_store_goes_through_as_it_is(triton, play, store, capsys):
     called = play(interrupts=signal.SIGTERM)
     assert cli.main(["serve", store, *PORTS]) == 0
     assert called()["arguments"][0] == f"--model-repository={store}"
-    assert "/v2/models/MODEL\n" in capsys.readouterr().out
+    assert "Try" not in capsys.readouterr().out
 
 
 def test_another_server_is_started_with_its_own_backends(
