@@ -15,6 +15,9 @@ _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Unicode categories of characters that move a terminal's cursor, begin a line, change the
 direction of writing, or are invisible."""
 
+_SHELL_CHARACTERS = frozenset(" \t\n|&;()<>{}[]*?$`\\\"'")
+"""Characters inside a word that a POSIX shell or bash reads as something else."""
+
 
 def escape(text: object, most: int = 10_000) -> str:
     """Return `str(text)` in one line without control characters, each written as in Python
@@ -52,6 +55,18 @@ def find_name_fault(name: str) -> str | None:
             f"character {unseen}"
         )
     return None
+
+
+def find_shell_fault(path: str) -> str | None:
+    """Return why a shell would not read `path` as one word (expected and found), or None if it
+    would."""
+    found = next((character for character in path if character in _SHELL_CHARACTERS), None)
+    if found is None:
+        return None
+    return (
+        "expected no blank, quote or other special character of the shell, through which Triton "
+        f"starts the model's process; found {found!r}"
+    )
 
 
 def _is_unseen(character: str) -> bool:

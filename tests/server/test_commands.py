@@ -121,7 +121,7 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
 )
 def test_the_request_that_poprt_prints_is_answered(tmp_path, options, has_json):
     onnx.save(linear_model(), tmp_path / "m.onnx")
-    folder = tmp_path / "models" / "it's mine"
+    folder = tmp_path / "models" / "mine"
     words = ["-i", str(tmp_path / "m.onnx"), "--batch_size", "2", "--triton_model_dir", str(folder)]
     compiled = subprocess.run(
         [sys.executable, "-m", "poprt", *words, *options],

@@ -21,6 +21,7 @@ from types import TracebackType
 
 from popef._tools.child import die_with
 from popef._tools.memory import offer_to_oom_killer
+from popef._tools.text import find_shell_fault
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import (
     ASK_SECONDS,
@@ -113,6 +114,18 @@ def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
         )
 
 
+def check_paths(repository: Path) -> None:
+    """Raise ServerError if a shell would not read the path of a model folder as one word.
+
+    Triton starts the process of a Python-based model through a shell, with this path unquoted: it
+    would run commands that the path contains, or wait for ever for a process that cannot start.
+    """
+    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
+    for path in (repository, *filter(is_model_folder, folders)):
+        if fault := find_shell_fault(str(path)):
+            raise ServerError(f"{path}: {fault}; rename it, or serve a link to it (ln -s)")
+
+
 def is_model_folder(folder: Path) -> bool:
     """Return whether a folder of a repository is the folder of a model."""
     return (folder / MODEL_FILE).is_file() or any(
@@ -122,9 +135,6 @@ def is_model_folder(folder: Path) -> bool:
 
 def _make_preparation() -> Callable[[], None]:
     """Return a function that the child process runs before it becomes tritonserver.
-
-    The child process dies with this process only if it is started in the main thread. Started in
-    another thread, it would also end with that thread.
 
     The child process dies with this process if it is started in the main thread. Otherwise the
     death of another thread would end it as well.
@@ -227,6 +237,7 @@ class TritonServer:
             # In these modes models may be added later.
             later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
             check_repository(Path(self.model_repository), may_be_empty=later)
+            check_paths(Path(self.model_repository))
         self._resources = ServerResources()
         try:
             self._prepare(self._resources.folder)

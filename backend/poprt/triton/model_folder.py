@@ -20,7 +20,7 @@ from simipu import CompileError
 
 import popef
 from popef._tools.staging import Staging, remove_left_overs
-from popef._tools.text import escape, find_name_fault
+from popef._tools.text import escape, find_name_fault, find_shell_fault
 from popef._tools.zero_requests import make_curl
 from popef.name_map import read_names
 from poprt.compile.compiler import Executable
@@ -69,7 +69,7 @@ class ModelFolder:
         self.version = self.path / VERSION
         self.name = os.path.basename(os.path.abspath(self.path))
         """Name of the model."""
-        if fault := find_name_fault(self.name):
+        if fault := find_name_fault(self.name) or find_shell_fault(self.name):
             raise CompileError(
                 f"model folder {escape(self.path)}: its name is the model's: {fault}; rename it"
             )

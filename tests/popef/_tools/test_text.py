@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault
+from popef._tools.text import MAX_NAME_CHARACTERS, escape, find_name_fault, find_shell_fault
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,35 @@ def test_names() -> None:
         find_name_fault("a\x1bb")
         == "expected a name without control characters, found \\x1b at character 1"
     )
+
+
+@pytest.mark.parametrize(
+    "path", ["a b", "it's", "a;b", "a$(b)", "a`b`", "{a,b}", "a*", "a\\b", "a\nb"]
+)
+def test_what_a_shell_does_not_read_as_one_word_is_found(path, tmp_path):
+    """The oracle is a shell in a folder with files that patterns can match."""
+    assert find_shell_fault(f"/models/{path}").endswith(f"found {find_special(path)!r}")
+    for name in ("ab", "abc"):
+        (tmp_path / name).touch()
+    assert read_words(path, tmp_path) != [path]
+
+
+def find_special(path):
+    return next(character for character in path if character in " '\";$(`{*\\\n")
+
+
+def read_words(path, folder):
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {path}"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    return words.stdout.split("\0")[:-1]
+
+
+def test_other_characters_are_one_word_to_a_shell(tmp_path):
+    path = "/models/Ünï-code_1.2@%+=:,~#!^/模型"
+    assert find_shell_fault(path) is None
+    assert read_words(path, tmp_path) == [path]

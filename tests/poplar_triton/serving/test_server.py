@@ -264,6 +264,17 @@ def test_an_empty_repository_is_refused_else(tmp_path, options):
         pass
 
 
+@pytest.mark.parametrize("path", ["my models/m", "models/a$(touch evil)b", "models/it's"])
+def test_a_path_that_a_shell_would_read_otherwise_is_refused(tmp_path, path):
+    """Triton puts it into a shell's command: it ran `touch`, or waited for ever."""
+    (tmp_path / path / "1").mkdir(parents=True)
+    with (
+        pytest.raises(ServerError, match=r"expected no blank, .*; rename it, or serve a link"),
+        TritonServer((tmp_path / path).parent),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("inside", ["mine/config.pbtxt", "mine/1/model.onnx"])
 def test_a_model_folder_has_a_configuration_or_a_version(tmp_path, inside):
     (tmp_path / "models" / inside).parent.mkdir(parents=True)

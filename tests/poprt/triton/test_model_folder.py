@@ -80,9 +80,9 @@ def test_a_configuration_is_read_as_it_was_written(compiled, names):
 
 
 def test_a_name_stays_a_name(tmp_path):
-    write_triton_model(compile_named(HOSTILE), tmp_path / 'the "model"')
-    config = read_config(tmp_path / 'the "model"' / "config.pbtxt")
-    assert config.name == 'the "model"'
+    write_triton_model(compile_named(HOSTILE), tmp_path / "the-model,#1")
+    config = read_config(tmp_path / "the-model,#1" / "config.pbtxt")
+    assert config.name == "the-model,#1"
     assert [entry.name for entry in config.input] == [HOSTILE]
     assert list(config.parameters) == ["synchronous_execution"]
 
@@ -95,6 +95,11 @@ def test_a_name_stays_a_name(tmp_path):
             "m",
             r"input 'a\\x1b\[2J': expected a name without control characters, found \\x1b at "
             r"character 1",
+        ),
+        (
+            "x",
+            "a$(b)",
+            r"a\$\(b\): its name is the model's: expected no blank, .*; found '\$'; rename it",
         ),
         ("x", "m\n", r"m\\n: its name is the model's: expected a name without control characters"),
     ],
