@@ -197,8 +197,7 @@ def main() -> None:
         console.print(make_ratio_table(examples, seen[WEIGHTLESS, 2]))
     console.print(
         f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of "
-        "the "
-        "runs, which"
+        "the runs, which"
     )
     console.print("grows with the compiled batch and not with the weights.")
 

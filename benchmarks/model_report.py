@@ -88,12 +88,9 @@ def make_answers(results: Sequence[Result]) -> Table:
     note = (
         "Errors are the largest of all answers, in fp32 over max(1, largest value) (allowed: "
         f"{FLOAT_TOLERANCE}), in fp16 as it is and over the output's largest value (allowed "
-        "without a "
-        f"warning of poprt's: {HALF_TOLERANCE}; `w`: it warned). Labels: how many of the classes "
-        "with the "
-        "largest value agree. Rows: along which axis requests may have any number of rows, or why "
-        "the "
-        "compiled batch is computed whole."
+        f"without a warning of poprt's: {HALF_TOLERANCE}; `w`: it warned). Labels: how many of the "
+        "classes with the largest value agree. Rows: along which axis requests may have any number "
+        "of rows, or why the compiled batch is computed whole."
     )
     rows = [(*_describe_answers(pair), _describe_rows(pair)) for pair in _pairs(results)]
     return Table("Answers", columns, rows, note, frozenset({"rows"}))
@@ -154,12 +151,9 @@ def make_costs(results: Sequence[Result]) -> Table:
     )
     note = (
         "fp32 / fp16. Compiling is the whole command, from start to end; x ORT is that over a "
-        "Python "
-        "process that creates an ONNX Runtime session on the file and ends. Load: Triton's answer "
-        "to a "
-        "load request, one model at a time, those before it staying. Private: memory of the "
-        "model's own "
-        "process that no other shares, after it has answered."
+        "Python process that creates an ONNX Runtime session on the file and ends. Load: Triton's "
+        "answer to a load request, one model at a time, those before it staying. Private: memory "
+        "of the model's own process that no other shares, after it has answered."
     )
     return Table(
         "Time and memory", columns, [_describe_costs(pair) for pair in _pairs(results)], note

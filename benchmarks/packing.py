@@ -161,8 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"{algorithm.name}: {costs[-1]:.1f} us a request "
             f"({min(found)[0]:.1f}..{max(found)[0]:.1f}; goal: at most {GOAL_US:.0f}), "
-            f"{found[0][1]:.1%} of "
-            "the places filled"
+            f"{found[0][1]:.1%} of the places filled"
         )
     return 0 if ratio >= GOAL_RATIO and max(costs) <= GOAL_US else 1
 

@@ -374,8 +374,7 @@ def main() -> int:
         for point in points:
             console.print(
                 f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  "
-                f"{point.family}: "
-                f"{point.name}"
+                f"{point.family}: {point.name}"
             )
     table = Table(
         *COLUMNS, title=f"predicted over published, modelled ({C600.description} and others)"

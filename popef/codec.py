@@ -133,8 +133,7 @@ def _decode_sizes(decoder: Decoder, segment: int, pointer: int | None, _: Any) -
     if len(sizes) > limit:
         raise LimitError(
             f"{decoder.message.label}: expected a tensor of at most {limit} dimensions, got "
-            f"{len(sizes)}; "
-            "raise Limits.max_rank if numpy can hold it"
+            f"{len(sizes)}; raise Limits.max_rank if numpy can hold it"
         )
     if sizes and min(sizes) < 0:
         expected = "a shape without negative sizes"

@@ -177,8 +177,7 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
     except ImportError as error:
         raise UnsupportedError(
             f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; "
-            "`pip "
-            "install zstandard`"
+            "`pip install zstandard`"
         ) from error
 
     def open_stream(source: ViewStream) -> Any:

@@ -67,8 +67,7 @@ def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
     except ImportError as error:
         raise UnsupportedError(
             f"{dataType.name}: expected the package ml_dtypes, got none; `pip install ml_dtypes` "
-            "or read it "
-            "as uint8"
+            "or read it as uint8"
         ) from error
     return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[dataType]))
 

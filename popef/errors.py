@@ -20,8 +20,7 @@ class FormatError(PopefError):
     def __init__(self, rule: Rule, offset: int, blob: str, expected: str, got: str) -> None:
         super().__init__(
             f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not "
-            "PopEF "
-            f"({rule})"
+            f"PopEF ({rule})"
         )
         self.rule = rule
         self.offset = offset

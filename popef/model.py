@@ -155,8 +155,7 @@ class _Parts:
             candidates = _names([each for each, blobs in self._metadata.items() for _ in blobs])
             raise PopefError(
                 f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among "
-                "those for "
-                f"{candidates}; parse the files of one export together, each once"
+                f"those for {candidates}; parse the files of one export together, each once"
             )
         anchors = dict.fromkeys(anchor.name for anchor in metadata[0].anchors)
         tensors, feeds = (
@@ -196,8 +195,7 @@ def _data(
             places = " and ".join(reader.blob.label for reader in readers[:2])
             raise PopefError(
                 f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of "
-                "one model "
-                "only"
+                "one model only"
             )
         found += readers
     return sorted(found, key=lambda reader: (reader.blob.source.name, reader.blob.index))

@@ -99,9 +99,8 @@ class ExecutableReader:
         if self.uncompressedSize > limit:
             raise LimitError(
                 f"{self.blob.label} ({self.name!r}): expected at most {limit} bytes after "
-                "decompression, "
-                f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the "
-                "file"
+                f"decompression, got {self.uncompressedSize}; raise Limits.max_executable_bytes if "
+                "you trust the file"
             )
         return Inflater(
             self.blob.payload(),

@@ -84,10 +84,8 @@ def read_rows(model: Model) -> RowFacts:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PopefError(
             f"{blob.blob.label}: expected one JSON object of at most {_MAX_BYTES} bytes with "
-            "dependence "
-            f"(text or null) and batch_axes (axes by anchor), found {str(error)[:200]}; compile "
-            "the model "
-            "again with poprt"
+            f"dependence (text or null) and batch_axes (axes by anchor), found {str(error)[:200]}; "
+            "compile the model again with poprt"
         ) from error
 
 

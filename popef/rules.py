@@ -25,16 +25,13 @@ class Rule(Enum):
     BLOB_SIZE = (
         Severity.ERROR,
         "A blob's `size` MUST count every byte from the first of its header to the last of its "
-        "payload, "
-        "and no byte MUST lie beyond the end of the file.",
+        "payload, and no byte MUST lie beyond the end of the file.",
     )
     SEGMENT_TABLE = (
         Severity.ERROR,
         "A message MUST begin with its segment table (number of segments minus one, words in each, "
-        "padding "
-        "to 8 bytes), MUST have 1 to 512 segments, and its first segment MUST hold at least the "
-        "root "
-        "pointer.",
+        "padding to 8 bytes), MUST have 1 to 512 segments, and its first segment MUST hold at "
+        "least the root pointer.",
     )
     SEGMENT_BOUNDS = (
         Severity.ERROR,
@@ -47,23 +44,19 @@ class Rule(Enum):
     POINTER_KIND = (
         Severity.ERROR,
         "A pointer MUST be null, or lead to what its field holds: a structure, a list, or either "
-        "through a "
-        "far pointer. Capability pointers MUST NOT occur.",
+        "through a far pointer. Capability pointers MUST NOT occur.",
     )
     FAR_POINTER = (
         Severity.ERROR,
         "A far pointer MUST name a segment of its message and a landing pad inside it: one struct "
-        "or list "
-        "pointer; or, when double, a single far pointer to the content and then a struct or list "
-        "tag.",
+        "or list pointer; or, when double, a single far pointer to the content and then a struct "
+        "or list tag.",
     )
     STRUCT_LIST = (
         Severity.ERROR,
         "The tag of a composite list MUST be a struct tag whose elements fit into the words that "
-        "the list "
-        "pointer announces. A list of bits, or of elements narrower than a word, MUST NOT stand "
-        "for "
-        "structures unless it is empty.",
+        "the list pointer announces. A list of bits, or of elements narrower than a word, MUST NOT "
+        "stand for structures unless it is empty.",
     )
     TEXT = (
         Severity.ERROR,
@@ -72,16 +65,14 @@ class Rule(Enum):
     INTEGERS = (
         Severity.ERROR,
         "A list of integers MUST have elements of 1, 2, 4 or 8 bytes, or structures whose first "
-        "word is "
-        "the integer.",
+        "word is the integer.",
     )
     SHAPE = (Severity.ERROR, "The sizes in a shape MUST NOT be negative.")
     METADATA_PAYLOAD = (Severity.ERROR, "A metadata blob MUST NOT have a payload.")
     TENSOR_PAYLOAD = (
         Severity.ERROR,
         "A tensor blob's payload MUST be exactly the tensor: the product of its shape times the "
-        "bytes of "
-        "its type.",
+        "bytes of its type.",
     )
     FEED_PAYLOAD = (
         Severity.ERROR,
@@ -101,10 +92,8 @@ class Rule(Enum):
     OPTIONAL_FIELD = (
         Severity.WARNING,
         "The inferred fields `Anchor.programs`, `Metadata.programsMap` and "
-        "`Metadata.deviceIterations` "
-        "SHOULD decode: program indices of 0 to 2^32 - 1, each named once, and no negative "
-        "iterations. "
-        "Readers MUST ignore one that does not, with a warning.",
+        "`Metadata.deviceIterations` SHOULD decode: program indices of 0 to 2^32 - 1, each named "
+        "once, and no negative iterations. Readers MUST ignore one that does not, with a warning.",
     )
     ENUMERANT = (
         Severity.WARNING,
@@ -133,8 +122,7 @@ class Rule(Enum):
     ANCHOR_REPLICAS = (
         Severity.WARNING,
         "With a replication factor above 1 an anchor that is per replica SHOULD have that many "
-        "replicas as "
-        "its first size.",
+        "replicas as its first size.",
     )
     DATA_ANCHOR = (
         Severity.WARNING,

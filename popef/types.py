@@ -72,8 +72,7 @@ class TensorInfo(Record):
         if self.dataType not in ITEM_BYTES:
             raise UnsupportedError(
                 f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one "
-                "from a newer "
-                "SDK; read the blob's payload instead"
+                "from a newer SDK; read the blob's payload instead"
             )
         return math.prod(self.shape) * ITEM_BYTES[self.dataType]
 

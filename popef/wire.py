@@ -348,8 +348,7 @@ def read_message(read: ReadBytes, start: int, end: int, label: str, limits: Limi
     if total > limits.max_structure_bytes:
         raise LimitError(
             f"{label}: expected a structure of at most {limits.max_structure_bytes} bytes, got "
-            f"{total}; "
-            "raise Limits.max_structure_bytes if you trust the file"
+            f"{total}; raise Limits.max_structure_bytes if you trust the file"
         )
     data = _read_exactly(read, body, total, label)
     segments, offsets, position = [], [], 0

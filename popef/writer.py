@@ -137,8 +137,7 @@ class BlobWriter(_PartWriter):
         self._sink.spoil()
         raise PopefError(
             f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what "
-            "its info "
-            "announces"
+            "its info announces"
         )
 
     def _settle_structure(self) -> None:
@@ -151,8 +150,7 @@ class BlobWriter(_PartWriter):
                 self._sink.spoil()
                 raise PopefError(
                     f"{_name(structure)}: expected a multiple of {item} bytes, got "
-                    f"{self._raw_bytes}; write "
-                    "whole tensors"
+                    f"{self._raw_bytes}; write whole tensors"
                 )
             structure.numTensors = self._raw_bytes // item
 
@@ -184,8 +182,7 @@ class MultiFeedWriter(_PartWriter):
         if len(tensors) != len(self._infos):
             raise PopefError(
                 f"write: expected {len(self._infos)} tensors, one for each feed, got "
-                f"{len(tensors)}; pass "
-                "them all"
+                f"{len(tensors)}; pass them all"
             )
         views = [_as_bytes(tensor) for tensor in tensors]
         for info, view in zip(self._infos, views, strict=True):

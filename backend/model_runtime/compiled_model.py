@@ -152,9 +152,8 @@ def _check_batch_axis(executable: SimulatedExecutable, axis: int) -> None:
             shapes = ", ".join(f"{stream.tensor} {stream.shape}" for stream in program.streams)
             raise ModelRuntimeError(
                 f"batching dimension {axis}: expected one along which all inputs and outputs have "
-                "the same "
-                f"size, the compiled batch; found {shapes}. Leave it out for requests of whole "
-                "batches"
+                f"the same size, the compiled batch; found {shapes}. Leave it out for requests of "
+                "whole batches"
             )
 
 
@@ -171,8 +170,7 @@ def _read_frozen_input(
     if tensor.info.tensorInfo() != anchor.tensorInfo():
         raise ModelRuntimeError(
             f"input {anchor.name()!r}: the file's data are {tensor.info.tensorInfo()}, its anchor "
-            "says "
-            f"{anchor.tensorInfo()}"
+            f"says {anchor.tensorInfo()}"
         )
     value = np.asarray(tensor.data())
     if not anchor.isPerReplica() or metadata.replicationFactor() <= 1:
@@ -181,8 +179,7 @@ def _read_frozen_input(
     if any(each.tobytes() != value[0].tobytes() for each in value[1:]):
         raise ModelRuntimeError(
             f"input {anchor.name()!r}: the file's data differ between replicas; each of them is "
-            "simulated as "
-            "the same model"
+            "simulated as the same model"
         )
     return np.asarray(value[0])
 
@@ -228,8 +225,7 @@ def _check_target(metadata: popef.Metadata, executable: SimulatedExecutable) -> 
     if wanted.ipu_version != executable.target.ipu_version:
         raise ModelRuntimeError(
             f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, "
-            "its "
-            f"metadata says {wanted.ipu_version}; they do not belong together"
+            f"its metadata says {wanted.ipu_version}; they do not belong together"
         )
 
 
@@ -249,8 +245,7 @@ def _check_anchors(
                 raise ModelRuntimeError(
                     f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no "
                     f"{direction.name.lower()} stream of executable {executable.name!r}; its "
-                    "metadata "
-                    "belongs to another executable"
+                    "metadata belongs to another executable"
                 )
             _check_replicas(metadata, anchor)
             _check_tensor(metadata, anchor, stream, executable.name)
@@ -266,8 +261,7 @@ def _check_replicas(metadata: popef.Metadata, anchor: popef.Anchor) -> None:
     if replicas > 1 and anchor.isPerReplica() and tuple(shape[:1]) != (replicas,):
         raise ModelRuntimeError(
             f"anchor {anchor.name()!r} isPerReplica in a model with replication factor {replicas}: "
-            "expected "
-            f"the replicas as leading dimension, found shape {tuple(shape)}"
+            f"expected the replicas as leading dimension, found shape {tuple(shape)}"
         )
 
 
@@ -280,6 +274,5 @@ def _check_tensor(
         raise ModelRuntimeError(
             f"anchor {anchor.name()!r} is {dtype.name} of shape {shape} in the metadata, but "
             f"{stream.dtype.name} of shape {stream.shape} in executable {executable!r}; its "
-            "metadata "
-            "belongs to another executable"
+            "metadata belongs to another executable"
         )

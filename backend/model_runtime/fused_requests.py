@@ -69,15 +69,13 @@ class FusedRequests:
             if value.size != 1 or value.dtype.kind not in "iu":
                 raise ModelRuntimeError(
                     f"input {popef.INDEX!r}: expected one whole number, found {value.dtype.name} "
-                    "of shape "
-                    f"{value.shape}"
+                    f"of shape {value.shape}"
                 )
             number = int(value.ravel()[0])
             if not 0 <= number < len(self.models):
                 raise ModelRuntimeError(
                     f"input {popef.INDEX!r}: expected the number of a model, 0 to "
-                    f"{len(self.models) - 1}, "
-                    f"found {number}"
+                    f"{len(self.models) - 1}, found {number}"
                 )
             return number
         asked = sorted({self._owners[name] for name in given})

@@ -124,8 +124,7 @@ class InputQueue:
         if data.shape[1:] != self._row_shape or data.dtype != self._dtype or not len(data):
             raise ModelRuntimeError(
                 f"input {self._name!r}: expected {self._dtype.name} rows of shape "
-                f"{self._row_shape}, at "
-                f"least one; found {data.dtype.name} of shape {data.shape}"
+                f"{self._row_shape}, at least one; found {data.dtype.name} of shape {data.shape}"
             )
         self._check_rows(len(data))
 

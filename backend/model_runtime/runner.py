@@ -437,8 +437,7 @@ class ModelRunner:
         if self._config.validate_io_params and missing:
             raise ModelRuntimeError(
                 f"input {missing[0]!r} is not given; set validate_io_params to False for requests "
-                "that bring "
-                "the inputs of one of the fused models only"
+                "that bring the inputs of one of the fused models only"
             )
         return complete, fused.models[number].outputs
 
@@ -470,8 +469,7 @@ class ModelRunner:
         if self._config.batching_dim == NO_BATCHING_DIM and rows % batch:
             raise ModelRuntimeError(
                 f"the request has batch size {rows}, which is no multiple of the compiled {batch}; "
-                "set "
-                "batching_dim to 0 for requests of any size"
+                "set batching_dim to 0 for requests of any size"
             )
         return rows
 
@@ -491,8 +489,7 @@ class ModelRunner:
             if array.shape != shape or array.dtype != description.numpy_data_type():
                 raise ModelRuntimeError(
                     f"output {name!r}: expected {description.numpy_data_type().name} of shape "
-                    f"{shape}, found "
-                    f"{array.dtype.name} of shape {array.shape}"
+                    f"{shape}, found {array.dtype.name} of shape {array.shape}"
                 )
         return {
             name: self._rows_first(name, np.asarray(outputs[name]))

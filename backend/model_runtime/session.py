@@ -157,8 +157,7 @@ class Session(CompiledModel):
         if self._paths is None:
             raise PicklingError(
                 f"model {self.executable.name!r} was given as a popef.Model, which cannot be "
-                "pickled; make "
-                "the session or runner from the paths of its PopEF files"
+                "pickled; make the session or runner from the paths of its PopEF files"
             )
         return self._paths
 
@@ -360,12 +359,10 @@ class Session(CompiledModel):
         if self.runs_alone and rows > self.batch_size:
             raise ModelRuntimeError(
                 f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the "
-                "rows of "
-                f"model {self.executable.name!r} are not proven to be independent "
-                f"({self.row_dependence}), "
-                "so that a request spread over batches would get other results; send less, compile "
-                "a "
-                "larger batch or batch 1, or set join_dependent_rows to have it spread all the same"
+                f"rows of model {self.executable.name!r} are not proven to be independent "
+                f"({self.row_dependence}), so that a request spread over batches would get other "
+                "results; send less, compile a larger batch or batch 1, or set join_dependent_rows "
+                "to have it spread all the same"
             )
 
     def check_device(self) -> None:
@@ -481,8 +478,7 @@ class Session(CompiledModel):
                 missing = sorted(each.tensor for each in streams if each.tensor not in data)
                 raise ModelRuntimeError(
                     f"model {self.executable.name!r} loads {len(missing)} weights that no PopEF "
-                    "file "
-                    f"holds, the first being {missing[0]!r}; give weights.popef (parameter "
+                    f"file holds, the first being {missing[0]!r}; give weights.popef (parameter "
                     "weights_path)"
                 )
             engine.connect_input(stream.handle, make_weight_reader(data[stream.tensor]))

@@ -26,8 +26,7 @@ Known models have some dozens.
 _CARRIERS = frozenset(
     (
         "Add Cast Ceil Concat Constant Div Floor Gather Identity Mod Mul Neg Range Shape Size "
-        "Slice Squeeze "
-        "Sub Unsqueeze"
+        "Slice Squeeze Sub Unsqueeze"
     ).split()
 )
 """Operators through which onnx follows the values of shapes."""
@@ -52,8 +51,7 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
     if model.functions or model.training_info:
         raise GraphError(
             "the graph brings functions or training steps of its own; inline functions when "
-            "exporting the "
-            "model"
+            "exporting the model"
         )
     _check_names(model.graph)
     for graph in _iter_any_graphs(model.graph):
@@ -74,8 +72,7 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
     if numbers > MAX_SHAPE_NUMBERS:
         raise GraphTooLargeError(
             f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most "
-            "likely; the "
-            f"limit is {MAX_SHAPE_NUMBERS}"
+            f"likely; the limit is {MAX_SHAPE_NUMBERS}"
         )
 
 
@@ -152,8 +149,7 @@ def _check_equation(node: onnx.NodeProto) -> None:
             raise GraphError(
                 f"node {node.name or node.op_type!r} has the equation {_shorten(equation)!r} for "
                 f"{len(node.input)} inputs; expected letters and at most one '...' for each input, "
-                "separated "
-                "by commas, then, behind '->', letters of the inputs, each once"
+                "separated by commas, then, behind '->', letters of the inputs, each once"
             )
 
 
@@ -192,8 +188,7 @@ def _check_makes_numbers(node: onnx.NodeProto) -> None:
     if node.domain == _CLASSICAL_DOMAIN:
         raise GraphError(
             f"node {node.name or node.op_type!r} has an operator of domain {node.domain}, which "
-            "may make "
-            f"strings and maps; {_TENSORS_ONLY}"
+            f"may make strings and maps; {_TENSORS_ONLY}"
         )
     for each in node.attribute:
         casts = node.op_type == "Cast" and each.name == "to"

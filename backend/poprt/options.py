@@ -148,8 +148,7 @@ class ConverterOptions:
         if self.quantize and not self.precision.startswith("fp8"):
             raise CompileError(
                 "quantize makes a model ready for 8 bits: expected precision fp8 or fp8_weight, "
-                "found "
-                f"{self.precision!r}"
+                f"found {self.precision!r}"
             )
 
     @classmethod
@@ -330,8 +329,7 @@ class CompilerOptions:
         if ratios and (len(ratios) != self.num_ipus or abs(sum(ratios) - 1) > _ROUNDING):
             raise CompileError(
                 "compiler option virtual_graph_split_ratios must be one share for each of the "
-                "num_ipus="
-                f"{self.num_ipus}, 1 in all, found {_quote(ratios)}"
+                f"num_ipus={self.num_ipus}, 1 in all, found {_quote(ratios)}"
             )
         if self.enable_engine_caching and not self.cache_path:
             raise CompileError("compiler option enable_engine_caching needs cache_path, a folder")
@@ -369,8 +367,7 @@ class CompilerOptions:
         if is_random:
             raise CompileError(
                 f"engine option {_NUMERIC_SWITCHES[-1]}: expected false, found true; results are "
-                "rounded to "
-                "the nearest here (docs/precision.md says why)"
+                "rounded to the nearest here (docs/precision.md says why)"
             )
         return Numerics(self.partials_type == "half", nan_on_overflow, raises)
 

@@ -43,8 +43,7 @@ class DeviceClock:
             raise RunTimeoutError(
                 f"a run takes {seconds:g} s on the modelled device, longer than its limit of "
                 f"{self._limit_seconds:g} s (the limit is target.hostSyncTimeout of "
-                "POPLAR_RUNTIME_OPTIONS; "
-                "sim_timing fast does not wait)"
+                "POPLAR_RUNTIME_OPTIONS; sim_timing fast does not wait)"
             )
         self.free_at_ns = max(self.free_at_ns, ready_ns)
 

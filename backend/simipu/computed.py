@@ -96,8 +96,7 @@ _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 _NO_OPERATOR = "is not a registered function/op"
 _NO_OPERATOR_HINT = (
     "; if it is a custom operator, name the library that has it: sim_custom_ops of a server's "
-    "model, "
-    "simipu.register_library in Python"
+    "model, simipu.register_library in Python"
 )
 
 _log = logging.getLogger("simipu")
@@ -215,8 +214,7 @@ class OrtGraph:
             if loading.terminate:
                 raise LoadTimeoutError(
                     f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s "
-                    "and was "
-                    "stopped"
+                    "and was stopped"
                 ) from error
             raise
         finally:
@@ -305,8 +303,7 @@ def _check_operators(program: Program, model: onnx.ModelProto) -> None:
         if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
             raise LoadError(
                 f"the graph of program {program.index} ({program.name}) has operator "
-                f"{node.op_type} (node "
-                f"{node.name!r}), which is not served: {operator.refusal}"
+                f"{node.op_type} (node {node.name!r}), which is not served: {operator.refusal}"
             )
 
 
@@ -347,16 +344,14 @@ def lower_program(
     if missing:
         raise LoadError(
             f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} "
-            "on the "
-            "device; run the load program with the weights' tensor data first"
+            "on the device; run the load program with the weights' tensor data first"
         )
     for tensor in model.graph.initializer:
         if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
             raise LoadError(
                 f"program {program.index} ({program.name}) takes weight {tensor.name!r} of shape "
                 f"{list(tensor.dims)}, the executable has it of shape "
-                f"{list(weights[tensor.name].shape)}; "
-                "compile it with poprt again"
+                f"{list(weights[tensor.name].shape)}; compile it with poprt again"
             )
     try:
         inferred = infer_shapes(model)
@@ -372,8 +367,7 @@ def lower_program(
     except Exception as error:  # three libraries raise any exception for damaged data
         raise LoadError(
             f"the graph of program {program.index} ({program.name}) is damaged: "
-            f"{type(error).__name__}: "
-            f"{error}"
+            f"{type(error).__name__}: {error}"
         ) from error
     try:
         demand.check(options.memory_bytes, options.limit_seconds, options.num_cores)

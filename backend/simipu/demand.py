@@ -54,8 +54,7 @@ class Demand:
         if self.operations > seconds * cores * OPERATIONS_PER_CORE_SECOND:
             raise GraphTooLargeError(
                 f"node {self.node!r} takes {self.operations} multiply-adds, more than {cores} "
-                "cores can do "
-                f"within the limit of {seconds:g} s"
+                f"cores can do within the limit of {seconds:g} s"
             )
 
 

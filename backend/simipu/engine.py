@@ -259,8 +259,7 @@ class Engine:
         if handle not in known:
             raise RunError(
                 f"executable {self.executable.name!r} has no {direction.name.lower()} stream "
-                f"{handle!r}; "
-                f"it has {', '.join(sorted(known)) or 'none'}"
+                f"{handle!r}; it has {', '.join(sorted(known)) or 'none'}"
             )
         return handle
 
@@ -278,8 +277,7 @@ class Engine:
             if stream.tensor not in self._variables:
                 raise RunError(
                     f"stream {stream.handle!r}: there is no {stream.tensor!r} on the device; run "
-                    "the load "
-                    "program first"
+                    "the load program first"
                 )
             if stream.handle in self._writes:
                 self._writes[stream.handle](self._variables[stream.tensor][None])
@@ -360,8 +358,7 @@ class _LoadedMain:
             if rows and len(value) != rows:
                 raise RunError(
                     f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it "
-                    f"{rows}; "
-                    "give the same number of rows to every input"
+                    f"{rows}; give the same number of rows to every input"
                 )
             rows = len(value)
             if value.shape[1:] != row_shape or value.dtype != stream.dtype:

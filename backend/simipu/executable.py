@@ -128,8 +128,7 @@ class Program:
         if not 0 <= number < len(self.branches):
             raise RunError(
                 f"input {self.selector!r}: expected the number of a model, 0 to "
-                f"{len(self.branches) - 1}, "
-                f"found {number}"
+                f"{len(self.branches) - 1}, found {number}"
             )
         return number
 
@@ -231,9 +230,8 @@ class SimulatedExecutable:
             raise LoadError(
                 f"Failed to deserialize {message.name} : Error reading executable - package hash "
                 f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile "
-                "the model "
-                "again with this version, or set check_package_hash to false to load it all the "
-                "same"
+                "the model again with this version, or set check_package_hash to false to load it "
+                "all the same"
             )
         constants = view[_align(start) :]
         return SimulatedExecutable(
@@ -275,25 +273,21 @@ def _check_head(payload: memoryview) -> int:
     if payload[:6] != _MAGIC:
         raise ForeignExecutableError(
             f"the executable payload of {len(payload)} bytes was not written by this project's "
-            "poprt: it is "
-            "damaged, or holds machine code of a real IPU, which cannot be simulated; compile the "
-            "ONNX "
-            "model with poprt, or name the ONNX graph that it was compiled from (parameter "
-            "sim_graph_path)"
+            "poprt: it is damaged, or holds machine code of a real IPU, which cannot be simulated; "
+            "compile the ONNX model with poprt, or name the ONNX graph that it was compiled from "
+            "(parameter sim_graph_path)"
         )
     version = bytes(payload[6:8])
     if version != b"%02d" % FORMAT_VERSION:
         raise LoadError(
             f"the executable has format version {version.decode('ascii', 'replace')}, this "
-            "simulator reads "
-            f"{FORMAT_VERSION:02d}; compile the model again with poprt"
+            f"simulator reads {FORMAT_VERSION:02d}; compile the model again with poprt"
         )
     end = _HEADER_BYTES + int.from_bytes(payload[8:_HEADER_BYTES], "little")
     if len(payload) < end or end == _HEADER_BYTES:
         raise LoadError(
             f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it "
-            "with "
-            "poprt again"
+            "with poprt again"
         )
     return end
 
@@ -330,8 +324,7 @@ def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
     if end > len(payload):
         raise LoadError(
             f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} "
-            "are there: "
-            "the file is damaged; compile it with poprt again"
+            "are there: the file is damaged; compile it with poprt again"
         )
     return Constant(message.name, dtype, shape, payload[message.offset : end])
 

@@ -52,8 +52,7 @@ def _check(stream: Stream | None, value: Array) -> None:
     if stream is not None and (value.shape, value.dtype) != (stream.shape, stream.dtype):
         raise LoadError(
             f"input {stream.tensor!r}: expected {stream.dtype} of shape {stream.shape}, its data "
-            "are "
-            f"{value.dtype} of shape {value.shape}"
+            f"are {value.dtype} of shape {value.shape}"
         )
 
 
@@ -73,8 +72,7 @@ def _fix(
     if not program.graph:
         raise LoadError(
             f"program {program.index} ({program.name}) has no graph of its own, as a fused model "
-            "has none: "
-            "neither can inputs of it be frozen nor its rows lie along another axis"
+            "has none: neither can inputs of it be frozen nor its rows lie along another axis"
         )
     model = read_static(program)
     _hold(model.graph, fixed)
@@ -140,8 +138,7 @@ def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelPr
         if found not in (0, len(shape)):
             raise LoadError(
                 f"input {value.name!r} has {found} dimensions, its stream is of shape "
-                f"{tuple(shape)}; "
-                "compile it with poprt again"
+                f"{tuple(shape)}; compile it with poprt again"
             )
         set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
     for value in model.graph.output:

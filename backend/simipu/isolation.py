@@ -196,8 +196,7 @@ class IsolatedGraph:
             self.close()
             raise LoadTimeoutError(
                 f"{self._label}: it was not ready within {options.ready_seconds:g} s, and its "
-                "process was "
-                "ended"
+                "process was ended"
             ) from error
         except DeviceLostError as error:
             self.close()

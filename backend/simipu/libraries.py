@@ -95,8 +95,7 @@ def register_library(library: OperatorLibrary) -> None:
     if known is not None and known.path != library.path:
         raise LoadError(
             f"custom operators of domain {library.domain!r}: this process has them from "
-            f"{known.path}, found "
-            f"{library.path}; a process can have one library for a domain"
+            f"{known.path}, found {library.path}; a process can have one library for a domain"
         )
     if not Path(library.path).is_file():
         raise LoadError(
@@ -189,8 +188,7 @@ def _run_on_zeros(data: bytes, specs: Sequence[_Spec], imports: str) -> Mapping[
     except Exception as error:  # ONNX Runtime's exceptions have no common base
         raise LoadError(
             f"custom operator {node.domain}.{node.op_type}: ONNX Runtime cannot run it on zeros of "
-            "shapes "
-            f"{[list(shape) for _, shape in specs]}: {error}"
+            f"shapes {[list(shape) for _, shape in specs]}: {error}"
         ) from error
     return {
         name: (helper.np_dtype_to_tensor_dtype(array.dtype), tuple(array.shape))

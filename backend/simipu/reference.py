@@ -69,8 +69,7 @@ class ReferenceGraph:
             if node.op_type == "Scan" or (node.op_type == "Loop" and _is_mistaken(node)):
                 raise LoadError(
                     f"node {node.name or node.output[0]!r}: ONNX Runtime has no kernel for another "
-                    "operator "
-                    f"of the graph, and the onnx reference computes {node.op_type} wrongly"
+                    f"operator of the graph, and the onnx reference computes {node.op_type} wrongly"
                 )
         try:
             self._evaluator = ReferenceEvaluator(model, new_ops=_make_operators(model))
@@ -181,9 +180,8 @@ class _Operator(OpRun):
             fault = f"ignores its attribute {ignored[0]!r}" if ignored else "computes it wrongly"
             raise RunError(
                 f"node {self.onnx_node.name or self.onnx_node.output[0]!r}: ONNX Runtime has no "
-                "kernel for "
-                f"{op_type} of these types, and the onnx reference {fault}; cast its inputs to "
-                "float"
+                f"kernel for {op_type} of these types, and the onnx reference {fault}; cast its "
+                "inputs to float"
             )
         if self._own is None:
             self._own = load_op("", op_type, self._opset)(self.onnx_node, self.run_params)

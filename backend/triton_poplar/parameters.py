@@ -244,9 +244,8 @@ class Parameters:
         "flag",
         True,
         parse_flag,
-        "load unknown files in a child process first, within `sim_load_sec` and "
-        "`sim_memory_mib`; false: for trusted files. A file that was loaded before is known by "
-        "its digest",
+        "load unknown files in a child process first, within `sim_load_sec` and `sim_memory_mib`; "
+        "false: for trusted files. A file that was loaded before is known by its digest",
     )
     sim_isolation: str = _parameter(
         "none, process",
@@ -298,9 +297,8 @@ class Parameters:
         "flag",
         True,
         parse_flag,
-        "under overload, if clients cancel or time out before their requests are computed, "
-        "reject all waiting requests with UNAVAILABLE, so that later requests are answered in "
-        "time",
+        "under overload, if clients cancel or time out before their requests are computed, reject "
+        "all waiting requests with UNAVAILABLE, so that later requests are answered in time",
     )
     latency_buckets: tuple[float, ...] = _parameter(
         "s, ascending",

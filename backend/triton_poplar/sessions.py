@@ -185,9 +185,8 @@ def _check_target(state: ModelState, executable: SimulatedExecutable) -> None:
     ):
         if asked[name] not in (None, compiled):
             raise ModelConfigError(
-                f"model {state.name!r}: backend option {name} is {asked[name]}, but the "
-                f"executable was compiled for {compiled}; compile it for that machine, or remove "
-                "the option"
+                f"model {state.name!r}: backend option {name} is {asked[name]}, but the executable "
+                f"was compiled for {compiled}; compile it for that machine, or remove the option"
             )
     if options.sim_num_IPUs is not None and options.sim_num_IPUs < target.num_ipus:
         raise ModelConfigError(

@@ -139,9 +139,8 @@ def check_config_tensors(
         expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt has dims {dims}, expected {expected} of the "
-                f"PopEF file (anchor {tensor.anchor!r}; "
-                f"{_explain_dims(dims, tensor, batch, wraps_rows)})"
+                f"{kind} {name!r}: config.pbtxt has dims {dims}, expected {expected} of the PopEF "
+                f"file (anchor {tensor.anchor!r}; {_explain_dims(dims, tensor, batch, wraps_rows)})"
             )
     missing = sorted(set(tensors) - {entry["name"] for entry in entries})
     if missing and kind == "input":

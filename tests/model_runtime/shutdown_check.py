@@ -82,8 +82,7 @@ def main() -> int:
             seconds = time.monotonic() - began
             print(
                 f"{way}: {arguments.count - len(faults)} of {arguments.count} ended as they "
-                "should, "
-                f"{seconds:.0f} s",
+                f"should, {seconds:.0f} s",
                 *faults,
                 sep="\n  ",
             )

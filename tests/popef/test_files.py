@@ -61,10 +61,9 @@ def test_errors_name_the_file(tmp_path):
 
 def test_importing_popef_brings_in_numpy_only():
     code = (
-        "import sys, numpy; before = set(sys.modules); import popef; "
-        "print([m for m in sys.modules if m not in before and m.split('.')[0] not in ('numpy', "
-        "'popef') "
-        "and m.split('.')[0] not in sys.stdlib_module_names])"
+        "import sys, numpy; before = set(sys.modules); import popef; print([m for m in sys.modules "
+        "if m not in before and m.split('.')[0] not in ('numpy', 'popef') and m.split('.')[0] not "
+        "in sys.stdlib_module_names])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

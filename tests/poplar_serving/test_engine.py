@@ -372,10 +372,9 @@ def test_a_process_that_does_not_read_is_ended_in_time(check, double, tmp_path):
 
 def test_answers_come_in_any_order_and_in_pieces(check, double, tmp_path):
     answers = (
-        "calls = [struct.unpack('<IIQQ8x', c.recv(32, socket.MSG_WAITALL))[2] for _ in range(8)]\n"
-        "for byte in b''.join(frame(4, 0, call, 8) + bytes(8) for call in reversed(calls)):\n"
-        "    c.sendall(bytes([byte]))\n"
-        "time.sleep(60)\n"
+        "calls = [struct.unpack('<IIQQ8x', c.recv(32, socket.MSG_WAITALL))[2] for _ in "
+        "range(8)]\nfor byte in b''.join(frame(4, 0, call, 8) + bytes(8) for call in "
+        "reversed(calls)):\n    c.sendall(bytes([byte]))\ntime.sleep(60)\n"
     )
     check("python", fake(tmp_path, f"c.recv(1000)\n{READY}{answers}"))
     engine = check.open("a", double)

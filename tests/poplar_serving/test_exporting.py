@@ -35,8 +35,7 @@ def test_parameters_are_those_of_the_real_function_but_for_what_it_would_compile
     real = (
         "predict_step export_dir iterations predict_step_signature input_dataset output_names "
         "preprocessing_step preprocessing_step_signature postprocessing_step "
-        "postprocessing_step_signature "
-        "purge_export_dir"
+        "postprocessing_step_signature purge_export_dir"
     ).split()
     ours = inspect.signature(poplar_serving.export).parameters
     assert [*ours][2:-1] == real[3:]

@@ -49,12 +49,11 @@ def test_the_function_that_export_returns_can_be_tried_out(file, tmp_path, expec
 def test_a_fresh_process_runs_it_and_leaves_nothing(exported, expected, tmp_path):
     np.save(tmp_path / "x.npy", X)
     code = (
-        "import sys, numpy, poplar_serving, pathlib\n"
-        "ask = poplar_serving.load(sys.argv[1]).signatures['serving_default']\n"
-        "answer = ask(x=numpy.load(sys.argv[2]))\n"
-        "pids = [t.read_text().split() for t in "
-        "pathlib.Path('/proc/self/task').glob('*/children')]\n"
-        "print(sum(pids, [])[0], answer['output_0'].numpy().tobytes().hex())\n"
+        "import sys, numpy, poplar_serving, pathlib\nask = "
+        "poplar_serving.load(sys.argv[1]).signatures['serving_default']\nanswer = "
+        "ask(x=numpy.load(sys.argv[2]))\npids = [t.read_text().split() for t in "
+        "pathlib.Path('/proc/self/task').glob('*/children')]\nprint(sum(pids, [])[0], "
+        "answer['output_0'].numpy().tobytes().hex())\n"
     )
     pid, answer = run_fresh(code, exported, tmp_path / "x.npy").split()
     assert answer == expected["y"].tobytes().hex()

@@ -290,8 +290,7 @@ def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(
 def test_a_warning_is_one_plain_line_where_there_is_no_terminal(tmp_path):
     script = (
         "import logging; from poprt.terminal import configure_logging; configure_logging('poprt', "
-        "'WARNING');"
-        f"logging.getLogger('poprt').warning('%s [bold]x[/bold] {'y' * 300}', {EVIL!r})"
+        f"'WARNING');logging.getLogger('poprt').warning('%s [bold]x[/bold] {'y' * 300}', {EVIL!r})"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

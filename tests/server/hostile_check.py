@@ -53,8 +53,7 @@ def check_requests(folder: Path, count: int, seed: int) -> list[str]:
     print_outcomes(report)
     print(
         f"over HTTP {report.count('http')} requests, over gRPC {report.count('grpc')}, sound ones "
-        "too, in "
-        f"{seconds:.0f} s"
+        f"too, in {seconds:.0f} s"
     )
     print_usage(before, after)
     return faults

@@ -58,12 +58,10 @@ def send(answers):
     """Return the program of a child process that sends one answer for each question, as raw bytes
     if the answer is marked so."""
     return (
-        "import os, time; from popef._tools.channel import open_channel\n"
-        f"channel = open_channel({{}}); answers = {answers!r}\n"
-        "for answer, is_raw in answers:\n"
-        "    channel.receive(1 << 40)\n"
-        "    os.write(channel.fileno(), answer) if is_raw else channel.send(answer)\n"
-        "time.sleep(20)"
+        "import os, time; from popef._tools.channel import open_channel\nchannel = "
+        f"open_channel({{}}); answers = {answers!r}\nfor answer, is_raw in answers:\n    "
+        "channel.receive(1 << 40)\n    os.write(channel.fileno(), answer) if is_raw else "
+        "channel.send(answer)\ntime.sleep(20)"
     )
 
 

@@ -128,8 +128,7 @@ def test_attempts_succeed_where_nothing_is_confined(tmp_path):
 def test_a_process_with_several_threads_is_not_said_to_be_confined():
     text = (
         "import threading, simipu.sandbox as s; threading.Thread(target=threading.Event().wait, "
-        "daemon=True)"
-        ".start(); s.confine()"
+        "daemon=True).start(); s.confine()"
     )
     done = run_python(text)
     assert "expected to confine a process of one thread, found 2" in done.stderr

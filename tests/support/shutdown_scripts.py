@@ -185,30 +185,26 @@ SCRIPTS = {
         "runner.executeAsync(one)"
     ),
     "thread waits for a request for ever": Script(
-        "runner = ModelRunner(LINEAR, patient)\n"
-        "def wait():\n    try: runner.execute(one)\n    except StoppedError: print('stopped')\n"
-        "start(wait)",
+        "runner = ModelRunner(LINEAR, patient)\ndef wait():\n    try: runner.execute(one)\n    "
+        "except StoppedError: print('stopped')\nstart(wait)",
         stdout="stopped",
     ),
     "pool waits for a request for ever": Script(
         "runner = ModelRunner(LINEAR, patient); pool = ThreadPoolExecutor(2); "
-        "pool.submit(runner.execute, "
-        "one)"
+        "pool.submit(runner.execute, one)"
     ),
     "daemon waits for a request for ever": Script(
         "runner = ModelRunner(LINEAR, patient); start(runner.executeAsync(one).wait, 10**6, "
         "daemon=True)"
     ),
     "thread goes on after the main thread": Script(
-        "runner = ModelRunner(LINEAR)\n"
-        "def work():\n    for _ in range(8): time.sleep(0.1); last = runner.execute(four)\n    "
-        "print(last['z'][0, 0])\nstart(work)",
+        "runner = ModelRunner(LINEAR)\ndef work():\n    for _ in range(8): time.sleep(0.1); last = "
+        "runner.execute(four)\n    print(last['z'][0, 0])\nstart(work)",
         stdout="2.0",
     ),
     "session's own thread": Script(
         "session = open_session(LINEAR); queues = "
-        "session.createQueueManager(timeout_ns=0)\nstart(serve, "
-        "session)"
+        "session.createQueueManager(timeout_ns=0)\nstart(serve, session)"
     ),
     "session's own thread, before it waits": Script(
         "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\n"
@@ -216,8 +212,7 @@ SCRIPTS = {
     ),
     "session's own daemon": Script(
         "session = open_session(LINEAR); queues = "
-        "session.createQueueManager(timeout_ns=0)\nstart(serve, "
-        "session, daemon=True)"
+        "session.createQueueManager(timeout_ns=0)\nstart(serve, session, daemon=True)"
     ),
     "session's own daemon, rows wait": Script(
         "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\n"
@@ -226,13 +221,10 @@ SCRIPTS = {
     ),
     "two threads of a session": Script(
         "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0); "
-        "written = "
-        "threading.Event()\ndef feed():\n    time.sleep(0.6)\n    with queues.lock:\n        "
-        "queues.inputQueue('x').enqueue(four['x'])\n        queues.outputQueue('y').enqueue(None, "
-        "4); "
-        "queues.outputQueue('z').enqueue(None, 4, written.set)\n    "
-        "print(written.wait(5))\nstart(serve, "
-        "session); start(feed)",
+        "written = threading.Event()\ndef feed():\n    time.sleep(0.6)\n    with "
+        "queues.lock:\n        queues.inputQueue('x').enqueue(four['x'])\n        "
+        "queues.outputQueue('y').enqueue(None, 4); queues.outputQueue('z').enqueue(None, 4, "
+        "written.set)\n    print(written.wait(5))\nstart(serve, session); start(feed)",
         stdout="True",
     ),
     "daemon computes all the time": Script(
@@ -300,9 +292,8 @@ SCRIPTS = {
         stdout="2.0",
     ),
     "atexit asks a runner after the end": Script(
-        "runner = ModelRunner(LINEAR)\n"
-        "def ask():\n    try: runner.execute(four)\n    except StoppedError: print('stopped')\n"
-        "at_last.append(ask)",
+        "runner = ModelRunner(LINEAR)\ndef ask():\n    try: runner.execute(four)\n    except "
+        "StoppedError: print('stopped')\nat_last.append(ask)",
         stdout="stopped",
     ),
     "atexit makes a runner after the end": Script(

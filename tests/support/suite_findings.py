@@ -34,8 +34,7 @@ FINDINGS = (
     Finding(
         "test_dft* test_stft*",
         "sums of a Fourier transform in float are off by some 1e-7 of the largest; the suite "
-        "expects zeros "
-        "to 1e-7 in all",
+        "expects zeros to 1e-7 in all",
         bound=1e-5,
     ),
     Finding(
@@ -50,8 +49,7 @@ FINDINGS = (
         "test_resize_downsample_scales_linear_align_corners "
         "test_resize_downsample_scales_cubic_align_corners",
         "the suite's own: it aligns corners with the size before it is rounded down, ONNX Runtime "
-        "with the "
-        "one that the result has",
+        "with the one that the result has",
     ),
     Finding(
         "test_maxunpool_export_with_output_shape",

@@ -109,10 +109,9 @@ def test_completing_loads_no_native_runtime(folder):
     import subprocess
 
     code = (
-        "import sys, pathlib; from triton_poplar.auto_complete import complete_config;"
-        f"complete_config({{}}, pathlib.Path({str(folder)!r}));"
-        "print([name for name in ('onnxruntime', 'onnx', 'google.protobuf') if name in "
-        "sys.modules])"
+        "import sys, pathlib; from triton_poplar.auto_complete import "
+        f"complete_config;complete_config({{}}, pathlib.Path({str(folder)!r}));print([name for "
+        "name in ('onnxruntime', 'onnx', 'google.protobuf') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

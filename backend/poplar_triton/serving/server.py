@@ -109,8 +109,7 @@ def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
     if not may_be_empty and not any(is_model_folder(folder) for folder in folders):
         raise ServerError(
             f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder "
-            "such as "
-            "1, found none; `poprt --triton_model_dir` writes one"
+            "such as 1, found none; `poprt --triton_model_dir` writes one"
         )
 
 

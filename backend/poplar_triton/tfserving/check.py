@@ -86,8 +86,7 @@ def _check_inputs(signature: Signature, names: Collection[str]) -> None:
         raise ServingError(
             Code.INVALID_ARGUMENT,
             f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) "
-            "!= "
-            f"len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: "
+            f"!= len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: "
             f"{_show(missing)}.",
         )
 
@@ -99,8 +98,7 @@ def check_outputs(signature: Signature, names: Sequence[str]) -> None:
             raise ServingError(
                 Code.INVALID_ARGUMENT,
                 f"output tensor alias not found in signature: {escape(name, MAX_NAME)} Outputs "
-                "expected to "
-                f"be in the set {_show(signature.outputs)}.",
+                f"expected to be in the set {_show(signature.outputs)}.",
             )
         if name in names[:place]:
             raise ServingError(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")

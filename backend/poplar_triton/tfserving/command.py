@@ -342,8 +342,7 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
     elif len(given) != 1:
         raise UsageError(
             "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and "
-            "--triton, found "
-            f"{len(given)}"
+            f"--triton, found {len(given)}"
         )
     if options.model_config_file is not None:
         return read_model_configs(options.model_config_file)

@@ -99,8 +99,7 @@ class EntryCounter:
             raise ServingError(
                 Code.INVALID_ARGUMENT,
                 f"{self._kind}: expected at most {MAX_VALUES} strings and unpacked numbers, found "
-                "more; send "
-                "numbers packed or as tensor_content, and fewer rows in one request",
+                "more; send numbers packed or as tensor_content, and fewer rows in one request",
             )
         if self._values >= self._enough:
             raise _EnoughError

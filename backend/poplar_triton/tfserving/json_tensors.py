@@ -111,8 +111,7 @@ def parse_predict(
     if not isinstance(name, str):
         raise refuse(
             f"JSON Value: {_show(document)} not formatted correctly. 'signature_name' key must be "
-            "a string "
-            "value."
+            "a string value."
         )
     if name not in ("", DEFAULT_SIGNATURE):
         raise refuse(f'Serving signature name: "{_show_name(name)}" not found in signature def')
@@ -124,8 +123,7 @@ def parse_predict(
     if len(found) > 1:
         raise refuse(
             f"JSON Value: {_show(document)} Not formatted correctly expecting only one of 'inputs' "
-            "or "
-            "'instances' keys to exist "
+            "or 'instances' keys to exist "
         )
     if found[0] is Format.COLUMN:
         return Format.COLUMN, name, _read_columns(document["inputs"], signature)
@@ -243,8 +241,7 @@ def _read_columns(given: Any, signature: Signature) -> dict[str, Array]:
         if len(signature.inputs) > 1:
             raise refuse(
                 "inputs is a plain value/list, but expecting an object as multiple input tensors "
-                "required as "
-                "per tensorinfo_map"
+                "required as per tensorinfo_map"
             )
         given = {next(iter(signature.inputs)): given}
     # Other keys are ignored, as in TensorFlow Serving. But one may be a misspelt optional input.
@@ -274,8 +271,7 @@ def _read_rows(instances: list[Any], signature: Signature) -> dict[str, Array]:
     if len(signature.inputs) > 1:
         raise refuse(
             "instances is a plain list, but expecting list of objects as multiple input tensors "
-            "required as "
-            "per tensorinfo_map"
+            "required as per tensorinfo_map"
         )
     if dict in set(map(type, instances)):
         for row, instance in enumerate(instances):
@@ -314,8 +310,7 @@ def _refuse_keys(row: int, instance: Mapping[str, Any], keys: set[str]) -> None:
             )
     raise refuse(
         f"Failed to process element: {row} of 'instances' list. JSON object: {_show(instance)} "
-        "keys must be "
-        f"equal to: {','.join(sorted(keys))}"
+        f"keys must be equal to: {','.join(sorted(keys))}"
     )
 
 
@@ -405,8 +400,7 @@ def _say_ragged(node: Any, level: int, shape: Sequence[int]) -> str:
     if type(node) is not list:
         return (
             f"JSON Value: {_show(node)} found at incorrect level: {level + 1} in the JSON DOM. "
-            "Expected at "
-            f"level: {len(shape)}"
+            f"Expected at level: {len(shape)}"
         )
     if level >= len(shape):
         return f"Encountered list at unexpected level: {level} expected < {len(shape)}"
@@ -448,8 +442,7 @@ def _convert_integers(leaves: list[Any], dtype: np.dtype[Any]) -> Array:
         raise _MisfitError(
             index,
             f"JSON Value: {_show(leaves[index])} does not fit {_name_type(dtype)}: expected a "
-            "whole number "
-            f"from {least} to {most}",
+            f"whole number from {least} to {most}",
         )
     return np.array(leaves, dtype)
 

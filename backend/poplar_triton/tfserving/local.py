@@ -80,8 +80,7 @@ class LocalServable:
                 raise ServingError(
                     Code.INVALID_ARGUMENT,
                     f"inference request batch-size must be <= {loaded.max_batch_size} for "
-                    f"{self.name!r}, "
-                    f"found {rows}",
+                    f"{self.name!r}, found {rows}",
                 )
         rows_of = {
             name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.reshaped[name]))
@@ -255,8 +254,7 @@ class LocalModels:
                     raise ServingError(
                         Code.FAILED_PRECONDITION,
                         f"label {label!r} of model {name!r} is for version {version}, which is not "
-                        "served; "
-                        f"expected one of {sorted(model.served)}, or "
+                        f"served; expected one of {sorted(model.served)}, or "
                         "--allow_version_labels_for_unavailable_models",
                     )
 

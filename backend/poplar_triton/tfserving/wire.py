@@ -126,8 +126,7 @@ def _read_content(name: str, content: bytes, dtype: np.dtype[Any], count: int) -
         raise _refuse(
             name,
             f"expected {count * dtype.itemsize} bytes of tensor_content ({count} of {dtype.name}), "
-            "found "
-            f"{len(content)}",
+            f"found {len(content)}",
         )
     array = np.frombuffer(content, dtype)
     # Only one bit of a boolean counts; numpy would return other bits of its byte unchanged.
@@ -204,8 +203,7 @@ def _repeat(
         raise _refuse(
             name,
             f"expected all {count} values of a tensor of more than {MAX_REPEATED_BYTES >> 20} MiB, "
-            "found "
-            f"{values.size}",
+            f"found {values.size}",
         )
     if not values.size:
         return np.broadcast_to(np.array(b"" if dtype.hasobject else 0, dtype), shape)

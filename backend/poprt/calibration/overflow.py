@@ -99,8 +99,7 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
     more = f" and {len(overflows) - _MAX_NAMED} more" if len(overflows) > _MAX_NAMED else ""
     _log.warning(
         "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such "
-        "operators "
-        "in float with fp16_skip_op_types, or scale the values down",
+        "operators in float with fp16_skip_op_types, or scale the values down",
         "made-up inputs" if made_up else "the calibration data",
         named,
         more,

@@ -21,8 +21,7 @@ from popef._tools.arrays import Array
 _PASSING = frozenset(
     (
         "Cast Concat Expand Flatten Gather HCSR Identity Pad Remap Reshape Slice Split Squeeze "
-        "Tile "
-        "Transpose Unsqueeze"
+        "Tile Transpose Unsqueeze"
     ).split()
 )
 """Operators that pass on the values of their first input, or of all inputs."""
@@ -31,8 +30,7 @@ _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _OF_TRUTH = frozenset(
     (
         "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub "
-        "Where "
-        "WhereV2 Xor"
+        "Where WhereV2 Xor"
     ).split()
 )
 """Operators that are applied to masks."""

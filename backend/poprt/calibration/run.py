@@ -26,9 +26,8 @@ _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 _FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"
 _TOOK_TOO_LONG = (
     "the calibration run took longer than its limit, which grows with the model's work, so nothing "
-    "is known "
-    "of what half precision does; compile with a smaller batch, or on more or faster cores, to "
-    "know it"
+    "is known of what half precision does; compile with a smaller batch, or on more or faster "
+    "cores, to know it"
 )
 
 _log = logging.getLogger("poprt")

@@ -35,8 +35,7 @@ def read_samples(data: Data) -> dict[str, Array]:
     else:
         raise CompileError(
             "data_preprocess: expected a file, or arrays by input name, samples along the first "
-            "axis; found "
-            f"{type(data).__name__}"
+            f"axis; found {type(data).__name__}"
         )
     for name, values in samples.items():
         if values.dtype.kind not in _NUMBERS:
@@ -46,8 +45,7 @@ def read_samples(data: Data) -> dict[str, Array]:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise CompileError(
                 f"data_preprocess, input {name!r}: expected finite numbers, found NaN or infinity; "
-                "leave "
-                "such samples out"
+                "leave such samples out"
             )
     return samples
 
@@ -75,7 +73,6 @@ def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
         if not tensor.HasField("shape") or any(dim.dim_value < 1 for dim in tensor.shape.dim):
             raise CompileError(
                 f"input {value.name!r} has no static shape, so that no data fit it and none can be "
-                "made up "
-                "for it; give it one with input_shape or batch_size"
+                "made up for it; give it one with input_shape or batch_size"
             )
     return make_streams(model.graph)[: len(inputs)]

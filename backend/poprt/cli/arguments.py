@@ -62,8 +62,7 @@ def read_serialised(text: str) -> tuple[str, str]:
     if not factor.isdecimal() or mode not in modes or keep.lower() not in ("", *_TRUTHS):
         raise argparse.ArgumentTypeError(
             "expected OP=FACTOR[/MODE[/KEEP_PRECISION]] with a whole FACTOR, MODE "
-            f"{', '.join(modes[1:])}, "
-            f"KEEP_PRECISION True or False, found {text!r}"
+            f"{', '.join(modes[1:])}, KEEP_PRECISION True or False, found {text!r}"
         )
     return name, specification
 

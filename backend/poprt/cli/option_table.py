@@ -182,8 +182,7 @@ _PRECISION = (
     Option(
         "data_preprocess",
         "samples by input name, along the first axis: an .npz file, a folder of .npy files, or a "
-        "pickled "
-        "dict; used to calibrate fp8 and to check a half-precision model for overflow",
+        "pickled dict; used to calibrate fp8 and to check a half-precision model for overflow",
         Form.PATH,
         metavar="PATH",
     ),

@@ -127,6 +127,5 @@ def _was_nearly_full(usage: resource.struct_rusage, limit_bytes: int) -> bool:
 def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:
     return CompileMemoryError(
         f"{how}it needs more than its limit of {limit_bytes >> 20} MiB of memory; --memory_limit "
-        "raises the "
-        "limit"
+        "raises the limit"
     )

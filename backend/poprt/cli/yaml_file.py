@@ -52,8 +52,7 @@ def _read_models(file: Path, models: Any) -> list[list[str]]:
         if odd is not None:
             raise UsageError(
                 f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for "
-                "itself; give "
-                "what is of all models beside model_fusion"
+                "itself; give what is of all models beside model_fusion"
             )
         found.append(_list_words(file, model, known))
     return found
@@ -91,8 +90,7 @@ def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
         if not all(isinstance(value, int) and not isinstance(value, bool) for value in numbers):
             raise UsageError(
                 f"{file}: entry {number}: expected the name of a node and a whole number as "
-                "device, as "
-                "stage, or as both"
+                "device, as stage, or as both"
             )
         if node in devices or node in stages:
             raise UsageError(

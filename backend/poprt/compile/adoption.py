@@ -149,8 +149,7 @@ def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
         raise LoadError(
             f"graph {path}: input {stream.tensor!r} has shape "
             f"{['?' if dim is None else dim for dim in fixed]}, the anchor has "
-            f"{list(stream.shape)}; name "
-            "the graph that was compiled for it"
+            f"{list(stream.shape)}; name the graph that was compiled for it"
         )
     set_shape(value, stream.shape)
 
@@ -189,6 +188,5 @@ def _check_outputs(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path
         if stream.direction is Direction.DEVICE_TO_HOST and found[stream.tensor] != stream.shape:
             raise LoadError(
                 f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, "
-                "the anchor "
-                f"has {list(stream.shape)}; name the graph that was compiled for it"
+                f"the anchor has {list(stream.shape)}; name the graph that was compiled for it"
             )

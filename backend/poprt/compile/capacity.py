@@ -50,11 +50,9 @@ def check_weights(
         return
     raise OutOfMemoryError(
         f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they "
-        "take "
-        f"{needed} bytes in {precision}, {target.num_ipus} IPU(s) of "
-        f"{target.name} have {there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a "
-        "smaller "
-        "precision, more IPUs (num_ipus) or allow_out_of_memory"
+        f"take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of {target.name} have "
+        f"{there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller precision, "
+        "more IPUs (num_ipus) or allow_out_of_memory"
     )
 
 

@@ -102,8 +102,7 @@ class Compiler:
         if missing is not None:
             raise CompileError(
                 f"weight {missing!r} has no data; a model without its weights can be profiled, but "
-                "not "
-                "compiled"
+                "not compiled"
             )
         target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)

@@ -127,9 +127,8 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
     except (RunError, DeviceLostError) as error:
         raise CompileError(
             f"the compiled model loads, but does not run: {error}. If it needs other values than "
-            "those that "
-            "were made up, give some as calibration data (--data_preprocess) or skip the dry run "
-            "(--skip_dry_run)"
+            "those that were made up, give some as calibration data (--data_preprocess) or skip "
+            "the dry run (--skip_dry_run)"
         ) from error
 
 

@@ -114,8 +114,7 @@ def _in_opset(model: onnx.ModelProto, opset: int, number: int) -> onnx.ModelProt
     except CompileError as error:
         raise CompileError(
             f"model {number} to fuse is of opset {find_opset(model, 1)}, the newest of opset "
-            f"{opset}, and "
-            f"all have to be of one: {error}; export them with the same opset"
+            f"{opset}, and all have to be of one: {error}; export them with the same opset"
         ) from error
 
 
@@ -167,8 +166,7 @@ def _rename_all(
         if name in inputs:
             raise CompileError(
                 f"model {number} to fuse: {name!r} is an input and an output, which no tensor of a "
-                "fused "
-                "model can be; put an Identity between them"
+                "fused model can be; put an Identity between them"
             )
         renames[name] += "@weight"
     rename(graph, renames | {name: result for name, result in inner.items() if name in made})
@@ -262,8 +260,7 @@ def _count_models(model: onnx.ModelProto) -> int:
     if len(marks) > 1 or not 1 <= count <= MAX_MODELS:
         raise CompileError(
             f"the model says in its metadata ({_MARK}) that {marks[0][:20]!r} models are fused in "
-            "it; "
-            f"expected 1 to {MAX_MODELS}: fuse them with MFConverter again"
+            f"it; expected 1 to {MAX_MODELS}: fuse them with MFConverter again"
         )
     return count
 
@@ -287,8 +284,7 @@ def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
         ):
             raise CompileError(
                 "the model says that models are fused in it, and has no If "
-                f"{_branch_name(number)!r} that "
-                "holds one: fuse them with MFConverter again"
+                f"{_branch_name(number)!r} that holds one: fuse them with MFConverter again"
             )
         found.append(_take_out(model, number, node, body))
     return found
@@ -331,8 +327,7 @@ def check_fusion(
     ):
         raise CompileError(
             "a fused model is compiled with all its outputs: give None for outputs; drop those "
-            "that nobody "
-            "needs from its models before they are fused"
+            "that nobody needs from its models before they are fused"
         )
 
 

@@ -125,8 +125,7 @@ def compile_model(
     )
     _log.warning(
         "a row rule is wrong: it says that the rows of tensor %r (operator %s) are independent; "
-        "please "
-        "report it with the model",
+        "please report it with the model",
         difference.tensor,
         difference.op_type or "unknown",
     )
@@ -166,22 +165,19 @@ def estimate_model(
     if options.num_io_tiles >= target.tiles_per_ipu:
         raise CompileError(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of "
-            f"{target.name}, "
-            f"found {options.num_io_tiles}"
+            f"{target.name}, found {options.num_io_tiles}"
         )
     if options.num_io_tiles and (options.num_io_tiles < MIN_IO_TILES or options.num_io_tiles % 2):
         raise CompileError(
             f"compiler option num_io_tiles must be 0, or even and at least {MIN_IO_TILES} as "
-            "PopART wants "
-            f"them, found {options.num_io_tiles}"
+            f"PopART wants them, found {options.num_io_tiles}"
         )
     on_step(Step.ESTIMATE.value)
     cost = estimate(model, target, cost_options(options))
     if options.enable_pipelining and options.batches_per_step % cost.num_stages:
         raise CompileError(
             f"compiler option batches_per_step must be a multiple of the {cost.num_stages} stages "
-            "of the "
-            f"pipeline, found {options.batches_per_step}"
+            f"of the pipeline, found {options.batches_per_step}"
         )
     return cost
 
@@ -269,8 +265,7 @@ def build(
 def _not_ready(error: LoadTimeoutError) -> CompileError:
     return CompileError(
         f"the model would not be ready to serve in time: {error}; in half, partials_type=float has "
-        "fewer "
-        "nodes to make ready, and fp32 the fewest"
+        "fewer nodes to make ready, and fp32 the fewest"
     )
 
 
@@ -292,8 +287,7 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
     text = (
         "Out of memory: Cannot fit all variable data onto one or more tiles. Out of memory on tile "
         f"{tile}: {fullest.fullest_tile_bytes} bytes used but tiles only have "
-        f"{cost.target.bytes_per_tile} "
-        f"bytes of memory (modelled; {what})"
+        f"{cost.target.bytes_per_tile} bytes of memory (modelled; {what})"
     )
     if not options.allow_out_of_memory:
         raise OutOfMemoryError(f"{text}; use {way} or allow_out_of_memory")

@@ -61,6 +61,5 @@ def _serialize(model: onnx.ModelProto) -> bytes:
     except ValueError as error:
         raise CompileError(
             "the graph is larger than the 2 GiB that protobuf allows; compile with "
-            "--compiler_options "
-            "constant_weights=False"
+            "--compiler_options constant_weights=False"
         ) from error

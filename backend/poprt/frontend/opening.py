@@ -73,8 +73,7 @@ def _read(file: Path) -> onnx.ModelProto:
                 if size != count_bytes(tensor):
                     raise CompileError(
                         f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes "
-                        "for shape "
-                        f"{list(tensor.dims)}, found {size}; the file is damaged"
+                        f"for shape {list(tensor.dims)}, found {size}; the file is damaged"
                     )
                 outline(tensor, file.resolve(), start)
     return model

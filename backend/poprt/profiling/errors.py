@@ -57,8 +57,7 @@ class ExpectedError:
         return (
             f"for {words} validation found a median error of {100 * self.median_error:.0f} %, "
             f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} "
-            "networks, "
-            "each left out)"
+            "networks, each left out)"
         )
 
 

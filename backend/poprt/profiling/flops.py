@@ -88,8 +88,7 @@ def _count_graph(
         if unknown is not None:
             raise CompileError(
                 f"node {node.name or node.op_type!r}: the shape of {unknown!r} is not known; fix "
-                "the sizes "
-                "of the inputs first, as Converter(input_shape=...) does"
+                "the sizes of the inputs first, as Converter(input_shape=...) does"
             )
         taken, made = (
             [shapes[name] for name in names if name] for names in (node.input, node.output)

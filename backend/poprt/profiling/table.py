@@ -52,8 +52,7 @@ def describe_profile(profile: Profile) -> str:
         fits += f" ({beside / 1024:,.0f} KiB on an I/O tile)"
     return (
         f"{describe_subject(profile)}, modelled: {result.cycles:,} cycles; "
-        f"{describe_latency(profile)}; "
-        f"{result.samples_per_second:,.0f} samples/s; "
+        f"{describe_latency(profile)}; {result.samples_per_second:,.0f} samples/s; "
         f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: "
         f"{fits}"
     )

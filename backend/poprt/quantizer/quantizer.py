@@ -140,8 +140,7 @@ class FP8Quantizer:
         if data_preprocess is None and (precision == "fp8" or loss_type == "gptq"):
             raise CompileError(
                 "data_preprocess: expected samples by input name, without which nothing is known "
-                "of "
-                "activations; found none"
+                "of activations; found none"
             )
         if not isinstance(num_of_layers_keep_fp16, int) or num_of_layers_keep_fp16 < 0:
             raise CompileError(

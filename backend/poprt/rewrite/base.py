@@ -228,8 +228,7 @@ def register(name: str, **facts: Any) -> Callable[[_P], _P]:
         if name in _PASSES:
             raise CompileError(
                 f"pass {name!r} is registered already, as {_PASSES[name].__name__}; take another "
-                "name, or "
-                "Pass.override_register_pass"
+                "name, or Pass.override_register_pass"
             )
         return override_register(name, **facts)(made)
 

@@ -14,15 +14,12 @@ from poprt.rewrite.base import Pass, get_pass
 
 IR_PASSES = frozenset(
     "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes "
-    "eliminate_identity "
-    "eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand eliminate_nop_flatten "
-    "eliminate_nop_if "
-    "eliminate_nop_pad eliminate_nop_reshape eliminate_nop_transpose eliminate_unused_initializer "
-    "extract_constant_to_initializer fuse_bn_into_conv fuse_consecutive_arithmetic "
-    "fuse_consecutive_cast "
-    "fuse_consecutive_reshape fuse_consecutive_squeeze fuse_consecutive_transpose "
-    "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding "
-    "unique_name_for_nodes".split()
+    "eliminate_identity eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand "
+    "eliminate_nop_flatten eliminate_nop_if eliminate_nop_pad eliminate_nop_reshape "
+    "eliminate_nop_transpose eliminate_unused_initializer extract_constant_to_initializer "
+    "fuse_bn_into_conv fuse_consecutive_arithmetic fuse_consecutive_cast fuse_consecutive_reshape "
+    "fuse_consecutive_squeeze fuse_consecutive_transpose fuse_consecutive_unsqueeze "
+    "replace_einsum_with_matmul trace_folding unique_name_for_nodes".split()
 )
 """Passes that the real tool runs over its own form of a graph, several in one turn. apply_ir_pass
 accepts them."""

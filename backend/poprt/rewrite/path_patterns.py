@@ -53,8 +53,7 @@ class PatternMatcher:
             if self._operators.setdefault(key, operator) != operator:
                 raise CompileError(
                     f"pattern {path!r}: key {key!r} is of {self._operators[key]} and of "
-                    f"{operator}; give one "
-                    "of them another key"
+                    f"{operator}; give one of them another key"
                 )
             keys.append(key)
         self._edges += itertools.pairwise(keys)

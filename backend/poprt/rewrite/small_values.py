@@ -27,10 +27,8 @@ _MAX_NODES = 256
 _KEEPING = frozenset(
     (
         "Abs Add And Cast CastLike Ceil Concat Constant Div Equal Floor Gather Greater "
-        "GreaterOrEqual "
-        "Identity Less LessOrEqual Max Min Mod Mul Neg Not Or ReduceMax ReduceMin ReduceProd "
-        "ReduceSum "
-        "Reshape Shape Size Slice Squeeze Sub Transpose Unsqueeze Where"
+        "GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg Not Or ReduceMax ReduceMin "
+        "ReduceProd ReduceSum Reshape Shape Size Slice Squeeze Sub Transpose Unsqueeze Where"
     ).split()
 )
 """Operators whose results have no more elements than all their inputs, broadcast."""

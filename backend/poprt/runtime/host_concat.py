@@ -106,8 +106,7 @@ def _join(joined: HostConcatConfig, given: Arrays) -> Array:
         if array.size != first.size or array.dtype != first.dtype:
             raise ModelRuntimeError(
                 f"input {name!r}: expected {first.dtype} of {first.size} elements as {names[0]!r}, "
-                "found "
-                f"{array.dtype} of shape {array.shape}"
+                f"found {array.dtype} of shape {array.shape}"
             )
     joint: Array = np.concatenate([array.ravel() for array in arrays])
     return joint.reshape(len(arrays), -1)
@@ -128,16 +127,14 @@ def _check(joined: HostConcatConfig, known: Mapping[str, DataDesc]) -> None:
     if not fits or list(shape) != described.shape or len(names) != described.shape[0]:
         raise ModelRuntimeError(
             f"host_concat_config of {joined.tensor_name!r}: expected shape {described.shape} and "
-            "the "
-            f"names of as many inputs as it has rows, found {shape} and {names}"
+            f"the names of as many inputs as it has rows, found {shape} and {names}"
         )
     if not all(isinstance(name, str) for name in names) or not isinstance(
         joined.input_shape, Sequence
     ):
         raise ModelRuntimeError(
             f"host_concat_config of {joined.tensor_name!r}: expected names of inputs and a list "
-            "for their "
-            f"shape, found {names} and {joined.input_shape}"
+            f"for their shape, found {names} and {joined.input_shape}"
         )
 
 
@@ -151,6 +148,5 @@ def _read_blob(blobs: Mapping[str, bytes]) -> dict[str, HostConcatConfig]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ModelRuntimeError(
             f"opaque blob {sHostConcatRunnerConfig!r}: expected JSON of HostConcatConfig by input, "
-            "found "
-            f"{bytes(blob[:80])!r}: {error}"
+            f"found {bytes(blob[:80])!r}: {error}"
         ) from error

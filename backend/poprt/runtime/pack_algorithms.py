@@ -120,8 +120,7 @@ class PackRunnerConfig:
         if crosses and self.disable_data_across_rows:
             raise ModelRuntimeError(
                 "PackRunnerConfig.algorithm end_to_end crosses rows, which single-row mode "
-                "forbids: use "
-                "first_fit or next_fit, or leave the mode out"
+                "forbids: use first_fit or next_fit, or leave the mode out"
             )
 
 

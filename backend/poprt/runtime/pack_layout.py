@@ -260,8 +260,7 @@ class PackLayout:
         if self._unpack_info and len(groups) != self._inputs[self._unpack_info][0][1]:
             raise ModelRuntimeError(
                 f"input {self._unpack_info!r} has {self._inputs[self._unpack_info][0][1]} "
-                "segments, "
-                f"dynamic_group {len(groups)}: give a list of inputs for each"
+                f"segments, dynamic_group {len(groups)}: give a list of inputs for each"
             )
         return [self._make_segment(names, config.compile_batch_size) for names in groups]
 
@@ -289,8 +288,7 @@ class PackLayout:
         if different:
             raise ModelRuntimeError(
                 f"dynamic inputs {names[0]!r} and {different[0]!r} share a sample's length, but "
-                "have shapes "
-                f"{shape} and {self._inputs[different[0]][0]}"
+                f"have shapes {shape} and {self._inputs[different[0]][0]}"
             )
         return Segment(rows, places, tuple(names))
 
@@ -328,10 +326,8 @@ class PackLayout:
             return False
         raise ModelRuntimeError(
             f"output {name!r} of shape {shape} has neither {segment.rows} rows of {segment.places} "
-            "places "
-            "nor a row for each sample, so that nobody could tell whose results are whose; such a "
-            "model "
-            "cannot be packed"
+            "places nor a row for each sample, so that nobody could tell whose results are whose; "
+            "such a model cannot be packed"
         )
 
     def _miss(self, name: str) -> None:
@@ -372,8 +368,7 @@ class PackLayout:
             sizes = ", ".join(["length", *map(str, rest)])
             raise ModelRuntimeError(
                 f"input {name!r}: expected {dtype} of one sample, shape ({sizes}) for the compiled "
-                f"{shape}, "
-                f"found {array.dtype} of {np.shape(given)}"
+                f"{shape}, found {array.dtype} of {np.shape(given)}"
             )
         if kept is not None and len(array) == kept[0]:
             array = array[kept[1]]
@@ -417,6 +412,5 @@ class PackLayout:
                 kind = "writable" if array.flags.writeable else "read-only"
                 raise ModelRuntimeError(
                     f"output {name!r}: expected {dtype}, writable, with room for {size} elements, "
-                    "found "
-                    f"{array.dtype} of shape {array.shape}, {kind}"
+                    f"found {array.dtype} of shape {array.shape}, {kind}"
                 )

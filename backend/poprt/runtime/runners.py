@@ -205,8 +205,7 @@ class LightRunner(Runner):
         if (found.dtype, found.shape) != (wanted.dtype, wanted.shape):
             raise CompileError(
                 f"weight {name!r}: expected {wanted.dtype} of shape {wanted.shape}, found "
-                f"{found.dtype} of "
-                f"shape {found.shape}"
+                f"{found.dtype} of shape {found.shape}"
             )
         self._anchors[name] = found
 

@@ -87,8 +87,7 @@ class ModelFolder:
             except BlockingIOError:
                 raise CompileError(
                     f"model folder {escape(self.path)}: another poprt writes into it; wait for it, "
-                    "or give "
-                    "another folder"
+                    "or give another folder"
                 ) from None
             if alone:
                 remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
@@ -211,9 +210,8 @@ class ModelFolder:
             raise CompileError(
                 escape(
                     f"{file} is kept and does not fit the new executable, so that nothing was "
-                    "replaced: "
-                    f"{listed}; edit it, give another folder, or have --overwrite_config write it "
-                    "anew"
+                    f"replaced: {listed}; edit it, give another folder, or have --overwrite_config "
+                    "write it anew"
                 )
             )
 

@@ -115,8 +115,7 @@ class NewVersion(ModelFolder):
             return version
         raise CompileError(
             f"model folder {escape(self.path)}: expected a free number from {first} on, found none "
-            "in "
-            f"{_MAX_RIVALS}; look what takes them"
+            f"in {_MAX_RIVALS}; look what takes them"
         )
 
     def _look(self) -> None:

@@ -267,8 +267,7 @@ class Walk:
         if bodies.runs > MAX_TRIPS:
             raise CompileError(
                 f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and "
-                "nothing ends "
-                "it before"
+                "nothing ends it before"
             )
 
 
@@ -329,7 +328,6 @@ def _values(
     if missing and not operator_of(node).is_view:
         raise CompileError(
             f"node {node.name!r} ({node.op_type}): the shape of {missing[0]!r} is not known at "
-            "compile time; "
-            "the IPU runs static graphs only"
+            "compile time; the IPU runs static graphs only"
         )
     return [values.get(name) for name in listed]

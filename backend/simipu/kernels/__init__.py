@@ -54,8 +54,7 @@ def find_kernels() -> Kernels:
     if wanted not in ("", found.instructions):
         raise LoadError(
             f"environment variable {OPTION}: expected what this machine has, found {wanted!r}; it "
-            "has "
-            f"{found.instructions}{found.reason and f' ({found.reason})'}"
+            f"has {found.instructions}{found.reason and f' ({found.reason})'}"
         )
     if found.are_there:
         _log.info("kernels: %s", found.instructions)

@@ -29,10 +29,8 @@ Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
 """Function that converts a placed graph to the computed one, without kernels."""
 _FUNCTIONS = frozenset(
     "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf ErfV2 Exp Floor Gelu "
-    "HardSigmoid "
-    "HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh "
-    "Softplus "
-    "Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
+    "HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign "
+    "Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
 )
 """Operators whose result is a function of one half, if their other inputs are constants. An
 operator that is missing here is computed by its kernel, which is only slower."""

@@ -80,8 +80,7 @@ def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> Non
         raise refuse(
             node,
             f"expected num_groups 1, found {attribute(node, 'num_groups')}; use GroupNormalization "
-            "for more "
-            "groups",
+            "for more groups",
         )
     epsilon = attribute(node, "epsilon", EPSILON)
     chain.add_as(node.output[0], "LayerNormalization", *node.input, axis=-1, epsilon=epsilon)

@@ -21,17 +21,16 @@ from simipu.operators.entry import Family, Operator
 _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     # [P] Operators with their own implementation.
     (
-        "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip "
-        "Concat Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum Div Dropout Elu "
-        "Equal Erf Exp Expand Flatten Floor GRU Gather GlobalAveragePool GlobalMaxPool "
-        "Greater HardSigmoid Identity If InstanceNormalization IsInf IsNaN LRN LSTM LeakyRelu "
-        "Less Log LogSoftmax Loop MatMul Max MaxPool Mean Min Mul Neg Not OneHot Or PRelu Pad "
-        "Pow RNN RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal "
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-        "ReduceProd ReduceSum ReduceSumSquare Relu Reshape Resize RoiAlign Round Scan Scatter "
-        "ScatterElements Selu Shape Shrink Sigmoid Sign Sin Sinh Slice Softmax Softplus "
-        "Softsign Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK Transpose "
-        "Unsqueeze Upsample Where",
+        "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat "
+        "Constant ConstantOfShape Conv ConvTranspose Cos Cosh CumSum Div Dropout Elu Equal Erf Exp "
+        "Expand Flatten Floor GRU Gather GlobalAveragePool GlobalMaxPool Greater HardSigmoid "
+        "Identity If InstanceNormalization IsInf IsNaN LRN LSTM LeakyRelu Less Log LogSoftmax Loop "
+        "MatMul Max MaxPool Mean Min Mul Neg Not OneHot Or PRelu Pad Pow RNN RandomNormal "
+        "RandomNormalLike RandomUniform RandomUniformLike Reciprocal ReduceL1 ReduceL2 "
+        "ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+        "ReduceSumSquare Relu Reshape Resize RoiAlign Round Scan Scatter ScatterElements Selu "
+        "Shape Shrink Sigmoid Sign Sin Sinh Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub "
+        "Sum Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze Upsample Where",
         {"sdk": "yes"},
     ),
     # [P] PopART's own operators are those of the domain ai.graphcore: the chip has the arithmetic.
@@ -70,8 +69,7 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
     # comparisons, casts and products have none.
     (
         "Asin Atan Ceil Clip Elu Exp Floor Gelu HardSigmoid LeakyRelu LogSoftmax Pow Relu Round "
-        "Selu Shrink "
-        "Sigmoid Sign Sinh Softmax Softplus Softsign Swish Tanh ThresholdedRelu",
+        "Selu Shrink Sigmoid Sign Sinh Softmax Softplus Softsign Swish Tanh ThresholdedRelu",
         {"in_place": (0,)},
     ),
     ("Add Mul", {"in_place": (0, 1), "commutes": True}),

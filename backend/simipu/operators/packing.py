@@ -154,8 +154,7 @@ def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     ):
         return (
             f"expected lengths [{count}, {len(sizes)}], max_valid_num and the number of segments, "
-            "found "
-            f"{list(lengths)}"
+            f"found {list(lengths)}"
         )
     return ""
 

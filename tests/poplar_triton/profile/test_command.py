@@ -30,11 +30,9 @@ F, H = TensorProto.FLOAT, TensorProto.FLOAT16
 
 KEYS = set(
     "modelled model target batch_size precision options cycles seconds_per_batch "
-    "samples_per_second "
-    "latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory "
-    "fallback_operators total_cycles "
-    "interval_cycles assumptions ipus chip partials_type latency_parts expected_error "
-    "io_tile_bytes peak host_buffer_bytes".split()
+    "samples_per_second latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator "
+    "by_cause by_memory fallback_operators total_cycles interval_cycles assumptions ipus chip "
+    "partials_type latency_parts expected_error io_tile_bytes peak host_buffer_bytes".split()
 )
 
 
@@ -488,8 +486,7 @@ def test_without_plotly_the_report_names_the_command(onnx_file, run, monkeypatch
     assert status == 1
     assert err == (
         "poplar-triton: error: --html requires plotly, which is not installed; install it with: "
-        "pip install "
-        "'poplar-triton[report]'\n"
+        "pip install 'poplar-triton[report]'\n"
     )
 
 

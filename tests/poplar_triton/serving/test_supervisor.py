@@ -518,14 +518,10 @@ def test_signals_in_any_moment_end_it():
     Here, this would happen within a few signals.
     """
     script = (
-        "import os, signal, time\n"
-        "from poplar_triton.serving import supervisor\n"
-        "stop = supervisor.StopRequest()\n"
-        "def count(*_): stop.count += 1\n"
-        "signal.signal(signal.SIGALRM, count)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)\n"
-        "assert stop.wait(60, 3000)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "import os, signal, time\nfrom poplar_triton.serving import supervisor\nstop = "
+        "supervisor.StopRequest()\ndef count(*_): stop.count += 1\nsignal.signal(signal.SIGALRM, "
+        "count)\nsignal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)\nassert stop.wait(60, "
+        "3000)\nsignal.setitimer(signal.ITIMER_REAL, 0)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 

@@ -130,8 +130,7 @@ def test_a_model_that_half_does_no_harm_is_not_warned_of(caplog):
     assert (comparison.labels, comparison.agreeing, comparison.lost) == (16, 16, 0)
     assert comparison.describe() == (
         f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest "
-        "value "
-        "(output 'y'), labels agree in 16 of 16, no NaN or infinity"
+        "value (output 'y'), labels agree in 16 of 16, no NaN or infinity"
     )
 
 

@@ -100,8 +100,7 @@ def test_a_comparison_is_a_line():
     _, found = compare(([0.5, 2.0], [0.0, 2.0]))
     assert found.describe() == (
         "beside float, on the calibration data: largest error 0.25 of the largest value (output "
-        "'y'), no NaN "
-        "or infinity"
+        "'y'), no NaN or infinity"
     )
     _, found = compare(([[0.75, 0.25]], [[0.25, 0.75]]), made_up=True)
     assert "on made-up inputs: " in found.describe()

@@ -209,8 +209,7 @@ UNFIT = {
         CONFIG,
         'max_batch_size: 4 output { name: "y" data_type: TYPE_FP16 dims: 3 }',
         "output 'y' has type TYPE_FP16, in the executable TYPE_FP32; edit it, give another folder, "
-        "or have "
-        "--overwrite_config",
+        "or have --overwrite_config",
     ),
     "dims": (
         CONFIG,

@@ -55,10 +55,8 @@ class Report:
         """Return the report as lines of text."""
         lines = [
             f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; at "
-            "most "
-            f"{tally.most_lost_by_a_client} lost by one client; longest answer "
-            f"{tally.longest_seconds:.2f} s "
-            f"{tally.describe_losses()}"
+            f"most {tally.most_lost_by_a_client} lost by one client; longest answer "
+            f"{tally.longest_seconds:.2f} s {tally.describe_losses()}"
             for way, tally in self.tallies.items()
         ]
         return "\n".join(

@@ -120,8 +120,7 @@ class Soak:
         """Return the result as lines of text."""
         lines = [
             f"{way.name}: {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent}; "
-            "longest "
-            f"answer {tally.longest_seconds:.2f} s {tally.describe_losses()}"
+            f"longest answer {tally.longest_seconds:.2f} s {tally.describe_losses()}"
             for way, tally in self.tallies.items()
         ]
         sent, lost = (

@@ -32,10 +32,8 @@ ANY = (*NUMBERS, "int8", "uint8", "bool")
 UNSTEADY = frozenset(
     (
         "ArgMax ArgMin Cast CastLike Ceil DynamicQuantizeLinear Equal Floor Greater GreaterOrEqual "
-        "Hardmax "
-        "IsInf IsNaN Less LessOrEqual MaxPool Mod QuantizeLinear Round Shrink Sign ThresholdedRelu "
-        "TopK "
-        "Compress NonZero OneHot GridSample RoiAlign Loop If Scan Range"
+        "Hardmax IsInf IsNaN Less LessOrEqual MaxPool Mod QuantizeLinear Round Shrink Sign "
+        "ThresholdedRelu TopK Compress NonZero OneHot GridSample RoiAlign Loop If Scan Range"
     ).split()
 )
 """Operators of which a small difference of the inputs may make a large one of the results."""

@@ -13,10 +13,8 @@ Builder = Callable[[Drawing, str], object]
 
 _UNARY = (
     "Acos Acosh Asin Asinh Atan Atanh Celu Ceil Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
-    "HardSwish "
-    "LeakyRelu Log Mish Reciprocal Round Selu Sigmoid Sin Sinh Softplus Softsign Sqrt Swish Tan "
-    "Tanh "
-    "ThresholdedRelu Shrink IsInf IsNaN LpNormalization"
+    "HardSwish LeakyRelu Log Mish Reciprocal Round Selu Sigmoid Sin Sinh Softplus Softsign Sqrt "
+    "Swish Tan Tanh ThresholdedRelu Shrink IsInf IsNaN LpNormalization"
 )
 _NUMERIC_UNARY = "Abs Neg Sign Relu Identity"
 _DOMAINS = {
@@ -33,8 +31,7 @@ _NUMERIC_BINARY = "Add Sub Mul Min Max"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 _REDUCTIONS = (
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
-    "ReduceSum "
-    "ReduceSumSquare"
+    "ReduceSum ReduceSumSquare"
 )
 
 

@@ -68,11 +68,9 @@ class CheckOperators(ImmutablePass):
                 operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
                 raise CompileError(
                     f"node {describe_node(node)}: operator {operator} is not supported on the IPU; "
-                    "only "
-                    f"operators of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
+                    f"only operators of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
                     f"{', '.join(sorted(CHIP_OPERATORS))}, and those that "
-                    "poprt.passes.register_op_body says "
-                    "or a --custom_ort_library has"
+                    "poprt.passes.register_op_body says or a --custom_ort_library has"
                 )
             forms.check(node)
         return model
@@ -117,8 +115,7 @@ class CheckIpuOperators(ImmutablePass):
         if missing and self._only:
             raise CompileError(
                 f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model "
-                "that it could "
-                "compile"
+                "that it could compile"
             )
         if missing:
             self.logger.warning("runs here only; the IPU's compiler has no %s", missing)
@@ -251,9 +248,8 @@ def _check_border(side: str, value: onnx.ValueInfoProto) -> None:
     if kind in QUARTERS:
         raise CompileError(
             f"{side} {value.name!r} has type {TensorProto.DataType.Name(kind)}, which is for "
-            "tensors inside "
-            "of a model only; expected FLOAT or FLOAT16: put a Cast behind the input, or before "
-            "the output"
+            "tensors inside of a model only; expected FLOAT or FLOAT16: put a Cast behind the "
+            "input, or before the output"
         )
 
 
@@ -283,8 +279,7 @@ def _check_result(
     ):
         raise CompileError(
             f"node {describe_node(node)}: the shape of its output {_given_name(graph, name)!r} "
-            "depends on "
-            f"the data{_describe_cause(graph, node)}; the IPU runs static graphs "
+            f"depends on the data{_describe_cause(graph, node)}; the IPU runs static graphs "
             f"only{_advise(graph, node)}"
         )
 
@@ -354,6 +349,5 @@ def _check_type(what: str, found: onnx.TypeProto) -> None:
         raise CompileError(
             f"{what} has type {TensorProto.DataType.Name(data_type)}, which the IPU lacks; it has "
             f"{', '.join(sorted(TensorProto.DataType.Name(t) for t in _TYPES))}. Cast it before "
-            "exporting "
-            "the model"
+            "exporting the model"
         )

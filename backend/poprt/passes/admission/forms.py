@@ -167,8 +167,7 @@ class Forms:
             )
             raise CompileError(
                 f"node {node.name!r}: operator {node.op_type} is there from opset {since} on, and "
-                "the model "
-                f"is of opset {self._opset}; export the model again"
+                f"the model is of opset {self._opset}; export the model again"
             ) from None
 
 

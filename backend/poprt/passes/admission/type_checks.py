@@ -60,8 +60,7 @@ def _iter_faults(
             if not any(name in names for names in seen):
                 yield (
                     f"node {describe_node(node)}: reads {name!r}, which is no input and no weight, "
-                    "and "
-                    "nothing makes it; export the model again"
+                    "and nothing makes it; export the model again"
                 )
         if node.domain in STANDARD_DOMAINS and onnx.defs.has(node.op_type):
             yield from _iter_mismatches(node, view)
@@ -82,8 +81,7 @@ def _iter_doubles(graph: onnx.GraphProto, given: Collection[str]) -> Iterator[st
                 )
                 yield (
                     f"node {describe_node(node)}: makes {name!r}, which is {first} already; give "
-                    "each "
-                    "result a name of its own"
+                    "each result a name of its own"
                 )
             makers[name] = node
 
@@ -108,8 +106,7 @@ def _iter_mismatches(node: onnx.NodeProto, view: GraphView) -> Iterator[str]:
             )
             yield (
                 f"node {describe_node(node)}: input {name!r} is of type {_name(found)}, expected "
-                f"{wanted}; "
-                "cast it before exporting the model"
+                f"{wanted}; cast it before exporting the model"
             )
         if parameter.option == _VARIADIC and not parameter.is_homogeneous:
             continue

@@ -147,8 +147,7 @@ class AutoInsertRemap(Pass):
             if not mode.startswith((_BEFORE, _AFTER)) or not op_type:
                 raise CompileError(
                     f"remap_mode {mode!r}: expected before_ or after_ and an operator in lower "
-                    "case, such as "
-                    "after_matmul"
+                    "case, such as after_matmul"
                 )
             if op_type not in known:
                 self.logger.warning("remap_mode %s: there is no such operator", mode)

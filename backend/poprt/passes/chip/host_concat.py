@@ -92,8 +92,7 @@ def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
     if not fits:
         raise CompileError(
             "apply_host_concat_split: expected an element type of ONNX, a shape of two dimensions "
-            "and "
-            f"perhaps a number, such as (1, (512, 1), 50); found {group!r}"
+            f"and perhaps a number, such as (1, (512, 1), 50); found {group!r}"
         )
     return data_type, sizes, numbers[0] if numbers else None
 

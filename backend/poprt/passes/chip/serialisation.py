@@ -61,8 +61,7 @@ class _Order:
         if not 1 <= factor <= _MAX_PARTS or mode not in _MODES or keeps is None or len(texts) > 3:  # noqa: PLR2004
             raise CompileError(
                 f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to "
-                f"{_MAX_PARTS}, a "
-                f"mode of {', '.join(_MODES)}, and True or False; found {given!r}"
+                f"{_MAX_PARTS}, a mode of {', '.join(_MODES)}, and True or False; found {given!r}"
             )
         return cls(factor, mode, keeps)
 
@@ -105,8 +104,7 @@ class _Serialising(GraphRule):
         if size % order.factor:
             raise CompileError(
                 f"{self._option}: node {node.name!r} has {size} {what}, which {order.factor} parts "
-                "cannot "
-                "share evenly; give a factor that divides it"
+                "cannot share evenly; give a factor that divides it"
             )
         return size // order.factor
 

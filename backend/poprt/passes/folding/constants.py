@@ -135,8 +135,7 @@ def _check_size(name: str, size_bytes: int) -> None:
     if size_bytes > onnx.checker.MAXIMUM_PROTOBUF:
         raise CompileMemoryError(
             f"the constants of the model make tensor {name!r} of {size_bytes} bytes; a model can "
-            "hold "
-            f"{onnx.checker.MAXIMUM_PROTOBUF}"
+            f"hold {onnx.checker.MAXIMUM_PROTOBUF}"
         )
 
 

@@ -66,8 +66,7 @@ def _refuse_deeper(node: onnx.NodeProto) -> None:
         if _is_open(inner):
             raise CompileError(
                 f"node {inner.name!r} (KVCache) is inside {node.op_type} {node.name!r}: what it "
-                "keeps can go "
-                "round a Loop of the main graph only; put it there"
+                "keeps can go round a Loop of the main graph only; put it there"
             )
 
 

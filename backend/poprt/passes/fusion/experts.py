@@ -58,8 +58,7 @@ class MergeMoE(GraphRule):
         if self._names and (len(self._names) != _COUNT or is_shared or not all(self._names)):
             raise CompileError(
                 "merge_moe: expected B1,E1,B2,E2, the names of the first and last node of two "
-                "experts, "
-                f"found {merge_str!r}"
+                f"experts, found {merge_str!r}"
             )
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -54,8 +54,7 @@ class InsertAttentionMask(GraphRule):
         if not any(node.op_type == "AttentionMask" for node in iter_nodes(changed.graph)):
             self.logger.warning(
                 "insert_attention_mask found no mask that is added to scores: samples packed into "
-                "one row "
-                "would see one another"
+                "one row would see one another"
             )
         return changed
 

@@ -53,8 +53,7 @@ def register_op_body(
     if domain in STANDARD_DOMAINS:
         raise CompileError(
             f"operator {', '.join(names)}: the domain is that of the ONNX standard, whose "
-            "operators are "
-            "known; give the operator a domain of its own"
+            "operators are known; give the operator a domain of its own"
         )
 
     def add(body: Body) -> Body:
@@ -160,8 +159,7 @@ class InlineCustomOperators(Pass):
                     if made > _MAX_NODES or depth == _MAX_NESTED:
                         raise CompileError(
                             f"{_describe(node)}: its body has no end: it holds the operator "
-                            "itself, or more "
-                            f"than {_MAX_NODES} nodes"
+                            f"itself, or more than {_MAX_NODES} nodes"
                         )
                 replace_nodes(graph, nodes)
         return model
@@ -250,8 +248,7 @@ def _check(node: onnx.NodeProto, names: Mapping[str, str], made: Sequence[onnx.N
         if strange is not None:
             raise CompileError(
                 f"its body reads {strange!r}, which is none of the node's inputs and made by none "
-                "of its "
-                "nodes"
+                "of its nodes"
             )
         twice = next((name for name in each.output if name and name in known), None)
         if twice is not None:

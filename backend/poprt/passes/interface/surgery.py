@@ -123,16 +123,14 @@ class AddCheckpoints(Pass):
         if unknown is not None:
             raise CompileError(
                 f"checkpoints names {unknown!r}, which no node of the model's main graph makes; "
-                "name an "
-                "output of a node that is not inside an If, Loop or Scan"
+                "name an output of a node that is not inside an If, Loop or Scan"
             )
         known = {value.name: value for value in infer_shapes(model).graph.value_info}
         for name in wanted:
             if name not in known:
                 raise CompileError(
                     f"checkpoints names {name!r}, of which no type can be inferred; name a tensor "
-                    "before or "
-                    "after it"
+                    "before or after it"
                 )
             graph.output.add().CopyFrom(known[name])
         return model

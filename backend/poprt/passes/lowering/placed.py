@@ -201,8 +201,7 @@ def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
         if not 0 <= place < num_ipus:
             raise CompileError(
                 f"node {node.name!r}: __ipu_number must be at least 0 and below "
-                f"num_ipus={num_ipus}, found "
-                f"{place}"
+                f"num_ipus={num_ipus}, found {place}"
             )
         places.append(place)
     return places

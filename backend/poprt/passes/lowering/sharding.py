@@ -83,8 +83,7 @@ def _read(option: str, points: Any) -> dict[str, int]:
         if not isinstance(name, str) or not whole or not 0 <= number < MAX_IPUS:
             raise CompileError(
                 f"{option} of {str(name)[:100]!r}: expected the name of a node and a number from 0 "
-                "to "
-                f"{MAX_IPUS - 1}, found {str(number)[:100]}"
+                f"to {MAX_IPUS - 1}, found {str(number)[:100]}"
             )
     return dict(points)
 
@@ -100,16 +99,14 @@ def _check_names(graph: onnx.GraphProto, points: Iterable[str]) -> None:
             )
             raise CompileError(
                 f"{what}: to be sharded a model needs nodes with names of their own; convert it "
-                "first, or "
-                "run the pass unique_name_for_nodes"
+                "first, or run the pass unique_name_for_nodes"
             )
         names.add(node.name)
     missing = next((name for name in points if name not in names), None)
     if missing is not None:
         raise CompileError(
             f"sharding names the node {missing!r}, which the model's main graph has not; poprt's "
-            "conversion "
-            "may have replaced it: --only_manual_sharding shards the model as it is"
+            "conversion may have replaced it: --only_manual_sharding shards the model as it is"
         )
 
 
@@ -139,8 +136,7 @@ def check_stages(graph: onnx.GraphProto) -> None:
     if wrong is not None:
         raise CompileError(
             f"node {graph.node[wrong].name!r}: {STAGE_ATTRIBUTE} must be a number from 0 to "
-            f"{MAX_IPUS - 1}, "
-            f"found {stages[wrong]}"
+            f"{MAX_IPUS - 1}, found {stages[wrong]}"
         )
     made = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     for i, node in enumerate(graph.node):
@@ -150,6 +146,5 @@ def check_stages(graph: onnx.GraphProto) -> None:
             raise CompileError(
                 f"node {node.name!r} is of pipeline stage {stages[i]} and reads what node "
                 f"{graph.node[later].name!r} makes in stage {stages[later]}: a stage cannot need a "
-                "later "
-                "one; number the stages in the order of the graph"
+                "later one; number the stages in the order of the graph"
             )

@@ -239,9 +239,8 @@ class _OlderForms(NodeRule):
         except NoOlderFormError as error:
             raise CompileError(
                 f"the model cannot be converted to opset {self.opset}: node {describe_node(node)}: "
-                f"{error}. Keep "
-                f"the model's opset {self._source} (no convert_version), or export the model "
-                "without it"
+                f"{error}. Keep the model's opset {self._source} (no convert_version), or export "
+                "the model without it"
             ) from None
 
     def _widen(self, node: onnx.NodeProto, view: GraphView) -> list[onnx.NodeProto] | None:
@@ -311,8 +310,7 @@ class _OlderForms(NodeRule):
             if not wider:
                 raise NoOlderFormError(
                     f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} "
-                    "does not "
-                    f"take in opset {self.opset}"
+                    f"does not take in opset {self.opset}"
                 )
             casts.setdefault(parameter.type_str, wider[0])
         return casts

@@ -68,11 +68,9 @@ class UpgradeLegacyOpset(Pass):
                 node = next(node for node in iter_nodes(model.graph) if _is_unaligned(node))
                 raise CompileError(
                     f"node {describe_node(node)}: it broadcasts as in opsets before {OLDEST_KEPT}, "
-                    "and the "
-                    f"number of dimensions of {node.input[0]!r} or {node.input[1]!r} is not known; "
-                    "give the "
-                    f"inputs' with --input_shape, or export the model with opset {OLDEST_KEPT} or "
-                    "newer"
+                    f"and the number of dimensions of {node.input[0]!r} or {node.input[1]!r} is "
+                    "not known; give the inputs' with --input_shape, or export the model with "
+                    f"opset {OLDEST_KEPT} or newer"
                 )
         return model
 
@@ -114,8 +112,7 @@ class _NewerForms(NodeRule):
         except NoOlderFormError as error:
             raise CompileError(
                 f"node {describe_node(node)} of opset {self._source} has no form in opset "
-                f"{OLDEST_KEPT}: "
-                f"{error}"
+                f"{OLDEST_KEPT}: {error}"
             ) from None
         return (
             [older.without(["consumed_inputs"])]
@@ -203,10 +200,8 @@ class KeepResizes(NodeRule):
         if scales is None:
             raise CompileError(
                 f"node {describe_node(node)}: the nearest element in opset "
-                f"{RESIZE_SCALES_FROM_MIDDLES} "
-                f"depends on its scales, and {node.input[2]!r} is computed; keep the model's "
-                "opset, or "
-                "export it with a newer one"
+                f"{RESIZE_SCALES_FROM_MIDDLES} depends on its scales, and {node.input[2]!r} is "
+                "computed; keep the model's opset, or export it with a newer one"
             )
         modes = [
             mode for mode, is_so in (("floor", scales > 1), ("ceil", scales < 1)) if is_so.any()

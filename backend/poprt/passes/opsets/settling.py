@@ -428,8 +428,7 @@ class SettleBits(NodeRule):
             return None
         raise CompileError(
             f"node {describe_node(node)}: it reads the bits of {kinds[0]} as those of {kinds[1]}, "
-            "which "
-            f"would be others: {fault}; export the model without BitCast there"
+            f"which would be others: {fault}; export the model without BitCast there"
         )
 
 

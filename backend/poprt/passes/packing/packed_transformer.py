@@ -212,8 +212,7 @@ class PackedTransformer(Pass):
         for name in packing.unmasked:
             self.logger.warning(
                 "packed_transformer: node %r takes tokens together without a mask: positions "
-                "behind a "
-                "sample that is shorter than segment_max_size count, too",
+                "behind a sample that is shorter than segment_max_size count, too",
                 name,
             )
         return model
@@ -413,8 +412,7 @@ class _Packing:
             if labels is None:
                 raise CompileError(
                     f"packed_transformer: output {value.name!r} does not come of samples; "
-                    "remove_outputs "
-                    "drops it"
+                    "remove_outputs drops it"
                 )
             shape = self.view.shape(value.name) or ()
             set_shape(value, map(self.sizes.unpacked, shape, labels))

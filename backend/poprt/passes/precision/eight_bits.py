@@ -83,8 +83,7 @@ class Fp8Params:
         if not fits:
             raise CompileError(
                 "fp8_params: expected input_format,weight_format,input_scale,weight_scale, formats "
-                "F143 or "
-                f"F152 and scales from -32 to 31, such as F143,F143,0,0; found {text!r}"
+                f"F143 or F152 and scales from -32 to 31, such as F143,F143,0,0; found {text!r}"
             )
         return cls(*formats, input_scale, weight_scale)
 
@@ -200,8 +199,7 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
     if found is None or found[1] not in _SCALES:
         raise CompileError(
             f"fp8 of node {name!r}: expected a format, F143 or F152, and a scale from -32 to 31, "
-            "such as "
-            f"('F143', 0); found {given!r}"
+            f"such as ('F143', 0); found {given!r}"
         )
     return found
 
@@ -350,8 +348,7 @@ class FloatToInt8(Pass):
         if version < _OLDEST_DEQUANTIZING:
             raise CompileError(
                 f"float_to_int8 makes DequantizeLinear, which opset {_OLDEST_DEQUANTIZING} "
-                "brought, and the "
-                f"model is of {version}; convert it first"
+                f"brought, and the model is of {version}; convert it first"
             )
         taken = set(iter_defined(model.graph))
         made = {name for node in iter_nodes(model.graph) for name in node.output}
@@ -415,9 +412,8 @@ def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[_Array, _
     if not (fits and offset.dtype.kind in "iu" and narrow.min <= offset.item() <= narrow.max):
         raise CompileError(
             f"float_to_int8, weight {tensor.name!r}: expected value, int8 of shape "
-            f"{list(tensor.dims)}, "
-            f"offset, a whole number of 8 bits, and scale, a float; found {value.dtype} of shape "
-            f"{list(value.shape)}"
+            f"{list(tensor.dims)}, offset, a whole number of 8 bits, and scale, a float; found "
+            f"{value.dtype} of shape {list(value.shape)}"
         )
     return value, offset.astype(np.int8).reshape(()), scale.reshape(())
 

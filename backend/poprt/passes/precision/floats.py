@@ -231,8 +231,7 @@ class FloatToHalf(Pass):
         if unknown:
             raise CompileError(
                 f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are "
-                "called by their "
-                "output)"
+                "called by their output)"
             )
         self._warn_of_unknown(model)
         inferred = infer_shapes(model).graph

@@ -111,10 +111,8 @@ class WidenBatch(Pass):
             return widened.apply(model, self._batch_size)
         raise CompileError(
             f"batch_size {self._batch_size}: the model was exported with a batch of 1, and that "
-            "cannot be "
-            f"changed: {reason}. Export the model with a variable batch dimension, or compile it "
-            "with a "
-            "batch of 1"
+            f"cannot be changed: {reason}. Export the model with a variable batch dimension, or "
+            "compile it with a batch of 1"
         )
 
     def _has_batch_of_one(self, graph: onnx.GraphProto) -> bool:
@@ -130,10 +128,8 @@ class WidenBatch(Pass):
             if not places:
                 raise CompileError(
                     f"batch_size {self._batch_size}: input {value.name!r} of shape {list(shape)} "
-                    "has no "
-                    "dimension of 1 for the batch; make it a constant with --fix_input, or export "
-                    "the model "
-                    "with a variable batch dimension"
+                    "has no dimension of 1 for the batch; make it a constant with --fix_input, or "
+                    "export the model with a variable batch dimension"
                 )
             found[value.name] = sorted(places, key=lambda axis: axis != self._batch_axis)
         for chosen in itertools.product(*found.values()):

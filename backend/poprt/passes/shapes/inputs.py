@@ -319,8 +319,7 @@ def _fix(
     if wanted is not None and len(wanted) != len(dims):
         raise CompileError(
             f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it "
-            f"{len(wanted)} "
-            "dimensions"
+            f"{len(wanted)} dimensions"
         )
     sizes = []
     for axis in range(len(dims)):
@@ -344,15 +343,13 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
     if known is not None and asked not in (None, known):
         raise CompileError(
             f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} is fixed at "
-            f"{known} "
-            f"and cannot become {asked}; export the model with a variable dimension there"
+            f"{known} and cannot become {asked}; export the model with a variable dimension there"
         )
     size = known if known is not None else asked
     if size is None:
         raise CompileError(
             f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} must be "
-            "fixed at "
-            f"compile time; use --input_shape {value.name}=... or --batch_size"
+            f"fixed at compile time; use --input_shape {value.name}=... or --batch_size"
         )
     is_empty = size == 0 and dim.HasField("dim_value") and dim.dim_value == 0
     if size < 1 and not is_empty:
@@ -374,8 +371,7 @@ def _parse(value: onnx.ValueInfoProto, given: Any) -> Array:
     if dtype.kind not in "fiub":
         raise CompileError(
             f"input {value.name!r} cannot be fixed: its type is {_type_name(value)}, and only "
-            "numbers can "
-            "be given"
+            "numbers can be given"
         )
     if isinstance(given, str):
         words = given.strip().strip("[]").split(",")
@@ -438,8 +434,7 @@ def _wrong(value: onnx.ValueInfoProto, found: str) -> CompileError:
     return CompileError(
         f"input {value.name!r} cannot be fixed: expected {_type_name(value)} of shape "
         f"{describe_shape(value)}, {found}; give a number, or as many as the shape holds with "
-        "commas "
-        "between (--input_shape fixes open dimensions)"
+        "commas between (--input_shape fixes open dimensions)"
     )
 
 

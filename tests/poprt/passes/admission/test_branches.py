@@ -255,8 +255,7 @@ def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_pat
                 helper.make_node("Cast", ["at"], ["y"], to=F),
             ],
             "output 'at' depends on the data: on the values of input 'x', .*a result of fixed "
-            "size, as a "
-            "mask or the first k",
+            "size, as a mask or the first k",
         ),
     ],
 )

@@ -125,8 +125,7 @@ def test_one_warning_counts_them_all_those_in_bodies_too():
     ).graph
     assert ipu_operators.describe_missing(graph) == (
         "Hardmax (node 'first' and 1 more), Xor (node 'inner' and 1 more), NonZero (node 'find' "
-        "and 1 more), "
-        "Range (node 'count_up' and 1 more)"
+        "and 1 more), Range (node 'count_up' and 1 more)"
     )
 
 
