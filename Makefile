@@ -47,7 +47,7 @@ test-browser: .venv/dev browser-tools
 
 SOAK_MINUTES ?= 60
 
-# test-deploy includes ten minutes of it.
+# test-deploy includes five minutes of it.
 soak: deploy-tools
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest tests/deploy/test_soak.py
 
