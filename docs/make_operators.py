@@ -52,7 +52,7 @@ Of the {all} operators {here} run here, of which the IPU's compiler can take {bo
 CHIP_HEAD = """
 ## Operators of the chip's own compiler
 
-Domain `ai.graphcore`, as passes and scripts write them (`backend/simipu/operators/chip.py`). What PopRT's
+Domain `ai.graphcore`, as passes and scripts write them (`backend/simipu/operators/graphcore_domain.py`). What PopRT's
 vertices for them take is not public: they cost what the standard's operators cost that say the same.
 
 | operator | inputs | attributes | what it says here | cycles | half |

@@ -26,10 +26,10 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu.errors import LoadError
 from simipu.numerics.kernels import KERNELS
 from simipu.operators import CHIP_DOMAIN, Operator
-from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.formulas.elementwise import guess
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.formulas.work import Context, Work
+from simipu.operators.graphcore_domain import KERNEL_DOMAIN
 from simipu.operators.table import register_domain
 
 _TAKEN = (*STANDARD_DOMAINS, CHIP_DOMAIN, KERNEL_DOMAIN, KERNELS)

@@ -67,8 +67,8 @@ from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_c
 from simipu.numerics.tables import Table, find_tables
 from simipu.numerics.weights import find_codes, iter_reads, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
-from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import GraphContext
+from simipu.operators.graphcore_domain import KERNEL_DOMAIN
 from simipu.placement import has_placement, strip_placement
 
 OLDEST_OPSET = 11

@@ -2,14 +2,14 @@
 ONNX standard and for those of the chip's own compiler.
 
 `entry` defines the fields of an entry, `rules` the places of rows, `formulas` the cost on the chip,
-`counts` the cost on the machine that computes; `chip` and `table` contain the entries, `facts` what
-differs within a family. Nothing here walks a graph: `simipu.rows`, `simipu.cost` and
-`simipu.numerics` do, and do not depend on each other.
+`counts` the cost on the machine that computes. `table` and `graphcore_domain` contain the entries,
+`facts` the differences within a family. Nothing here walks a graph: `simipu.rows`, `simipu.cost`
+and `simipu.numerics` do, and do not depend on each other.
 """
 
-from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Family, Operator, Rounding
+from simipu.operators.graphcore_domain import CHIP_OPERATORS
 from simipu.operators.table import IPU_COPY, OPERATORS, find_operator, names_where, operator_of
 
 __all__ = [

@@ -18,10 +18,10 @@ from onnx import TensorProto, helper
 from onnxgraph import Chain, attribute, register_stand_in
 
 from simipu.operators.attributes import LARGEST, read_axis, read_size, refuse
-from simipu.operators.codes import FORMATS
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas.work import Context, Work
+from simipu.operators.narrow_numbers import FORMATS
 
 PAST = 2
 """Index of the input with the old entries."""

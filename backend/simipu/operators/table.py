@@ -16,7 +16,6 @@ from onnxgraph import Chain
 from onnxgraph.nodes import STANDARD_DOMAINS
 
 from simipu.operators import counts, guards
-from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import GraphContext, Indexing, Operator, Rounding
 from simipu.operators.facts import add_facts
@@ -25,6 +24,7 @@ from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
+from simipu.operators.graphcore_domain import CHIP_OPERATORS
 from simipu.operators.rules import computing as rows
 from simipu.operators.rules import moving as places
 from simipu.operators.rules.places import Rule

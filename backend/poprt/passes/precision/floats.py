@@ -41,7 +41,7 @@ from onnxgraph.weights import (
 from simipu import CompileError
 from simipu.numerics.half import narrow_to_half
 from simipu.operators import CHIP_DOMAIN
-from simipu.operators.chip import TYPED
+from simipu.operators.graphcore_domain import TYPED
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.initializers import hold_as_tensor

@@ -19,16 +19,16 @@ from onnxgraph import Chain, attribute, like_first_input, register_stand_in
 
 from simipu.operators.attributes import read_size, refuse
 from simipu.operators.cache import CACHE
-from simipu.operators.codes import CODES
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Body, Family, GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
-from simipu.operators.packing import PACKING
+from simipu.operators.narrow_numbers import CODES
 from simipu.operators.rules import chip as places
 from simipu.operators.rules import computing as rows
+from simipu.operators.unpack_repack import PACKING
 
 KERNEL_DOMAIN = "com.microsoft"
 """Domain of ONNX Runtime's own kernels, for operators that the standard added late."""
