@@ -11,7 +11,7 @@ from simipu import CompileError
 
 from poprt.rewrite.base import Pass, Stage, register
 
-_BORDER_TYPES = {
+_BORDER_TYPES: dict[str, dict[int, int]] = {
     "fp32": {TensorProto.FLOAT16: TensorProto.FLOAT},
     "fp16": {TensorProto.FLOAT: TensorProto.FLOAT16},
 }
