@@ -29,8 +29,7 @@ import numpy.typing as npt
 import onnxruntime
 import report
 from compared import NETWORKS, PRECISIONS, Network, compile_network
-from poprt.compile.executable import Executable
-from poprt.compile.programs import MAIN_PROGRAM
+from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rich.progress import Progress
 from simipu import Direction, GraphOptions

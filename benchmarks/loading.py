@@ -11,8 +11,7 @@ from pathlib import Path
 
 import report
 from compared import NETWORKS, compile_network
-from poprt.compile.executable import Executable
-from poprt.compile.programs import MAIN_PROGRAM
+from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rounds import Goal
 from simipu import GraphOptions
 from simipu.isolation import open_graph

@@ -19,7 +19,7 @@ from typing import Any
 import memory_cases
 import numpy as np
 from figures import C600, Point, iter_points
-from poprt.profiling.errors import kind_of
+from poprt.profiling.model_profile import kind_of
 from report import make_document, make_markdown
 from rich.console import Console
 from rich.progress import track

@@ -30,8 +30,7 @@ from model_table import Model, read_models
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes
 from poprt.calibration.sides import Side
-from poprt.compile.executable import Executable
-from poprt.compile.programs import MAIN_PROGRAM
+from poprt.compile.executable import MAIN_PROGRAM, Executable
 from rich.console import Console
 from rich.progress import Progress
 from simipu import Direction, GraphOptions

@@ -21,8 +21,8 @@ EXAMPLES = """
     model_runtime.devices.DeviceManager model_runtime.environment.host_sync_timeout_seconds
     model_runtime.runner.ModelRunner model_runtime.session.Session
     poprt.compile.compiler.Compiler poprt.compile.converter.Converter
-    poprt.frontend.frontends.get_frontend poprt.rewrite.base.Pass poprt.rewrite.base.get_pass
-    poprt.rewrite.manager.PassManager poprt.runtime.lazy_backends.Backend
+    poprt.frontend.get_frontend poprt.rewrite.base.Pass poprt.rewrite.base.get_pass
+    poprt.rewrite.manager.PassManager poprt.backends.Backend
     poprt.runtime.runners.Runner
 """.split()
 CLASSES = [

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from poprt.cli.option_table import OPTIONS
 from poprt.terminal import cell
-from poprt.triton.locks import make_scratch_folder
+from poprt.triton.model_folder import make_scratch_folder
 from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 

@@ -22,11 +22,11 @@ from poprt import (
     runtime,
     utils,
 )
+from poprt.backends import Backend
 from poprt.compile.compiler import Compiler
 from poprt.compile.converter import Converter
 from poprt.options import CompilerOptions
 from poprt.passes import Pass, PassManager, get_pass, get_registered_passes
-from poprt.runtime.lazy_backends import Backend
 
 __version__ = "0.2.0"
 

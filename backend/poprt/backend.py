@@ -1,8 +1,208 @@
-"""Sessions of the real tool's first releases, under its names."""
+"""Sessions, under the names of the real tool's first releases: a model that runs under ONNX
+Runtime, or is compiled and run on the simulated IPU. Most of the real tool's scripts use them.
+"""
 
-from poprt.runtime.sessions import Session, get_session
+from __future__ import annotations
 
-__all__ = [
-    "Session",
-    "get_session",
-]
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnxgraph import find_inputs, infer_shapes
+from onnxgraph.edit import forget_values
+from onnxgraph.weights import inline
+from simipu import CompileError
+from simipu.libraries import registered_libraries
+from simipu.numerics.lowering import lower
+
+from popef._tools.arrays import Array
+from poprt.backends import Backend, Info
+from poprt.compile.compiler import Compiler
+from poprt.frontend.frontends import read_model
+from poprt.options import CompilerOptions
+from poprt.passes import get_pass
+
+_BACKENDS = ("poprt", "onnxruntime")
+
+
+class Session:
+    """A model that can be run. Settings must be made before `load`, which makes the model ready."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | Path | bytes,
+        num_devices: int = 1,
+        output_dir: str | Path = "./",
+        options: CompilerOptions | Mapping[str, Any] | None = None,
+        batches_per_step: int = 1,
+        export_popef: bool = False,
+        align_output_dtype: bool = False,
+    ) -> None:
+        self._model = read_model(path_or_bytes)
+        self._output_dir, self._export = Path(output_dir), export_popef
+        self._align = align_output_dtype
+        counts = {"num_ipus": num_devices, "batches_per_step": batches_per_step}
+        self._options = CompilerOptions.from_dict(counts)
+        if options is not None:
+            self.set_options({**counts, **options} if isinstance(options, Mapping) else options)
+
+    def set_options(self, options: CompilerOptions | Mapping[str, Any]) -> None:
+        """Set the compiler options; options that a dict lacks get their defaults."""
+        self._options = (
+            CompilerOptions.from_dict(options) if isinstance(options, Mapping) else options
+        )
+
+    def set_output_dir(self, output_dir: str | Path) -> None:
+        """Set the folder for exported files."""
+        self._output_dir = Path(output_dir)
+
+    def set_input_names(self, names: Sequence[str]) -> None:
+        """Raise CompileError: this method is for TensorFlow models, which have no session."""
+        raise CompileError(f"input names {list(names)}: an ONNX model has its own")
+
+    def set_output_names(self, names: Sequence[str]) -> None:
+        """Raise CompileError: this method is for TensorFlow models, which have no session."""
+        raise CompileError(
+            f"output names {list(names)}: an ONNX model has its own; use add_checkpoints"
+        )
+
+    def load(self) -> Session:
+        """Make the model ready and return the session itself."""
+        raise NotImplementedError
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        """Return shapes and types of the inputs and of the outputs, by name."""
+        raise NotImplementedError
+
+    def get_outputs(self) -> list[str]:
+        """Return the names of the outputs, in order."""
+        return [value.name for value in self._model.graph.output]
+
+    def compile_and_export(self, path: str | Path) -> None:
+        """Compile the model and write the PopEF file."""
+        Compiler.compile_and_export(self._model, None, path, self._options)
+
+    def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+        """Return the named outputs (None: all), in that order."""
+        found = self._run(inputs)
+        names = list(output_names or self.get_outputs())
+        unknown = sorted(set(names) - found.keys())
+        if unknown:
+            raise CompileError(f"output {unknown[0]!r}: the model's are {', '.join(found)}")
+        if not self._align:
+            return [found[name] for name in names]
+        types = {value.name: value.type.tensor_type.elem_type for value in self._model.graph.output}
+        return [
+            found[name].astype(onnx.helper.tensor_dtype_to_np_dtype(types[name])) for name in names
+        ]
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        raise NotImplementedError
+
+
+def _session_options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    for library in registered_libraries():
+        options.register_custom_ops_library(library.path)
+    return options
+
+
+class _OrtSession(Session):
+    """Session under ONNX Runtime; operators of the chip run as their function bodies."""
+
+    _session: onnxruntime.InferenceSession | None = None
+
+    def load(self) -> Session:
+        for tensor in self._model.graph.initializer:
+            inline(tensor)
+        model = lower(get_pass("limit_ir_version")(self._model), None)
+        self._session = onnxruntime.InferenceSession(
+            model.SerializeToString(), _session_options(), providers=["CPUExecutionProvider"]
+        )
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        # Scripts add inner tensors to the outputs by name alone. Their types are inferred, which
+        # requires that the graph does not describe them elsewhere.
+        bare = onnx.ModelProto()
+        bare.CopyFrom(self._model)
+        forget_values(bare.graph)
+        outputs = infer_shapes(bare).graph.output
+        return _describe(find_inputs(self._model.graph)), _describe(outputs)
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        if self._session is None:
+            self.load()
+        assert self._session is not None
+        names = [value.name for value in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+
+
+class _PopRTSession(Session):
+    """Session that compiles the model and runs it on the simulated IPU."""
+
+    _backend: Backend | None = None
+
+    def load(self) -> Session:
+        self._backend = Backend(
+            self._model,
+            export_popef=self._output_dir / "executable.popef" if self._export else None,
+            compiler_options=self._options,
+        ).load()
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        return self._loaded().get_io_info()
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        names = self.get_outputs()
+        return dict(zip(names, self._loaded().run(names, inputs), strict=True))
+
+    def _loaded(self) -> Backend:
+        if self._backend is None:
+            self.load()
+        assert self._backend is not None
+        return self._backend
+
+
+def get_session(
+    path_or_bytes: str | Path | bytes,
+    num_devices: int = 1,
+    backend: str = "poprt",
+    output_dir: str | Path = "./",
+    options: CompilerOptions | Mapping[str, Any] | None = None,
+    batches_per_step: int = 1,
+    export_popef: bool = False,
+    align_output_dtype: bool = False,
+) -> Session:
+    """Return a session of an ONNX model.
+
+    `backend` is poprt (compiled for `num_devices` IPUs and `batches_per_step`, or with `options`)
+    or onnxruntime. `export_popef` writes output_dir/executable.popef. `align_output_dtype` gives
+    outputs the types that the model declares. Raises CompileError for another backend.
+    """
+    if backend not in _BACKENDS:
+        raise CompileError(f"backend {backend!r}: there are {', '.join(_BACKENDS)}")
+    kind = _PopRTSession if backend == "poprt" else _OrtSession
+    return kind(
+        path_or_bytes,
+        num_devices,
+        output_dir,
+        options,
+        batches_per_step,
+        export_popef,
+        align_output_dtype,
+    )
+
+
+def _describe(values: Sequence[onnx.ValueInfoProto]) -> Info:
+    return {
+        value.name: (
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+        )
+        for value in values
+    }

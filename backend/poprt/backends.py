@@ -1,8 +1,160 @@
-"""Backends, under the real tool's names."""
+"""Backends, under the real tool's names: an ONNX model that is compiled when it is first needed,
+and run from Python.
+"""
 
-from poprt.runtime.lazy_backends import Backend, ORTBackend
+from __future__ import annotations
 
-__all__ = [
-    "Backend",
-    "ORTBackend",
-]
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from simipu import CompileError
+
+from popef._tools.arrays import Array
+from poprt.compile.compiler import Compiler
+from poprt.frontend.frontends import Model, read_model
+from poprt.options import CompilerOptions
+from poprt.runtime import AnyConfig, RuntimeConfig
+from poprt.runtime.runners import Underneath, open_runner
+
+Info = dict[str, tuple[list[int], np.dtype[Any]]]
+"""Shape and type of each tensor, by name."""
+
+
+class Backend:
+    """Compiles and runs a converted ONNX model, when it is first needed.
+
+    Args:
+        path_or_bytes: the model: a ModelProto, its bytes, or a file.
+        export_popef: PopEF file to write; None means no file.
+        compiler_options: options of the compiler; None means the defaults.
+        runtime_options: configuration of the runner; None means the defaults.
+        align_output_dtype: whether outputs get the types that the ONNX model declares.
+        logger: the logger; None means poprt's.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Model,
+        *,
+        export_popef: str | Path | None = None,
+        compiler_options: CompilerOptions | None = None,
+        runtime_options: AnyConfig | None = None,
+        align_output_dtype: bool = False,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.logger = logger or logging.getLogger("poprt")
+        self.model = read_model(
+            path_or_bytes.read() if hasattr(path_or_bytes, "read") else path_or_bytes
+        )
+        self.export_popef = export_popef
+        self.compiler_options = compiler_options or CompilerOptions()
+        self.runtime_options: AnyConfig = runtime_options or RuntimeConfig()
+        self._align = align_output_dtype
+        self._runner: Underneath | None = None
+
+    def set_opaque_blobs(self, blobs: Mapping[str, str | bytes]) -> None:
+        """Add these blobs to the executable; must be called before the model is compiled."""
+        merged: dict[str, Any] = {**self.compiler_options.opaque_blobs, **blobs}
+        self.compiler_options.opaque_blobs = merged
+
+    def load(self) -> Backend:
+        """Compile the model, export it if requested, make it ready, and return this backend."""
+        executable = Compiler.compile(self.model, None, self.compiler_options)
+        if self.export_popef is not None:
+            Path(self.export_popef).parent.mkdir(parents=True, exist_ok=True)
+            executable.export(self.export_popef)
+        self._runner = open_runner(executable.getPopefModel(), self.runtime_options)
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        """Return shapes and types, by name, of the inputs and of the outputs of one compiled
+        batch."""
+        runner = self._loaded()
+        descriptions = runner.getExecuteInputs(), runner.getExecuteOutputs()
+        inputs, outputs = (
+            {each.name: (list(each.shape), each.numpy_data_type()) for each in described}
+            for described in descriptions
+        )
+        return inputs, outputs
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        inputs: Mapping[str, Array],
+        align_output_dtype: bool = False,
+    ) -> list[Array]:
+        """Compute a request and return the outputs.
+
+        Args:
+            output_names: names of the outputs; None means all.
+            inputs: arrays by input name, of one compiled batch.
+            align_output_dtype: whether outputs get the types that the ONNX model declares; also if
+                the constructor requests it.
+
+        Returns:
+            The outputs in the order of the names.
+
+        Raises:
+            CompileError: for an unknown name, or if the model cannot be compiled.
+            ModelRuntimeError: for inputs that do not fit.
+
+        Example:
+            >>> import numpy as np
+            >>> import onnx
+            >>> import poprt
+            >>> converted = poprt.Converter(batch_size=2).convert(onnx.load("model.onnx"))
+            >>> backend = poprt.Backend(converted)
+            >>> backend.run(["y"], {"x": np.ones((2, 4), np.float32)})[0].tolist()
+            [[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]]
+        """
+        made = self._loaded().execute(inputs)
+        names = list(output_names or made)
+        unknown = sorted(set(names) - made.keys())
+        if unknown:
+            raise CompileError(f"output {unknown[0]!r}: the model's are {', '.join(made)}")
+        found: list[Array] = [np.asarray(made[name]) for name in names]
+        if not (self._align or align_output_dtype):
+            return found
+        types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.output}
+        dtypes = [onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in names]
+        return [array.astype(dtype) for array, dtype in zip(found, dtypes, strict=True)]
+
+    def _loaded(self) -> Underneath:
+        if self._runner is None:
+            self.load()
+        assert self._runner is not None
+        return self._runner
+
+
+class ORTBackend(Backend):
+    """Backend with the arguments of onnxruntime.InferenceSession.
+
+    Arguments that only InferenceSession has change nothing; the other keyword arguments are
+    Backend's. The model is compiled at once unless `lazy_load` is set.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Model,
+        sess_options: Any = None,  # noqa: ARG002
+        providers: Any = None,  # noqa: ARG002
+        provider_options: Any = None,  # noqa: ARG002
+        lazy_load: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(path_or_bytes, **options)
+        if not lazy_load:
+            self.load()
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Array],
+        run_options: Any = None,  # noqa: ARG002
+    ) -> list[Array]:
+        """Return the named outputs, as `Backend.run` does."""
+        return super().run(output_names, input_feed)

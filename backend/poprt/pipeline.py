@@ -28,98 +28,47 @@ from poprt.passes.precision.floats import has_halves, is_half
 
 CONVERSION = (
     # Admission: check that the model is valid and supported.
-    "check_opset",
-    "inline_custom_operators",
-    "check_operators",
-    "admit",
+    *"check_opset inline_custom_operators check_operators admit".split(),
     # Interface: inputs and outputs, their shapes, the opset.
-    "limit_ir_version",
-    "sort_graph",
-    "remove_initializer_from_input",
-    "remove_outputs",
-    "add_checkpoints",
-    "fix_inputs",
-    "const_input_shape",
-    "upgrade_legacy_opset",
-    "convert_version",
-    "settle_bodies",
-    "settle_defaults",
-    "settle_layouts",
-    "settle_slices",
-    "settle_slopes",
-    "settle_windows",
-    "settle_bits",
-    "settle_conditions",
+    *(
+        "limit_ir_version sort_graph remove_initializer_from_input remove_outputs add_checkpoints "
+        "fix_inputs const_input_shape upgrade_legacy_opset convert_version settle_bodies "
+        "settle_defaults settle_layouts settle_slices settle_slopes settle_windows settle_bits "
+        "settle_conditions"
+    ).split(),
     # Folding: compute constants once, and remove what need not be computed.
-    "half_to_float",
-    "double_to_float",
-    "move_subgraph_initializer",
-    "extract_constant_to_initializer",
-    "remove_empty_concat_inputs",
-    "replace_clip_empty_inputs",
-    "replace_castlike",
-    "eliminate_nop_if",
-    "check_constants",
-    "widen_integers",
-    "check_types",
-    "replace_group_norm",
-    "constant_folding",
-    "fill_squeeze_axes",
-    "widen_batch",
-    "merge_if_with_same_cond",
-    "eliminate_identity",
-    "eliminate_nop_arithmetic",
-    "eliminate_nop_expand",
-    "eliminate_nop_pad",
-    "replace_gather_with_reshape",
-    "fuse_consecutive_cast",
-    "fuse_consecutive_reshape",
-    "fuse_consecutive_squeeze",
-    "fuse_consecutive_transpose",
-    "fuse_consecutive_unsqueeze",
-    "eliminate_nop_cast",
-    "eliminate_nop_flatten",
-    "eliminate_nop_reshape",
-    "eliminate_nop_transpose",
-    "fuse_bn_into_conv",
-    "eliminate_duplicate_nodes",
-    "eliminate_deadend",
-    "remove_duplicated_initializer",
-    "eliminate_unused_initializer",
-    "unique_name_for_nodes",
+    *(
+        "half_to_float double_to_float move_subgraph_initializer extract_constant_to_initializer "
+        "remove_empty_concat_inputs replace_clip_empty_inputs replace_castlike eliminate_nop_if "
+        "check_constants widen_integers check_types replace_group_norm constant_folding "
+        "fill_squeeze_axes widen_batch merge_if_with_same_cond eliminate_identity "
+        "eliminate_nop_arithmetic eliminate_nop_expand eliminate_nop_pad "
+        "replace_gather_with_reshape fuse_consecutive_cast fuse_consecutive_reshape "
+        "fuse_consecutive_squeeze fuse_consecutive_transpose fuse_consecutive_unsqueeze "
+        "eliminate_nop_cast eliminate_nop_flatten eliminate_nop_reshape eliminate_nop_transpose "
+        "fuse_bn_into_conv eliminate_duplicate_nodes eliminate_deadend "
+        "remove_duplicated_initializer eliminate_unused_initializer unique_name_for_nodes"
+    ).split(),
     # Patterns: replace several operators by one, or by a cheaper subgraph.
-    "layer_norm_pattern",
-    "gelu_pattern",
-    "erf_gelu_pattern",
-    "replace_einsum_with_matmul",
-    "replace_div_with_mul",
-    "fold_periodic_initializer",
-    "merge_matmul",
-    "merge_matmul_add",
-    "merge_moe",
+    *(
+        "layer_norm_pattern gelu_pattern erf_gelu_pattern replace_einsum_with_matmul "
+        "replace_div_with_mul fold_periodic_initializer merge_matmul merge_matmul_add merge_moe"
+    ).split(),
     # Borders: types that the host sends and receives.
     "int64_to_int32",
     # Precision: the types that the chip computes in.
-    "replace_half_reducemean",
-    "float_to_half",
-    "eight_bits_io",
-    "float_to_fp8",
+    *"replace_half_reducemean float_to_half eight_bits_io float_to_fp8".split(),
     # Chip: operators of its own compiler.
-    "check_with_fake_data",
-    "replace_groupnorm_with_fast_norm",
-    "replace_where_with_wherev2",
-    "compress_pattern",
-    "packed_transformer",
-    "serialize_matmul",
-    "serialize_matmul_add",
-    "io_precision",
-    "apply_host_concat_split",
+    *(
+        "check_with_fake_data replace_groupnorm_with_fast_norm replace_where_with_wherev2 "
+        "compress_pattern packed_transformer serialize_matmul serialize_matmul_add io_precision "
+        "apply_host_concat_split"
+    ).split(),
     # Custom: passes that the user lists in used_passes run here.
     # Layout.
     "auto_insert_remap",
     # Checks.
-    "check_unsupported_attribute",
-    "final_check",
+    *"check_unsupported_attribute final_check".split(),
 )
 """Passes from the given graph to the converted one; the options and the registry decide which of
 them run."""
@@ -134,26 +83,13 @@ STEPS = (
 AHEAD = ("constant_folding", "shape_inference")
 """Passes that `infer_shape_ahead` runs before all others that change a model."""
 PREPARATION = (
-    "inline_custom_operators",
-    "admit",
-    "limit_ir_version",
-    "remove_initializer_from_input",
-    "upgrade_legacy_opset",
-    "keep_outputs",
-    "settle_bodies",
-    "settle_defaults",
-    "settle_layouts",
-    "settle_slopes",
-    "settle_windows",
-    "forget_declared_shapes",
-    "widen_integers",
-    "check_chip_operators",
-    "carry_caches",
-    "check_static",
-    "unique_name_for_nodes",
-    "check_ipu_operators",
-    "check_demand",
-    "declare_outputs",
+    *(
+        "inline_custom_operators admit limit_ir_version remove_initializer_from_input "
+        "upgrade_legacy_opset keep_outputs settle_bodies settle_defaults settle_layouts "
+        "settle_slopes settle_windows forget_declared_shapes widen_integers check_chip_operators "
+        "carry_caches check_static unique_name_for_nodes check_ipu_operators check_demand "
+        "declare_outputs"
+    ).split(),
 )
 """Passes that the compiler always runs first: a graph may be converted elsewhere, or not at all."""
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from poprt.passes import get_pass
 from poprt.passes.admission.ipu_operators import describe_missing
 from poprt.pipeline import estimate
-from poprt.profiling.flops import Profiler
+from poprt.profile import Profiler
 from simipu import CompileError
 from simipu.numerics import lower
 from simipu.numerics.options import Numerics

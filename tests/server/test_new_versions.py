@@ -12,7 +12,7 @@ from fault_clients import wait_until
 from life_cycle_models import scale_model
 from poplar_triton.serving.server import TritonServer
 from poprt import Compiler, Converter
-from poprt.triton.version import publish_version
+from poprt.triton.model_folder import publish_version
 from triton_clients import phases, traffic, wait_for_all
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")

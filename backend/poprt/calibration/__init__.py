@@ -1,15 +1,14 @@
 """The calibration run: at compile time a model in half is computed and compared with itself in
 float, to measure the effect of half precision.
 
-`inputs` has the input data, `overflow` the nodes whose results overflow half, and `comparison` the
-errors of the outputs. `divergence` finds the first nodes where half and float differ, and the
-option that fixes the difference. Nothing here changes the compiled model.
+`reading` has the user's samples, `inputs` the input data, `sides` the two models, `run` the nodes
+whose results overflow half, `comparison` the errors of the outputs and the first nodes where half
+and float differ, and `statistics` the error measures. Nothing here changes the compiled model.
 """
 
 from poprt.calibration.comparison import LIMIT, Comparison
-from poprt.calibration.overflow import Overflow
 from poprt.calibration.reading import read_calibration_data
-from poprt.calibration.run import Findings, calibrate, has_types
+from poprt.calibration.run import Findings, Overflow, calibrate, has_types
 from poprt.calibration.sides import READY_SECONDS, Side
 
 __all__ = [

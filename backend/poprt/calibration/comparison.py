@@ -1,15 +1,22 @@
-"""Effect of half precision on a model's final outputs, in one line."""
+"""Effect of half precision on a model's outputs: how far they differ, the first nodes where half
+and float differ, the cause, and the option that fixes it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnxgraph import find_makers
+from onnx import TensorProto
+from onnxgraph import Value, find_makers, graph_values, infer_shapes
+from simipu import CompileError, LoadError, RunError
+from simipu.numerics.rounding import HALF_MAX
 
 from popef._tools.arrays import Array
+from poprt.calibration.sides import Feeds, Renarrow, Side
 
 _TABLE_AXES = 2
 """Number of axes of a table of classes: rows by classes."""
@@ -170,3 +177,271 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
         if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and is_table)):
             found.add(value.name)
     return frozenset(found)
+
+
+MAX_NAMED = 3
+MAX_ROUNDS = 6
+"""Maximum number of times that operators are added to those that stay in float."""
+MAX_TENSORS = 500
+"""Maximum number of tensors that are compared at once: the time that ONNX Runtime takes for each
+output grows with their number."""
+MAX_SECONDS_TO_MEND, MAX_SECONDS_TO_PRUNE = 15.0, 8.0
+_CHUNK_BYTES = 128 << 20
+_MAX_CHUNKS = 6
+"""Maximum number of chunks of tensors; each takes two runs of the whole graph."""
+_VANISHING = 2.0**-25
+"""Largest value that rounds to 0 in half: half of the smallest half, a tie that goes to even."""
+_STEEP = frozenset("Div Log LogSoftmax Pow Reciprocal ReduceLogSum Sqrt".split())
+"""Operators that treat a value near 0 very differently from 0 itself."""
+_SUMS = frozenset(
+    "Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean ReduceSum Sub Sum".split()
+)
+"""Operators whose large operands may cancel; the report names that as the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Statistics of a tensor on both sides: largest error over largest value, largest values, and
+    `vanished`.
+
+    `vanished` is the share of values that are not 0 in float but are 0 in half.
+    """
+
+    error: float
+    largest: float
+    largest_half: float
+    vanished: float
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A node whose inputs agree on both sides, but whose result does not."""
+
+    node: onnx.NodeProto
+    cause: str
+    blamed: tuple[str, ...]
+    """Types of the operators to keep in float."""
+
+    def describe(self) -> str:
+        """Return the node's name and the cause."""
+        return f"node {self.node.name!r} ({self.node.op_type}): {self.cause}"
+
+
+def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) -> str:
+    """Return a message about outputs that differ: the first nodes, and what to do."""
+    divergences = find_divergences(half, whole, feeds)
+    if not divergences:
+        return (
+            "No single node parts them: errors add up; keep the model in fp32, or parts of it "
+            "with fp16_skip_op_types"
+        )
+    named = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
+    told = f"They first part at {named}"
+    if renarrow is None:
+        return f"{told}. Keep such operators in float with fp16_skip_op_types"
+    mended = _mend(whole, feeds, renarrow, divergences)
+    if mended is None:
+        return (
+            f"{told}. No choice of operators kept in float was found that mends it; keep the "
+            "model in fp32"
+        )
+    types, error = mended
+    option = f"--fp16_skip_op_types {','.join(sorted(types))}"
+    return (
+        f"{told}. {option} brings the error to {error:.2g} (--fp16_skip_op_names takes single "
+        "nodes)"
+    )
+
+
+def _mend(
+    whole: Side, feeds: Feeds, renarrow: Renarrow, divergences: Sequence[Divergence]
+) -> tuple[frozenset[str], float] | None:
+    """Return types of operators to keep in float, and the remaining error; None if there are none.
+
+    With these types in float the outputs agree.
+    """
+    types: frozenset[str] = frozenset()
+    end = time.monotonic() + MAX_SECONDS_TO_MEND
+    for _ in range(MAX_ROUNDS):
+        if time.monotonic() > end:
+            break
+        more = types.union(*(divergence.blamed for divergence in divergences))
+        if more == types:
+            return None
+        types = more
+        try:
+            comparison = _try(whole, feeds, renarrow, types)
+            if not comparison.is_bad:
+                return _prune(whole, feeds, renarrow, types, comparison)
+            divergences = find_divergences(renarrow(types), whole, feeds)
+        except (CompileError, LoadError, RunError):
+            return None
+    return None
+
+
+def _prune(
+    whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str], comparison: Comparison
+) -> tuple[frozenset[str], float]:
+    """Remove the types that need not stay in float, as far as time allows.
+
+    Returns the other types and the error.
+    """
+    end = time.monotonic() + MAX_SECONDS_TO_PRUNE
+    for name in sorted(types):
+        fewer = types - {name}
+        if not fewer or time.monotonic() > end:
+            break
+        tried = _try(whole, feeds, renarrow, fewer)
+        if not tried.is_bad:
+            types, comparison = fewer, tried
+    return types, comparison.error
+
+
+def _try(whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str]) -> Comparison:
+    half = renarrow(types)
+    (ours,), (theirs,) = half.run([feeds]), whole.run([feeds])
+    comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
+    comparer.add(ours, theirs)
+    return comparer.result(made_up=True)
+
+
+def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
+    """Return the nodes of the main graph whose results differ by more than `LIMIT` while their
+    inputs do not, in order."""
+    seen = _compare_tensors(half, whole, feeds)
+    makers = find_makers(half.model.graph)
+    users: dict[str, list[onnx.NodeProto]] = {}
+    for node in half.model.graph.node:
+        for name in node.input:
+            users.setdefault(name, []).append(node)
+    found = []
+    for node in half.model.graph.node:
+        results = [name for name in node.output if name in seen and seen[name].error > LIMIT]
+        sources = {name: seen[name] for name in node.input if name in seen}
+        if results and all(source.error <= LIMIT for source in sources.values()):
+            found.append(_explain_node(node, results[0], seen, sources, makers, users))
+    return found
+
+
+def _explain_node(
+    node: onnx.NodeProto,
+    result: str,
+    seen: Mapping[str, Tensor],
+    sources: Mapping[str, Tensor],
+    makers: Mapping[str, onnx.NodeProto],
+    users: Mapping[str, Sequence[onnx.NodeProto]],
+) -> Divergence:
+    # The causes, most certain first: overflow, a 0 where the operator is steep, a value that is no
+    # number, a small sum of large values, results that vanish. What remains is rounding. Blamed are
+    # the operator and what makes or reads the tensor that half cannot hold.
+    made_by = [makers[name].op_type for name in sources if name in makers]
+    # A result stays in float only if the nodes that read it are in float, too.
+    used_by = [user.op_type for user in users.get(result, ())]
+    tensor = seen[result]
+    if tensor.largest > HALF_MAX:
+        return Divergence(
+            node,
+            f"overflow, {tensor.largest:.3g} is beyond {HALF_MAX:.0f}",
+            (node.op_type, *used_by),
+        )
+    vanished = [name for name, source in sources.items() if source.vanished]
+    if vanished and node.op_type in _STEEP:
+        made_by = [makers[name].op_type for name in vanished if name in makers]
+        cause = f"underflow, values of {vanished[0]!r} are below {_VANISHING:.2g} and 0 in half"
+        return Divergence(node, cause, (node.op_type, *made_by))
+    if not np.isfinite(tensor.largest_half):
+        return Divergence(
+            node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by)
+        )
+    most = max((source.largest for source in sources.values()), default=0.0)
+    if node.op_type in _SUMS and most > tensor.largest / LIMIT:
+        cause = (
+            f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
+        )
+        return Divergence(node, cause, (node.op_type, *made_by))
+    if tensor.vanished > LIMIT:
+        return Divergence(
+            node,
+            f"underflow, results below {_VANISHING:.2g} are 0 in half",
+            (node.op_type, *used_by),
+        )
+    return Divergence(
+        node,
+        f"rounding, its result is off by {tensor.error:.2g} of the largest value",
+        (node.op_type, *made_by),
+    )
+
+
+def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]:
+    """Return the statistics of the floats that nodes of the main graph make, on both sides."""
+    values = graph_values(infer_shapes(half.model).graph)
+    made = set(_iter_made(whole.model))
+    names = [name for name in _iter_floats(half.model) if name in values and name in made]
+
+    def look(names: Sequence[str], *, to_first: bool = False) -> dict[str, Tensor]:
+        seen: dict[str, Tensor] = {}
+        for chunk in iter_chunks(names, values):
+            (ours,), (theirs,) = half.run([feeds], chunk), whole.run([feeds], chunk)
+            seen.update(
+                {name: _compare(*pair) for name, *pair in zip(chunk, ours, theirs, strict=True)}
+            )
+            if to_first and any(seen[name].error > LIMIT for name in chunk):
+                break
+        return seen
+
+    size = sum(4 * values[name].size for name in names)
+    step = max(-(-len(names) // MAX_TENSORS), -(-size // (_MAX_CHUNKS * _CHUNK_BYTES)))
+    if step <= 1:
+        return look(names)
+    # A large graph is sampled first. Then the tensors between the last that agrees and the first
+    # that differs are compared. Later ones are left out: the inputs of their nodes are unknown.
+    sample = look(names[::step], to_first=True)
+    first = next((i for i, seen in enumerate(sample.values()) if seen.error > LIMIT), 0) * step
+    return {name: sample[name] for name in names[:first:step]} | look(
+        names[max(0, first - step + 1) : first + 1][-MAX_TENSORS:]
+    )
+
+
+def _iter_made(model: onnx.ModelProto) -> Iterator[str]:
+    return (name for node in model.graph.node for name in node.output)
+
+
+def _iter_floats(model: onnx.ModelProto) -> Iterator[str]:
+    graph = infer_shapes(model).graph
+    types = {
+        value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)
+    }
+    return (
+        name
+        for name in _iter_made(model)
+        if types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    )
+
+
+def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
+    """Yield groups of tensors that fit into memory together, in float."""
+    chunk: list[str] = []
+    size = 0
+    for name in names:
+        if chunk and size + 4 * values[name].size > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(name)
+        size += 4 * values[name].size
+    if chunk:
+        yield chunk
+
+
+def _compare(ours: Array, theirs: Array) -> Tensor:
+    # Activations may be large: they stay in float, and are copied only if a value is not finite.
+    known = np.isfinite(theirs)
+    if not known.all():
+        ours, theirs = ours[known], theirs[known]
+    lost = not np.isfinite(ours).all()
+    largest = float(np.abs(theirs).max(initial=0))
+    difference = float("inf") if lost else float(np.abs(ours - theirs).max(initial=0))
+    relative = difference / largest if largest else float(difference > 0)
+    vanished = float(((ours == 0) & (theirs != 0)).mean()) if theirs.size else 0.0
+    return Tensor(
+        relative, largest, float("inf") if lost else float(np.abs(ours).max(initial=0)), vanished
+    )

@@ -1,11 +1,16 @@
-"""Statistics of values: their moments and a histogram, and the count of each half among them.
+"""Statistics of values: error measures, moments, a histogram, and the count of each half.
+
+An error measure compares values with their approximations and gives one number; lower is better,
+and 0 is best. Values may come with counts: how often each occurs. The names and measures are the
+real tool's (PopRT User Guide, features/fp8): its `snr` is noise over signal.
 
 The counts describe any number of halves completely if their order does not matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +18,57 @@ import numpy.typing as npt
 from simipu.numerics.half import HALVES, narrow_to_half
 
 from popef._tools.arrays import Array
-from poprt.calibration.errors import ERRORS
+
+
+def _total(values: Array, counts: Array | None) -> float:
+    return float(values.sum() if counts is None else values @ counts)
+
+
+def _number(original: Array, counts: Array | None) -> float:
+    return float(original.size if counts is None else counts.sum())
+
+
+def mse(original: Array, other: Array, counts: Array | None = None) -> float:
+    """Return the mean of the squared differences; 0 for no values."""
+    return _total((other - original) ** 2, counts) / max(1.0, _number(original, counts))
+
+
+def mae(original: Array, other: Array, counts: Array | None = None) -> float:
+    """Return the mean of the absolute differences; 0 for no values."""
+    return _total(np.abs(other - original), counts) / max(1.0, _number(original, counts))
+
+
+def snr(original: Array, other: Array, counts: Array | None = None) -> float:
+    """Return the sum of the squared differences divided by the sum of the squared original values.
+
+    It is infinite if the original values are all 0 and the others are not.
+    """
+    noise, signal = _total((other - original) ** 2, counts), _total(original**2, counts)
+    if signal:
+        return noise / signal
+    return float("inf") if noise else 0.0
+
+
+def cos_dist(original: Array, other: Array, counts: Array | None = None) -> float:
+    """Return 1 minus the cosine of the angle between the two as vectors: 0 to 2.
+
+    The result is 0 for two zero vectors, 1 for one.
+    """
+    lengths = math.sqrt(_total(original**2, counts) * _total(other**2, counts))
+    if not lengths:
+        return 0.0 if original.any() == other.any() else 1.0
+    return max(0.0, float(1.0 - _total(original * other, counts) / lengths))
+
+
+ERRORS: Mapping[str, Callable[..., float]] = {
+    "mse": mse,
+    "mae": mae,
+    "snr": snr,
+    "cos_dist": cos_dist,
+}
+"""Error measures by the real tool's names; kld needs more than two arrays, see
+`poprt.quantizer.search`."""
+
 
 BINS = 32
 """Number of bins of a histogram in precision_compare.log, as in the real tool's."""

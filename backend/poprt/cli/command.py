@@ -28,13 +28,12 @@ from poprt.cli.parser import make_parser, make_tf2onnx_parser
 from poprt.cli.running import time_runs
 from poprt.cli.supervision import supervised
 from poprt.cli.yaml_file import read_arguments, read_sharding
-from poprt.compile.capacity import check_weights
-from poprt.compile.compiler import Compiler
+from poprt.compile.compiler import Compiler, check_weights
 from poprt.compile.converter import Converter, MFConverter, Sharder
 from poprt.compile.executable import Executable
 from poprt.compile.prepared import cost_options
+from poprt.frontend import Frontend, get_frontend
 from poprt.frontend.extensions import load_extensions
-from poprt.frontend.frontends import Frontend, get_frontend
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.precision.comparison import LOG_NAME as COMPARE_LOG
@@ -45,8 +44,7 @@ from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME as QUANTIZE_LOG
 from poprt.quantizer.quantizer import PRECISIONS as QUANTISED
 from poprt.terminal import configure_logging, make_console
-from poprt.triton.model_folder import ModelFolder, note_executable, stage_executable
-from poprt.triton.version import NewVersion
+from poprt.triton.model_folder import ModelFolder, NewVersion, note_executable, stage_executable
 
 _TF2ONNX = "tf2onnx"
 """Name of the real tool's sub-command, which comes last on the command line."""

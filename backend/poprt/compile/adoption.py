@@ -41,7 +41,7 @@ from simipu import (
 from simipu.cost import Estimate
 from simipu.numerics import Numerics
 
-from poprt.compile.programs import make_main
+from poprt.compile.executable import make_main
 from poprt.pipeline import estimate
 
 _log = logging.getLogger("simipu")

@@ -7,36 +7,35 @@ The implementation is in `poprt.compile.prepared`.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
-from onnxgraph import remember_inferences
+from onnx import TensorProto
+from onnxgraph import find_inputs, iter_bodies, remember_inferences, used_names
 from onnxgraph.weights import has_data
 from rich.console import Console
-from simipu import CompileError
+from simipu import CompileError, OutOfMemoryError
 from simipu.fixing import read_static
-from simipu.target import DEFAULT_CHIP, find_target
+from simipu.numerics.quarter import QUARTERS
+from simipu.target import DEFAULT_CHIP, Target, find_target
 
 from popef._tools.arrays import Array
 from poprt import pipeline
-from poprt.compile.cache import EngineCache
-from poprt.compile.capacity import check_weights
-from poprt.compile.executable import Executable
+from poprt.compile.executable import MAIN_PROGRAM, EngineCache, Executable
 from poprt.compile.model_fusion import check_fusion, compile_fused, is_fused, split_models
 from poprt.compile.prepared import CalibrationRun, compile_model, cost_options
-from poprt.compile.programs import MAIN_PROGRAM
 from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes import PassManager
 from poprt.passes.precision.floats import is_half
 from poprt.profiling.model_profile import make_profile
 from poprt.profiling.table import print_profile
+from poprt.rewrite.origins import OF_SHAPES
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
-
-__all__ = ["Compiler", "CompilerOptions", "Executable"]
 
 _WHOLE = 100
 """Total that `compilation_progress_logger` receives, as in the real tool."""
@@ -212,3 +211,71 @@ def _progress(options: CompilerOptions, models: int) -> Iterator[Callable[[str],
         yield on_step
         if options.compilation_progress_logger is not None:
             options.compilation_progress_logger(_WHOLE, _WHOLE)
+
+
+_BYTES = {
+    TensorProto.FLOAT: 4,
+    TensorProto.FLOAT16: 2,
+    TensorProto.DOUBLE: 8,
+    **dict.fromkeys(QUARTERS, 1),
+}
+_BYTES_BY_PRECISION = {"fp32": 8, "fp16": 2, "fp8": 1, "fp8_weight": 1}
+"""Maximum number of bytes of an element of a weight after conversion, by precision."""
+
+
+def check_weights(
+    graph: onnx.GraphProto,
+    target: Target,
+    precision: str = "fp32",
+    *,
+    allow_out_of_memory: bool = False,
+) -> None:
+    """Check that the chip's memory can hold the weights.
+
+    Only weights that meet data unknown at compile time are counted: folding may shrink everything
+    else.
+
+    Args:
+        graph: the graph with the weights.
+        target: the chip and the number of its copies.
+        precision: the precision after conversion.
+        allow_out_of_memory: whether to skip the check.
+
+    Raises:
+        OutOfMemoryError: for weights that are larger than all of the chip's memory.
+    """
+    sizes = {
+        tensor.name: _count_bytes(tensor, precision)
+        for tensor in graph.initializer
+        if tensor.data_type in _BYTES
+    }
+    held = sorted(_find_held(graph) & sizes.keys(), key=lambda name: -sizes[name])
+    needed, there = (
+        sum(sizes[name] for name in held),
+        target.num_ipus * target.tiles_per_ipu * target.bytes_per_tile,
+    )
+    if needed <= there or allow_out_of_memory:
+        return
+    raise OutOfMemoryError(
+        f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they "
+        f"take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of {target.name} have "
+        f"{there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller precision, "
+        "more IPUs (num_ipus) or allow_out_of_memory"
+    )
+
+
+def _find_held(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that a node reads together with a tensor that depends on the inputs."""
+    dynamic = {value.name for value in find_inputs(graph)}
+    held = set()
+    for node in graph.node:
+        inner = set().union(*(used_names(body) for body in iter_bodies(node)))
+        taken = inner.union(node.input)
+        if node.op_type not in OF_SHAPES and dynamic & taken:
+            dynamic.update(node.output)
+            held |= taken
+    return held
+
+
+def _count_bytes(tensor: TensorProto, precision: str) -> int:
+    return math.prod(tensor.dims) * min(_BYTES[tensor.data_type], _BYTES_BY_PRECISION[precision])

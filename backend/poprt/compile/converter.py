@@ -20,7 +20,7 @@ from poprt.compile.model_fusion import MFConverter
 from poprt.options import ConverterOptions, Names
 from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.lowering.sharding import Sharder
-from poprt.quantizer.notes import Notes
+from poprt.quantizer.quantizer import Notes
 from poprt.terminal import show_progress
 
 __all__ = ["Converter", "MFConverter", "Sharder"]

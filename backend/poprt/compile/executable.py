@@ -1,24 +1,138 @@
-"""A compiled model in memory, and the PopEF files that it is written to or read from."""
+"""A compiled model: its MAIN program and PopEF metadata, the executable in memory, the PopEF files
+that it is written to or read from, and the engine cache.
+
+An executable holds the graph as it is before lowering. Merged 8-bit operands and copies between
+IPUs change time and memory, which the estimate includes, but no value.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
 import numpy as np
+import onnx
+import simipu
 from model_runtime.session import read_model
-from simipu import CompileError, LoadError, SimulatedExecutable
+from simipu import (
+    CompileError,
+    Direction,
+    LoadError,
+    Program,
+    ProgramKind,
+    SimulatedExecutable,
+    Stream,
+    package_hash,
+)
+from simipu.cost import Estimate
 from simipu.known_files import KNOWN_FILES, LoadLimits
+from simipu.libraries import registered_libraries
+from simipu.rows import take_rows
 
 import popef
 from popef._tools.arrays import Array
+from popef._tools.staging import Staging
 from poprt.calibration import Findings
-from poprt.compile.metadata import tensor_info
-from poprt.compile.programs import MAIN_PROGRAM
+from poprt.options import CompilerOptions
+
+LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
+"""PopART's program indices of WeightsFromHost and Program."""
+
+
+def make_main(
+    index: int,
+    model: onnx.ModelProto,
+    streams: tuple[Stream, ...],
+    cost: Estimate | None,
+    *,
+    batch_axis: int = 0,
+    weights: Mapping[str, Array] = MappingProxyType({}),
+) -> tuple[Program, onnx.ModelProto]:
+    """Return the MAIN program that computes `model`, and its graph.
+
+    The program accepts any number of rows if they are proven independent. `batch_axis` is the axis
+    of the batch in the inputs. `weights` has the values of initializers that the model holds
+    without data. Without an estimate the program takes no cycles. Raises CompileError for a graph
+    that no file can hold.
+    """
+    graph, streams, dependence = take_rows(model, streams, batch_axis, weights)
+    program = Program(
+        index,
+        "main_program",
+        ProgramKind.MAIN,
+        streams,
+        _serialize(graph),
+        not dependence,
+        cost.cycles if cost else 0,
+        cost.interval_cycles if cost and cost.options.enable_pipelining else 0,
+        bool(cost and cost.overlapped),
+        dependence,
+    )
+    return program, graph
+
+
+def _serialize(model: onnx.ModelProto) -> bytes:
+    for node in model.graph.node:
+        node.doc_string = ""
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except ValueError as error:
+        raise CompileError(
+            "the graph is larger than the 2 GiB that protobuf allows; compile with "
+            "--compiler_options constant_weights=False"
+        ) from error
+
+
+def make_metadata(
+    executable: simipu.SimulatedExecutable, options: CompilerOptions
+) -> popef.Metadata:
+    """Return the metadata of an executable of one replica with a LOAD and a MAIN program."""
+    anchors = [
+        popef.Anchor(
+            name=stream.tensor,
+            handle=stream.handle,
+            tensorInfo=tensor_info(stream.shape, stream.dtype),
+            type=popef.TensorType.INPUT
+            if stream.direction is Direction.HOST_TO_DEVICE
+            else popef.TensorType.OUTPUT,
+            isPerReplica=False,
+            programs=[program.index],
+        )
+        for program in executable.programs
+        for stream in program.streams
+    ]
+    return popef.Metadata(
+        replicationFactor=1,
+        numIpus=executable.target.num_ipus,
+        seedHandle="",
+        anchors=anchors,
+        executable=executable.name,
+        numProcesses=1,
+        ipuVersion=executable.target.ipu_version,
+        isPOD=False,
+        isInference=True,
+        engineOptions=[
+            popef.Option(name=name, value=value)
+            for name, value in sorted(options.engine_options.items())
+        ],
+        deviceOptions=[],
+        programFlow=popef.ProgramFlow(load=[LOAD_PROGRAM], main=[MAIN_PROGRAM], save=[]),
+        programsMap={program.index: program.name for program in executable.programs},
+        deviceIterations=options.batches_per_step,
+    )
+
+
+def tensor_info(shape: tuple[int, ...], dtype: np.dtype[Any]) -> popef.TensorInfo:
+    """Return PopEF's description of an array."""
+    return popef.TensorInfo(shape=shape, dataType=popef.numpyDTypeToPopefType(dtype))
 
 
 class Executable:
@@ -158,3 +272,63 @@ class Executable:
             info = popef.TensorDataInfo(name=name, tensorInfo=tensor_info(value.shape, value.dtype))
             with writer.createTensorData(info) as blob:
                 blob.write(np.ascontiguousarray(value).data)
+
+
+_log = logging.getLogger("poprt")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCache:
+    """Location of one cached executable.
+
+    PopART names the file by the hash of its IR, in decimal. This hash covers everything that an
+    executable depends on: graph, weights, options, outputs, and the version of the compiler.
+    """
+
+    file: Path
+
+    @classmethod
+    def of(
+        cls,
+        options: CompilerOptions,
+        model: onnx.ModelProto,
+        weights: Mapping[str, Array],
+        outputs: Collection[str] | None,
+        batch_axis: int,
+    ) -> EngineCache | None:
+        """Return the cache entry of a model with separate `weights`; None if caching is off."""
+        if not options.enable_engine_caching:
+            return None
+        digest = hashlib.sha256(model.SerializeToString(deterministic=True))
+        for name, value in sorted(weights.items()):
+            digest.update(f"{name} {value.dtype} {value.shape}".encode())
+            digest.update(np.ascontiguousarray(value).view(np.uint8).data)
+        kept = None if outputs is None else list(outputs)
+        digest.update(
+            repr(
+                (options.changed(), kept, batch_axis, package_hash(), registered_libraries())
+            ).encode()
+        )
+        number = int.from_bytes(digest.digest()[:8], "little")
+        return cls(Path(options.cache_path, f"{number}.popef"))
+
+    def find(self) -> Executable | None:
+        """Return the cached executable, or None if there is none or it cannot be read."""
+        if not self.file.exists():
+            return None
+        try:
+            found = Executable(self.file)
+        except CompileError as error:
+            _log.warning("the cached executable is compiled anew: %s", error)
+            return None
+        _log.info("read %s instead of compiling", self.file)
+        return found
+
+    def keep(self, executable: Executable) -> None:
+        """Write the executable to the cache atomically; log a warning if it cannot be written."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with Staging() as staging:
+                executable.export(staging.open(self.file))
+        except OSError as error:
+            _log.warning("the executable is not cached: %s: %s", self.file, error.strerror)

@@ -35,10 +35,14 @@ from simipu.target import Target
 from popef._tools.arrays import Array
 from poprt.calibration import Findings, Side, calibrate
 from poprt.compile.dry_run import RowDifference, dry_run
-from poprt.compile.executable import Executable
-from poprt.compile.metadata import make_metadata
-from poprt.compile.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main
-from poprt.frontend.streams import make_streams, weight_stream
+from poprt.compile.executable import (
+    LOAD_PROGRAM,
+    MAIN_PROGRAM,
+    Executable,
+    make_main,
+    make_metadata,
+)
+from poprt.frontend.frontends import make_streams, weight_stream
 from poprt.options import CompilerOptions
 from poprt.passes.chip.overlap import MIN_IO_TILES
 from poprt.passes.precision.floats import FloatToHalf

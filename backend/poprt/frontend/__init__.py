@@ -1,6 +1,13 @@
 """Front ends: they open source models and check them."""
 
-from poprt.frontend.frontends import Frontend, Model, OnnxFrontend, get_frontend, read_model
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simipu import CompileError
+
+from poprt.frontend.frontends import Model, OnnxFrontend, read_model
 from poprt.frontend.tensorflow_frontend import TensorflowFrontend
 
 __all__ = [
@@ -11,3 +18,33 @@ __all__ = [
     "get_frontend",
     "read_model",
 ]
+
+Frontend = OnnxFrontend | TensorflowFrontend
+
+
+def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> Frontend:
+    """Return the front end for a framework.
+
+    Args:
+        path: the model's file or folder.
+        framework: onnx or tensorflow.
+        options: options of the front end.
+
+    Returns:
+        The front end.
+
+    Raises:
+        CompileError: for another framework.
+
+    Example:
+        >>> from poprt import frontend
+        >>> frontend.get_frontend("model.onnx").load_model().graph.input[0].name
+        'x'
+    """
+    if framework == "tensorflow":
+        return TensorflowFrontend(path, **options)
+    if framework != "onnx":
+        raise CompileError(
+            f"framework {framework!r} has no front end; there are onnx and tensorflow"
+        )
+    return OnnxFrontend(path, **options)

@@ -1,24 +1,31 @@
-"""Front ends that read source models: ONNX here, TensorFlow in `tensorflow_frontend`.
+"""Front end for ONNX models: opens files, checks them, and describes their streams.
 
-Models of other frameworks must be exported to ONNX first (README).
+Large weights are not loaded: they stay in the file or in files of external data next to it. The
+returned model has initializers that say where their data are (`weights.outline`). Files are
+untrusted input: no path may leave the model's folder, and no weight may extend beyond its file.
 """
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnxgraph import iter_nodes, without_weights
-from onnxgraph.weights import inline, is_outlined
-from simipu import CompileError
+from onnx import TensorProto
+from onnxgraph import GraphError, find_inputs, iter_nodes, without_weights
+from onnxgraph.external import bring_in, find_data
+from onnxgraph.tensors import count_bytes, iter_tensors
+from onnxgraph.weights import LARGE_BYTES, OUTLINED_TYPES, inline, is_outlined, outline
+from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
-from poprt.frontend.opening import open_model
-from poprt.frontend.tensorflow_frontend import TensorflowFrontend
-
-Frontend: TypeAlias = "OnnxFrontend | TensorflowFrontend"
+from popef._tools.arrays import Array
 
 
 class OnnxFrontend:
@@ -127,29 +134,233 @@ def _parse(data: bytes) -> onnx.ModelProto:
         ) from error
 
 
-def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> Frontend:
-    """Return the front end for a framework.
+# Field numbers of onnx.proto, and the wire types of protobuf.
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MORE = 0x80
+"""Bit in a byte of a protobuf number that says that another byte follows."""
+_MAX_TENSOR_FIELDS, _MAX_MODEL_FIELDS, _MAX_GRAPH_FIELDS = 1_000, 100_000, 5_000_000
+"""Maximum number of fields of a weight with raw data (dimensions, names, descriptions), of a model
+(metadata, functions) and of a graph (nodes, tensors). The limits are far above all known models,
+and can be searched in seconds."""
+
+
+def open_model(file: Path) -> onnx.ModelProto:
+    """Return the model in `file`, with large weights outlined.
 
     Args:
-        path: the model's file or folder.
-        framework: onnx or tensorflow.
-        options: options of the front end.
+        file: the ONNX file.
 
     Returns:
-        The front end.
+        The model.
 
     Raises:
-        CompileError: for another framework.
-
-    Example:
-        >>> from poprt import frontend
-        >>> frontend.get_frontend("model.onnx").load_model().graph.input[0].name
-        'x'
+        CompileError: for external data that are missing, incomplete, or outside the model's folder.
+        DecodeError: for a file that is not a model.
+        OSError: for a file that cannot be read.
     """
-    if framework == "tensorflow":
-        return TensorflowFrontend(path, **options)
-    if framework != "onnx":
-        raise CompileError(
-            f"framework {framework!r} has no front end; there are onnx and tensorflow"
+    model = _read(file)
+    try:
+        for tensor, is_weight in iter_tensors(model.graph):
+            if tensor.data_location == TensorProto.EXTERNAL and not (
+                is_weight and is_outlined(tensor)
+            ):
+                _place(tensor, file.parent)
+                if not is_weight:
+                    inline(tensor)
+    except GraphError as error:
+        raise CompileError(f"{file}: {error}") from error
+    return model
+
+
+def _read(file: Path) -> onnx.ModelProto:
+    """Return the model with large weights of its main graph outlined.
+
+    External data are not changed.
+
+    Raises:
+        CompileError: for a weight whose size does not match its shape.
+        DecodeError: for an empty file.
+    """
+    with file.open("rb") as opened:
+        if not file.stat().st_size:
+            raise DecodeError("the file is empty")
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            pieces = _Pieces(mapped)
+            weights = pieces.cut_weights()
+            model = onnx.ModelProto.FromString(pieces.join())
+            for index, (start, size) in weights.items():
+                tensor = model.graph.initializer[index]
+                if tensor.data_type not in OUTLINED_TYPES:
+                    tensor.raw_data = mapped[start : start + size]
+                    continue
+                if size != count_bytes(tensor):
+                    raise CompileError(
+                        f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes "
+                        f"for shape {list(tensor.dims)}, found {size}; the file is damaged"
+                    )
+                outline(tensor, file.resolve(), start)
+    return model
+
+
+@dataclass(slots=True)
+class _Field:
+    """One field of a protobuf message: where it begins, and where its value begins and ends."""
+
+    number: int
+    wire: int
+    start: int
+    value: int
+    end: int
+
+
+class _Pieces:
+    """The bytes of a serialised model, without the raw data of large weights."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content = content
+
+    def cut_weights(self) -> dict[int, tuple[int, int]]:
+        """Return start and size of the raw data of large initializers, by the initializer's index.
+
+        `join` leaves these data out.
+        """
+        content = self._content
+        self._model = list(_limit(_iter_fields(content, 0, len(content)), _MAX_MODEL_FIELDS))
+        found = {}
+        self._cuts: dict[int, _Field] = {}
+        index = 0
+        for graph in self._model:
+            if (graph.number, graph.wire) != (_GRAPH, _BYTES):
+                continue
+            for field in _limit(_iter_fields(content, graph.value, graph.end), _MAX_GRAPH_FIELDS):
+                if (field.number, field.wire) != (_INITIALIZER, _BYTES):
+                    continue
+                raw = self._find_raw(field) if field.end - field.value >= LARGE_BYTES else None
+                if raw is not None:
+                    self._cuts[field.start] = raw
+                    found[index] = (raw.value, raw.end - raw.value)
+                index += 1
+        return found
+
+    def _find_raw(self, tensor: _Field) -> _Field | None:
+        fields = list(
+            islice(_iter_fields(self._content, tensor.value, tensor.end), _MAX_TENSOR_FIELDS + 1)
         )
-    return OnnxFrontend(path, **options)
+        raws = [field for field in fields if (field.number, field.wire) == (_RAW_DATA, _BYTES)]
+        if len(fields) > _MAX_TENSOR_FIELDS:
+            return None  # its values are separate fields, perhaps millions: they are not examined
+        return raws[0] if len(raws) == 1 and raws[0].end - raws[0].value >= LARGE_BYTES else None
+
+    def join(self) -> bytes:
+        """Return the serialised model without the raw data of large weights."""
+        return b"".join(self._iter_model())
+
+    def _iter_model(self) -> Iterator[bytes]:
+        for field in self._model:
+            if (field.number, field.wire) != (_GRAPH, _BYTES) or not self._cuts:
+                yield self._content[field.start : field.end]
+                continue
+            graph = b"".join(self._iter_graph(field))
+            yield _encode_key(_GRAPH) + _encode_varint(len(graph)) + graph
+
+    def _iter_graph(self, graph: _Field) -> Iterator[bytes]:
+        for field in _iter_fields(self._content, graph.value, graph.end):
+            raw = self._cuts.get(field.start)
+            if raw is None:
+                yield self._content[field.start : field.end]
+                continue
+            tensor = self._content[field.value : raw.start] + self._content[raw.end : field.end]
+            yield _encode_key(_INITIALIZER) + _encode_varint(len(tensor)) + tensor
+
+
+def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
+    """Yield the fields of the message from `start` to before `end`.
+
+    Raises:
+        DecodeError: if the fields do not fill the message.
+    """
+    while start < end:
+        key, value = _read_varint(content, start, end)
+        wire = key & 7
+        if wire == _BYTES:
+            size, value = _read_varint(content, value, end)
+            stop = value + size
+        elif wire == _VARINT:
+            _, stop = _read_varint(content, value, end)
+        elif wire in (_FIXED32, _FIXED64):
+            stop = value + (4 if wire == _FIXED32 else 8)
+        else:
+            raise DecodeError(f"byte {start}: expected a field, found wire type {wire}")
+        if stop > end:
+            raise DecodeError(
+                f"byte {start}: expected a field that ends by byte {end}, found one to byte {stop}"
+            )
+        yield _Field(key >> 3, wire, start, value, stop)
+        start = stop
+
+
+def _limit(fields: Iterator[_Field], most: int) -> Iterator[_Field]:
+    for number, field in enumerate(fields):
+        if number >= most:
+            raise DecodeError(f"byte {field.start}: expected at most {most} fields in one message")
+        yield field
+
+
+def _read_varint(content: mmap.mmap, start: int, end: int) -> tuple[int, int]:
+    """Return the number at `start`, and the position after it."""
+    number = 0
+    for i, byte in enumerate(content[start : min(start + 10, end)]):
+        number |= (byte & 0x7F) << 7 * i
+        if byte < _MORE:
+            return number, start + i + 1
+    raise DecodeError(f"byte {start}: expected a number of at most 10 bytes")
+
+
+def _encode_key(number: int) -> bytes:
+    return _encode_varint(number << 3 | _BYTES)
+
+
+def _encode_varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= _MORE:
+        encoded.append(number & 0x7F | _MORE)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def _place(tensor: TensorProto, folder: Path) -> None:
+    """Record in the tensor where its external data are, or read them if they are small."""
+    try:
+        if count_bytes(tensor) < LARGE_BYTES or tensor.data_type not in OUTLINED_TYPES:
+            bring_in(tensor, folder)
+        else:
+            outline(tensor, *find_data(tensor, folder))
+    except (GraphError, FileNotFoundError) as error:
+        raise CompileError(str(error)) from error
+
+
+def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
+    """Return the streams of a static graph's inputs and outputs, with PopART's handles."""
+    inputs = [
+        _stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE)
+        for value in find_inputs(graph)
+    ]
+    outputs = [
+        _stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST)
+        for value in graph.output
+    ]
+    return (*inputs, *outputs)
+
+
+def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> Stream:
+    tensor = value.type.tensor_type
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return Stream(
+        handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim)
+    )
+
+
+def weight_stream(name: str, value: Array) -> Stream:
+    """Return the stream of a weight that the host sends once."""
+    return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)

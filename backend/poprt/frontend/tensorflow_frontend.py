@@ -26,7 +26,7 @@ from popef._tools.arguments import split_names
 from popef._tools.child import run_python
 from popef._tools.text import escape
 from poprt.frontend import tensorflow_child as child
-from poprt.frontend.opening import open_model
+from poprt.frontend.frontends import open_model
 
 TIMEOUT_SECONDS = 3_600
 _PACKAGES = ("tensorflow", "tf2onnx")

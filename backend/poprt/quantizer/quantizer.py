@@ -1,10 +1,13 @@
-"""The real tool's quantizer: searches or adjusts, converts, and writes quantize.log."""
+"""The real tool's quantizer: computes the model on the user's samples, searches or adjusts,
+converts, and writes quantize.log.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +15,118 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import iter_nodes
+from onnxgraph import find_inputs, graph_values, infer_shapes, iter_nodes
 from onnxgraph.weights import has_data, hold, read_array
-from simipu import CompileError
+from simipu import CompileError, LoadError, RunError
+from simipu.errors import DeviceLostError, LoadTimeoutError
 
-from poprt.calibration.samples import Data, read_samples
+from popef._tools.arrays import Array
+from poprt.calibration.comparison import iter_chunks
+from poprt.calibration.reading import Data, iter_batches, read_samples
+from poprt.calibration.sides import Side
 from poprt.calibration.statistics import HalfCounts, Moments
 from poprt.passes import PassManager, get_pass
 from poprt.passes.precision.eight_bits import Fp8Params, Product, find_products
-from poprt.quantizer.activations import iter_activations
 from poprt.quantizer.gptq import Adjusted, Hessian, Layout, adjust
-from poprt.quantizer.notes import Notes
 from poprt.quantizer.search import CANDIDATES, LOSSES, Candidate, Choice, Values, search
+from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
+
+_PARAMS, _SKIP = "poprt.fp8_params", "poprt.fp8_skip_op_names"
+_NAMES = {"fp8_params": _PARAMS, "fp8_skip_op_names": _SKIP}
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The options fp8_params and fp8_skip_op_names; None if they were not given."""
+
+    given_params: Fp8Params | None = None
+    given_skip_op_names: frozenset[str] | None = None
+
+    @property
+    def params(self) -> Fp8Params:
+        """The given fp8_params, or the defaults."""
+        return self.given_params or Fp8Params()
+
+    @property
+    def skip_op_names(self) -> frozenset[str]:
+        """The given fp8_skip_op_names, or the default."""
+        return self.given_skip_op_names or frozenset()
+
+    @staticmethod
+    def of_options(options: Mapping[str, Any]) -> Notes:
+        """Return the notes of these options. Raises CompileError for an unknown option."""
+        unknown = sorted(set(options) - _NAMES.keys())
+        if unknown:
+            raise CompileError(f"options: expected {' or '.join(_NAMES)}, found {unknown[0]!r}")
+        params, names = options.get("fp8_params"), options.get("fp8_skip_op_names")
+        split = names.split(",") if isinstance(names, str) else names
+        return Notes(
+            Fp8Params.parse(params) if params else None,
+            frozenset(filter(None, (str(name).strip() for name in split))) if split else None,
+        )
+
+    def over(self, others: Notes) -> Notes:
+        """Return these notes, with missing values taken from `others`."""
+        return Notes(
+            self.given_params or others.given_params,
+            self.given_skip_op_names or others.given_skip_op_names,
+        )
+
+    @staticmethod
+    def leave(model: onnx.ModelProto, params: Fp8Params, skip_op_names: Collection[str]) -> None:
+        """Write the options into a model."""
+        Notes.take(model)
+        formats = f"{params.input_format.name},{params.weight_format.name}"
+        texts = {_PARAMS: f"{formats},{params.input_scale},{params.weight_scale}"}
+        if skip_op_names:
+            texts[_SKIP] = "\n".join(sorted(skip_op_names))
+        model.metadata_props.extend(
+            onnx.StringStringEntryProto(key=key, value=texts[key]) for key in texts
+        )
+
+    @staticmethod
+    def take(model: onnx.ModelProto) -> Notes:
+        """Remove the notes from a model and return them. Raises CompileError for damaged ones."""
+        found = {entry.key: entry.value for entry in model.metadata_props}
+        kept = [entry for entry in model.metadata_props if entry.key not in _NAMES.values()]
+        del model.metadata_props[:]
+        model.metadata_props.extend(kept)
+        names = found.get(_SKIP)
+        return Notes(
+            Fp8Params.parse(found[_PARAMS]) if _PARAMS in found else None,
+            frozenset(names.split("\n")) if names else None,
+        )
+
+
+_FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
+
+
+def iter_activations(
+    model: onnx.ModelProto, samples: Mapping[str, Array], names: Iterable[str]
+) -> Iterator[tuple[str, Array]]:
+    """Yield the named tensors of the main graph for all samples, as the model computes them in
+    float.
+
+    The tensors are computed in groups that fit into memory together, each batch by batch. Raises
+    CompileError for a model that cannot be computed on the samples.
+    """
+    light, weights = extract_weights(model, MIN_CONSTANT_BYTES)
+    inputs = {value.name for value in find_inputs(light.graph)}
+    wanted = list(dict.fromkeys(names))
+    given = [name for name in wanted if name in inputs]
+    for feeds in iter_batches(light, samples) if given else ():
+        yield from ((name, np.asarray(feeds[name])) for name in given)
+    values = graph_values(infer_shapes(light).graph)
+    made = [name for name in wanted if name not in inputs]
+    side = Side(light, weights, None)
+    try:
+        for chunk in iter_chunks(made, values):
+            for found in side.run(iter_batches(light, samples), chunk, enough_seconds=math.inf):
+                yield from zip(chunk, found, strict=True)
+    except _FAILURES as error:
+        raise CompileError(f"the model cannot be computed on data_preprocess: {error}") from error
+
 
 LOG_NAME = "quantize.log"
 LOSS_TYPES = (*LOSSES, "gptq")

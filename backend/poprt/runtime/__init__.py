@@ -4,17 +4,25 @@ their configurations, and devices."""
 from model_runtime import InputMemoryView, OutputMemoryView
 
 from poprt.runtime.config import (
+    DataDesc,
+    DeviceManager,
     DeviceWaitConfig,
     LightRunnerConfig,
     ReplicaIdToDevice,
     RunnerType,
     RuntimeConfig,
 )
-from poprt.runtime.descriptions import DataDesc
-from poprt.runtime.devices import DeviceManager
-from poprt.runtime.host_concat import HostConcatConfig, HostConcatRunner, HostConcatRunnerConfig
 from poprt.runtime.pack_algorithms import PackAlgorithm, PackRunnerConfig
-from poprt.runtime.runners import AnyConfig, LightRunner, ModelRunner, PackRunner, Runner
+from poprt.runtime.runners import (
+    AnyConfig,
+    HostConcatConfig,
+    HostConcatRunner,
+    HostConcatRunnerConfig,
+    LightRunner,
+    ModelRunner,
+    PackRunner,
+    Runner,
+)
 
 __all__ = [
     "AnyConfig",

@@ -1,4 +1,5 @@
-"""Configurations of runners: the real tool's fields and defaults.
+"""Configurations of runners with the real tool's fields and defaults, descriptions of their
+tensors, and devices.
 
 The configuration of packing is in `pack_algorithms`.
 """
@@ -13,7 +14,12 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 import model_runtime
-from model_runtime import Device, ModelRunnerConfig
+import numpy as np
+from model_runtime import Device, ModelRunnerConfig, ModelRuntimeError
+from simipu.target import DEFAULT_CHIP, MAX_IPUS
+
+import popef
+from popef._tools.arrays import Array
 
 
 class RunnerType(IntEnum):
@@ -94,3 +100,66 @@ def _to_camel(name: str) -> str:
     return first + "".join(
         part.upper() if part in ("ns", "io") else part.capitalize() for part in rest
     )
+
+
+@dataclass(slots=True)
+class DataDesc:
+    """A tensor of one compiled batch. `shape` is the caller's own list: scripts assign into it."""
+
+    name: str
+    size_in_bytes: int
+    shape: list[int]
+    data_type: popef.DataType
+    popef_contains_tensor_data: bool = False
+    """Whether the PopEF file has the tensor's values, as for streamed weights."""
+
+    def numpy_data_type(self) -> np.dtype[Any]:
+        """Return the element type as a NumPy dtype."""
+        return np.dtype(popef.popefTypeToNumpyDType(self.data_type))
+
+    @classmethod
+    def of(cls, description: model_runtime.DataDesc) -> DataDesc:
+        """Return the description for a description of model_runtime."""
+        shape = list(description.shape)
+        return cls(description.name, description.size_in_bytes, shape, description.data_type)
+
+    @classmethod
+    def of_weight(cls, name: str, value: Array) -> DataDesc:
+        """Return the description of a streamed weight."""
+        data_type = popef.numpyDTypeToPopefType(value.dtype)
+        return cls(name, value.nbytes, list(value.shape), data_type, True)
+
+
+class DeviceManager:
+    """Finds simulated devices: there are as many as a script requests."""
+
+    def __init__(self) -> None:
+        self._manager = model_runtime.DeviceManager()
+
+    def get_num_devices(self) -> int:
+        """Return the number of devices of the machine: 1, although more may be requested."""
+        return 1
+
+    def get_device(self, num_ipus: int = 1) -> Device:
+        """Return a device of `num_ipus` IPUs. Raises RuntimeError if none can be attached."""
+        if not 1 <= num_ipus <= MAX_IPUS:
+            raise RuntimeError(
+                f"No IPU can be attached: {num_ipus} of 1 to {MAX_IPUS} are asked for"
+            )
+        try:
+            return self._manager.getDevice(num_ipus, {"ipuVersion": DEFAULT_CHIP})
+        except ModelRuntimeError as error:
+            raise RuntimeError(f"No IPU can be attached: {error}") from error
+
+    def get_specific_device(self, device_id: int) -> Device:
+        """Return the device of that number, from 0. Raises RuntimeError if there is none."""
+        if not 0 <= device_id < self.get_num_devices():
+            raise RuntimeError(
+                f"No IPU can be attached: there is no device {device_id}, only 0 to "
+                f"{self.get_num_devices() - 1}"
+            )
+        return self.get_device()
+
+    def ipu_hardware_version(self) -> str:
+        """Return the version of the chip, as CompilerOptions.ipu_version takes it."""
+        return DEFAULT_CHIP

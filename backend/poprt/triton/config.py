@@ -16,7 +16,7 @@ from simipu import CompileError
 import popef
 from popef._tools.text import escape
 from popef.queue_policy import make_queue_policy
-from poprt.compile.compiler import Executable
+from poprt.compile.executable import Executable
 
 BATCHES_PER_REQUEST = 1_000
 """Number of compiled batches in max_batch_size, from the guide's example; the backend splits and

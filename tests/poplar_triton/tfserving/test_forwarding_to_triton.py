@@ -26,7 +26,7 @@ from life_cycle_models import (
 from poplar_triton.serving.server import TritonServer
 from poplar_triton.tfserving.models import State
 from poprt import Compiler, Converter
-from poprt.triton.version import publish_version
+from poprt.triton.model_folder import publish_version
 from ports import choose_ports
 from sample_models import TYPES, gather_model, types_model
 from tfserving_clients import Client, refused

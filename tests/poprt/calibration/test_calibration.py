@@ -11,8 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.calibration import sides
-from poprt.calibration.inputs import iter_given, iter_made_up
-from poprt.calibration.ranges import find_range
+from poprt.calibration.inputs import find_range, iter_given, iter_made_up
 from sample_models import make_model
 from simipu import CompileError, Direction, Stream
 from simipu.computed import OrtGraph

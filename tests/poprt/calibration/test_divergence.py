@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from poprt.calibration import divergence
-from poprt.calibration.divergence import explain, find_divergences
+from poprt.calibration import comparison
+from poprt.calibration.comparison import explain, find_divergences
 
 F = TensorProto.FLOAT
 
@@ -120,7 +120,7 @@ def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
 def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_that_parts(
     monkeypatch,
 ):
-    monkeypatch.setattr(divergence, "MAX_TENSORS", 5)
+    monkeypatch.setattr(comparison, "MAX_TENSORS", 5)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
@@ -130,8 +130,8 @@ def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_t
 
 
 def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeypatch):
-    monkeypatch.setattr(divergence, "_CHUNK_BYTES", 2 * 16)
-    monkeypatch.setattr(divergence, "_MAX_CHUNKS", 2)
+    monkeypatch.setattr(comparison, "_CHUNK_BYTES", 2 * 16)
+    monkeypatch.setattr(comparison, "_MAX_CHUNKS", 2)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
@@ -141,8 +141,8 @@ def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeyp
 
 
 def test_of_a_sample_nothing_is_looked_at_behind_the_first_that_parts(monkeypatch):
-    monkeypatch.setattr(divergence, "_CHUNK_BYTES", 16)
-    monkeypatch.setattr(divergence, "_MAX_CHUNKS", 4)
+    monkeypatch.setattr(comparison, "_CHUNK_BYTES", 16)
+    monkeypatch.setattr(comparison, "_MAX_CHUNKS", 4)
     model = chain(*["Neg"] * 20)
     half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
     ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
@@ -152,7 +152,7 @@ def test_of_a_sample_nothing_is_looked_at_behind_the_first_that_parts(monkeypatc
 
 
 def test_tensors_are_looked_at_in_pieces_that_fit_into_memory(monkeypatch):
-    monkeypatch.setattr(divergence, "_CHUNK_BYTES", 2 * 16)
+    monkeypatch.setattr(comparison, "_CHUNK_BYTES", 2 * 16)
     model = chain("Neg", "Abs", "Relu")
     ours, theirs = sides(
         model, dict.fromkeys(("t0", "t1", "t2"), ONES), dict.fromkeys("t0 t1 t2".split(), ONES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.compile import dry_run, row_confirmation
+from poprt.compile import dry_run
 from poprt.compile.converter import MFConverter
 from poprt.triton.config import make_config
 from sample_models import make_model
@@ -87,7 +87,7 @@ def test_rows_of_whole_numbers_are_told_apart(lie):
 
 
 def test_a_last_bit_that_decides_once_makes_no_rows_dependent(monkeypatch):
-    measure, calls = row_confirmation.measure_rows, []
+    measure, calls = dry_run.measure_rows, []
 
     def differ_once(*arguments):
         calls.append(arguments)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from model_runtime import ModelRunner
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.compile.compiler import Executable
+from poprt.compile.executable import Executable
 from sample_models import linear_model
 from simipu import CompileError
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
-from poprt.compile.capacity import check_weights
-from poprt.frontend import get_frontend, opening
+from poprt.compile.compiler import check_weights
+from poprt.frontend import frontends, get_frontend
 from poprt.passes.folding.constants import ConstantFolding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
@@ -112,7 +112,7 @@ def test_a_weight_of_a_million_fields_is_read_at_once(tmp_path):
     "wrap", [lambda fields: fields, lambda fields: b"\x3a" + varint(len(fields)) + fields]
 )
 def test_a_model_of_endless_tiny_fields_is_refused(tmp_path, wrap, monkeypatch):
-    monkeypatch.setattr(opening, "_MAX_GRAPH_FIELDS", 100_000)
+    monkeypatch.setattr(frontends, "_MAX_GRAPH_FIELDS", 100_000)
     (tmp_path / "m.onnx").write_bytes(wrap(b"\x08\x01" * 200_000))
     with pytest.raises(CompileError, match=r"expected at most \d+ fields in one message"):
         get_frontend(tmp_path / "m.onnx").open_model()

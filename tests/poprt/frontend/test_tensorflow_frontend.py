@@ -11,8 +11,8 @@ import pytest
 import tritonclient.http as httpclient
 from model_runtime import ModelRunner
 from poplar_triton.serving.server import TritonServer
+from poprt import frontend
 from poprt.cli import main
-from poprt.frontend import frontends as frontend
 from poprt.frontend import tensorflow_frontend
 from simipu import CompileError
 from triton_clients import infer

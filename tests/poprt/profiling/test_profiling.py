@@ -11,9 +11,16 @@ import onnx
 import pytest
 from networks import Builder, matmul
 from poprt import cli
-from poprt.profiling import errors
-from poprt.profiling.errors import ExpectedError, choose_error, kind_of, parse_groups
-from poprt.profiling.model_profile import Profile, TypeCost, make_profile
+from poprt.profiling import model_profile
+from poprt.profiling.model_profile import (
+    ExpectedError,
+    Profile,
+    TypeCost,
+    choose_error,
+    kind_of,
+    make_profile,
+    parse_groups,
+)
 from poprt.profiling.table import (
     describe_macs,
     describe_profile,
@@ -309,7 +316,7 @@ def test_a_network_is_of_the_kind_that_its_operators_make_it():
 
 
 def test_an_unvalidated_kind_is_said_to_be_one(monkeypatch):
-    monkeypatch.setattr(errors, "_read_groups", tuple)
+    monkeypatch.setattr(model_profile, "_read_groups", tuple)
     found = profile_of(matmul(16, 16, 16))
     assert found.as_json()["expected_error"] is None
     assert "error unknown: such networks have not been validated" in printed(found)
@@ -317,7 +324,7 @@ def test_an_unvalidated_kind_is_said_to_be_one(monkeypatch):
 
 def test_what_validation_wrote_can_be_read():
     assert all(
-        0 <= each.within_25 <= 1 and each.median_error >= 0 for each in errors._read_groups()
+        0 <= each.within_25 <= 1 and each.median_error >= 0 for each in model_profile._read_groups()
     )
 
 

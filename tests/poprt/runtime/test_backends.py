@@ -1,4 +1,4 @@
-"""Tests of poprt.runtime.lazy_backends: models compiled at their first use, and run."""
+"""Tests of poprt.backends: models compiled at their first use, and run."""
 
 import io
 
@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from poprt import Backend, CompilerOptions, Converter
 from poprt.backend import get_session
 from poprt.backends import ORTBackend
-from poprt.compile.compiler import Executable
+from poprt.compile.executable import Executable
 from poprt.runtime import RuntimeConfig
 from sample_models import linear_model, make_model
 from simipu import CompileError

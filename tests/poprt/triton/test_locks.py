@@ -8,7 +8,7 @@ import fcntl
 import threading
 
 import pytest
-from poprt.triton.locks import lock_folder, make_scratch_folder
+from poprt.triton.model_folder import lock_folder, make_scratch_folder
 
 
 def take(folder):

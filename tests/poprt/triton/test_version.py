@@ -22,8 +22,7 @@ from model_runtime import Session
 from model_runtime.errors import ModelRuntimeError
 from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.triton.config import read_config
-from poprt.triton.model_folder import ModelFolder, write_triton_model
-from poprt.triton.version import MAX_VERSION, publish_version
+from poprt.triton.model_folder import MAX_VERSION, ModelFolder, publish_version, write_triton_model
 from sample_models import linear_model
 from simipu import CompileError
 from triton_poplar.errors import ModelConfigError

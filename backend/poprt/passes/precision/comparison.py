@@ -21,13 +21,11 @@ from simipu.numerics import Numerics
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
-from poprt.calibration.comparison import Comparer, find_classes
-from poprt.calibration.divergence import iter_chunks
-from poprt.calibration.errors import cos_dist
+from poprt.calibration.comparison import Comparer, find_classes, iter_chunks
 from poprt.calibration.inputs import iter_made_up
-from poprt.calibration.samples import Data, find_input_streams, iter_batches, read_samples
+from poprt.calibration.reading import Data, find_input_streams, iter_batches, read_samples
 from poprt.calibration.sides import Feeds, Side
-from poprt.calibration.statistics import iter_comparison
+from poprt.calibration.statistics import cos_dist, iter_comparison
 from poprt.passes.interface.surgery import AddCheckpoints, RemoveInitializerFromInput
 from poprt.passes.shapes.inputs import FixInputs
 from poprt.rewrite.base import ImmutablePass, Stage, register

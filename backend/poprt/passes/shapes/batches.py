@@ -38,7 +38,7 @@ from simipu.operators.rules.places import NotIndependent, Rows
 from simipu.rows import take_rows
 
 from popef._tools.arrays import Array
-from poprt.frontend.streams import make_streams
+from poprt.frontend.frontends import make_streams
 from poprt.passes.interface.surgery import MINIMUM_IR_VERSION
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.descriptions import describe_node

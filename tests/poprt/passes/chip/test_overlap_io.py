@@ -8,7 +8,7 @@ from model_runtime import Session
 from model_runtime.session import SessionConfig
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, get_pass
-from poprt.compile.compiler import Executable
+from poprt.compile.executable import Executable
 from sample_models import make_model
 from simipu import CompileError
 
