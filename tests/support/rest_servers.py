@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 from aiohttp import web
-from poplar_triton.tfserving.connections import ConnectionLimit
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.metrics import Counters, make_memory
 from poplar_triton.tfserving.models import (
     Call,
+    Code,
     ModelSpec,
     Servable,
+    ServingError,
     Signature,
     State,
     TensorSpec,
@@ -31,6 +31,7 @@ from poplar_triton.tfserving.models import (
 from poplar_triton.tfserving.rest import Limits, make_application, make_runner
 from poplar_triton.tfserving.rest_bodies import BodyLimits
 from poplar_triton.tfserving.settings import Settings
+from poplar_triton.tfserving.worker import ConnectionLimit
 
 from popef._tools.arrays import Array
 

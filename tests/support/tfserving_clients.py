@@ -15,7 +15,7 @@ import pytest
 from fault_clients import PATIENCE_SECONDS
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving import wire
-from poplar_triton.tfserving.dtypes import BY_DTYPE
+from poplar_triton.tfserving.models import BY_DTYPE
 
 Array = npt.NDArray[Any]
 

@@ -19,8 +19,7 @@ from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.request import Request
 
 from popef._tools.arrays import Array
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import Call
+from poplar_triton.tfserving.models import Call, Code, ServingError
 
 QUICK_SECONDS = 0.0005
 """Duration of a run above which most of it needs no interpreter, so that other threads may work on

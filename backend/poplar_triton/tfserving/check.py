@@ -1,5 +1,5 @@
-"""Checks of requests against signatures, for gRPC and REST alike: names, shapes and types; and the
-path of a request to its answer.
+"""Signatures of models: their description in TensorFlow's messages, checks of requests against them
+(names, shapes and types) for gRPC and REST alike, and the path of a request to its answer.
 
 Types are the model's. Whole numbers of 64 bits, which numpy makes by default, become the model's 32
 bits if every one fits. Nothing else is converted. A batch of single values may lack the axis of
@@ -16,9 +16,17 @@ import numpy as np
 
 from popef._tools.arrays import Array
 from popef._tools.text import escape
-from poplar_triton.tfserving.dtypes import BY_DTYPE
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import DEFAULT_SIGNATURE, Call, Servable, Signature, TensorSpec
+from poplar_triton.tfserving import messages_pb2 as messages
+from poplar_triton.tfserving.models import (
+    BY_DTYPE,
+    DEFAULT_SIGNATURE,
+    Call,
+    Code,
+    Servable,
+    ServingError,
+    Signature,
+    TensorSpec,
+)
 
 _T = TypeVar("_T")
 _ROWS_OF_ONE = (-1, 1)
@@ -171,3 +179,27 @@ def _show(names: Collection[str]) -> str:
     shown = ",".join(escape(name, MAX_NAME) for name in heapq.nsmallest(_MAX_NAMES, names))
     rest = len(names) - _MAX_NAMES
     return f"{{{shown}{f' and {rest} more' if rest > 0 else ''}}}"
+
+
+PREDICT_METHOD = "tensorflow/serving/predict"
+
+
+def describe_signature(signature: Signature) -> messages.SignatureDefMap:
+    """Return the map of signatures, which has one entry. The graph tensors have the friendly names
+    with `:0`, because there is no TensorFlow graph."""
+    described = messages.SignatureDefMap()
+    definition = described.signature_def[DEFAULT_SIGNATURE]
+    definition.method_name = PREDICT_METHOD
+    _describe(definition.inputs, signature.inputs)
+    _describe(definition.outputs, signature.outputs)
+    return described
+
+
+def _describe(infos: Any, tensors: Mapping[str, TensorSpec]) -> None:
+    for name, tensor in tensors.items():
+        info = infos[name]
+        info.name = f"{name}:0"
+        info.dtype = BY_DTYPE[tensor.dtype].number
+        info.tensor_shape.SetInParent()  # also for a scalar, which has a shape without axes
+        for size in tensor.shape:
+            info.tensor_shape.dim.add(size=size)

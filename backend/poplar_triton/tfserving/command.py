@@ -31,10 +31,10 @@ from poplar_triton.tfserving.settings import (
     METRICS_PATH,
     REST_BODY_BYTES,
     REST_PORT,
+    ModelSource,
     Settings,
     TritonTls,
 )
-from poplar_triton.tfserving.sources import ModelSource
 
 EXAMPLES = (
     "poplar-triton tfserving models",

@@ -13,8 +13,7 @@ from google.protobuf import text_format
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import CommandError
 from poplar_triton.tfserving import config_pb2
-from poplar_triton.tfserving.settings import METRICS_PATH, ServerTls
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
+from poplar_triton.tfserving.settings import METRICS_PATH, ModelSource, ServerTls, VersionPolicy
 
 MAX_BYTES = 1 << 20
 """Maximum size of a file: some ten thousand models."""

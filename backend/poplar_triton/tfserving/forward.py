@@ -25,19 +25,20 @@ from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, ser
 from popef._tools.arrays import Array
 from popef._tools.text import find_name_fault
 from poplar_triton.serving.endpoint import UNKNOWN_MODEL
-from poplar_triton.tfserving.dtypes import BY_DTYPE
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import (
+    BY_DTYPE,
     Call,
+    Code,
     ModelSpec,
+    ServingError,
     Signature,
     State,
     TensorSpec,
     VersionStatus,
 )
-from poplar_triton.tfserving.settings import TritonTls
-from poplar_triton.tfserving.sources import (
+from poplar_triton.tfserving.settings import (
     ModelSource,
+    TritonTls,
     VersionPolicy,
     find_version,
     not_known,

@@ -1,16 +1,80 @@
-"""Conversion of tensors into JSON: REST's responses, in the format of their requests, laid out like
-TensorFlow Serving's (util/json_tensor.cc)."""
+"""REST's responses as JSON, in the format of their requests and laid out like TensorFlow Serving's
+(util/json_tensor.cc); and the process in which large JSON is read and written.
+
+Floating-point numbers have TensorFlow Serving's format (WriteDecimal): `%g`, with its six digits,
+if that reads back as the same number, otherwise all digits. Whole numbers end in `.0`. One format
+string, made for all numbers of an array, prints them: some 250 ns each.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from popef._tools.arrays import Array
-from poplar_triton.tfserving.decimals import print_floats
-from poplar_triton.tfserving.json_tensors import BASE64, Format, refuse
+from poplar_triton.tfserving.json_tensors import BASE64, Format, parse_predict, refuse
+from poplar_triton.tfserving.models import Call, Signature
+from poplar_triton.tfserving.work_process import WorkProcess, check_wanted
+
+_ALL_DIGITS = {2: 5, 4: 9, 8: 17}
+"""Number of decimal digits that distinguish all numbers, by their size in bytes: max_digits10."""
+_SHORT_DIGITS = 6
+_EXACT_POWERS = 22
+"""Largest exact power: 10**22 is the largest power of ten that is a double."""
+
+
+def print_floats(numbers: npt.NDArray[np.floating[Any]]) -> list[str]:
+    """Format the numbers of a flat array of float16, float32 or float64 as JSON, with NaN, Infinity
+    and -Infinity."""
+    digits = _ALL_DIGITS[numbers.dtype.itemsize]
+    values = numbers.astype(np.float64)
+    short = (
+        _find_short(values, numbers.dtype) if digits > _SHORT_DIGITS else np.ones(len(values), bool)
+    )
+    # From this number on %g writes an exponent.
+    largest = np.where(short, 10.0**_SHORT_DIGITS, 10.0**digits)
+    formats = np.select(
+        [
+            np.isnan(values),
+            values == np.inf,
+            values == -np.inf,
+            (values == np.rint(values)) & (np.abs(values) < largest),
+            short,
+        ],
+        ["NaN%.0s", "Infinity%.0s", "-Infinity%.0s", "%.1f", "%g"],
+        default=f"%.{digits}g",
+    )
+    if not len(values):
+        return []
+    return ("\n".join(formats.tolist()) % tuple(values.tolist())).split("\n")
+
+
+def _find_short(values: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Return which numbers six decimal digits read back as.
+
+    If m and 10**k are doubles, the decimal m * 10**-k reads as m / 10**k rounded once, and m *
+    10**k likewise. So the result of reading is known without printing. If 10**k is not a double,
+    the number is printed and read.
+    """
+    with np.errstate(all="ignore"):
+        exponents = np.where(values == 0, 0, np.floor(np.log10(np.abs(values))))
+        scale = _SHORT_DIGITS - 1 - exponents
+        power = 10.0 ** np.abs(scale)
+        read = np.where(
+            scale >= 0, np.rint(values * power) / power, np.rint(values / power) * power
+        )
+        short: npt.NDArray[np.bool_] = np.equal(read.astype(dtype), values)
+    for index in np.flatnonzero(np.isfinite(values) & (np.abs(scale) > _EXACT_POWERS)).tolist():
+        short[index] = dtype.type(f"{values[index]:g}") == values[index]
+    return short
+
 
 _BYTES_SUFFIX = "_bytes"
 """Suffix of outputs that are bytes, not text: kBytesTensorNameSuffix."""
@@ -115,3 +179,52 @@ def _print_bytes(value: bytes, as_bytes: bool) -> str:
         except UnicodeDecodeError:
             pass
     return f'{{"{BASE64}": "{base64.b64encode(value).decode()}"}}'
+
+
+LARGE_BYTES = 1 << 18
+"""Minimum size of a body that is read in the process. A smaller one blocks other threads for at
+most some 30 ms, at 250 ns for a value of two bytes."""
+LARGE_VALUES = 1 << 15
+"""Minimum number of values of a response that is written in the process. A smaller one takes at
+most some 30 ms, at 1 us for a value."""
+
+Parsed: TypeAlias = "tuple[Format, str, dict[str, Array]]"
+"""See parse_predict."""
+
+
+class JsonProcess:
+    """Reads bodies and writes responses: one small body at a time, and one large body or response
+    at a time. The values take many times the size of the body. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._reading_small = threading.Lock()
+        self._process = WorkProcess("process of large JSON")
+
+    def read(self, body: bytearray, signature: Signature, call: Call) -> Parsed:
+        """See parse_predict. Also raises ServingError for a call that is given up meanwhile."""
+        if len(body) > LARGE_BYTES:
+            parsed: Parsed = self._process.run(call, parse_predict, body, signature)
+            return parsed
+        with self._reading_small:
+            check_wanted(call)
+            return parse_predict(body, signature)
+
+    def write(self, outputs: Mapping[str, Array], format: Format, call: Call) -> bytes:
+        """See write_predictions. Also raises ServingError for a call that is given up meanwhile."""
+        if _is_large(outputs):
+            answer: bytes = self._process.run(call, write_predictions, dict(outputs), format)
+            return answer
+        return write_predictions(outputs, format)
+
+    def close(self) -> None:
+        """End the process. Its work is lost, and waiting requests are refused."""
+        self._process.close()
+
+
+def _is_large(outputs: Mapping[str, Array]) -> bool:
+    """Return whether the JSON of outputs takes long to write, because they have many values or long
+    strings."""
+    if sum(array.size for array in outputs.values()) > LARGE_VALUES:
+        return True
+    texts = (array for array in outputs.values() if array.dtype.hasobject)
+    return sum(len(text) for array in texts for text in array.flat) > LARGE_BYTES

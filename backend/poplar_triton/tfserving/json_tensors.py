@@ -24,9 +24,13 @@ import numpy as np
 
 from popef._tools.arrays import Array
 from popef._tools.text import escape
-from poplar_triton.tfserving.dtypes import BY_DTYPE
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import DEFAULT_SIGNATURE, Signature
+from poplar_triton.tfserving.models import (
+    BY_DTYPE,
+    DEFAULT_SIGNATURE,
+    Code,
+    ServingError,
+    Signature,
+)
 
 MAX_LISTS = 1 << 22
 """Maximum number of lists and objects in a request; each takes up to 230 bytes while it is read."""

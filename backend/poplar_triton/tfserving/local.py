@@ -29,16 +29,17 @@ from triton_poplar.statistics import Statistics
 from popef._tools.arrays import Array
 from poplar_triton.serving.server import MODEL_FILE
 from poplar_triton.tfserving.batcher import RequestBatcher
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.models import (
     Call,
+    Code,
     ModelSpec,
+    ServingError,
     Signature,
     State,
     TensorSpec,
     VersionStatus,
 )
-from poplar_triton.tfserving.sources import (
+from poplar_triton.tfserving.settings import (
     ModelSource,
     VersionPolicy,
     find_version,

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily, Metric
 from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS, Statistics
 
-from poplar_triton.tfserving.errors import Code
+from poplar_triton.tfserving.models import Code
 
 Observe = Callable[[str, str, str, Code, float], None]
 """Function that is called once per request: model, API, entry point, result code, seconds."""

@@ -1,5 +1,5 @@
 """Interface between the protocols and the models: how a request names one, its inputs and outputs,
-and how it is run.
+how it is run, TensorFlow's types, and the errors with which both protocols answer.
 
 `local` has the models that this process computes, `forward` those of a Triton.
 """
@@ -10,12 +10,81 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from popef._tools.arrays import Array
-from poplar_triton.tfserving.errors import Code
+
+
+class Code(IntEnum):
+    """Codes of google.rpc.Code, which are the numbers of tensorflow.error.Code too."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class ServingError(Exception):
+    """Error with which a request is answered; the text goes to the client."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def as_serving_error(error: Exception) -> ServingError:
+    """Return an error in the form that clients get; the message of an internal error says that it
+    is one."""
+    if isinstance(error, ServingError):
+        return error
+    return ServingError(Code.INTERNAL, f"poplar-triton: {error!r}")
+
+
+class DataType(NamedTuple):
+    """Data type; strings are of dtype object and hold bytes."""
+
+    number: int
+    name: str
+    dtype: np.dtype[Any]
+
+
+TYPES = tuple(
+    DataType(number, name, np.dtype(dtype))
+    for number, name, dtype in (
+        (1, "DT_FLOAT", np.float32),
+        (2, "DT_DOUBLE", np.float64),
+        (3, "DT_INT32", np.int32),
+        (4, "DT_UINT8", np.uint8),
+        (5, "DT_INT16", np.int16),
+        (6, "DT_INT8", np.int8),
+        (7, "DT_STRING", np.object_),
+        (9, "DT_INT64", np.int64),
+        (10, "DT_BOOL", np.bool_),
+        (17, "DT_UINT16", np.uint16),
+        (19, "DT_HALF", np.float16),
+        (22, "DT_UINT32", np.uint32),
+        (23, "DT_UINT64", np.uint64),
+    )
+)
+"""Types that a tensor of a request or a response may have."""
+BY_NUMBER = {each.number: each for each in TYPES}
+BY_DTYPE = {each.dtype: each for each in TYPES}
+
 
 DEFAULT_SIGNATURE = "serving_default"
 """Only signature of a model; an empty name means it too."""

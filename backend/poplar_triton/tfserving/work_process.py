@@ -13,8 +13,7 @@ from typing import Any
 
 from popef._tools.answering import AnsweringChild, StalledError, answer_requests
 from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel, encode_object
-from poplar_triton.tfserving.errors import Code, ServingError, as_serving_error
-from poplar_triton.tfserving.models import Call
+from poplar_triton.tfserving.models import Call, Code, ServingError, as_serving_error
 
 _CHILD = "from poplar_triton.tfserving.work_process import serve; serve({})"
 """Code of the child process, with the descriptor of its end of the channel."""

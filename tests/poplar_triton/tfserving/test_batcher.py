@@ -11,7 +11,7 @@ import pytest
 from fault_clients import PATIENCE_SECONDS, wait_until
 from model_runtime import ModelRunner, ModelRunnerConfig
 from poplar_triton.tfserving.batcher import RequestBatcher
-from poplar_triton.tfserving.errors import Code, ServingError
+from poplar_triton.tfserving.models import Code, ServingError
 from sample_models import gather_model
 from serving_calls import PlayedCall
 from triton_poplar.auto_complete import complete_config

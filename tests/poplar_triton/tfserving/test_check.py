@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from poplar_triton.tfserving.check import answer, check_outputs, describe_array, fit
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import ModelSpec, Signature, TensorSpec
+from poplar_triton.tfserving.models import Code, ModelSpec, ServingError, Signature, TensorSpec
 from rest_servers import FLOATS, FakeModels, FakeServable
 from serving_calls import PlayedCall
 

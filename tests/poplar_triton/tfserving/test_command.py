@@ -8,8 +8,7 @@ from poplar_triton import cli
 from poplar_triton.errors import ServerError
 from poplar_triton.tfserving import command
 from poplar_triton.tfserving.config_files import ConfigFileError
-from poplar_triton.tfserving.settings import Settings, TritonTls
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
+from poplar_triton.tfserving.settings import ModelSource, Settings, TritonTls, VersionPolicy
 
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError

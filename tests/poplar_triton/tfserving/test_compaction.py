@@ -6,9 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving import wire
-from poplar_triton.tfserving.compaction import compact
-from poplar_triton.tfserving.entries import MANY_VALUES, MAX_PARTS, MAX_VALUES, EntryCounter
-from poplar_triton.tfserving.errors import ServingError
+from poplar_triton.tfserving.entries import (
+    MANY_VALUES,
+    MAX_PARTS,
+    MAX_VALUES,
+    EntryCounter,
+    compact,
+)
+from poplar_triton.tfserving.models import ServingError
 from tensor_protos import FIELDS, NUMBERS, make_tensor_proto
 
 TensorProto = make_tensor_proto(packed=False)

@@ -19,8 +19,7 @@ from poplar_triton.tfserving.config_files import (
     read_monitoring_config,
     read_ssl_config,
 )
-from poplar_triton.tfserving.settings import METRICS_PATH, ServerTls
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
+from poplar_triton.tfserving.settings import METRICS_PATH, ModelSource, ServerTls, VersionPolicy
 
 from popef._tools.text import escape
 

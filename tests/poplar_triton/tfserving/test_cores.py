@@ -7,8 +7,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from poplar_triton.tfserving.cores import Core
-from poplar_triton.tfserving.threads import Threads
+from poplar_triton.tfserving.threads import Core, Threads
 
 CORES = sorted(os.sched_getaffinity(0))
 several = pytest.mark.skipif(len(CORES) == 1, reason="one core is all that there is")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving.entries import MAX_PARTS, MAX_VALUES, EntryCounter
-from poplar_triton.tfserving.errors import Code, ServingError
+from poplar_triton.tfserving.models import Code, ServingError
 from tfserving_clients import make_request
 
 

@@ -14,11 +14,17 @@ import pytest
 from fault_clients import PATIENCE_SECONDS, wait_until
 from played_triton import METHODS, UNKNOWN, Triton, refuse
 from poplar_triton.tfserving import forward
-from poplar_triton.tfserving.dtypes import BY_DTYPE
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.forward import ForwardedServable, TritonModels
-from poplar_triton.tfserving.models import ModelSpec, State, TensorSpec, VersionStatus
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
+from poplar_triton.tfserving.models import (
+    BY_DTYPE,
+    Code,
+    ModelSpec,
+    ServingError,
+    State,
+    TensorSpec,
+    VersionStatus,
+)
+from poplar_triton.tfserving.settings import ModelSource, VersionPolicy
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype
 

@@ -11,12 +11,11 @@ import pytest
 from fault_clients import PATIENCE_SECONDS, wait_until
 from onnx import TensorProto, helper
 from poplar_triton.tfserving import messages_pb2 as messages
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.grpc_service import make_handlers
-from poplar_triton.tfserving.health import Health
+from poplar_triton.tfserving.grpc_service import Health, make_handlers
 from poplar_triton.tfserving.local import LocalModels
 from poplar_triton.tfserving.metrics import Counters, make_memory
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
+from poplar_triton.tfserving.models import Code, ServingError
+from poplar_triton.tfserving.settings import ModelSource, VersionPolicy
 from poplar_triton.tfserving.threads import Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from poprt import Compiler, Converter

@@ -8,8 +8,7 @@ import grpc
 import pytest
 from fault_clients import PATIENCE_SECONDS
 from poplar_triton.tfserving import messages_pb2 as messages
-from poplar_triton.tfserving.grpc_service import make_handlers
-from poplar_triton.tfserving.health import Health
+from poplar_triton.tfserving.grpc_service import Health, make_handlers
 from poplar_triton.tfserving.threads import Threads
 from poplar_triton.tfserving.unfinished import UnfinishedCalls
 from rest_servers import make_models, wait_for

@@ -4,10 +4,9 @@ import os
 
 import numpy as np
 import pytest
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.local import LocalModels
-from poplar_triton.tfserving.models import ModelSpec
-from poplar_triton.tfserving.sources import ModelSource
+from poplar_triton.tfserving.models import Code, ModelSpec, ServingError
+from poplar_triton.tfserving.settings import ModelSource
 from sample_models import linear_model
 from serving_calls import PlayedCall
 

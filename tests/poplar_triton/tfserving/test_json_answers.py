@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from poplar_triton.tfserving.decimals import print_floats
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.json_answers import write_predictions
+from poplar_triton.tfserving.json_answers import print_floats, write_predictions
 from poplar_triton.tfserving.json_tensors import Format
+from poplar_triton.tfserving.models import Code, ServingError
 
 ROW, COLUMN = Format.ROW, Format.COLUMN
 INTEGERS = np.array([[[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 0], [1, 2]]], np.int32)

@@ -9,11 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.json_answers import write_predictions
-from poplar_triton.tfserving.json_process import LARGE_BYTES, LARGE_VALUES, JsonProcess
+from poplar_triton.tfserving.json_answers import (
+    LARGE_BYTES,
+    LARGE_VALUES,
+    JsonProcess,
+    write_predictions,
+)
 from poplar_triton.tfserving.json_tensors import Format, parse_predict
-from poplar_triton.tfserving.rest_calls import RestCall
+from poplar_triton.tfserving.models import Code, ServingError
+from poplar_triton.tfserving.rest import RestCall
 from poplar_triton.tfserving.threads import Threads
 from rest_servers import (
     FLOATS,

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.json_answers import write_predictions
 from poplar_triton.tfserving.json_tensors import MAX_LISTS, Format, parse_predict
-from poplar_triton.tfserving.models import Signature, TensorSpec
+from poplar_triton.tfserving.models import Code, ServingError, Signature, TensorSpec
 
 TYPES = {
     "bool": np.bool_,

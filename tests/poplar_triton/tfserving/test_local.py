@@ -13,10 +13,9 @@ from fault_clients import PATIENCE_SECONDS, wait_until
 from onnx import TensorProto, helper
 from poplar_triton.tfserving import local
 from poplar_triton.tfserving.check import answer, describe_array
-from poplar_triton.tfserving.errors import Code, ServingError
 from poplar_triton.tfserving.local import LocalModels, Retries
-from poplar_triton.tfserving.models import ModelSpec, State, VersionStatus
-from poplar_triton.tfserving.sources import ModelSource, VersionPolicy
+from poplar_triton.tfserving.models import Code, ModelSpec, ServingError, State, VersionStatus
+from poplar_triton.tfserving.settings import ModelSource, VersionPolicy
 from poprt import Compiler, CompilerOptions
 from poprt.compile.converter import MFConverter
 from sample_models import gather_model, linear_model, loudness_model, make_model, steps_model

@@ -4,8 +4,8 @@ import threading
 from collections import Counter
 
 import pytest
-from poplar_triton.tfserving.errors import Code
 from poplar_triton.tfserving.metrics import APIS, ENTRY_POINTS, Counters, make_memory
+from poplar_triton.tfserving.models import Code
 from prometheus_client.parser import text_string_to_metric_families
 from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS, Statistics
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from poplar_triton.tfserving.errors import Code, ServingError
+from poplar_triton.tfserving.models import Code, ServingError
 from rest_servers import (
     LIMITS,
     PREDICT,

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from poplar_triton.tfserving.dtypes import TYPES
-from poplar_triton.tfserving.models import Signature, TensorSpec
-from poplar_triton.tfserving.signatures import describe_signature
+from poplar_triton.tfserving.check import describe_signature
+from poplar_triton.tfserving.models import TYPES, Signature, TensorSpec
 from tensor_protos import NUMBERS
 
 

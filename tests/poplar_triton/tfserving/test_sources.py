@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from poplar_triton.tfserving.errors import Code, ServingError
-from poplar_triton.tfserving.models import ModelSpec
-from poplar_triton.tfserving.sources import (
+from poplar_triton.tfserving.models import Code, ModelSpec, ServingError
+from poplar_triton.tfserving.settings import (
     ModelSource,
     VersionPolicy,
     find_version,

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from poplar_triton.tfserving.connections import ConnectionLimit, is_loopback
 from poplar_triton.tfserving.unfinished import Unfinished
+from poplar_triton.tfserving.worker import ConnectionLimit, is_loopback
 from rest_servers import (
     LIMITS,
     PREDICT,

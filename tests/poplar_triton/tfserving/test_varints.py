@@ -5,7 +5,7 @@ import pytest
 from google.protobuf.internal import encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from poplar_triton.tfserving.varints import read_varints, write_varints
+from poplar_triton.tfserving.wire import read_varints, write_varints
 
 
 def encode(number):

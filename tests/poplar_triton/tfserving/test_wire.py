@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from poplar_triton.tfserving import messages_pb2 as messages
 from poplar_triton.tfserving import wire
-from poplar_triton.tfserving.dtypes import BY_DTYPE, TYPES
-from poplar_triton.tfserving.errors import Code, ServingError
+from poplar_triton.tfserving.models import BY_DTYPE, TYPES, Code, ServingError
 from tensor_protos import FIELDS, NUMBERS, make_tensor_proto
 
 PACKED, UNPACKED = make_tensor_proto(packed=True), make_tensor_proto(packed=False)
