@@ -18,9 +18,9 @@ from popef._tools.arguments import Parser, find_version, whole_number
 from popef._tools.console import print_line, run
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, RecipeError, ServerError
-from poplar_triton.install import install
 from poplar_triton.serving import command as serve_command
 from poplar_triton.serving.command import make_server
+from poplar_triton.serving.installation import install
 from poplar_triton.serving.server import check_repository, find_repository
 
 Command = Callable[[argparse.Namespace], int]

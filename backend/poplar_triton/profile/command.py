@@ -30,9 +30,15 @@ from popef._tools.arguments import Parser, count, positive
 from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
-from poplar_triton.profile.compare import compare_as_json, print_comparison
+from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
 from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.report import BATCH_SIZES, Content, make_report, require_plotly
+from poplar_triton.profile.report import (
+    BATCH_SIZES,
+    Content,
+    make_report,
+    make_trace,
+    require_plotly,
+)
 from poplar_triton.profile.source import open_source
 from poplar_triton.profile.suggest import (
     BUDGET_SECONDS,
@@ -41,8 +47,6 @@ from poplar_triton.profile.suggest import (
     print_advice,
     try_changes,
 )
-from poplar_triton.profile.sweep import print_sweep
-from poplar_triton.profile.trace import make_trace
 
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",

@@ -1,10 +1,12 @@
-"""Comparison of two profiles: figures, operator types, and the nodes that have the same name in
-both."""
+"""Comparison of two profiles (figures, operator types, and the nodes that have the same name in
+both), and the table of the profiles of a sweep.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -122,3 +124,27 @@ def _ratio(after: float, before: float) -> float:
     if not before:
         return math.inf if after else 1.0
     return after / before
+
+
+def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
+    """Print a row for each profile."""
+    table = make_table(
+        "model, modelled",
+        "target",
+        "precision",
+        "partials",
+        "batch|",
+        "cycles|",
+        "latency|",
+        "samples/s|",
+        "peak of a tile|",
+        "fits",
+    )
+    for each in profiles:
+        result = each.estimate
+        cells = [each.model, each.target.name, each.precision]
+        cells += [result.options.partials_type, str(each.batch_size), f"{result.cycles:,}"]
+        cells += [describe_seconds(result.latency_seconds), f"{result.samples_per_second:,.0f}"]
+        cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", "yes" if result.fits else "no"]
+        add_row(table, cells)
+    console.print(table)

@@ -16,8 +16,7 @@ from popef._tools.zero_requests import make_inputs
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.endpoint import HttpEndpoint, NoAnswerError
 from poplar_triton.serving.server_state import ServerState
-from poplar_triton.serving.stalls import Stall
-from poplar_triton.serving.stubs import Stub, Work, is_idle, read_work
+from poplar_triton.serving.stubs import Stall, Stub, Work, is_idle, read_work
 
 LIMIT_SECONDS = 30.0
 """Time limit of an answer, which allows for a long queue."""

@@ -1,4 +1,5 @@
 """The Triton to start: where its program and its backends are, and what its stubs need to run.
+The backend can also be installed into an existing Triton.
 
 The backend directory consists of links in a temporary folder, unless the server's own has the
 poplar backend. The stub and utilities beside model.py take priority over those of the generic
@@ -154,3 +155,21 @@ def link_backends(folder: Path, triton: Path) -> Path:
         if other.is_dir() and other.name not in ("python", "poplar"):
             (backends / other.name).symlink_to(other)
     return backends
+
+
+def install(backends: Path) -> Path:
+    """Copy model.py to `backends`/poplar, replacing an earlier one, and return the file.
+
+    The server's own Python runs it, so this project must be installed there. Raises ServerError
+    unless `backends` holds the generic python backend that Python-based backends run on.
+    """
+    if not (backends / "python" / "libtriton_python.so").is_file():
+        raise ServerError(
+            f"{backends} does not contain python/libtriton_python.so; give the backend directory "
+            "of a Triton server with the Python backend, in NVIDIA's images "
+            "/opt/tritonserver/backends"
+        )
+    file = backends / "poplar" / "model.py"
+    file.parent.mkdir(exist_ok=True)
+    shutil.copyfile(backend_file(), file)
+    return file

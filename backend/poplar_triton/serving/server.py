@@ -32,15 +32,15 @@ from poplar_triton.serving.endpoint import (
     make_endpoint,
 )
 from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
-from poplar_triton.serving.listeners import describe_listener
+from poplar_triton.serving.log import ServerOutput
 from poplar_triton.serving.options import (
     find_exit_seconds,
     find_option,
     is_on,
     make_http_headers,
 )
-from poplar_triton.serving.output import ServerOutput
 from poplar_triton.serving.server_resources import ServerResources
+from poplar_triton.serving.traffic import describe_listener
 
 MODEL_FILE = "config.pbtxt"
 STORES = ("s3://", "gs://", "as://")

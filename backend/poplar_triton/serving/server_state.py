@@ -14,8 +14,7 @@ from prometheus_client.registry import Collector
 
 from popef._tools.arguments import find_version
 from poplar_triton.serving.resource_use import ResourceUse
-from poplar_triton.serving.stalls import Stall
-from poplar_triton.serving.stubs import Stub
+from poplar_triton.serving.stubs import Stall, Stub
 
 _SILENT = "tritonserver has not been ready for a long time"
 _MAX_NAMED = 5

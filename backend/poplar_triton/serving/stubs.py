@@ -1,23 +1,29 @@
-"""The stub processes of a tritonserver: the instance of each, and the instances that have lost
-theirs.
+"""The stub processes of a tritonserver: the instance of each, the instances that have lost theirs,
+processes that make no progress, and stubs that run but no longer serve.
 
 Triton gives each instance of a model on a Python-based backend a process of its own. It never
 restarts a dead one, and stays ready. A dead one remains a zombie child for ever (up to
 python_backend r25.11) or until a client checks readiness (from r25.12 on).
 
 After a load there may be zombies of instances that live again. There may also be old living
-processes beside the new ones, if an old instance cannot be unloaded because a sibling of it is
-dead. Among the processes of an instance the one that was started last counts.
+processes beside the new ones: when a model is reloaded, Triton 2.51 does not end the old instances
+if one of them is dead and has had a request since. Its siblings get no more requests, and each
+keeps its memory (100 MiB). Among the processes of an instance the one that was started last counts.
+
+Triton answers the requests of a stopped stub with errors and stays ready. It may abort once the
+stub continues (`boost::interprocess::lock_exception`), because the lock that both share was given
+up meanwhile.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from popef._tools.progress import PROC, read_stat
+from popef._tools.progress import PROC, ProgressWatch, read_stat
 from poplar_triton.serving.installation import STUB
 
 _MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9
@@ -184,3 +190,79 @@ def _count_ticks(work: Work) -> int:
 
 def _age(stub: Stub) -> tuple[int, int]:
     return stub.started, stub.pid
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Process that makes no progress; `stub` is None for tritonserver."""
+
+    pid: int
+    why: str
+    stub: Stub | None = None
+
+    @property
+    def program(self) -> str:
+        """Name of the program, as a label of metrics."""
+        return "tritonserver" if self.stub is None else "stub"
+
+    def __str__(self) -> str:
+        stub = self.stub
+        name = (
+            "tritonserver"
+            if stub is None
+            else f"{stub.instance} of model {stub.model!r} version {stub.version}"
+        )
+        return f"stalled: {name} (process {self.pid}) makes no progress: {self.why}"
+
+
+class StallWatch:
+    """Watches the processes of one server."""
+
+    def __init__(self) -> None:
+        self._progress = ProgressWatch()
+
+    def scan(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
+        """Return the processes that are stalled now. `servers` are the process ids of tritonserver,
+        and of a script that calls it."""
+        known = {stub.pid: stub for stub in stubs}
+        stalled = self._progress.find_stalled([*servers, *known])
+        return [Stall(pid, why, known.get(pid)) for pid, why in stalled.items()]
+
+
+IDLE_SECONDS = 30.0
+"""Time after which an old instance answers no more requests, if it and its children have computed
+next to nothing meanwhile."""
+
+
+@dataclass(slots=True)
+class _Idle:
+    work: Work
+    since: float
+
+
+class OrphanWatch:
+    """Follows the old instances of reloaded models.
+
+    Only a reload that has ended makes orphans: while a model loads, its old instances serve.
+    """
+
+    def __init__(self, clock: Callable[[], float], proc: Path = PROC) -> None:
+        self._clock = clock
+        self._proc = proc
+        self._idle: dict[Stub, _Idle] = {}
+
+    def scan(self, replaced: Iterable[Stub], reloaded: Collection[str]) -> list[Stub]:
+        """Return the orphans among `replaced`: living stubs of instances that have younger ones.
+        `reloaded` are the models whose reload has ended since the last look."""
+        living = set(replaced)
+        now = self._clock()
+        known = {stub: idle for stub, idle in self._idle.items() if stub in living}
+        for stub in living:
+            if stub.model in reloaded and stub not in known:
+                known[stub] = _Idle(read_work(stub.pid, self._proc), now)
+        for stub, idle in known.items():
+            work = read_work(stub.pid, self._proc)
+            if not is_idle(idle.work, work):
+                known[stub] = _Idle(work, now)
+        self._idle = known
+        return [stub for stub, idle in known.items() if now >= idle.since + IDLE_SECONDS]

@@ -15,15 +15,12 @@ from enum import Enum
 from popef._tools.memory import offer_to_oom_killer
 from poplar_triton.errors import ServerError
 from poplar_triton.serving.canary import Canary
-from poplar_triton.serving.dead_stubs import DeadStubClassifier
 from poplar_triton.serving.endpoint import HttpEndpoint
-from poplar_triton.serving.healer import Healer
-from poplar_triton.serving.orphans import OrphanWatch
+from poplar_triton.serving.healer import DeadStubClassifier, Healer
 from poplar_triton.serving.resource_use import LeakMeter, find_shortage, measure_resource_use
 from poplar_triton.serving.server import VICTIM_POINTS, TritonServer, find_store, is_remote
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
-from poplar_triton.serving.stalls import Stall, StallWatch
-from poplar_triton.serving.stubs import Stub, StubWatch
+from poplar_triton.serving.stubs import OrphanWatch, Stall, StallWatch, Stub, StubWatch
 from poplar_triton.serving.traffic import TrafficWatch
 
 LOOK_SECONDS = 0.2

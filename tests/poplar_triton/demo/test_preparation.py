@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from poplar_triton.demo import document_orientation, magika, text_recognition
 from poplar_triton.demo.example import read_lines
-from poplar_triton.demo.wordpiece import WordPiece, iter_words
+from poplar_triton.demo.sentence_similarity import WordPiece, iter_words
 
 
 @pytest.fixture(scope="module")

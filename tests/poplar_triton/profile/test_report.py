@@ -20,13 +20,12 @@ from poplar_triton.profile.compare import (
     compare_types,
     list_figures,
     print_comparison,
+    print_sweep,
 )
 from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.report import Content, describe_page, make_report
+from poplar_triton.profile.report import Content, describe_page, make_report, make_trace
 from poplar_triton.profile.source import open_source
 from poplar_triton.profile.suggest import Advice, print_advice, try_changes
-from poplar_triton.profile.sweep import print_sweep
-from poplar_triton.profile.trace import make_trace
 from poprt.profiling.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.dead_stubs import DeadStubClassifier
 from poplar_triton.serving.endpoint import ServedVersion
+from poplar_triton.serving.healer import DeadStubClassifier
 from poplar_triton.serving.stubs import Stub
 
 

@@ -14,8 +14,7 @@ from poplar_triton.serving import health
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
-from poplar_triton.serving.stalls import Stall
-from poplar_triton.serving.stubs import Stub
+from poplar_triton.serving.stubs import Stall, Stub
 
 from popef._tools.arguments import find_version
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from poplar_triton.serving.listeners import describe_listener
+from poplar_triton.serving.traffic import describe_listener
 
 HEAD = (
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  "

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from played_proc import PlayedProc
-from poplar_triton.serving.orphans import IDLE_SECONDS, OrphanWatch
-from poplar_triton.serving.stubs import Stub
+from poplar_triton.serving.stubs import IDLE_SECONDS, OrphanWatch, Stub
 
 OLD = Stub(7, 1, "m", "1", "m_0_1")
 

@@ -16,8 +16,7 @@ from poplar_triton.errors import ServerError
 from poplar_triton.serving import supervisor
 from poplar_triton.serving.healer import MAX_SERVER_RELOADS
 from poplar_triton.serving.server_state import Phase, ServerState
-from poplar_triton.serving.stalls import Stall
-from poplar_triton.serving.stubs import Stub
+from poplar_triton.serving.stubs import Stall, Stub
 from poplar_triton.serving.supervisor import OnDeadStub, Settings, Supervisor
 
 DEAD = Stub(7, 1, "m", "1", "m_0_0")
