@@ -12,6 +12,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
+# With it set, each Python process that tests start would compile the whole project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models

@@ -49,7 +49,8 @@ class Network:
     def __init__(self, name: str, folder: Path) -> None:
         self._build, self._sizes = NETWORKS[name]
         self._folder = folder
-        self._profilers: dict[tuple[int, bool], Estimator] = {}
+        # An Estimator keeps one converted graph: each graph has its own.
+        self._profilers: dict[tuple[int, str, bool], Estimator] = {}
         self._found: dict[tuple[Any, ...], Estimate] = {}
 
     def path(self, batch: int, *, newer: bool = False) -> Path:
@@ -68,10 +69,10 @@ class Network:
     ) -> Estimate:
         key = (batch, precision, newer, *sorted(options.items()))
         if key not in self._found:
-            profiler = self._profilers.get((batch, newer)) or Estimator(
+            profiler = self._profilers.get((batch, precision, newer)) or Estimator(
                 open_source(self.path(batch, newer=newer))
             )
-            self._profilers[batch, newer] = profiler
+            self._profilers[batch, precision, newer] = profiler
             self._found[key] = profiler.profile(
                 Settings(precision=precision, options=options)
             ).estimate

@@ -3,14 +3,12 @@ on the standard's own examples, down to 11, 13 and 17 and on. Operators without 
 rejected by name."""
 
 import functools
-import warnings
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
 from onnxgraph import find_opset, iter_graphs
 from oracles import unoptimised_session
 from poprt import Converter
@@ -18,6 +16,7 @@ from poprt.passes import get_pass
 from sample_models import linear_model, make_model
 from simipu import CompileError
 from simipu.operators import OPERATORS
+from standard_examples import load_examples
 
 F, F16, I64, B = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT64, TensorProto.BOOL
 OLD = 11
@@ -58,11 +57,8 @@ UNLIKE |= {"test_reduce_max_empty_set_bool": "the least truth is not that of who
 def examples():
     """Return by operator the examples of a single node whose inputs and results are tensors of
     numpy's types."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        collected = collect_testcases("")
     found = {}
-    for case in collected:
+    for case in load_examples():
         if case.model is None or len(case.model.graph.node) != 1 or case.name in UNLIKE:
             continue
         node = case.model.graph.node[0]
