@@ -40,12 +40,12 @@ class GraphRule(_Rule):
     """Base class of passes that look at nodes with their neighbours, and may replace, bypass or
     merge several at once.
 
-    Subclasses define `look`, or `change` where one node after the other is not enough. Bodies are
-    changed before the graphs around them. The pass takes time linear in the number of nodes if
-    `look` goes a bounded number of steps from each.
+    Subclasses define `rewrite_at`, or `change` where one node after the other is not enough. Bodies
+    are changed before the graphs around them. The pass takes time linear in the number of nodes if
+    `rewrite_at` goes a bounded number of steps from each.
     """
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Search for a pattern at a node and replace it."""
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class GraphRule(_Rule):
         """Change a graph: look at each node in order."""
         for node in view.nodes():
             if self.matches(node):
-                self.look(node, view)
+                self.rewrite_at(node, view)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Change the graphs, and remove weights that only removed nodes have read."""

@@ -104,7 +104,7 @@ def test_a_graph_rule_sees_what_it_has_made_and_drops_the_weights_it_leaves(mode
     class Rule(GraphRule):
         op_types = frozenset(("Mul", "Add"))
 
-        def look(self, node, view):
+        def rewrite_at(self, node, view):
             made = view.start(node, "new")
             made.add_as(node.output[0], "Abs", node.input[0])
             assert node.op_type == "Mul" or view.maker("c", "Abs") is not None

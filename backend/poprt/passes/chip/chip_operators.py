@@ -16,6 +16,7 @@ from simipu.operators import CHIP_DOMAIN, OPERATORS
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NameScope, NodeBuilder
+from poprt.rewrite.patterns import Match, Once, Op, PatternRule, Var
 from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.views import is_operator
 
@@ -26,7 +27,7 @@ class _Renaming(GraphRule):
 
     renames: ClassVar[str]
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rename the node if the chip's operator takes its type."""
         if self.takes(node, view):
             made = onnx.NodeProto()
@@ -79,7 +80,7 @@ class ReplaceSoftmax(_Renaming):
             return False
         return int(attribute(node, "axis", default)) % len(shape) == len(shape) - 1
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the node, with the last axis written out. It is the default of the chip's
         operator, but was not always the standard's."""
         if self.takes(node, view):
@@ -102,20 +103,21 @@ class ReplaceWhere(_Renaming):
 
 
 @register("replace_consecutive_cast_with_notzero")
-class ReplaceCastsWithNotZero(GraphRule):
+class ReplaceCastsWithNotZero(PatternRule):
     """A Cast to bool and one back become NotZero: 1 where there is something, 0 where not."""
 
     op_types = frozenset(("Cast",))
+    pattern = Op("Cast", Once(Op("Cast", Var("source"), to=TensorProto.BOOL)))
+    prefix = "notzero"
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
-        """Replace the pair at the Cast back. The Cast to bool stays if other nodes read it."""
-        truth = view.maker(node.input[0], "Cast")
-        if truth is None or attribute(truth, "to") != TensorProto.BOOL:
-            return
-        if view.type(truth.input[0]) == attribute(node, "to") and view.is_read_once(node.input[0]):
-            made = view.start(node, "notzero")
-            made.chip(node.output[0], "NotZero", truth.input[0])
-            view.replace(node, made.nodes)
+    def fits(self, found: Match, result: str) -> bool:
+        """Return whether the second Cast is to the first type."""
+        node = found.view.maker(result)
+        return node is not None and found.view.type(found["source"]) == attribute(node, "to")
+
+    def build(self, found: Match, result: str, made: NodeBuilder) -> None:
+        """Add the chip's operator."""
+        made.chip(result, "NotZero", found["source"])
 
 
 _BEFORE, _AFTER = "before_", "after_"
@@ -173,7 +175,7 @@ class _Placing(GraphRule):
     def matches(self, node: onnx.NodeProto) -> bool:
         return node.op_type.lower() in {*self.before, *self.after}
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Insert Remaps around a node, on a copy of it."""
         if any(iter_bodies(node)):
             return

@@ -148,7 +148,7 @@ class SerializeMatMul(_Serialising):
     def __init__(self, serialize_matmul: Mapping[str, Any] | None = None) -> None:
         super().__init__("serialize_matmul", serialize_matmul)
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Split the product. Raise CompileError for a factor that does not divide the dimension."""
         order = self._find_order(node.name)
         shapes = [view.shape(name) for name in node.input]
@@ -213,7 +213,7 @@ class SerializeMatMulAdd(_Serialising):
     def __init__(self, serialize_matmul_add: Mapping[str, Any] | None = None) -> None:
         super().__init__("serialize_matmul_add", serialize_matmul_add)
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Split the product and the sum. Raise CompileError for a factor that does not divide the
         dimension."""
         add = view.reader(node.output[0], "Add")

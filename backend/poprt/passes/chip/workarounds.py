@@ -12,6 +12,7 @@ from onnxgraph import attribute
 from simipu.operators import names_where
 
 from poprt.rewrite.base import Stage, register
+from poprt.rewrite.patterns import Op, Var
 from poprt.rewrite.rules import NodeRule
 from poprt.rewrite.views import WHOLE, GraphView
 
@@ -105,6 +106,11 @@ class FloatOpsWorkaround(NodeRule):
         return _compute_in(TensorProto.FLOAT, node, wide, result or view.type(node.input[0]), view)
 
 
+_INDEX = Var("index")
+_MOVED = Op("Where", Op("Less", _INDEX), Op("Add", _INDEX), _INDEX)
+"""Indices that are moved already."""
+
+
 @register("indices_workaround", stage=Stage.PATTERNS)
 class IndicesWorkaround(NodeRule):
     """Convert indices of Gather and GatherElements to int32, counted from the front."""
@@ -127,7 +133,7 @@ class IndicesWorkaround(NodeRule):
             if value.dtype == np.int32 and (value >= 0).all():
                 return None
             found = chain.constant(np.where(value < 0, value + size, value), np.int32)
-        elif self._is_moved(indices, view):
+        elif view.type(indices) == TensorProto.INT32 and _MOVED.find(indices, view) is not None:
             return None
         else:
             if view.type(indices) == TensorProto.INT64:
@@ -141,19 +147,6 @@ class IndicesWorkaround(NodeRule):
             )
         chain.add_as(node.output[0], node.op_type, data, found, axis=axis)
         return chain.end(node)
-
-    def _is_moved(self, indices: str, view: GraphView) -> bool:
-        """Return whether the indices have been moved already."""
-        chosen = view.maker(indices)
-        if chosen is None or chosen.op_type != "Where" or view.type(indices) != TensorProto.INT32:
-            return False
-        condition, moved = view.maker(chosen.input[0]), view.maker(chosen.input[1])
-        return (
-            condition is not None
-            and moved is not None
-            and (condition.op_type, moved.op_type) == ("Less", "Add")
-            and condition.input[0] == moved.input[0] == chosen.input[2]
-        )
 
 
 @register("onehot_workaround", stage=Stage.PATTERNS)

@@ -23,7 +23,7 @@ class _Bypass(GraphRule):
         """Return the input that a node returns unchanged, or None if it computes something."""
         raise NotImplementedError
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Bypass the node, unless its other results are read."""
         if node.input and not any(view.is_read(name) for name in node.output[1:] if name):
             source = self.passes_on(node, view)

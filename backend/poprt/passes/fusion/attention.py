@@ -18,12 +18,18 @@ from simipu.computed import ORT_ERRORS
 from popef._tools.arrays import Array
 from poprt.rewrite.base import register
 from poprt.rewrite.editor import GraphEditor, is_movable, join_weights
+from poprt.rewrite.patterns import Once, Op, Var
 from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.views import Shape, is_operator
 
 _VIEWS = ("Identity", "Reshape", "Transpose")
 """Operators that may stand between a projection and the product of queries and keys."""
 _MAX_VIEWS = 4
+
+
+_PRODUCT = Once(Op("MatMul", Var("queries"), Var("keys")).named("product"))
+_FACTOR = Var("factor", lambda view, name: view.number(name) is not None)
+_SCALED = _PRODUCT * _FACTOR | _PRODUCT / _FACTOR
 
 
 @register("pre_scale")
@@ -34,40 +40,29 @@ class PreScale(GraphRule):
 
     op_types = frozenset(("Div", "Mul"))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rewrite the scale of a product of two activations that no other node reads."""
-        found = _read_scale(node, view)
-        if found is None:
+        found = _SCALED.find(node.output[0], view)
+        number = view.number(found["factor"]) if found is not None else None
+        if found is None or not number or not math.isfinite(number):
             return
-        product, factor = found
-        queries, keys = product.input
-        made = view.start(node, "scaled")
-        scaled = _scale_projection(queries, factor, view)
-        if not scaled:
-            sizes = [math.prod(view.shape(name) or ()) for name in (queries, node.output[0])]
-            if sizes[0] > sizes[1]:
+        queries, keys, product = found["queries"], found["keys"], found["product"]
+        result = node.output[0]
+        shapes = [view.shape(name) for name in (queries, keys, product, result)]
+        is_scores = None not in shapes and shapes[2] == shapes[3]
+        if not is_scores or view.tensor(queries) or view.tensor(keys):
+            return
+        if view.type(queries) not in FLOAT_TYPES:
+            return
+        made, factor = view.start(node, "scaled"), number if node.op_type == "Mul" else 1 / number
+        name = view.makers[product].name
+        if not _scale_projection(queries, factor, view):
+            if math.prod(shapes[0] or ()) > math.prod(shapes[3] or ()):
                 return
             queries = made.add("Mul", queries, made.constant(factor, view.dtype(queries)))
-        made.add_as(node.output[0], "MatMul", queries, keys)
-        made.nodes[-1].name = product.name
+        made.add_as(result, "MatMul", queries, keys)
+        made.nodes[-1].name = name
         view.rewrite(node, made.nodes, [node])
-
-
-def _read_scale(node: onnx.NodeProto, view: GraphEditor) -> tuple[onnx.NodeProto, float] | None:
-    """Return the product that a node scales, and the factor."""
-    sides = [(0, 1), (1, 0)] if node.op_type == "Mul" else [(0, 1)]
-    for at, other in sides:
-        number, product = view.number(node.input[other]), view.maker(node.input[at], "MatMul")
-        if product is None or not number or not math.isfinite(number):
-            continue
-        shapes = [view.shape(name) for name in (*product.input, product.output[0], node.output[0])]
-        is_alone = (
-            view.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
-        )
-        if is_alone and not any(view.tensor(name) for name in product.input):
-            factor = number if node.op_type == "Mul" else 1 / number
-            return (product, factor) if view.type(product.input[0]) in FLOAT_TYPES else None
-    return None
 
 
 def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
@@ -135,7 +130,7 @@ class FusedAttention(GraphRule):
 
     op_types = frozenset(("MatMul",))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Fuse the three products at the first of them. More products of the same tensor are keys
         and values of several layers."""
         if not view.is_first(node.input[0], node):
@@ -208,7 +203,7 @@ class MatMulRotaryEmbedding(GraphRule):
 
     op_types = frozenset(("Add",))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rewrite the rotation at the sum of both products."""
         products = [view.maker(name, "Mul") for name in node.input]
         first, second = products[0], products[-1]

@@ -31,7 +31,7 @@ class _Pairs(GraphRule):
     alone: bool = False
     """Flag that no other node may read the tensor between the two."""
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge a pair at the second of them, so that three consecutive nodes become one."""
         for name in node.input[: 2 if self.alone else 1]:
             first = view.private_maker(name) if self.alone else view.maker(name)

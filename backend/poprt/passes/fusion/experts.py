@@ -77,7 +77,7 @@ class MergeMoE(GraphRule):
         """Return whether a node is the last of a named expert."""
         return node.name in self._names[1::2]
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge the experts at the later of their two last nodes."""
         named = {each.name: each for each in view.nodes() if each.name in self._names}
         if len(named) < len(set(self._names)):

@@ -70,7 +70,7 @@ class _NormFusion(GraphRule):
     op_types = frozenset({"BatchNormalization"})
     products: frozenset[str]
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Fuse a normalisation that is the only reader of its product."""
         product = view.private_maker(node.input[0])
         norm = _Norm.of(node, view) if product is not None else None
@@ -172,7 +172,7 @@ class FuseMulIntoMatmul(GraphRule):
 
     op_types = frozenset({"MatMul"})
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge factors before a product, then factors behind it."""
         if _is_used_once(view, node.input[1]):
             self._take_before(node, view)

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import FLOAT_TYPES, attribute, find_inputs, iter_nodes
+from onnxgraph import FLOAT_TYPES, find_inputs, iter_nodes
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NameScope
+from poprt.rewrite.patterns import AnyOf, Op, Operand, Pattern, Through, Var
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import is_operator
+from poprt.rewrite.views import GraphView, is_operator
 
 _MIN_MASKED = -1_000.0
 """Maximum number that counts as a mask when added to scores: e to the power of it is 0 in float."""
 _MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that exporters put between a mask and the scores."""
+_AXIS_VIEWS = ("Identity", "Squeeze", "Unsqueeze")
 _MAX_VIEWS = 8
 _MASK_RANK, _SCORES_RANK = 2, 4
 _MAX_TRUTHS = 2**26
@@ -62,7 +64,7 @@ class InsertAttentionMask(GraphRule):
         """Return whether a node is a Where or Mul that may make a mask, the chip's own too."""
         return node.op_type in self.op_types
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace a mask at the end of its formula, if its result is added to scores of the same
         tokens."""
         found = _read_mask(node, view)
@@ -137,67 +139,45 @@ def _takes_scores(
     )
 
 
-def _read_mask(node: onnx.NodeProto, view: GraphEditor) -> _Mask | None:
-    if view.type(node.output[0]) not in FLOAT_TYPES:
-        return None
-    if is_operator(node, "Mul"):
-        left = _scaled(node, view)
-    elif node.op_type in ("Where", "WhereV2"):
-        left = _chosen(node, view)
-    else:
-        return None
-    shown = _read_difference(left, view) if left else _shown(node, view)
-    tokens = _find_tokens(shown, view) if shown else ""
-    return _Mask(tokens, node.output[0]) if tokens else None
-
-
-def _is_low(name: str, view: GraphEditor) -> bool:
+def _is_low(view: GraphView, name: str) -> bool:
     number = view.number(name)
     return number is not None and number <= _MIN_MASKED
 
 
-def _scaled(node: onnx.NodeProto, view: GraphEditor) -> str:
-    """Return the factor of a large negative number; "" for none."""
-    left, right = node.input
-    return left if _is_low(right, view) else right if _is_low(left, view) else ""
+def _is_all_true(view: GraphView, name: str) -> bool:
+    value = view.value(name, _MAX_TRUTHS)
+    return value is not None and bool(value.all())
 
 
-def _chosen(node: onnx.NodeProto, view: GraphEditor) -> str:
-    """Return 1 - mask from the form of newer exporters: a large negative number where 1 - mask is
-    not 0, else 1 - mask."""
-    condition, lowest, otherwise = node.input
-    cast = view.maker(condition, "Cast")
-    fits = (
-        cast is not None
-        and cast.input[0] == otherwise
-        and attribute(cast, "to") == TensorProto.BOOL
-    )
-    return otherwise if fits and _is_low(lowest, view) else ""
+def _is_no_conjunction(view: GraphView, name: str) -> bool:
+    node = view.maker(name)
+    return node is None or not is_operator(node, "And")
 
 
-def _shown(node: onnx.NodeProto, view: GraphEditor) -> str:
-    """Return the mask, as booleans, from the form of the newest exporters: 0 where it shows a
-    token, else a large negative number. It may be combined with a constant mask of the tokens that
-    see, if that is all true."""
-    if node.op_type not in ("Where", "WhereV2"):
-        return ""
-    condition, zero, lowest = node.input
-    if view.number(zero) != 0 or not _is_low(lowest, view):
-        return ""
-    both = view.maker(condition, "And")
-    if both is None:
-        return condition
-    for truths, other in (both.input, both.input[::-1]):
-        value = view.value(truths, _MAX_TRUTHS)
-        if value is not None and value.all():
-            return other
-    return ""
+def _where(*inputs: Operand) -> Pattern:
+    return Op("Where", *inputs) | Op("WhereV2", *inputs, domain=CHIP_DOMAIN)
 
 
-def _read_difference(name: str, view: GraphEditor) -> str:
-    """Return the mask in 1 - mask, which may have more axes behind the subtraction."""
-    node = view.maker(_skip_views(name, view), "Sub")
-    return node.input[1] if node is not None and view.number(node.input[0]) == 1 else ""
+_SHOWN, _LOW, _ALL = Var("shown"), Var("low", _is_low), Var("all", _is_all_true)
+_HIDDEN = Through(_AXIS_VIEWS, 1.0 - _SHOWN).named("hidden")
+_MASK = AnyOf(
+    _HIDDEN * _LOW,
+    # Newer exporters: a large negative number where 1 - mask is not 0, else 1 - mask.
+    _where(Op("Cast", _HIDDEN, to=TensorProto.BOOL), _LOW, _HIDDEN),
+    # The newest exporters: 0 where a mask of booleans shows a token. It may be combined with a
+    # constant mask of the tokens that see, if that is all true.
+    _where(Op("And", _ALL, _SHOWN) | Op("And", _SHOWN, _ALL), 0.0, _LOW),
+    _where(Var("shown", _is_no_conjunction), 0.0, _LOW),
+)
+"""Masks that are added to scores. `shown` is what they are made from: 0 where a token is hidden."""
+
+
+def _read_mask(node: onnx.NodeProto, view: GraphEditor) -> _Mask | None:
+    if view.type(node.output[0]) not in FLOAT_TYPES:
+        return None
+    found = _MASK.find(node.output[0], view)
+    tokens = _find_tokens(found["shown"], view) if found is not None else ""
+    return _Mask(tokens, node.output[0]) if tokens else None
 
 
 def _find_tokens(name: str, view: GraphEditor) -> str:
@@ -221,17 +201,24 @@ def _find_tokens(name: str, view: GraphEditor) -> str:
     return source if is_numbers and view.shape(source) == (batch, tokens) else ""
 
 
+_SAME = Op("Equal", Var("seen"), Var("seeing")).named("same")
+_SEGMENTS = Through(_AXIS_VIEWS, Op("Cast", Through(_AXIS_VIEWS, _SAME)))
+"""Mask that says which tokens share a segment."""
+
+
 def _find_segments(name: str, view: GraphEditor) -> str:
     """Return the tensor of segments from which a mask says which tokens share a segment. Packed
     models without the chip's operator have such masks. The mask may have axes of one element
     besides [batch, tokens, tokens]."""
-    cast = view.maker(_skip_views(name, view), "Cast")
-    same = view.maker(_skip_views(cast.input[0], view), "Equal") if cast is not None else None
-    shape = view.shape(same.output[0]) if same is not None else None
-    if same is None or not shape or len(shape) < _MASK_RANK + 1 or shape[-1] != shape[-2]:
+    found = _SEGMENTS.find(name, view)
+    shape = view.shape(found["same"]) if found is not None else None
+    if found is None or not shape or len(shape) < _MASK_RANK + 1 or shape[-1] != shape[-2]:
         return ""
     batch, tokens = shape[0], shape[-1]
-    ends = {(view.shape(each) or ())[-2:]: _skip_views(each, view) for each in same.input}
+    ends = {
+        (view.shape(each) or ())[-2:]: _skip_views(each, view)
+        for each in (found["seen"], found["seeing"])
+    }
     seen, seeing = (ends.get(side, "") for side in ((1, tokens), (tokens, 1)))
     return seen if seen == seeing and view.shape(seen) == (batch, tokens) else ""
 
@@ -239,7 +226,7 @@ def _find_segments(name: str, view: GraphEditor) -> str:
 def _skip_views(name: str, view: GraphEditor) -> str:
     """Return the name of a tensor before axes were added or removed."""
     for _ in range(_MAX_VIEWS):
-        node = view.maker(name, "Identity", "Squeeze", "Unsqueeze")
+        node = view.maker(name, *_AXIS_VIEWS)
         if node is None:
             break
         name = node.input[0]
@@ -270,10 +257,10 @@ class ReplaceWhereMask(GraphRule):
         """Return whether a node is a Where or Mul that may make a mask, the chip's own too."""
         return node.op_type in self.op_types and node.domain in ("", "ai.onnx", CHIP_DOMAIN)
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace a Where whose condition is the same for several heads or tokens."""
         condition, *sides = node.input
-        lows = [index for index, name in enumerate(sides) if _is_low(name, view)]
+        lows = [index for index, name in enumerate(sides) if _is_low(view, name)]
         if len(lows) != 1 or view.reader(node.output[0], "Softmax", "LogSoftmax") is None:
             return
         scores, lowest = sides[1 - lows[0]], sides[lows[0]]

@@ -51,7 +51,7 @@ class _MergingProducts(GraphRule):
             )
         return model
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge the products at the first of the two."""
         step = len(self._names) // 2
         if node.name not in self._names[::step] or not view.is_first(node.input[0], node):
@@ -176,7 +176,7 @@ class MergeMultiSlice(GraphRule):
 
     op_types = frozenset(("Slice",))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the Slices of a computed tensor at the first of them."""
         source = node.input[0]
         shape = view.shape(source)
@@ -250,7 +250,7 @@ class MergeIfWithSameCond(GraphRule):
 
     op_types = frozenset(("If",))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Ifs at the later one."""
         condition = node.input[0]
         earlier, view.marks[condition] = view.marks.get(condition), node

@@ -18,8 +18,9 @@ from simipu.operators import CHIP_DOMAIN
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NodeBuilder
+from poprt.rewrite.patterns import AnyOf, Once, Op, Pattern, Var
 from poprt.rewrite.rules import GraphRule
-from poprt.rewrite.views import is_operator
+from poprt.rewrite.views import GraphView
 
 _GROUP_NORM, _FAST_NORM = "GroupNormalization", "FastNorm"
 _ROWS_AND_CHANNELS = 2
@@ -49,11 +50,11 @@ class LayerNormPattern(GraphRule):
     too (whether the real pass looks for these is not public).
     """
 
-    op_types = frozenset(("InstanceNormalization", "LayerNormalization", "Pow", "Sqrt"))
+    op_types = frozenset(("Add", "Div", "InstanceNormalization", "LayerNormalization", "Mul"))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
-        """Replace the norm at the standard's operator, at the deviation in the formula, or at the
-        operator that norms groups."""
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+        """Replace the norm at the standard's operator, at the operator that norms groups, or at
+        the end of the formula."""
         if node.op_type == "InstanceNormalization":
             _fuse_groups(node, view)
             return
@@ -74,113 +75,11 @@ def _read_operator(node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
     return _Norm(node.input[0], attribute(node, "epsilon", 1e-5), node, scale, bias)
 
 
-def _read_formula(root: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
-    """Return the norm of the formula around the square root of variance and epsilon, or around its
-    inverse."""
-    added = view.maker(root.input[0], "Add")
-    if added is None or (root.op_type == "Pow" and _read_power(root, view) == 0):
-        return None
-    sides = [(name, other) for name, other in _pairs(added) if view.number(other) is not None]
-    if not sides:
-        return None
-    variance, epsilon = sides[0][0], view.number(sides[0][1])
-    source = _find_source(variance, view)
-    shape = view.shape(source) if source else None
-    if source is None or not shape or epsilon is None:
-        return None
-    divided = _read_division(root, source, epsilon, view)
-    if divided is None:
-        return _read_folded(root, source, epsilon, view)
-    return _take_scale_and_bias(divided, shape, view)
-
-
-def _read_power(node: onnx.NodeProto, view: GraphEditor) -> int:
-    """Return 1 for a node that makes the square root, -1 for its inverse, 0 for others."""
-    if node.op_type == "Sqrt":
-        return 1
-    return {0.5: 1, -0.5: -1}.get(view.number(node.input[1]) or 0, 0)
-
-
-def _pairs(node: onnx.NodeProto) -> list[tuple[str, str]]:
-    """Return both operands of a node, in both orders."""
-    left, right = node.input
-    return [(left, right), (right, left)]
-
-
-def _find_source(variance: str, view: GraphEditor) -> str | None:
-    """Return the tensor of a variance. The variance is the mean of squared distances from the mean,
-    or the mean of squares less the squared mean."""
-    variance = _skip_casts(variance, view)
-    bounded = view.maker(variance, "Max", "Relu")
-    difference = view.maker(
-        _find_bounded(bounded, view) if bounded is not None else variance, "Sub"
-    )
-    if difference is not None:
-        return _read_difference(difference, view)
-    mean_square = view.maker(variance, "ReduceMean")
-    if mean_square is None or not _is_over_last(mean_square, view):
-        return None
-    distance = _read_square(_skip_casts(mean_square.input[0], view), view)
-    node = view.maker(_skip_casts(distance, view), "Sub") if distance else None
-    return node.input[0] if node is not None and _is_distance(node, node.input[0], view) else None
-
-
-def _find_bounded(node: onnx.NodeProto, view: GraphEditor) -> str:
-    """Return the operand that a lower bound of 0 applies to: rounding may make a variance
-    negative."""
-    return next((name for name in node.input if view.number(name) != 0), "")
-
-
-def _read_difference(node: onnx.NodeProto, view: GraphEditor) -> str | None:
-    """Return the tensor whose mean of squares, less its squared mean, the node computes."""
-    mean_square, squared = (
-        view.maker(node.input[0], "ReduceMean"),
-        _read_square(node.input[1], view),
-    )
-    source = _read_square(mean_square.input[0], view) if mean_square is not None else None
-    if (
-        mean_square is None
-        or source is None
-        or squared is None
-        or not _is_over_last(mean_square, view)
-    ):
-        return None
-    return source if _is_mean_of(squared, source, view) else None
-
-
-def _skip_casts(name: str, view: GraphEditor) -> str:
-    """Return the name of a tensor before a Cast to its own type. Exporters of half models widen the
-    squared tensor; in a float model that Cast does nothing."""
-    node = view.maker(name, "Cast")
-    is_idle = node is not None and view.type(node.input[0]) == view.type(name) != 0
-    return node.input[0] if node is not None and is_idle else name
-
-
-def _read_square(name: str, view: GraphEditor) -> str | None:
-    node = view.maker(name, "Pow", "Mul")
-    if node is None:
-        return None
-    if node.op_type == "Pow":
-        is_square = view.number(node.input[1]) == 2  # noqa: PLR2004
-    else:
-        is_square = len(set(node.input)) == 1
-    return node.input[0] if is_square else None
-
-
-def _is_distance(node: onnx.NodeProto, source: str, view: GraphEditor) -> bool:
-    """Return whether a Sub subtracts the mean of `source` from it."""
-    mean = view.maker(node.input[1], "ReduceMean")
-    if mean is None or node.input[0] != source:
-        return False
-    return _skip_casts(mean.input[0], view) == _skip_casts(source, view) and _is_over_last(
-        mean, view
-    )
-
-
-def _is_over_last(node: onnx.NodeProto, view: GraphEditor) -> bool:
+def _is_over_last(view: GraphView, mean: str) -> bool:
     """Return whether a reduction is over the last axis only, and keeps it."""
-    shape = view.shape(node.input[0])
-    if not shape or not attribute(node, "keepdims", 1):
+    node = view.maker(mean)
+    shape = view.shape(node.input[0]) if node is not None else None
+    if node is None or not shape or not attribute(node, "keepdims", 1):
         return False
     axes = attribute(node, "axes")
     if axes is None and view.opset >= REDUCTIONS_TAKE_AXES and len(node.input) > 1:
@@ -188,68 +87,51 @@ def _is_over_last(node: onnx.NodeProto, view: GraphEditor) -> bool:
     return axes is not None and list(axes) in ([-1], [len(shape) - 1])
 
 
-def _read_division(
-    root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor
-) -> _Norm | None:
-    """Return the norm that ends at the node which divides the distance by the deviation or
-    multiplies it by the inverse. The inverse may have been multiplied by the scale before."""
-    deviation, shape = _skip_forward(root.output[0], view), view.shape(source) or ()
-    readers = list(view.readers.get(deviation, {}).values())
-    inverses = [each.output[0] for each in readers if _is_inverse(each, view)]
-    if _read_power(root, view) < 0:
-        readers, inverses = [], [deviation]
-    for reader in readers:
-        divides = is_operator(reader, "Div") and reader.input[1] == deviation
-        if divides and _is_distance_of(reader.input[0], source, view):
-            return _Norm(source, epsilon, reader)
-    for inverse, product in [
-        (i, each) for i in inverses for each in view.readers.get(i, {}).values()
-    ]:
-        other = _other_factor(product, inverse)
-        if other and _is_distance_of(other, source, view):
-            return _Norm(source, epsilon, product)
-        end = (
-            view.reader(product.output[0], "Mul")
-            if other and _is_along(other, shape, view)
-            else None
-        )
-        if end is not None and _is_distance_of(_other_factor(end, product.output[0]), source, view):
-            return _Norm(source, epsilon, end, other)
-    return None
+def _mean(of: Pattern) -> Pattern:
+    return Op("ReduceMean", of, check=_is_over_last)
 
 
-def _is_inverse(node: onnx.NodeProto, view: GraphEditor) -> bool:
-    """Return whether a node that reads the deviation makes its inverse."""
-    is_quotient = is_operator(node, "Div") and view.number(node.input[0]) == 1
-    return is_quotient or is_operator(node, "Reciprocal")
+def _square(of: Pattern) -> Pattern:
+    return Op("Mul", of, of) | Op("Pow", of, 2.0)
 
 
-def _other_factor(node: onnx.NodeProto, name: str) -> str:
-    """Return the other factor of a Mul; "" for other nodes."""
-    if not is_operator(node, "Mul"):
-        return ""
-    return next(other for factor, other in _pairs(node) if factor == name)
+_X, _SCALE, _BIAS = Var("x"), Var("scale"), Var("bias")
+_DISTANCE = _X - _mean(_X)
+_DIFFERENCE = _mean(_square(_X)) - _square(_mean(_X))
+_VARIANCE = AnyOf(
+    _mean(_square(_DISTANCE)),
+    _DIFFERENCE,
+    # Rounding may make the difference negative.
+    Op("Max", _DIFFERENCE, 0.0) | Op("Max", 0.0, _DIFFERENCE) | Op("Relu", _DIFFERENCE),
+)
+_SHIFTED = _VARIANCE + Var("epsilon", lambda view, name: view.number(name) is not None)
+_DEVIATION = Op("Sqrt", _SHIFTED) | Op("Pow", _SHIFTED, 0.5)
+_INVERSE = Op("Pow", _SHIFTED, -0.5) | Op("Reciprocal", _DEVIATION) | 1.0 / _DEVIATION
+_FACTOR = Once(Op("Reciprocal", Once(_DEVIATION))) * _SCALE
+_FORMULA = AnyOf(
+    _DISTANCE / _DEVIATION,
+    _INVERSE * _DISTANCE,
+    Once(_INVERSE * _SCALE) * _DISTANCE,
+    # TensorFlow's form.
+    Once(_FACTOR * _X) + (_BIAS - Once(_FACTOR * _mean(_X))),
+)
+"""Formulas of a layer norm, whose scale and bias may follow."""
 
 
-def _skip_forward(name: str, view: GraphEditor) -> str:
-    node = view.reader(name, "Cast")
-    is_idle = node is not None and view.type(node.output[0]) == view.type(name) != 0
-    return node.output[0] if node is not None and is_idle else name
-
-
-def _is_distance_of(name: str, source: str, view: GraphEditor) -> bool:
-    node = view.maker(_skip_casts(name, view), "Sub")
-    return node is not None and _is_distance(node, source, view)
-
-
-def _take_scale_and_bias(found: _Norm, shape: tuple[int, ...], view: GraphEditor) -> _Norm:
-    """Return the norm with the scale and the bias that follow, if no other node reads the tensors
-    before them."""
-    scaled, scale = found.end, found.scale
+def _read_formula(end: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
+    """Return the norm of the formula that ends at a node, and of the scale and bias behind it."""
+    found = _FORMULA.find(end.output[0], view)
+    shape = view.shape(found["x"]) if found is not None else None
+    if found is None or not shape:
+        return None
+    scale, bias = found["scale"], found["bias"]
+    if not all(_is_along(name, shape, view) for name in (scale, bias) if name):
+        return None
     if not scale:
-        scaled, scale = _read_along(found.end, "Mul", shape, view)
-    shifted, bias = _read_along(scaled, "Add", shape, view)
-    return _Norm(found.source, found.epsilon, shifted, scale, bias)
+        end, scale = _read_along(end, "Mul", shape, view)
+    if not bias:
+        end, bias = _read_along(end, "Add", shape, view)
+    return _Norm(found["x"], view.number(found["epsilon"]) or 0.0, end, scale, bias)
 
 
 def _read_along(
@@ -278,45 +160,6 @@ def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, view: GraphEdit
         return False
     others = found[:axis] + found[len(found) + axis + 1 :]
     return found[axis] == shape[axis] and all(size == 1 for size in others)
-
-
-def _read_folded(
-    root: onnx.NodeProto, source: str, epsilon: float, view: GraphEditor
-) -> _Norm | None:
-    """Return the norm in TensorFlow's form: x * m + (bias - mean * m), where m is the scale over
-    the deviation."""
-    inverse = view.reader(root.output[0], "Reciprocal")
-    scaled = view.reader(inverse.output[0], "Mul") if inverse is not None else None
-    shape = view.shape(source)
-    if inverse is None or scaled is None or not shape:
-        return None
-    scale = next(other for name, other in _pairs(scaled) if name == inverse.output[0])
-    factor = scaled.output[0]
-    products = list(view.readers.get(factor, {}).values())
-    if not all(is_operator(each, "Mul") for each in products):
-        return None
-    others = {next(o for name, o in _pairs(each) if name == factor): each for each in products}
-    mean = next((name for name in others if _is_mean_of(name, source, view)), None)
-    if mean is None or source not in others:
-        return None
-    shift = view.reader(others[mean].output[0], "Sub")
-    end = view.reader(others[source].output[0], "Add")
-    if (
-        shift is None
-        or end is None
-        or set(end.input) != {others[source].output[0], shift.output[0]}
-    ):
-        return None
-    bias = shift.input[0]
-    fits = shift.input[1] == others[mean].output[0] and _is_along(bias, shape, view)
-    return (
-        _Norm(source, epsilon, end, scale, bias) if fits and _is_along(scale, shape, view) else None
-    )
-
-
-def _is_mean_of(name: str, source: str, view: GraphEditor) -> bool:
-    mean = view.maker(name, "ReduceMean")
-    return mean is not None and mean.input[0] == source and _is_over_last(mean, view)
 
 
 def _put_group_norm(found: _Norm, view: GraphEditor) -> None:
@@ -374,7 +217,7 @@ class ReplaceGroupNorm(GraphRule):
 
     op_types = frozenset((_GROUP_NORM,))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the node if its channels are known."""
         found = view.find(node.input[0])
         sizes = [dim.dim_value for dim in found.shape.dim] if found is not None else []
@@ -437,7 +280,7 @@ class ReplaceGroupNormWithFastNorm(GraphRule):
     op_types = frozenset((_GROUP_NORM,))
     domain = CHIP_DOMAIN
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace a norm of rows and channels in half without outputs for statistics."""
         shape = view.shape(node.input[0])
         is_half = view.type(node.input[0]) == TensorProto.FLOAT16

@@ -49,7 +49,7 @@ class AttentionPadding(GraphRule):
 
     op_types = frozenset(("Softmax",))
 
-    def look(self, node: onnx.NodeProto, view: GraphEditor) -> None:
+    def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Pad the attention around the softmax between both products."""
         found = _read_attention(node, view)
         if found is not None:
