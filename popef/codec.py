@@ -6,14 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from .errors import LimitError, Limits, PopefError
-from .layout import MessageBuilder
-from .record import Record
-from .rules import Rule
-from .schema import Field, Kind
+from .errors import LimitError, Limits, PopefError, Rule
+from .record import Field, Kind, Record
 from .types import ProgramName
 from .values import FLAGS, Names, Number, Numbers, Records, Sizes, Text
-from .wire import Message, ReadBytes, StructAt, read_message
+from .wire import Message, MessageBuilder, ReadBytes, StructAt, read_message
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 Read = Callable[["Decoder", Sequence[int], StructAt], Any]
@@ -44,10 +41,8 @@ class Decoder:
         result = self.struct(kind, self.message.struct(0, 0) or _NOWHERE)
         for name, reasons in self.ignored.items():
             places = "1 place" if len(reasons) == 1 else f"{len(reasons)} places"
-            text = (
-                f"ignored the optional field {name} in {places}, it does not decode: {reasons[0]}"
-            )
-            warn(Rule.OPTIONAL_FIELD, f"{self.message.label}: {text}")
+            text = f"{self.message.label}: ignored the optional field {name} in {places}, it does"
+            warn(Rule.OPTIONAL_FIELD, f"{text} not decode: {reasons[0]}")
         return result
 
     def struct(self, kind: type[AnyRecord], at: StructAt) -> AnyRecord:
@@ -258,20 +253,20 @@ def _encode_struct(
 
 
 def _data_bits(field: AnyField, value: int) -> int:
-    width = field.kind.bits
-    low, high = _INT64 if field.kind is Kind.I64 else (0, (1 << width) - 1)
-    if not low <= value <= high:
-        raise _out_of_range(field, low, high, value)
-    return value & ((1 << width) - 1)
+    mask = (1 << field.kind.bits) - 1
+    _check_range(field, *(_INT64 if field.kind is Kind.I64 else (0, mask)), (value,))
+    return value & mask
 
 
 _INT64 = -(1 << 63), (1 << 63) - 1
 
 
-def _out_of_range(field: AnyField, low: int, high: int, value: int) -> PopefError:
-    return PopefError(
-        f"{field.path}: expected {low} to {high}, got {int(value)}; correct the value"
-    )
+def _check_range(field: AnyField, low: int, high: int, values: Sequence[int]) -> None:
+    wrong = next((value for value in values if not low <= value <= high), None)
+    if wrong is not None:
+        raise PopefError(
+            f"{field.path}: expected {low} to {high}, got {int(wrong)}; correct the value"
+        )
 
 
 def _encode_pointer(builder: MessageBuilder, pointer: int, field: AnyField, value: Any) -> None:
@@ -286,17 +281,8 @@ def _encode_pointer(builder: MessageBuilder, pointer: int, field: AnyField, valu
         names = [ProgramName(index=index, name=name) for index, name in sorted(value.items())]
         _encode_list(builder, pointer, field.record, names)
     else:
-        _encode_ints(builder, pointer, field, value)
-
-
-def _encode_ints(
-    builder: MessageBuilder, pointer: int, field: AnyField, value: Sequence[int]
-) -> None:
-    low, high = _INT64
-    wrong = next((number for number in value if not low <= number <= high), None)
-    if wrong is not None:
-        raise _out_of_range(field, low, high, wrong)
-    builder.add_ints(pointer, value)
+        _check_range(field, *_INT64, value)
+        builder.add_ints(pointer, value)
 
 
 def _encode_list(

@@ -1,19 +1,20 @@
-"""Compressed executables: detection of the codec, and inflation limited to the announced size.
+"""Payloads as binary streams, and compressed executables: detection of the codec, and inflation
+limited to the announced size.
 
 The real library's codec is not public, so readers accept zlib, gzip and zstd by magic; writers use
-zlib.
+zlib. Each stream is independent: it stays readable after its reader is closed.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import zlib
 from enum import Enum
 from typing import Any
 
-from .errors import FormatError, UnsupportedError
-from .payloads import ViewStream
-from .rules import Rule
+from .errors import FormatError, Rule, UnsupportedError
 from .source import CHUNK_BYTES
 
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
@@ -68,8 +69,9 @@ def _is_zlib(head: bytes) -> bool:
     return len(head) >= _ZLIB_HEADER_BYTES and right_kind and header % 31 == 0
 
 
-class Inflater:
-    """Decompressor of one payload, limited to the size that its structure announces."""
+class Inflater(io.RawIOBase):
+    """Stream over a compressed payload, limited to the size that its structure announces;
+    decompressed while it is read."""
 
     def __init__(
         self, payload: memoryview, codec: Codec, uncompressed_bytes: int, offset: int, label: str
@@ -84,7 +86,17 @@ class Inflater:
         self._offset = offset
         self._label = label
 
-    def read(self, size: int) -> bytes:
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Read some bytes into `buffer` and return their number, 0 at the end."""
+        piece = self.next_piece(len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def next_piece(self, size: int) -> bytes:
         """Return between 1 and `size` bytes, or b"" at the end.
 
         Raises FormatError for a broken stream or a stream of another length.
@@ -117,7 +129,7 @@ def inflate(inflater: Inflater) -> memoryview:
     The buffer grows as bytes arrive, so a false announced size costs no memory.
     """
     data = bytearray()
-    while piece := inflater.read(CHUNK_BYTES):
+    while piece := inflater.next_piece(CHUNK_BYTES):
         data += piece
     return memoryview(data).toreadonly()
 
@@ -133,10 +145,8 @@ class _ZlibStream:
         while not self._stream.eof:
             source = self._stream.unconsumed_tail
             if not source:
-                source, self._payload = (
-                    bytes(self._payload[:CHUNK_BYTES]),
-                    self._payload[CHUNK_BYTES:],
-                )
+                source = bytes(self._payload[:CHUNK_BYTES])
+                self._payload = self._payload[CHUNK_BYTES:]
             piece = self._stream.decompress(source, size)
             if piece:
                 return piece
@@ -184,3 +194,45 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
         return module.ZstdDecompressor().stream_reader(source, read_across_frames=True)
 
     return open_stream, (module.ZstdError,)
+
+
+BUFFER_BYTES = 1 << 16
+
+
+class ViewStream(io.RawIOBase):
+    """Stream over the bytes of a view, without copying the view as a whole."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset, which may lie beyond the end but not before the beginning."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._view)}[whence]
+        if base + offset < 0:
+            raise ValueError(
+                f"seek: expected an offset of 0 and above, got {base + offset}; seek inside the "
+                "payload"
+            )
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Fill `buffer` with the bytes that are left, and return their number."""
+        piece = self._view[self._position : self._position + len(buffer)]
+        buffer[: len(piece)] = piece
+        self._position += len(piece)
+        return len(piece)
+
+
+def open_view(view: memoryview) -> io.BufferedReader:
+    """Return a seekable stream of a view."""
+    return io.BufferedReader(ViewStream(view), BUFFER_BYTES)

@@ -1,9 +1,17 @@
-"""The enumerations of the format and their names in text; the ordinals are those of FORMAT.md."""
+"""The enumerations of the format, their names in text and the numpy dtypes of element types.
+
+The ordinals are those of FORMAT.md.
+"""
 
 from __future__ import annotations
 
+import importlib
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .errors import UnsupportedError
 
 Member = TypeVar("Member", bound="Enumerant")
 
@@ -70,23 +78,21 @@ class TensorType(Enumerant):
     OUTPUT = 2
 
 
-ITEM_BYTES: dict[DataType, int] = {
-    DataType.BOOL: 1,
-    DataType.F8: 1,
-    DataType.F16: 2,
-    DataType.F32: 4,
-    DataType.F64: 8,
-    DataType.S8: 1,
-    DataType.U8: 1,
-    DataType.S16: 2,
-    DataType.U16: 2,
-    DataType.S32: 4,
-    DataType.U32: 4,
-    DataType.S64: 8,
-    DataType.U64: 8,
-    DataType.F8143: 1,
-    DataType.F8152: 1,
+ITEM_BYTES = dict(zip(DataType, (1, 1, 2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 1, 1), strict=True))
+"""Bytes of an element, by type."""
+_NUMPY_NAMES = {
+    DataType[name]: numpy_name
+    for name, numpy_name in (
+        pair.split(":")
+        for pair in (
+            "BOOL:bool F16:float16 F32:float32 F64:float64 S8:int8 U8:uint8 S16:int16 U16:uint16 "
+            "S32:int32 U32:uint32 S64:int64 U64:uint64 F8143:float8_e4m3fnuz F8152:float8_e5m2fnuz"
+        ).split()
+    )
 }
+"""Names of the numpy dtypes. The IPU's 8-bit floats have no negative zero and no infinities;
+ml_dtypes calls that "fnuz"."""
+_POPEF_TYPES = {name: data_type for data_type, name in _NUMPY_NAMES.items()}
 
 
 def enumerant(value: Enumerant) -> str:
@@ -99,3 +105,85 @@ def enumerant(value: Enumerant) -> str:
         return str(int(value))
     first, *rest = value.name.lower().split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
+    """Return the little-endian numpy dtype of a PopEF type.
+
+    Args:
+        dataType: the element type.
+
+    Returns:
+        The dtype; those of F8143 and F8152 come from ml_dtypes.
+
+    Raises:
+        UnsupportedError: for F8, which names no format, for types of a newer SDK, and for F8143 and
+            F8152 without ml_dtypes.
+
+    Example:
+        >>> import popef
+        >>> popef.popefTypeToNumpyDType(popef.DataType.F16).name
+        'float16'
+    """
+    if dataType not in _NUMPY_NAMES:
+        raise UnsupportedError(
+            f"{dataType.name}: expected a type with a format, got one without; read it as uint8"
+        )
+    name = _NUMPY_NAMES[dataType]
+    if not name.startswith("float8"):
+        return np.dtype(name).newbyteorder("<")
+    try:
+        return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{dataType.name}: expected the package ml_dtypes, got none; `pip install ml_dtypes` "
+            "or read it as uint8"
+        ) from error
+
+
+def numpyDTypeToPopefType(dtype: Any) -> DataType:
+    """Return the PopEF type of a numpy dtype.
+
+    Args:
+        dtype: anything that `numpy.dtype` accepts.
+
+    Returns:
+        The element type.
+
+    Raises:
+        UnsupportedError: if there is none.
+
+    Example:
+        >>> import popef
+        >>> popef.numpyDTypeToPopefType("int32").name
+        'S32'
+    """
+    found = np.dtype(dtype)
+    if found.name not in _POPEF_TYPES or found != found.newbyteorder("<"):
+        known = ", ".join(sorted(_POPEF_TYPES))
+        raise UnsupportedError(
+            f"dtype {found!r}: expected a little-endian one of {known}; convert with astype first"
+        )
+    return _POPEF_TYPES[found.name]
+
+
+def storage_dtype(dataType: DataType) -> np.dtype[Any]:
+    """Return the numpy dtype in which readers return data.
+
+    It is that of `popefTypeToNumpyDType`, but uint8 for 8-bit floats that numpy cannot name.
+
+    Args:
+        dataType: the element type.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        UnsupportedError: for a type of a newer SDK.
+    """
+    try:
+        return popefTypeToNumpyDType(dataType)
+    except UnsupportedError:
+        if not dataType.known:
+            raise
+        return np.dtype(np.uint8)

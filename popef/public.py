@@ -1,14 +1,10 @@
 """The public names of `popef`, imported on first use of one of them."""
 
-from .anchors import replica_shape, user_anchors
-from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
-from .enums import BlobType, DataType, TensorType
-from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
-from .fusion import INDEX, FusedModel, fused_models, member_name
-from .model import Model, ModelBuilder
+from .anchors import INDEX, FusedModel, fused_models, member_name, replica_shape, user_anchors
+from .enums import BlobType, DataType, TensorType, numpyDTypeToPopefType, popefTypeToNumpyDType
+from .errors import FormatError, LimitError, Limits, PopefError, Rule, Severity, UnsupportedError
+from .model import ROWS_BLOB, Model, ModelBuilder, RowFacts, batch_size, read_rows
 from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
-from .rows import ROWS_BLOB, RowFacts, batch_size, read_rows
-from .rules import Rule, Severity
 from .scan import Blob
 from .types import (
     Anchor,

@@ -5,21 +5,19 @@ from __future__ import annotations
 import io
 import logging
 import os
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import numpy as np
 
-from .compression import MAGIC_BYTES, Codec, Inflater, detect, inflate
-from .describe import describe_blob
-from .dtypes import storage_dtype
-from .enums import BlobType
+from .compression import BUFFER_BYTES, MAGIC_BYTES, Codec, Inflater, detect, inflate, open_view
+from .enums import BlobType, storage_dtype
 from .errors import LimitError, Limits, UnsupportedError
-from .payloads import open_inflated, open_view
-from .scan import Blob, iter_blobs
+from .scan import Blob, describe_blob, iter_blobs
 from .source import Source, open_source, read_stream
-from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
+from .types import FeedDataInfo, Metadata, TensorDataInfo
 from .values import Number, Text
 
+AnyInfo = TypeVar("AnyInfo", bound=TensorDataInfo | FeedDataInfo)
 _MAX_ARRAY_BYTES = (1 << 63) - 1
 """Maximum bytes of an array: numpy counts in signed words (npy_intp)."""
 
@@ -88,11 +86,9 @@ class ExecutableReader:
         It is decompressed while it is read, with the errors of `executable`.
         """
         codec = self.codec()
-        return (
-            open_view(self.blob.payload())
-            if codec is Codec.RAW
-            else open_inflated(self._inflater(codec))
-        )
+        if codec is Codec.RAW:
+            return open_view(self.blob.payload())
+        return io.BufferedReader(self._inflater(codec), BUFFER_BYTES)
 
     def _inflater(self, codec: Codec) -> Inflater:
         limit = self._limits.max_executable_bytes
@@ -102,26 +98,48 @@ class ExecutableReader:
                 f"decompression, got {self.uncompressedSize}; raise Limits.max_executable_bytes if "
                 "you trust the file"
             )
+        blob = self.blob
         return Inflater(
-            self.blob.payload(),
-            codec,
-            self.uncompressedSize,
-            self.blob.payload_start,
-            self.blob.label,
+            blob.payload(), codec, self.uncompressedSize, blob.payload_start, blob.label
         )
 
     def __repr__(self) -> str:
         return f"ExecutableReader(name={self.name!r}, uncompressedSize={self.uncompressedSize})"
 
 
-class TensorReader:
-    """Reader of one tensor's data."""
+class _DataReader(Generic[AnyInfo]):
+    """Reader of the data that one tensor or feed blob holds."""
 
     __slots__ = ("blob", "info")
 
     def __init__(self, blob: Blob) -> None:
         self.blob = blob
-        self.info: TensorDataInfo = blob.structure
+        self.info: AnyInfo = blob.structure
+
+    def getStandaloneDataStream(self) -> io.BufferedReader:
+        """Return the raw data as a stream that outlives the reader."""
+        return open_view(self.blob.payload())
+
+    def _array(self, *leading: int) -> np.ndarray[Any, np.dtype[Any]]:
+        info = self.info.tensorInfo
+        shape, dtype = (*leading, *info.shape), storage_dtype(info.dataType())
+        # numpy refuses such shapes even when another dimension is zero and no byte is needed.
+        count = np.prod([size for size in shape if size], dtype=object)
+        if count * dtype.itemsize > _MAX_ARRAY_BYTES:
+            raise LimitError(
+                f"{self.blob.label}: expected a shape numpy can hold, got {shape}; read the "
+                "blob's payload instead"
+            )
+        return np.frombuffer(self.blob.payload(), dtype).reshape(shape)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(info={self.info!r})"
+
+
+class TensorReader(_DataReader[TensorDataInfo]):
+    """Reader of one tensor's data."""
+
+    __slots__ = ()
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
         """Return the tensor as a read-only view of the file.
@@ -134,25 +152,13 @@ class TensorReader:
             UnsupportedError: for an element type that this package does not know.
             LimitError: for a shape that numpy cannot hold.
         """
-        info = self.info.tensorInfo
-        return _array(self.blob, info, info.shape)
-
-    def getStandaloneDataStream(self) -> io.BufferedReader:
-        """Return the raw data as a stream that outlives the reader."""
-        return open_view(self.blob.payload())
-
-    def __repr__(self) -> str:
-        return f"TensorReader(info={self.info!r})"
+        return self._array()
 
 
-class FeedReader:
+class FeedReader(_DataReader[FeedDataInfo]):
     """Reader of one feed's data."""
 
-    __slots__ = ("blob", "info")
-
-    def __init__(self, blob: Blob) -> None:
-        self.blob = blob
-        self.info: FeedDataInfo = blob.structure
+    __slots__ = ()
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
         """Return all tensors along a leading dimension, as a read-only view of the file.
@@ -164,15 +170,7 @@ class FeedReader:
             UnsupportedError: for an element type that this package does not know.
             LimitError: for a shape that numpy cannot hold.
         """
-        info = self.info.tensorInfo
-        return _array(self.blob, info, (self.info.numTensors, *info.shape))
-
-    def getStandaloneDataStream(self) -> io.BufferedReader:
-        """Return the raw data as a stream that outlives the reader."""
-        return open_view(self.blob.payload())
-
-    def __repr__(self) -> str:
-        return f"FeedReader(info={self.info!r})"
+        return self._array(self.info.numTensors)
 
 
 class OpaqueReader:
@@ -202,17 +200,6 @@ class OpaqueReader:
         return f"OpaqueReader(name={self.name!r}, executable={self.executable!r})"
 
 
-def _array(blob: Blob, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[Any]]:
-    dtype = storage_dtype(info.dataType())
-    # numpy refuses such shapes even when another dimension is zero and no byte is needed.
-    if np.prod([size for size in shape if size], dtype=object) * dtype.itemsize > _MAX_ARRAY_BYTES:
-        raise LimitError(
-            f"{blob.label}: expected a shape numpy can hold, got {shape}; read the blob's payload "
-            "instead"
-        )
-    return np.frombuffer(blob.payload(), dtype).reshape(shape)
-
-
 class Reader:
     """Reader of any number of files and streams as if they were one.
 
@@ -236,12 +223,6 @@ class Reader:
     """
 
     def __init__(self, limits: Limits | None = None, *, mapped: bool = True) -> None:
-        """Make an empty reader.
-
-        With `mapped` payloads are views of the mapped file, which must not be shortened or
-        overwritten while they are in use. Without it, each payload is copied into memory on demand:
-        slower, but right for files that others write to.
-        """
         self.limits = Limits() if limits is None else limits
         self._mapped = mapped
         self._sources: list[Source] = []
@@ -293,27 +274,27 @@ class Reader:
 
     def executables(self) -> list[ExecutableReader]:
         """Return a reader for each executable."""
-        return [
-            ExecutableReader(blob, self.limits)
-            for blob in self._blobs
-            if blob.type is BlobType.POPLAR_EXECUTABLE
-        ]
+        blobs = self._of(BlobType.POPLAR_EXECUTABLE)
+        return [ExecutableReader(blob, self.limits) for blob in blobs]
 
     def metadata(self) -> list[Metadata]:
         """Return the metadata of each metadata blob."""
-        return [blob.structure for blob in self._blobs if blob.type is BlobType.METADATA]
+        return [blob.structure for blob in self._of(BlobType.METADATA)]
 
     def tensors(self) -> list[TensorReader]:
         """Return a reader for each tensor data blob."""
-        return [TensorReader(blob) for blob in self._blobs if blob.type is BlobType.DATA_TENSOR]
+        return [TensorReader(blob) for blob in self._of(BlobType.DATA_TENSOR)]
 
     def feeds(self) -> list[FeedReader]:
         """Return a reader for each feed data blob."""
-        return [FeedReader(blob) for blob in self._blobs if blob.type is BlobType.DATA_FEED]
+        return [FeedReader(blob) for blob in self._of(BlobType.DATA_FEED)]
 
     def opaqueBlobs(self) -> list[OpaqueReader]:
         """Return a reader for each opaque blob."""
-        return [OpaqueReader(blob) for blob in self._blobs if blob.type is BlobType.OPAQUE]
+        return [OpaqueReader(blob) for blob in self._of(BlobType.OPAQUE)]
+
+    def _of(self, kind: BlobType) -> list[Blob]:
+        return [blob for blob in self._blobs if blob.type is kind]
 
     def close(self) -> None:
         """Close all files; the lists are empty afterwards."""

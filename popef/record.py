@@ -1,27 +1,140 @@
-"""Base of the structures, and a constructor for each kind of attribute.
+"""Vocabulary that describes structures: kinds of fields, a constructor for each, and their base.
 
-Attributes check the values assigned to them. Structures have equality and a text form. `values.py`
-says why a value can be called.
+The descriptions are the classes of `types.py`. Attributes check the values assigned to them;
+`values.py` says why a value can be called. Structures have equality and a text form, in the layout
+of Cap'n Proto's JSON, as in Listing 1.1 of the backend guide. `codec.py` and `words.py` read and
+write fields by their kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 from . import values
-from .describe import json_text, tree
-from .enums import Enumerant
-from .schema import Field, Get, Kind, Set, Struct
+from .enums import Enumerant, enumerant
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import Self, dataclass_transform
 else:
 
     def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
         """Return a decorator that does nothing; Python 3.10 lacks the real one, which only type
         checkers need."""
         return lambda decorated: decorated
+
+
+WORD_BITS = 64
+
+Get = TypeVar("Get")
+Set = TypeVar("Set")
+
+
+class Kind(Enum):
+    """Storage of a field: a number of bits of the data section, or 0 bits for a field behind a
+    pointer."""
+
+    BOOL = ("bit", 1)
+    ENUM = ("u16", 16)
+    U64 = ("u64", 64)
+    I64 = ("i64", 64)
+    TEXT = ("text", 0)
+    INTS = ("integers", 0)
+    SIZES = ("sizes", 0)
+    """A list of integers without negative ones; a tuple in Python."""
+    STRUCT = ("structure", 0)
+    STRUCTS = ("structures", 0)
+    MAP = ("map", 0)
+    """A list of structures with two fields; a dict in Python."""
+
+    def __init__(self, label: str, bits: int) -> None:
+        self.label = label
+        self.bits = bits
+
+
+class Field(Generic[Get, Set]):
+    """One field of a structure, and its attribute in Python.
+
+    As a class attribute it describes the field. An instance holds the value itself in its dict, so
+    reading it costs the same as reading any attribute.
+    """
+
+    name: str
+    path: str
+    """Name of the structure and of the field, as used in errors."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        slot: int,
+        doc: str,
+        convert: Callable[[Set], Get],
+        default: Callable[[], Get],
+        *,
+        enum: type[Enumerant] | None = None,
+        record: type[Record] | None = None,
+        inferred: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.slot = slot
+        """Bit offset for data kinds, pointer index for the others."""
+        self.place = divmod(slot, WORD_BITS)
+        """Place of a data kind: its word, and its first bit in that word."""
+        self.__doc__ = doc
+        self.convert = convert
+        """Function that checks an assigned value and converts it to the type that the attribute
+        holds."""
+        self.default = default
+        self.enum = enum
+        """Enumeration that the ordinal of an ENUM belongs to."""
+        self.record = record
+        """Structure behind a pointer, or of each element behind it."""
+        self.inferred = inferred
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.path = f"{owner.__name__}.{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Record, owner: type) -> Get: ...
+    def __get__(self, instance: Record | None, owner: type) -> Self | Get:
+        assert instance is None, "every attribute stands in the instance's dict"
+        return self
+
+    if TYPE_CHECKING:
+        # At run time this must not exist: with it, reading an attribute would call __get__ first.
+        def __set__(self, instance: Record, value: Set) -> None: ...
+
+
+@dataclass(frozen=True)
+class Struct:
+    """One structure; its fields are in ordinal order, the order in which they are printed."""
+
+    name: str
+    fields: tuple[Field[Any, Any], ...]
+
+    @cached_property
+    def short(self) -> tuple[int, int]:
+        """Words of data and number of pointers, without the inferred fields."""
+        return _size([field for field in self.fields if not field.inferred])
+
+    @cached_property
+    def long(self) -> tuple[int, int]:
+        """Words of data and number of pointers, with the inferred fields."""
+        return _size(self.fields)
+
+
+def _size(fields: Sequence[Field[Any, Any]]) -> tuple[int, int]:
+    data_bits = max(
+        (field.slot + field.kind.bits for field in fields if field.kind.bits), default=0
+    )
+    return -(-data_bits // WORD_BITS), sum(not field.kind.bits for field in fields)
 
 
 AnyRecord = TypeVar("AnyRecord", bound="Record")
@@ -167,3 +280,70 @@ class Record:
     def __str__(self) -> str:
         """Return Cap'n Proto JSON in the layout of popef_dump."""
         return json_text(tree(self))
+
+
+INDENT = "    "
+LONG_ELEMENT = 50
+"""Number of characters above which an element gets a separate line (capnp/compat/json.c++; Listing
+1.1 agrees)."""
+
+
+# In JSON 64-bit integers are strings, narrower ones and booleans bare, and enumerants names.
+def tree(record: Record) -> dict[str, Any]:
+    """Return the JSON object of a structure; inferred fields appear only if set, as older readers
+    print it."""
+    values = ((field, getattr(record, field.name)) for field in record.SCHEMA.fields)
+    return {
+        field.name: _field_tree(field, value)
+        for field, value in values
+        if value or not field.inferred
+    }
+
+
+def _field_tree(field: Field[Any, Any], value: Any) -> Any:
+    if field.kind is Kind.ENUM:
+        return enumerant(value)
+    if field.kind is Kind.BOOL:
+        return bool(value)
+    if field.kind in (Kind.U64, Kind.I64):
+        return str(value)
+    if field.kind in (Kind.INTS, Kind.SIZES):
+        return [str(number) for number in value]
+    if field.kind is Kind.STRUCT:
+        return tree(value)
+    if field.kind is Kind.STRUCTS:
+        return [tree(item) for item in value]
+    if field.kind is Kind.MAP:
+        return [{"index": str(index), "name": name} for index, name in sorted(value.items())]
+    return value
+
+
+def json_text(value: Any, depth: int = 0) -> str:
+    """Return `value` as JSON: on one line if its elements are short, otherwise one element a
+    line."""
+    return _layout(value, depth, after_name=False)[0]
+
+
+def _layout(value: Any, depth: int, *, after_name: bool) -> tuple[str, bool]:
+    if isinstance(value, dict):
+        elements = []
+        for name, item in value.items():
+            text, split = _layout(item, depth + 1, after_name=True)
+            elements.append((f"{json.dumps(name)}: {text}", split))
+        text, split = _join(elements, depth, after_name=False)
+        return f"{{{text}}}", split
+    if isinstance(value, list):
+        items = [_layout(item, depth + 1, after_name=False) for item in value]
+        text, split = _join(items, depth, after_name=after_name)
+        return f"[{text}]", split
+    return json.dumps(value), False
+
+
+def _join(elements: list[tuple[str, bool]], depth: int, *, after_name: bool) -> tuple[str, bool]:
+    """Join the elements; the second value says if each has a separate line."""
+    texts = [text for text, _ in elements]
+    long = any(split or len(text) > LONG_ELEMENT for text, split in elements)
+    if len(elements) <= 1 or not long:
+        return ", ".join(texts), False
+    newline = "\n" + INDENT * (depth + 1)
+    return (newline if after_name else " ") + f",{newline}".join(texts) + " ", True

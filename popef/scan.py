@@ -12,8 +12,7 @@ from typing import Any
 
 from .codec import Warn, decode_message, log_warning
 from .enums import BlobType
-from .errors import FormatError, LimitError, Limits
-from .rules import Rule
+from .errors import FormatError, LimitError, Limits, Rule
 from .source import CHUNK_BYTES, Source
 from .templates import TensorTemplates, tensor_data_info
 from .types import STRUCTURE_OF_BLOB, BlobHeader, Executable, FeedDataInfo, Metadata, TensorDataInfo
@@ -80,11 +79,8 @@ class Blob:
             size = min(CHUNK_BYTES, self.end - offset)
             chunk = self.source.read(offset, size)
             if len(chunk) != size:
-                expected, got = (
-                    f"{size} bytes",
-                    f"{len(chunk)}: the file has shrunk since it was opened",
-                )
-                raise FormatError(Rule.BLOB_SIZE, offset, self.label, expected, got)
+                got = f"{len(chunk)}: the file has shrunk since it was opened"
+                raise FormatError(Rule.BLOB_SIZE, offset, self.label, f"{size} bytes", got)
             yield chunk
 
     def payload(self) -> memoryview:
@@ -127,50 +123,45 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
         found = templates.match(head, source.size - start)
         if found is None:
             blob = read_blob(source, index, start, head, limits)
-            yield blob
-            start = blob.end
         else:
             payload, size, seen = found
-            structure, payload, end = (
-                start + templates.STRUCTURE_START,
-                start + payload,
-                start + size,
-            )
-            yield Blob(
-                source,
-                index,
-                start,
-                structure,
-                payload,
-                end,
-                _NO_VERSION,
-                BlobType.DATA_TENSOR,
-                seen,
-            )
-            start = end
-        index += 1
+            places = start, start + templates.STRUCTURE_START, start + payload, start + size
+            blob = Blob(source, index, *places, _NO_VERSION, BlobType.DATA_TENSOR, seen)
+        yield blob
+        start, index = blob.end, index + 1
 
 
 _NO_VERSION = Text()
 
 
 def read_header(
-    source: Source, index: int, start: int, limits: Limits, warn: Warn = log_warning
+    source: Source,
+    index: int,
+    start: int,
+    limits: Limits,
+    warn: Warn = log_warning,
+    read: ReadBytes | None = None,
 ) -> tuple[BlobHeader, int]:
     """Return the header of the blob at `start`, with its size checked, and the offset after the
     header.
 
-    Raises FormatError or LimitError as `iter_blobs` does.
+    Args:
+        source: the bytes of the file.
+        index: number of the blob.
+        start: offset of the blob.
+        limits: limits on what the file may cost.
+        warn: function that receives broken rules of severity WARNING.
+        read: function to read the bytes with; None means the source's own.
+
+    Returns:
+        The header and the offset after it.
+
+    Raises:
+        FormatError: if the header is invalid.
     """
-    return _read_header(source.read, source, index, start, limits, warn)
-
-
-def _read_header(
-    read: ReadBytes, source: Source, index: int, start: int, limits: Limits, warn: Warn
-) -> tuple[BlobHeader, int]:
     label = _label(source, index)
     header, structure_start = decode_message(
-        read, start, source.size, f"{label} (header)", limits, BlobHeader, warn
+        read or source.read, start, source.size, f"{label} (header)", limits, BlobHeader, warn
     )
     if not structure_start - start <= header.size <= source.size - start:
         expected = f"a blob size of {structure_start - start} to {source.size - start}"
@@ -192,38 +183,23 @@ def read_blob(
             head[first : first + size] if first + size <= len(head) else source.read(offset, size)
         )
 
-    header, structure_start = _read_header(read, source, index, start, limits, warn)
+    header, structure_start = read_header(source, index, start, limits, warn, read)
     end, label = start + header.size, f"{_label(source, index)} ({header.type.name})"
     kind = STRUCTURE_OF_BLOB.get(header.type)
+    structure: Any = None
+    payload_start = structure_start
     if kind is None:
         warn(
             Rule.ENUMERANT,
             f"{label}: skipped {end - structure_start} bytes of a blob of a type this package does "
             "not know",
         )
-        return Blob(
-            source,
-            index,
-            start,
-            structure_start,
-            structure_start,
-            end,
-            header.version,
-            header.type,
-            None,
+    else:
+        structure, payload_start = decode_message(
+            read, structure_start, end, label, limits, kind, warn
         )
-    structure, payload_start = decode_message(read, structure_start, end, label, limits, kind, warn)
-    blob = Blob(
-        source,
-        index,
-        start,
-        structure_start,
-        payload_start,
-        end,
-        header.version,
-        header.type,
-        structure,
-    )
+    places = start, structure_start, payload_start, end
+    blob = Blob(source, index, *places, header.version, header.type, structure)
     _check_payload(blob)
     return blob
 
@@ -244,3 +220,24 @@ def _check_payload(blob: Blob) -> None:
     if blob.payload_bytes != expected_bytes:
         expected, got = f"a payload of {expected_bytes} bytes", f"{blob.payload_bytes} bytes"
         raise FormatError(rule, blob.payload_start, blob.label, expected, got)
+
+
+# Listing 1.1 gives the words for the first three; tensor and feed data follow their pattern.
+TITLES = {
+    BlobType.OPAQUE: ("OpaqueBlob", "Structure size"),
+    BlobType.POPLAR_EXECUTABLE: ("Executable", "header size"),
+    BlobType.METADATA: ("Metadata", ""),
+    BlobType.DATA_TENSOR: ("TensorData", "header size"),
+    BlobType.DATA_FEED: ("FeedData", "header size"),
+}
+
+
+def describe_blob(blob: Blob) -> list[str]:
+    """Return the lines that the real library logs when it reads a blob."""
+    lines = [f"Read header: {blob.header}", f"start end: {blob.start} {blob.end}"]
+    if blob.structure is None:
+        skipped = f"Skipped blob of unknown type {int(blob.type)}: {blob.payload_bytes} bytes"
+        return [*lines, skipped]
+    title, size_name = TITLES[blob.type]
+    size = f" {size_name}: {blob.structure_bytes}" if size_name else ""
+    return [*lines, f"Read {title}: {blob.structure}{size}"]

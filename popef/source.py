@@ -8,8 +8,7 @@ import stat
 import weakref
 from typing import BinaryIO, NamedTuple, Protocol
 
-from .errors import FormatError, LimitError, PopefError
-from .rules import Rule
+from .errors import FormatError, LimitError, PopefError, Rule
 from .wire import WORD_BYTES
 
 CHUNK_BYTES = 1 << 20
@@ -158,13 +157,8 @@ class FileSource:
         return memoryview(data)
 
     def _shrunk(self, offset: int, size: int) -> FormatError:
-        return FormatError(
-            Rule.BLOB_SIZE,
-            offset,
-            self.name,
-            f"{size} bytes",
-            "fewer: the file has shrunk since it was opened",
-        )
+        got = "fewer: the file has shrunk since it was opened"
+        return FormatError(Rule.BLOB_SIZE, offset, self.name, f"{size} bytes", got)
 
     def close(self) -> None:
         """Close the file; a mapping is released when no view needs it."""

@@ -19,6 +19,7 @@ from . import values
 from .enums import ITEM_BYTES, BlobType, DataType, TensorType
 from .errors import UnsupportedError
 from .record import (
+    Field,
     Record,
     enumeration,
     flag,
@@ -31,7 +32,6 @@ from .record import (
     sizes,
     text,
 )
-from .schema import Field
 
 # Types of attributes: the type on reading, and the type on assignment.
 Flag = Field[values.Flag, bool]

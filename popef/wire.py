@@ -1,10 +1,10 @@
-"""Cap'n Proto messages, reading side: framing and pointers, with every step checked against the
-bytes present.
+"""Cap'n Proto messages: framing and pointers, read with every step checked against the bytes
+present, and written in one segment, in preorder, so that equal values give equal bytes.
 
 Knows nothing of PopEF's structures; `codec.py` walks the table of `types.py` with these functions.
-Laws: no word outside its segment is read. Every visit costs from a budget proportional to the
-message, so time and memory are bounded by the message's own size. The reader bounds the depth: it
-follows only what its schema names.
+Laws of reading: no word outside its segment is read. Every visit costs from a budget proportional
+to the message, so time and memory are bounded by the message's own size. The reader bounds the
+depth: it follows only what its schema names.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .errors import FormatError, LimitError, Limits
-from .rules import Rule
+from .errors import FormatError, LimitError, Limits, PopefError, Rule
 
 WORD_BYTES = 8
 MAX_SEGMENTS = 512
@@ -106,10 +105,8 @@ class Message:
         available = len(self.words[segment])
         # A target without words may be at the very end. Offsets are signed, so 0 is a limit too.
         if not 0 <= position <= available - words:
-            expected, got = (
-                f"{thing} inside its segment of {available} words",
-                f"words {position} to {position + words}",
-            )
+            expected = f"{thing} inside its segment of {available} words"
+            got = f"words {position} to {position + words}"
             raise self.fail(Rule.POINTER_BOUNDS, segment, 0, expected, got)
         self.charge(words)
 
@@ -275,10 +272,8 @@ class Message:
         step = data_words + num_pointers
         # Fewer words than announced are read without complaint, as the reference library does.
         if tag & 3 != STRUCT or count * step > words:
-            expected, got = (
-                f"a tag for structures in {words} words",
-                f"{count} of {step} words ({tag:#018x})",
-            )
+            expected = f"a tag for structures in {words} words"
+            got = f"{count} of {step} words ({tag:#018x})"
             raise self.fail(Rule.STRUCT_LIST, segment, start, expected, got)
         self._limit_items(count)
         self.charge(count * ELEMENT_FEE)
@@ -365,13 +360,8 @@ def _frame_bytes(num_segments: int) -> int:
 
 def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
     if end - start < 2 * WORD_BYTES:
-        raise FormatError(
-            Rule.SEGMENT_TABLE,
-            start,
-            label,
-            "a message of at least 16 bytes",
-            f"{end - start} bytes",
-        )
+        expected, got = "a message of at least 16 bytes", f"{end - start} bytes"
+        raise FormatError(Rule.SEGMENT_TABLE, start, label, expected, got)
     # Read the count alone first: it is checked before the table, up to 16 GiB of it, is read.
     num_segments = int.from_bytes(_read_exactly(read, start, 4, label), "little") + 1
     if num_segments > MAX_SEGMENTS:
@@ -395,3 +385,82 @@ def _read_exactly(read: ReadBytes, offset: int, size: int, label: str) -> bytes:
         expected, got = f"{size} bytes", f"{len(data)} bytes: the file shrank while being read"
         raise FormatError(Rule.BLOB_SIZE, offset, label, expected, got)
     return data
+
+
+MAX_COUNT = (1 << 29) - 1
+"""Maximum element count of a list; a list pointer has 29 bits for it."""
+
+
+class MessageBuilder:
+    """A growing segment; positions are word indices."""
+
+    def __init__(self) -> None:
+        self._segment = bytearray(WORD_BYTES)
+
+    def add_struct(self, pointer: int, data_words: int, num_pointers: int) -> int:
+        """Append a zeroed structure, point `pointer` at it and return its first word."""
+        start = self._append(data_words + num_pointers)
+        self._point(pointer, start, STRUCT, data_words | num_pointers << 16)
+        return start
+
+    def add_structs(self, pointer: int, count: int, data_words: int, num_pointers: int) -> int:
+        """Append a composite list of zeroed structures and return the first word of the first."""
+        words = count * (data_words + num_pointers)
+        start = self._append(1 + words)
+        self._point(pointer, start, LIST, COMPOSITE_LIST | _checked_count(words) << 3)
+        # The tag: a struct pointer with the number of elements in place of the offset.
+        self.put(start, STRUCT | count << 2 | data_words << 32 | num_pointers << 48)
+        return start + 1
+
+    def add_text(self, pointer: int, text: str) -> None:
+        """Append a NUL-terminated text; "" takes a word too, so that it differs from null."""
+        try:
+            raw = text.encode() + b"\0"
+        except UnicodeEncodeError as error:
+            raise PopefError(
+                f"text {text!r}: expected Unicode that UTF-8 can hold, got {error}; rename it"
+            ) from error
+        start = self._append((len(raw) + WORD_BYTES - 1) // WORD_BYTES)
+        self._point(pointer, start, LIST, BYTE_LIST | _checked_count(len(raw)) << 3)
+        self._segment[start * WORD_BYTES : start * WORD_BYTES + len(raw)] = raw
+
+    def add_ints(self, pointer: int, values: Sequence[int]) -> None:
+        """Append a list of 8-byte integers; a reader of 4-byte integers takes the low half of
+        each."""
+        start = self._append(len(values))
+        self._point(pointer, start, LIST, WORD_LIST | _checked_count(len(values)) << 3)
+        struct.pack_into(f"<{len(values)}q", self._segment, start * WORD_BYTES, *values)
+
+    def put(self, position: int, bits: int) -> None:
+        """Or `bits` into the word at `position`."""
+        offset = position * WORD_BYTES
+        struct.pack_into(
+            "<Q", self._segment, offset, struct.unpack_from("<Q", self._segment, offset)[0] | bits
+        )
+
+    def framed(self) -> bytes:
+        """Return the whole message: segment count minus one (0), length in words, segment."""
+        return struct.pack("<II", 0, len(self._segment) // WORD_BYTES) + bytes(self._segment)
+
+    def _append(self, words: int) -> int:
+        start = len(self._segment) // WORD_BYTES
+        self._segment += bytes(words * WORD_BYTES)
+        return start
+
+    #  63              32 31                     2 1    0
+    # +------------------+------------------------+------+
+    # |       high       |  start - pointer - 1   | kind |
+    # +------------------+------------------------+------+
+    #
+    # high is data words | pointers << 16 of a structure, size code | elements << 3 of a list.
+    # Targets are appended behind their pointers, so that offsets are never negative.
+    def _point(self, pointer: int, start: int, kind: int, high: int) -> None:
+        self.put(pointer, kind | (start - pointer - 1) << 2 | high << 32)
+
+
+def _checked_count(count: int) -> int:
+    if count > MAX_COUNT:
+        raise PopefError(
+            f"list or text: expected at most {MAX_COUNT} elements, got {count}; split it"
+        )
+    return count

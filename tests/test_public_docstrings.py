@@ -16,8 +16,8 @@ import popef
 
 PACKAGES = [popef, model_runtime, poprt, poplar_serving]
 EXAMPLES = """
-    popef.dtypes.numpyDTypeToPopefType popef.dtypes.popefTypeToNumpyDType popef.fusion.member_name
-    popef.model.ModelBuilder popef.reader.Reader popef.rows.batch_size popef.writer.Writer
+    popef.enums.numpyDTypeToPopefType popef.enums.popefTypeToNumpyDType popef.anchors.member_name
+    popef.model.ModelBuilder popef.reader.Reader popef.model.batch_size popef.writer.Writer
     model_runtime.devices.DeviceManager model_runtime.environment.host_sync_timeout_seconds
     model_runtime.runner.ModelRunner model_runtime.session.Session
     poprt.compile.compiler.Compiler poprt.compile.converter.Converter

@@ -1,7 +1,7 @@
 """Runs a graph in a child process: a crash there does not end the server process.
 
 The parent sends a graph and its weights once, then exchanges arrays with the child
-(`popef._tools.answering`). The child reads the graph, not the parent. The parent does not unpickle
+(`popef._tools.channel`). The child reads the graph, not the parent. The parent does not unpickle
 the child's answers (`answers`).
 """
 
@@ -18,9 +18,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from popef._tools.answering import AnsweringChild, StalledError, answer_requests
 from popef._tools.arrays import Array
-from popef._tools.channel import LOST, Channel, encode_object
+from popef._tools.channel import (
+    LOST,
+    AnsweringChild,
+    Channel,
+    StalledError,
+    answer_requests,
+    encode_object,
+)
 from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
 from popef._tools.memory import limit_memory, return_memory

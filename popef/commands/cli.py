@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from .._tools.arguments import Parser, count, find_version
 from .._tools.console import Progress, UsageError, print_line, run
 from ..enums import BlobType, enumerant
-from ..errors import PopefError
+from ..errors import PopefError, Severity
 from ..reader import Reader
-from ..rules import Severity
 from ..scan import Blob
 from .compare import iter_differences
-from .extract import count_bytes, extract, write_payload
-from .rewrite import merge, recode, split
+from .rewrite import count_bytes, extract, merge, recode, split, write_payload
 from .verify import Verification
 
 Command = Callable[[argparse.Namespace], int]

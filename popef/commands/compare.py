@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from ..describe import tree
+from ..compression import open_view
 from ..enums import BlobType, enumerant
-from ..payloads import open_view
 from ..reader import ExecutableReader, Reader, TensorReader
+from ..record import tree
 from ..scan import Blob
 from ..source import CHUNK_BYTES
 from ..types import Executable, Metadata, TensorDataInfo

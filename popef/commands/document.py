@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
-from ..errors import Limits
-from ..record import AnyEnumerant
-from ..rules import Rule, Severity
-from ..schema import WORD_BITS, Field, Kind, Struct
+from ..errors import Limits, Rule, Severity
+from ..record import WORD_BITS, AnyEnumerant, Field, Kind, Struct
 from ..types import STRUCTURE_OF_BLOB, STRUCTURES, TensorDataInfo, TensorInfo
 from ..writer import Writer
 from .words import describe_words_of

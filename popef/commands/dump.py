@@ -16,11 +16,11 @@ import numpy as np
 from .._tools.arguments import Parser, find_version
 from .._tools.console import naming, run
 from .._tools.text import escape_lines
-from ..describe import TITLES, describe_blob, tree
 from ..enums import BlobType, enumerant
 from ..log import log_line
 from ..reader import FeedReader, Reader, TensorReader
-from ..scan import Blob
+from ..record import tree
+from ..scan import TITLES, Blob, describe_blob
 from .words import describe_words
 
 

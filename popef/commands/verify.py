@@ -11,10 +11,9 @@ from typing import Any
 
 from ..compression import Codec
 from ..enums import BlobType, Enumerant, TensorType, enumerant
-from ..errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
+from ..errors import FormatError, LimitError, Limits, PopefError, Rule, Severity, UnsupportedError
 from ..reader import ExecutableReader
 from ..record import Record
-from ..rules import Rule, Severity
 from ..scan import HEAD_BYTES, Blob, read_blob, read_header
 from ..source import CHUNK_BYTES, Source, open_source
 from ..types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo

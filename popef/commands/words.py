@@ -12,10 +12,9 @@ from itertools import chain
 from typing import Any
 
 from ..enums import BlobType, enumerant
-from ..errors import FormatError, LimitError, Limits, PopefError
-from ..rules import Rule
+from ..errors import FormatError, LimitError, Limits, PopefError, Rule
+from ..record import WORD_BITS, Field, Kind, Struct
 from ..scan import read_header
-from ..schema import WORD_BITS, Field, Kind, Struct
 from ..source import MemorySource, Source, open_source
 from ..types import STRUCTURE_OF_BLOB, BlobHeader
 from ..wire import (

@@ -12,7 +12,7 @@ from popef_blobs import build
 import popef
 from popef import Anchor, Metadata, PopefError, ProgramFlow, TensorInfo, TensorType
 from popef.anchors import replica_shape, user_anchors
-from popef.rows import ROWS_BLOB, RowFacts, batch_size, read_rows
+from popef.model import ROWS_BLOB, RowFacts, batch_size, read_rows
 
 UNPROVEN = RowFacts().dependence
 DEEP = "overflow" if sys.version_info >= (3, 14) else "recursion"

@@ -28,8 +28,8 @@ from popef import (
 )
 from popef.codec import encode
 from popef.commands.verify import Verification
+from popef.errors import Severity
 from popef.record import Record
-from popef.rules import Severity
 from popef.types import Executable, OpaqueBlob
 
 STRUCT_2_1 = 2 << 32 | 1 << 48

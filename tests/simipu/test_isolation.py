@@ -22,7 +22,7 @@ from simipu import (
 )
 from simipu.sandbox import find_missing
 
-from popef._tools import answering, progress
+from popef._tools import channel, progress
 from popef._tools.memory import offer_to_oom_killer
 
 
@@ -99,7 +99,7 @@ def test_a_dead_child_costs_one_run(make_engine, death):
 def impatient(monkeypatch):
     """Shorten the waits of seconds to fractions of a second."""
     monkeypatch.setattr(isolation, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(answering, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(channel, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(isolation, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
 

@@ -18,8 +18,7 @@ import popef
 from popef.commands.compare import iter_differences
 from popef.commands.verify import Finding, Verification
 from popef.commands.words import describe_words_of
-from popef.describe import describe_blob
-from popef.scan import HEAD_BYTES, Blob, read_blob
+from popef.scan import HEAD_BYTES, Blob, describe_blob, read_blob
 
 LIMITS = popef.Limits(
     max_structure_bytes=1 << 16,

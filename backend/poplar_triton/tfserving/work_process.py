@@ -11,8 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from popef._tools.answering import AnsweringChild, StalledError, answer_requests
-from popef._tools.channel import LOST, MAX_FRAME_BYTES, Channel, encode_object
+from popef._tools.channel import (
+    LOST,
+    MAX_FRAME_BYTES,
+    AnsweringChild,
+    Channel,
+    StalledError,
+    answer_requests,
+    encode_object,
+)
 from poplar_triton.tfserving.models import Call, Code, ServingError, as_serving_error
 
 _CHILD = "from poplar_triton.tfserving.work_process import serve; serve({})"

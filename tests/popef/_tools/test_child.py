@@ -14,9 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from popef._tools import answering
-from popef._tools.answering import AnsweringChild, StalledError
-from popef._tools.channel import LOST, ChannelError, make_channel, open_channel
+from popef._tools import channel
+from popef._tools.channel import (
+    LOST,
+    AnsweringChild,
+    ChannelError,
+    StalledError,
+    make_channel,
+    open_channel,
+)
 from popef._tools.child import (
     ChildProcess,
     die_with,
@@ -28,7 +34,7 @@ from popef._tools.child import (
 
 SECONDS = 30.0
 ECHO = (
-    "from popef._tools.answering import answer_requests; "
+    "from popef._tools.channel import answer_requests; "
     "answer_requests({}, lambda channel: [channel.receive(1 << 30)])"
 )
 RAW = "import os, sys, time; os.read({0}, 1 << 20); "
@@ -65,7 +71,7 @@ def count_descriptors():
 @pytest.fixture
 def impatient(monkeypatch):
     """Shorten the waits of seconds to fractions of a second."""
-    monkeypatch.setattr(answering, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(channel, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr("popef._tools.progress.STALL_SECONDS", 0.1)
 
 
@@ -313,7 +319,7 @@ def test_a_parent_that_is_dead_already_is_none():
 PARENT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from popef._tools.answering import AnsweringChild
+from popef._tools.channel import AnsweringChild
 from popef._tools.child import fork_child, run_python
 WORK = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 def tell():
@@ -330,7 +336,7 @@ def run():
 globals()[sys.argv[1]]()
 """
 BUSY = (
-    "from popef._tools.answering import answer_requests\n"
+    "from popef._tools.channel import answer_requests\n"
     "def work(channel):\n"
     "    channel.receive(9)\n"
     "    while True: pass\n"
