@@ -154,10 +154,13 @@ audit: .venv/dev
 	.venv/audit/bin/pip install --quiet pip-audit
 	.venv/audit/bin/pip-audit --path $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') --skip-editable
 
+# The generated pages, then the site, in build/site. The variable hides an announcement of the theme.
 docs: .venv/dev
 	$(BIN)/python docs/make_operators.py
 	$(BIN)/python docs/make_passes.py
 	$(BIN)/python docs/make_options.py
+	$(BIN)/python docs/make_commands.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .ci/mkdocs.yml
 
 EXITS ?= 1000
 

@@ -47,15 +47,27 @@ def make_text() -> str:
 def _command_rows() -> Iterable[str]:
     entries = {each.attribute: each for each in OPTIONS.values()}
     for action in sorted(make_parser()._actions, key=lambda each: _long_name(each)):  # noqa: SLF001
-        names = ", ".join(f"`{name}`" for name in action.option_strings)
         entry = entries.get(action.dest, Option(action.dest))
-        note, refusal = "ours" if entry.ours else "", entry.refused
-        meaning = f"refused: {refusal}" if refusal else (action.help or "") % vars(action)
-        yield _row(names, _describe_form(action), _describe_default(action), note, meaning)
+        *cells, meaning = describe_option(action)
+        if entry.refused:
+            meaning = f"refused: {entry.refused}"
+        yield make_row(*cells, "ours" if entry.ours else "", meaning)
 
 
 def _long_name(action: argparse.Action) -> str:
     return action.option_strings[-1]
+
+
+def describe_option(action: argparse.Action) -> tuple[str, str, str, str]:
+    """Return the names of an option or argument, what it takes, its default and its help."""
+    names = action.option_strings or [action.metavar or action.dest.upper()]
+    default, meaning = _describe_default(action), (action.help or "") % {**vars(action), "prog": ""}
+    return (
+        ", ".join(f"`{name}`" for name in names),
+        _describe_form(action),
+        default,
+        meaning.removesuffix(f" (default: {action.default})") if default else meaning,
+    )
 
 
 def _describe_form(action: argparse.Action) -> str:
@@ -78,14 +90,16 @@ def _converter_rows() -> Iterable[str]:
         if name != "self":
             entry = entries.get(name, Option(name))
             note = f"refused: {entry.refused}" if entry.refused else ""
-            yield _row(f"`{name}`", f"`{parameter.default!r}`", "ours" if entry.ours else "", note)
+            yield make_row(
+                f"`{name}`", f"`{parameter.default!r}`", "ours" if entry.ours else "", note
+            )
 
 
 def _compiler_rows() -> Iterable[str]:
     for field in dataclasses.fields(CompilerOptions):
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
-        yield _row(f"`{field.name}`", f"`{default!r}`", _describe_effect(RULES[field.name]))
+        yield make_row(f"`{field.name}`", f"`{default!r}`", _describe_effect(RULES[field.name]))
 
 
 def _describe_effect(rule: Rule) -> str:
@@ -94,7 +108,8 @@ def _describe_effect(rule: Rule) -> str:
     return "ours" if rule.ours else "yes"
 
 
-def _row(*cells: str) -> str:
+def make_row(*cells: str) -> str:
+    """Return a row of a table."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -7,8 +7,9 @@ The names are those of the real `popef` package, so programs written for it run 
         reader.parseFile("executable.popef")
         model = popef.ModelBuilder(reader).createModel()
         for anchor in model.metadata.anchors:
-            print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)  # anchor.name() works as
-            well
+            print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)
+
+`anchor.name()` works as well as `anchor.name`.
 """
 
 from typing import TYPE_CHECKING

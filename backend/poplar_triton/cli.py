@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else (words, [])
     )
     called = [word for word in own[:1] if word in _COMMANDS]
-    parser = _parser(called)
+    parser = make_parser(called)
     parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
     return run(parser, own, (CommandError, *(() if called == ["serve"] else _find_model_errors())))
 
@@ -130,7 +130,7 @@ def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
     return seconds
 
 
-def _parser(names: Iterable[str] = ()) -> Parser:
+def make_parser(names: Iterable[str] = ()) -> Parser:
     """Return the parser of these commands, or of all."""
     parser = Parser(
         prog="poplar-triton",

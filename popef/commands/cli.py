@@ -26,10 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A wrong call exits with 2 (argparse).
     """
-    return run(_parser(), argv)
+    return run(make_parser(), argv)
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
     parser = Parser(
         prog="popef",
         description="Check, split, merge and rewrite PopEF files.",

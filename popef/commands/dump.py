@@ -27,7 +27,7 @@ from .words import describe_words
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return 0 for a valid file and 1 for an invalid one. A wrong call exits with
     2 (argparse)."""
-    return run(_parser(), argv)
+    return run(make_parser(), argv)
 
 
 def _print(options: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def _print(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
     parser = Parser(
         prog="popef_dump",
         description="Print the contents of a PopEF file.",

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 from deploy_files import DEPLOY, ROOT, find_one, read_documents, render
-from poplar_triton.cli import _parser
+from poplar_triton.cli import make_parser
 from poplar_triton.serving import command as serve
 from poplar_triton.serving.options import find_all, find_exit_seconds
 
@@ -39,7 +39,7 @@ def read_instruction(name):
 def parse(arguments):
     """Parse the arguments as `poplar-triton` does; an unknown argument ends the test."""
     own, triton_options = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
-    parser = _parser()
+    parser = make_parser()
     parser.set_defaults(triton_options=triton_options)
     return parser.parse_args(["serve", *own])
 

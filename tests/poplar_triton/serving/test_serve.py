@@ -137,7 +137,7 @@ def test_the_ports_are_those_of_the_options(monkeypatch, repository):
     monkeypatch.setattr(
         command, "TritonServer", lambda *arguments, **options: made.append((arguments, options))
     )
-    parser = cli._parser()
+    parser = cli.make_parser()
     for words, ports in (
         (["serve"], (8000, 8001, 8002)),
         (["demo"], (0, 0, 0)),
@@ -275,7 +275,7 @@ def triton_options(repository, *words):
         if "--" in words
         else (words, ())
     )
-    options = cli._parser().parse_args(["serve", str(repository), *own])
+    options = cli.make_parser().parse_args(["serve", str(repository), *own])
     return command._allow_reload(list(after), OnDeadStub(options.on_dead_stub))
 
 
