@@ -8,19 +8,7 @@ import onnx
 from simipu import CompileError
 
 from poprt.rewrite.base import Pass, get_pass, register
-
-IR_PASSES = frozenset(
-    (
-        "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes "
-        "eliminate_identity eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand "
-        "eliminate_nop_flatten eliminate_nop_if eliminate_nop_pad eliminate_nop_reshape "
-        "eliminate_nop_transpose eliminate_unused_initializer extract_constant_to_initializer "
-        "fuse_bn_into_conv fuse_consecutive_arithmetic fuse_consecutive_cast "
-        "fuse_consecutive_reshape fuse_consecutive_squeeze fuse_consecutive_transpose "
-        "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding unique_name_for_nodes"
-    ).split()
-)
-"""Names of the passes of that family, from the real tool's list of its classes."""
+from poprt.rewrite.manager import IR_PASSES
 
 
 @register("apply_ir_pass")

@@ -21,8 +21,8 @@ IR_PASSES = frozenset(
     "fuse_consecutive_squeeze fuse_consecutive_transpose fuse_consecutive_unsqueeze "
     "replace_einsum_with_matmul trace_folding unique_name_for_nodes".split()
 )
-"""Passes that the real tool runs over its own form of a graph, several in one turn. apply_ir_pass
-accepts them."""
+"""Passes that the real tool runs over its own form of a graph, several in one turn, from its list
+of their classes. apply_ir_pass accepts them."""
 
 
 class PassManager:

@@ -122,11 +122,15 @@ RULES: dict[str, Rule] = {}
 """Rules by operator; a rule returns the nodes that replace one, or None to keep it."""
 
 
-def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Return a decorator for the rule of some operators."""
+def rule(*op_types: str, since: int = 0) -> Callable[[Rule], Rule]:
+    """Return a decorator for the rule of some operators. Nodes stay unless the conversion crosses
+    the opset `since`; 0 stands for any."""
 
     def add(made: Rule) -> Rule:
-        RULES.update(dict.fromkeys(op_types, made))
+        def write(node: Older) -> list[onnx.NodeProto] | None:
+            return made(node) if not since or node.crosses(since) else None
+
+        RULES.update(dict.fromkeys(op_types, write))
         return made
 
     return add
@@ -158,6 +162,10 @@ RULES.update(
 )
 
 
+_UNCHANGED_BY_ONE = "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum".split()
+"""Reductions that return an element as it is."""
+
+
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
       "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
 def reduce(node: Older) -> list[onnx.NodeProto] | None:
@@ -168,24 +176,16 @@ def reduce(node: Older) -> list[onnx.NodeProto] | None:
     axes = node.constant(1, "axes")
     given = [] if axes is None else [int(axis) for axis in axes.ravel()]
     if not given and node.get("noop_with_empty_axes", 0):
-        if node.node.op_type not in (
-            "ReduceMax",
-            "ReduceMean",
-            "ReduceMin",
-            "ReduceProd",
-            "ReduceSum",
-        ):
+        if node.node.op_type not in _UNCHANGED_BY_ONE:
             raise NoOlderFormError("without axes it reduces nothing, which older opsets cannot say")
         return [helper.make_node("Identity", [node.name(0)], node.node.output, node.node.name)]
     added = {"axes": given} if given else {}
     return [node.without(["noop_with_empty_axes"], [node.name(0)], **added)]
 
 
-@rule("Squeeze", "Unsqueeze")
+@rule("Squeeze", "Unsqueeze", since=AXES_ARE_INPUTS)
 def squeeze(node: Older) -> list[onnx.NodeProto] | None:
     """Convert axes from an input to an attribute."""
-    if not node.crosses(AXES_ARE_INPUTS):
-        return None
     axes = node.constant(1, "axes")
     added = {} if axes is None else {"axes": [int(axis) for axis in axes.ravel()]}
     return [node.without([], [node.name(0)], **added)]
@@ -195,10 +195,8 @@ def squeeze(node: Older) -> list[onnx.NodeProto] | None:
 def split(node: Older) -> list[onnx.NodeProto] | None:
     """Convert a number of parts, the last of which may be smaller, to sizes, and sizes from an
     input to an attribute."""
-    numbered, sized = (
-        node.crosses(18) and node.get("num_outputs") is not None,
-        node.crosses(AXES_ARE_INPUTS),
-    )
+    numbered = node.crosses(18) and node.get("num_outputs") is not None
+    sized = node.crosses(AXES_ARE_INPUTS)
     if not numbered and not sized:
         return None
     value = node.constant(1, "sizes") if sized else None
@@ -208,9 +206,8 @@ def split(node: Older) -> list[onnx.NodeProto] | None:
     if sizes is not None and not sized:
         chain = node.start()
         return [node.without(["num_outputs"], [node.name(0), chain.shape(sizes)])]
-    return [
-        node.without(["num_outputs"], [node.name(0)], **({} if sizes is None else {"split": sizes}))
-    ]
+    added = {} if sizes is None else {"split": sizes}
+    return [node.without(["num_outputs"], [node.name(0)], **added)]
 
 
 def _part(node: Older) -> list[int]:
@@ -219,12 +216,10 @@ def _part(node: Older) -> list[int]:
     return [max(0, min(part, size - part * number)) for number in range(count)]
 
 
-@rule("Softmax", "LogSoftmax", "Hardmax")
+@rule("Softmax", "LogSoftmax", "Hardmax", since=13)
 def softmax(node: Older) -> list[onnx.NodeProto] | None:
     """Move the axis to the end. Older opsets take the axis and all axes behind it as one, which is
     the same for the last axis."""
-    if not node.crosses(13):
-        return None
     axis = node.get("axis", -1)
     if axis == -1 or axis == (rank := node.rank()) - 1:
         return [node.without([], axis=axis)]
@@ -292,19 +287,16 @@ def _spread(node: Older, axes: Sequence[int], place: int, whole: Sequence[Any]) 
     return spread
 
 
-@rule("BatchNormalization")
+@rule("BatchNormalization", since=14)
 def batch_normalization(node: Older) -> list[onnx.NodeProto] | None:
     """Remove the attribute for training; the number of results implies it in older opsets."""
-    if node.crosses(14):
-        node.refuse_unless("training_mode", 0)
-    return [node.without(["training_mode"])] if node.crosses(14) else None
+    node.refuse_unless("training_mode", 0)
+    return [node.without(["training_mode"])]
 
 
-@rule("Dropout")
+@rule("Dropout", since=DROPOUT_TAKES_MODE)
 def dropout(node: Older) -> list[onnx.NodeProto] | None:
     """Replace a Dropout in inference by an Identity: it drops nothing, whatever the ratio."""
-    if not node.crosses(DROPOUT_TAKES_MODE):
-        return None
     trains = node.constant(2, "training_mode")
     if trains is not None and trains.any():
         raise NoOlderFormError("it drops at random, as in training")
@@ -318,27 +310,24 @@ def dropout(node: Older) -> list[onnx.NodeProto] | None:
     return chain.end(node.node)
 
 
-@rule("Reshape")
+@rule("Reshape", since=14)
 def reshape(node: Older) -> list[onnx.NodeProto] | None:
     """Remove allowzero; in older opsets a size of 0 always means that of the input."""
-    if not node.crosses(14) or node.get("allowzero") is None:
+    if node.get("allowzero") is None:
         return None
     if node.get("allowzero"):
         target = node.values(1, "shape")
-        if (target == 0).any():
-            shape = node.shape()
-            if any(
-                size == 0 and (place >= len(shape) or shape[place])
-                for place, size in enumerate(target)
-            ):
-                raise NoOlderFormError("it makes a dimension of no elements of one that has some")
+        empty = np.flatnonzero(target == 0)
+        shape = node.shape() if empty.size else ()
+        if any(place >= len(shape) or shape[place] for place in empty):
+            raise NoOlderFormError("it makes a dimension of no elements of one that has some")
     return [node.without(["allowzero"])]
 
 
-@rule("LSTM", "GRU", "RNN")
+@rule("LSTM", "GRU", "RNN", since=14)
 def recurrent(node: Older) -> list[onnx.NodeProto] | None:
     """Insert Transposes around a batch-first node, since older opsets are time-first only."""
-    if not node.crosses(14) or node.get("layout") is None:
+    if node.get("layout") is None:
         return None
     if not node.get("layout"):
         return [node.without(["layout"])]
@@ -357,14 +346,12 @@ def recurrent(node: Older) -> list[onnx.NodeProto] | None:
     return chain.nodes
 
 
-@rule("Shape")
+@rule("Shape", since=15)
 def shape(node: Older) -> list[onnx.NodeProto] | None:
     """Slice the whole shape for a part of it."""
     start, end = node.get("start", 0), node.get("end")
-    if not node.crosses(15) or (not start and end is None):
-        return (
-            [node.without(["start", "end"])] if node.crosses(15) and node.node.attribute else None
-        )
+    if not start and end is None:
+        return [node.without(["start", "end"])] if node.node.attribute else None
     chain = node.start()
     whole = chain.add("Shape", node.name(0))
     last = np.iinfo(np.int64).max if end is None else end
@@ -372,26 +359,20 @@ def shape(node: Older) -> list[onnx.NodeProto] | None:
     return chain.end(node.node)
 
 
-@rule("ArgMax", "ArgMin")
+@rule("ArgMax", "ArgMin", since=12)
 def arg(node: Older) -> list[onnx.NodeProto] | None:
     """Find the last of several extremes as the first in reverse order; older opsets find the first
     only."""
-    if not node.crosses(12) or node.get("select_last_index") is None:
+    if node.get("select_last_index") is None:
         return None
     if not node.get("select_last_index"):
         return [node.without(["select_last_index"])]
     axis, chain = node.get("axis", 0) % max(1, node.rank()), node.start()
-    ends = (
-        chain.shape([-1]),
-        chain.shape([np.iinfo(np.int64).min]),
-        chain.shape([axis]),
-        chain.shape([-1]),
-    )
+    ends = [chain.shape([each]) for each in (-1, np.iinfo(np.int64).min, axis, -1)]
     turned = chain.add("Slice", node.name(0), *ends)
     found = chain.add(node.node.op_type, turned, axis=axis, keepdims=node.get("keepdims", 1))
-    chain.add_as(
-        node.node.output[0], "Sub", chain.constant(node.shape()[axis] - 1, np.int64), found
-    )
+    last = chain.constant(node.shape()[axis] - 1, np.int64)
+    chain.add_as(node.node.output[0], "Sub", last, found)
     return chain.end(node.node)
 
 
@@ -410,20 +391,18 @@ def pool(node: Older) -> list[onnx.NodeProto] | None:
     return [node.without(["dilations"] if is_mean else ["dilations", "ceil_mode"])]
 
 
-@rule("Mod")
+@rule("Mod", since=28)
 def remainder(node: Older) -> list[onnx.NodeProto] | None:
     """Reject fmod=0 for floats: older opsets support floats only with the sign of the dividend."""
-    if node.crosses(28) and node.view.is_float(node.name(0)) and not node.get("fmod", 0):
+    if node.view.is_float(node.name(0)) and not node.get("fmod", 0):
         raise NoOlderFormError("it has fmod=0 for floats, which has no older form")
     return None
 
 
-@rule("RoiAlign")
+@rule("RoiAlign", since=16)
 def roi_align(node: Older) -> list[onnx.NodeProto] | None:
     """Remove the mode if it is output_half_pixel, the only one in older opsets and not today's
     default."""
-    if not node.crosses(16):
-        return None
     mode = node.get("coordinate_transformation_mode", "half_pixel")
     if mode != "output_half_pixel":
         raise NoOlderFormError(
@@ -432,34 +411,30 @@ def roi_align(node: Older) -> list[onnx.NodeProto] | None:
     return [node.without(["coordinate_transformation_mode"])]
 
 
-@rule("GridSample")
+@rule("GridSample", since=20)
 def grid_sample(node: Older) -> list[onnx.NodeProto] | None:
     """Rename modes after those for planes."""
-    if not node.crosses(20):
-        return None
     mode = node.get("mode", "linear")
     if node.view.rank(node.name(0)) not in (None, 4):
         raise NoOlderFormError("it samples volumes; older opsets have planes only")
     return [node.without([], mode={"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode))]
 
 
-@rule("DFT")
+@rule("DFT", since=20)
 def fourier(node: Older) -> list[onnx.NodeProto] | None:
     """Convert the axis from an input to an attribute, which has another default."""
-    if not node.crosses(20):
-        return None
     axis = node.constant(2, "axis")
     inputs = [each for each in (node.name(0), node.name(1)) if each]
     return [node.without([], inputs, axis=-2 if axis is None else int(axis))]
 
 
-@rule("Constant")
+@rule("Constant", since=12)
 def constant(node: Older) -> list[onnx.NodeProto] | None:
     """Convert numbers in other attributes to a tensor."""
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
              "value_ints": np.int64}  # fmt: skip
     name = node.node.attribute[0].name if node.node.attribute else ""
-    if not node.crosses(12) or name not in kinds:
+    if name not in kinds:
         return None
     value = onnx.numpy_helper.from_array(np.asarray(node.get(name), kinds[name]))
     return [node.without([name], value=value)]

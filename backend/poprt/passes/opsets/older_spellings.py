@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from poprt.passes.chip.contractions import ReplaceEinsumWithMatmul
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older, rule
 from poprt.rewrite.names import NodeBuilder
 
+Spelling = Callable[[Older, NodeBuilder], None]
 _MAX_MASKED = 1 << 26
 """Maximum number of elements of the constant mask for a triangle."""
 _CUBE = 0.044715
@@ -36,11 +39,25 @@ def _name_result(chain: NodeBuilder, node: Older) -> list[onnx.NodeProto]:
     return chain.end(node.node)
 
 
-@rule("CastLike")
+def spelling(*op_types: str, since: int) -> Callable[[Spelling], Spelling]:
+    """Return a decorator of a function that adds the nodes of a rule to a builder. The last of them
+    makes the result."""
+
+    def add(made: Spelling) -> Spelling:
+        def write(node: Older) -> list[onnx.NodeProto] | None:
+            chain = node.start()
+            made(node, chain)
+            return _name_result(chain, node)
+
+        rule(*op_types, since=since)(write)
+        return made
+
+    return add
+
+
+@rule("CastLike", since=15)
 def cast_like(node: Older) -> list[onnx.NodeProto] | None:
     """Write CastLike as a Cast."""
-    if not node.crosses(15):
-        return None
     to = node.view.type(node.name(1))
     if not to:
         raise NoOlderFormError(f"the type of its input {node.name(1)!r} is not known")
@@ -48,24 +65,20 @@ def cast_like(node: Older) -> list[onnx.NodeProto] | None:
     return [helper.make_node("Cast", [node.name(0)], node.node.output, node.node.name, to=to)]
 
 
-@rule("GreaterOrEqual", "LessOrEqual")
-def compare(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("GreaterOrEqual", "LessOrEqual", since=12)
+def compare(node: Older, chain: NodeBuilder) -> None:
     """Write the comparison as Greater or Less, or Equal. For NaN that is false, as required."""
-    if not node.crosses(12):
-        return None
-    chain = node.start()
     strict = chain.add(node.node.op_type.removesuffix("OrEqual"), *node.node.input)
     chain.add("Or", strict, chain.add("Equal", *node.node.input))
-    return _name_result(chain, node)
 
 
-@rule("Relu")
+@rule("Relu", since=14)
 def relu(node: Older) -> list[onnx.NodeProto] | None:
     """Write Relu of integers as a Where."""
-    if not node.crosses(14) or node.view.is_float(node.name(0)) or not node.view.type(node.name(0)):
+    if node.view.is_float(node.name(0)) or not node.view.type(node.name(0)):
         return None
-    chain, dtype = node.start(), node.view.dtype(node.name(0))
-    zero = chain.constant(0, dtype)
+    chain = node.start()
+    zero = chain.constant(0, node.view.dtype(node.name(0)))
     _choose(chain, "Greater", node.name(0), zero)
     return _name_result(chain, node)
 
@@ -75,22 +88,18 @@ def _choose(chain: NodeBuilder, comparison: str, left: str, right: str) -> str:
     return chain.add("Where", chain.add(comparison, left, right), left, right)
 
 
-@rule("Max", "Min", "Clip")
+@rule("Max", "Min", "Clip", since=12)
 def extremes(node: Older) -> list[onnx.NodeProto] | None:
     """Write extremes of integers as choices by comparison."""
     kind = node.view.type(node.name(0))
-    if not node.crosses(12) or not kind or node.view.is_float(node.name(0)):
+    if not kind or node.view.is_float(node.name(0)):
         return None
     chain, found = node.start(), node.name(0)
-    bounds = (
-        [("Greater", node.name(1)), ("Less", node.name(2))]
-        if node.node.op_type == "Clip"
-        else [
-            ("Greater" if node.node.op_type == "Max" else "Less", each)
-            for each in node.node.input[1:]
-        ]
-    )
-    for comparison, other in bounds:
+    comparisons = {"Clip": ["Greater", "Less"], "Max": ["Greater"], "Min": ["Less"]}
+    others = node.node.input[1:]
+    for comparison, other in zip(
+        itertools.cycle(comparisons[node.node.op_type]), others, strict=False
+    ):
         if other:
             found = _choose(chain, comparison, found, other)
     if not chain.nodes:
@@ -98,11 +107,9 @@ def extremes(node: Older) -> list[onnx.NodeProto] | None:
     return _name_result(chain, node)
 
 
-@rule("Trilu")
-def triangle(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("Trilu", since=14)
+def triangle(node: Older, chain: NodeBuilder) -> None:
     """Write Trilu as a choice by a constant mask."""
-    if not node.crosses(14):
-        return None
     rows, columns = node.shape()[-2:]
     value = node.constant(1, "diagonal")
     diagonal = 0 if value is None else int(value)
@@ -111,21 +118,17 @@ def triangle(node: Older) -> list[onnx.NodeProto] | None:
     is_upper = node.get("upper", 1)
     ones = np.ones((rows, columns), bool)
     mask = np.triu(ones, diagonal) if is_upper else np.tril(ones, diagonal)
-    chain = node.start()
     chain.add(
         "Where",
         chain.constant(mask, bool),
         node.name(0),
         chain.constant(0, node.view.dtype(node.name(0))),
     )
-    return _name_result(chain, node)
 
 
-@rule("Einsum")
+@rule("Einsum", since=12)
 def einsum(node: Older) -> list[onnx.NodeProto] | None:
     """Write Einsum as products, sums and transpositions."""
-    if not node.crosses(12):
-        return None
     made = ReplaceEinsumWithMatmul().replace(node.node, node.view)
     if made is None:
         raise NoOlderFormError(
@@ -134,58 +137,41 @@ def einsum(node: Older) -> list[onnx.NodeProto] | None:
     return made
 
 
-@rule("HardSwish")
-def hard_swish(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("HardSwish", since=14)
+def hard_swish(node: Older, chain: NodeBuilder) -> None:
     """Write HardSwish as x * HardSigmoid(x)."""
-    if not node.crosses(14):
-        return None
-    chain = node.start()
     chain.add("Mul", node.name(0), chain.add("HardSigmoid", node.name(0), alpha=1 / 6, beta=0.5))
-    return _name_result(chain, node)
 
 
-@rule("Mish")
-def mish(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("Mish", since=18)
+def mish(node: Older, chain: NodeBuilder) -> None:
     """Write Mish as x * tanh(softplus(x))."""
-    if not node.crosses(18):
-        return None
-    chain = node.start()
     chain.add("Mul", node.name(0), chain.add("Tanh", chain.add("Softplus", node.name(0))))
-    return _name_result(chain, node)
 
 
-@rule("Swish")
-def swish(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("Swish", since=24)
+def swish(node: Older, chain: NodeBuilder) -> None:
     """Write Swish as x * sigmoid(alpha * x)."""
-    if not node.crosses(24):
-        return None
-    chain, scaled, alpha = node.start(), node.name(0), node.get("alpha", 1.0)
+    scaled, alpha = node.name(0), node.get("alpha", 1.0)
     if alpha != 1:
         scaled = chain.add("Mul", scaled, chain.constant(alpha, node.view.dtype(scaled)))
     chain.add("Mul", node.name(0), chain.add("Sigmoid", scaled))
-    return _name_result(chain, node)
 
 
-@rule("Celu")
-def celu(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("Celu", since=12)
+def celu(node: Older, chain: NodeBuilder) -> None:
     """Write Celu as alpha * Elu(x / alpha)."""
-    if not node.crosses(12):
-        return None
-    chain, alpha = node.start(), node.get("alpha", 1.0)
+    alpha = node.get("alpha", 1.0)
     factor = chain.constant(
         alpha, node.view.dtype(node.name(0)) if node.view.type(node.name(0)) else np.float32
     )
     chain.add("Mul", chain.add("Elu", chain.add("Div", node.name(0), factor), alpha=1.0), factor)
-    return _name_result(chain, node)
 
 
-@rule("Gelu")
-def gelu(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("Gelu", since=20)
+def gelu(node: Older, chain: NodeBuilder) -> None:
     """Write Gelu as exporters do."""
-    if not node.crosses(20):
-        return None
-    chain, x = node.start(), node.name(0)
-    dtype = _dtype(node)
+    x, dtype = node.name(0), _dtype(node)
     if node.get("approximate", "none") == "tanh":
         cube = chain.add(
             "Mul", chain.add("Pow", x, chain.constant(3, dtype)), chain.constant(_CUBE, dtype)
@@ -198,21 +184,23 @@ def gelu(node: Older) -> list[onnx.NodeProto] | None:
         gate = chain.add("Erf", chain.add("Div", x, chain.constant(math.sqrt(2), dtype)))
     product = chain.add("Mul", x, chain.add("Add", gate, chain.constant(1, dtype)))
     chain.add("Mul", product, chain.constant(0.5, dtype))
-    return _name_result(chain, node)
 
 
-@rule("LayerNormalization")
-def layer_normalization(node: Older) -> list[onnx.NodeProto] | None:
+def _widen(node: Older, chain: NodeBuilder) -> tuple[bool, np.dtype[Any], str]:
+    """Return whether a norm in half computes in float, the dtype in which it computes, and its
+    input in that dtype."""
+    x = node.name(0)
+    if node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT:
+        return True, np.dtype(np.float32), chain.add("Cast", x, to=TensorProto.FLOAT)
+    return False, _dtype(node), x
+
+
+@spelling("LayerNormalization", since=17)
+def layer_normalization(node: Older, chain: NodeBuilder) -> None:
     """Write LayerNormalization as mean, variance and so on, as exporters do, in float where the
     standard requires it."""
-    if not node.crosses(17):
-        return None
-    chain, x = node.start(), node.name(0)
-    is_narrow = (
-        node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT
-    )
-    dtype = np.dtype(np.float32) if is_narrow else _dtype(node)
-    wide = chain.add("Cast", x, to=TensorProto.FLOAT) if is_narrow else x
+    node.name(0)
+    is_narrow, dtype, wide = _widen(node, chain)
     axes = _last_axes(node)
     mean = chain.add("ReduceMean", wide, axes=axes)
     centred = chain.add("Sub", wide, mean)
@@ -232,7 +220,6 @@ def layer_normalization(node: Older) -> list[onnx.NodeProto] | None:
     made = chain.add("Mul", made, node.name(1))
     if node.name(2):
         chain.add("Add", made, node.name(2))
-    return _name_result(chain, node)
 
 
 def _last_axes(node: Older) -> list[int]:
@@ -241,24 +228,17 @@ def _last_axes(node: Older) -> list[int]:
     return list(range(axis - node.rank() if axis >= 0 else axis, 0))
 
 
-@rule("RMSNormalization")
-def rms_normalization(node: Older) -> list[onnx.NodeProto] | None:
+@spelling("RMSNormalization", since=23)
+def rms_normalization(node: Older, chain: NodeBuilder) -> None:
     """Write RMSNormalization as x / sqrt(mean(x * x) + epsilon) * scale."""
-    if not node.crosses(23):
-        return None
-    chain, x = node.start(), node.name(0)
-    is_narrow = (
-        node.view.type(x) == TensorProto.FLOAT16 and node.get("stash_type", 1) == TensorProto.FLOAT
-    )
-    dtype = np.dtype(np.float32) if is_narrow else _dtype(node)
-    wide = chain.add("Cast", x, to=TensorProto.FLOAT) if is_narrow else x
+    node.name(0)
+    is_narrow, dtype, wide = _widen(node, chain)
     mean = _mean(chain, node, chain.add("Mul", wide, wide), _last_axes(node))
     safe = chain.add("Add", mean, chain.constant(node.get("epsilon", 1e-5), dtype))
     made = chain.add("Div", wide, chain.add("Sqrt", safe))
     if is_narrow:
         made = chain.add("Cast", made, to=TensorProto.FLOAT16)
     chain.add("Mul", made, node.name(1))
-    return _name_result(chain, node)
 
 
 def _mean(chain: NodeBuilder, node: Older, source: str, axes: list[int]) -> str:
@@ -297,8 +277,7 @@ def group_normalization(node: Older) -> list[onnx.NodeProto] | None:
 @rule("DequantizeLinear")
 def dequantize(node: Older) -> list[onnx.NodeProto] | None:
     """Write a scale for each channel as the difference to the zero point, times the scale."""
-    _check_blocks(node)
-    if not node.crosses(13) or (node.get("axis") is None and not _is_per_channel(node)):
+    if not _is_rewritten(node):
         return None
     if not _is_per_channel(node):
         return [node.without(["axis"])]
@@ -315,8 +294,7 @@ def dequantize(node: Older) -> list[onnx.NodeProto] | None:
 def quantize(node: Older) -> list[onnx.NodeProto] | None:
     """Write a scale for each channel as the quotient, rounded to even, plus the zero point, clipped
     to its range."""
-    _check_blocks(node)
-    if not node.crosses(13) or (node.get("axis") is None and not _is_per_channel(node)):
+    if not _is_rewritten(node):
         return None
     if not _is_per_channel(node):
         return [node.without(["axis"])]
@@ -335,9 +313,12 @@ def quantize(node: Older) -> list[onnx.NodeProto] | None:
     return _name_result(chain, node)
 
 
-def _check_blocks(node: Older) -> None:
+def _is_rewritten(node: Older) -> bool:
+    """Return whether a node has an axis, or scales for each channel, that older opsets lack. Raise
+    NoOlderFormError for scales of blocks."""
     if node.crosses(21):
         node.refuse_unless("block_size", 0)
+    return node.crosses(13) and (node.get("axis") is not None or _is_per_channel(node))
 
 
 def _is_per_channel(node: Older) -> bool:
@@ -352,24 +333,28 @@ def _channel_shape(node: Older) -> str:
     return node.start().shape(shape)
 
 
+def _is_kept(node: Older, *, is_tensor: bool) -> bool:
+    """Return whether an operator of optional values stays. Raise NoOlderFormError if the older
+    opset has no optional values, and the input may be one."""
+    if not node.crosses(18) or (node.target >= OPTIONAL_EXISTS and not is_tensor):
+        return True
+    if not is_tensor:
+        raise NoOlderFormError("older opsets have tensors only")
+    return False
+
+
 @rule("OptionalGetElement")
 def get_element(node: Older) -> list[onnx.NodeProto] | None:
     """Replace OptionalGetElement of a tensor by the tensor."""
-    is_tensor = bool(node.view.type(node.name(0)))
-    if not node.crosses(18) or (node.target >= OPTIONAL_EXISTS and not is_tensor):
+    if _is_kept(node, is_tensor=bool(node.view.type(node.name(0)))):
         return None
-    if not is_tensor:
-        raise NoOlderFormError("older opsets have tensors only")
     return [helper.make_node("Identity", [node.name(0)], node.node.output, node.node.name)]
 
 
 @rule("OptionalHasElement")
 def has_element(node: Older) -> list[onnx.NodeProto] | None:
     """Replace OptionalHasElement by a constant: true for a tensor, false for a missing input."""
-    is_tensor = not node.name(0) or bool(node.view.type(node.name(0)))
-    if not node.crosses(18) or (node.target >= OPTIONAL_EXISTS and not is_tensor):
+    if _is_kept(node, is_tensor=not node.name(0) or bool(node.view.type(node.name(0)))):
         return None
-    if not is_tensor:
-        raise NoOlderFormError("older opsets have tensors only")
     value = helper.make_tensor("", TensorProto.BOOL, [], [bool(node.name(0))])
     return [helper.make_node("Constant", [], node.node.output, node.node.name, value=value)]
