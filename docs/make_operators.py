@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnx
 from poprt.passes.admission import ipu_operators
-from poprt.passes.admission.forms import CHIP_FORMS
+from poprt.passes.admission.ipu_operators import CHIP_FORMS
 from poprt.passes.precision.floats import has_half
 from simipu.operators import CHIP_OPERATORS, OPERATORS, Operator, Rounding
 from simipu.operators.formulas.elementwise import guess

@@ -2,7 +2,7 @@
 
 from poprt.compile.converter import Converter
 from poprt.compile.model_fusion import MFConverter
-from poprt.passes.lowering.sharding import Sharder
+from poprt.passes.lowering.placed import Sharder
 
 __all__ = [
     "Converter",

@@ -20,7 +20,7 @@ from simipu.numerics import Numerics
 from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
 
 from popef._tools.text import escape
-from poprt.passes.chip.overlap import IO_TILES
+from poprt.passes.chip.transfers import IO_TILES
 from poprt.passes.packing.packed_transformer import PackArgs
 from poprt.passes.precision.eight_bits import Fp8Params
 

@@ -33,7 +33,7 @@ from poprt.passes import PassManager
 from poprt.passes.precision.floats import is_half
 from poprt.profiling.model_profile import make_profile
 from poprt.profiling.table import print_profile
-from poprt.rewrite.origins import OF_SHAPES
+from poprt.rewrite.explanations import OF_SHAPES
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 from poprt.terminal import show_progress
 

@@ -19,7 +19,7 @@ from poprt import pipeline
 from poprt.compile.model_fusion import MFConverter
 from poprt.options import ConverterOptions, Names
 from poprt.passes import Pass, PassManager, Stage, find_pass
-from poprt.passes.lowering.sharding import Sharder
+from poprt.passes.lowering.placed import Sharder
 from poprt.quantizer.quantizer import Notes
 from poprt.terminal import show_progress
 

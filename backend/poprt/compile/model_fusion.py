@@ -51,7 +51,7 @@ from poprt.compile.prepared import (
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.pipeline import Step
-from poprt.rewrite.descriptions import describe_shape
+from poprt.rewrite.explanations import describe_shape
 
 MAX_MODELS = 1024
 """Maximum number of models in one executable; no chip's memory holds the code of so many."""

@@ -44,7 +44,7 @@ from poprt.compile.executable import (
 )
 from poprt.frontend.frontends import make_streams, weight_stream
 from poprt.options import CompilerOptions
-from poprt.passes.chip.overlap import MIN_IO_TILES
+from poprt.passes.chip.transfers import MIN_IO_TILES
 from poprt.passes.precision.floats import FloatToHalf
 from poprt.pipeline import Step, estimate
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights

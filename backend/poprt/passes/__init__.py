@@ -6,26 +6,12 @@ their passes do, and each file has one family of passes. `poprt.rewrite` defines
 the names that the real tool's scripts import.
 """
 
-from poprt.passes import (
-    admission,
-    apply_ir_pass,
-    base_pass,
-    chip,
-    folding,
-    fusion,
-    interface,
-    lowering,
-    onnx_helper,
-    opsets,
-    packing,
-    pattern_helper,
-    precision,
-    remove_duplicated_initializer,
-    shape_inference,
-    shapes,
-)
+import pkgutil
+from importlib import import_module
+
 from poprt.passes.interface.custom_operators import register_op_body, register_op_function
 from poprt.passes.onnx_helper import get_dtype, get_shape
+from poprt.passes.pattern_helper import Found, PatternMatcher
 from poprt.passes.precision.comparison import layer_precision_compare
 from poprt.passes.shape_inference import ShapeFunc, register_shape_func
 from poprt.rewrite.base import (
@@ -41,7 +27,6 @@ from poprt.rewrite.base import (
     register,
 )
 from poprt.rewrite.manager import PassManager
-from poprt.rewrite.path_patterns import Found, PatternMatcher
 
 __all__ = [
     "Found",
@@ -52,32 +37,19 @@ __all__ = [
     "PatternMatcher",
     "ShapeFunc",
     "Stage",
-    "admission",
-    "apply_ir_pass",
-    "base_pass",
-    "chip",
     "find_pass",
-    "folding",
-    "fusion",
     "get_dtype",
     "get_pass",
     "get_registered_passes",
     "get_shape",
     "get_typed_registered_passes",
-    "interface",
     "layer_precision_compare",
-    "lowering",
-    "onnx_helper",
-    "opsets",
     "override_register",
-    "packing",
-    "pattern_helper",
-    "precision",
     "register",
     "register_op_body",
     "register_op_function",
     "register_shape_func",
-    "remove_duplicated_initializer",
-    "shape_inference",
-    "shapes",
 ]
+
+for _found in pkgutil.walk_packages(__path__, f"{__name__}."):
+    import_module(_found.name)  # passes register themselves

@@ -9,8 +9,8 @@ from onnxgraph import GraphError, find_makers, iter_graphs, iter_reads, replace_
 from onnxgraph.edit import forget_values
 from simipu import CompileError
 
-from poprt.passes.interface.initializers import read_constant
-from poprt.passes.shapes.inference import infer_shapes
+from poprt.passes.interface.surgery import read_constant
+from poprt.passes.shape_inference import infer_shapes
 
 __all__ = ["clean_info", "get_constant", "get_dtype", "get_shape", "topological_sort"]
 

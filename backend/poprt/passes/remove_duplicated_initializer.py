@@ -1,6 +1,6 @@
 """Pass remove_duplicated_initializer, under the real tool's names."""
 
-from poprt.passes.folding.duplicates import RemoveDuplicatedInitializer
+from poprt.passes.folding.elimination import RemoveDuplicatedInitializer
 
 __all__ = [
     "RemoveDuplicatedInitializer",

@@ -7,18 +7,23 @@ opsets. Newer opsets mostly change where axes and limits are given, which PopRT'
 opset 11 corrects.
 
 Source: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023).
-"""
+
+The form of a node is the number of inputs and outputs of its operator, and the types of its
+attributes. Code that runs after the check of forms need not check nodes itself."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
+from onnx import AttributeProto, defs
 from onnxgraph import iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
-from simipu.operators import find_operator
+from simipu import CompileError
+from simipu.operators import CHIP_DOMAIN, IPU_COPY, find_operator
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",
@@ -96,3 +101,172 @@ def describe_missing(graph: onnx.GraphProto) -> str:
         op_type: f" and {count - 1} more" if count > 1 else "" for op_type, count in counts.items()
     }
     return ", ".join(f"{op_type} (node {name!r}{more[op_type]})" for op_type, name in first.items())
+
+
+_MANY = 2**31 - 1
+_KINDS = {number: name.lower() for name, number in AttributeProto.AttributeType.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Form of an operator: bounds of the numbers of inputs and outputs, and types of attributes.
+
+    Types are the numbers of AttributeProto.
+    """
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int] = (1, 1)
+    single: tuple[int, ...] = ()
+    """Inputs that may not be omitted."""
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+    def find_fault(self, node: onnx.NodeProto) -> str | None:
+        """Return a description of the node's fault, or None."""
+        for what, count, (least, most) in (
+            ("input", len(node.input), self.inputs),
+            ("output", len(node.output), self.outputs),
+        ):
+            if not least <= count <= most:
+                expected = (
+                    f"{least}"
+                    if least == most
+                    else f"{least} to {most}"
+                    if most < _MANY
+                    else f"{least} or more"
+                )
+                return f"expected {expected} {what}s, found {count}"
+        missing = next(
+            (place for place in self.single if place < len(node.input) and not node.input[place]),
+            None,
+        )
+        if missing is not None:
+            return f"its input {missing} may not be left out"
+        found = {each.name: each.type for each in node.attribute}
+        lacking = sorted(self.required - found.keys())
+        if lacking:
+            return f"it lacks the attribute {lacking[0]!r}"
+        for name, kind in found.items():
+            if kind != self.attributes.get(name, kind):
+                expected, given = _KINDS[self.attributes[name]], _KINDS.get(kind, str(kind))
+                return f"its attribute {name!r} has to be of type {expected}, found {given}"
+        return None
+
+
+_I, _F, _IS, _S = (
+    AttributeProto.INT,
+    AttributeProto.FLOAT,
+    AttributeProto.INTS,
+    AttributeProto.STRING,
+)
+_NORM = {"epsilon": _F, "num_groups": _I, "stable_algo": _I}
+_PLAIN = Form((1, 1))
+_MAPPED = {
+    "fwd_grain_size": _I,
+    "bwd_grain_size": _I,
+    "fwd_after_matmul": _I,
+    "bwd_after_matmul": _I,
+    "debug_str": _S,
+}
+"""Attributes that tell the real chip where to place tensors; they have no effect here."""
+_PACKED = {"max_valid_num": _I}
+"""Attributes of packing operators. They also have `segment_max_size`, which is one number or
+several."""
+CHIP_FORMS: Mapping[str, Form] = {
+    "AttentionMask": Form((2, 2), attributes={"dataType": _S}),
+    "CastToUint8WithoutShapeInfer": Form((2, 2), single=(0, 1), attributes={"fp8Format": _S}),
+    "ErfV2": _PLAIN,
+    "FP8MatMulWithoutShapeInfer": Form(
+        (4, 4),
+        single=(0, 1, 2, 3),
+        attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S, "dataType": _S},
+    ),
+    "FastNorm": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
+    "Gelu": Form((1, 1), attributes={"approximate": _S}),
+    "GroupNormalization": Form((3, 3), (1, 3), (0, 1, 2), _NORM, frozenset(("num_groups",))),
+    "HCSR": Form((1, 1), (1, _MANY), attributes={"shape": _IS}, required=frozenset(("shape",))),
+    "Int4ToHalf": Form((2, 3), single=(0, 1), attributes={"axis": _I, "remap": _I, "dataType": _S}),
+    "IsInfV2": Form((1, 1), attributes={"detect_negative": _I, "detect_positive": _I}),
+    "KVCache": Form(
+        (2, 3),
+        single=(0, 1),
+        attributes={"max_len": _I, "step_len": _I, "sequence_axis": _I, "fp8": _I, "debug_str": _S},
+        required=frozenset(("max_len",)),
+    ),
+    "LeakyRelu": Form((1, 1), attributes={"alpha": _F}),
+    "MaskCompress": Form((2, 2), single=(0, 1), attributes={"axis": _I}),
+    "NormCE": Form((3, 3), single=(0, 1, 2), attributes={**_NORM, **_MAPPED}),
+    "NotZero": _PLAIN,
+    "PrintTileMapping": _PLAIN,
+    "Remap": _PLAIN,
+    "Repack": Form(
+        (2, 2),
+        single=(0, 1),
+        attributes={**_PACKED, "batch_size": _I, "sequence_length": _I},
+        required=frozenset(("max_valid_num", "segment_max_size", "batch_size", "sequence_length")),
+    ),
+    "RoundV2": _PLAIN,
+    "SoftmaxV2": Form((1, 1), attributes={"axis": _I}),
+    "SoftmaxV3": Form((1, 1), attributes={"axis": _I, "stable_mode": _I}),
+    "Unpack": Form(
+        (2, 2),
+        single=(0, 1),
+        attributes=_PACKED,
+        required=frozenset(("max_valid_num", "segment_max_size")),
+    ),
+    "WhereV2": Form((3, 3), single=(0, 1, 2)),
+    IPU_COPY: _PLAIN,
+}
+"""Forms of the operators of the chip's own compiler."""
+
+
+class Forms:
+    """Forms of the operators of one opset, each looked up once."""
+
+    def __init__(self, opset: int) -> None:
+        self._opset = opset
+        self._known: dict[tuple[str, str], Form | None] = {}
+
+    def check(self, node: onnx.NodeProto) -> None:
+        """Raise CompileError if a node does not have its operator's form.
+
+        User-defined operators always pass.
+        """
+        key = (node.domain, node.op_type)
+        if key not in self._known:
+            self._known[key] = self._find(node)
+        form = self._known[key]
+        fault = form.find_fault(node) if form is not None else None
+        if fault is not None:
+            name = node.name or next(iter(node.output), "")
+            raise CompileError(f"node {name!r} ({node.op_type}): {fault}; export the model again")
+
+    def _find(self, node: onnx.NodeProto) -> Form | None:
+        if node.domain == CHIP_DOMAIN:
+            return CHIP_FORMS.get(node.op_type)
+        if node.domain not in STANDARD_DOMAINS or not defs.has(node.op_type):
+            return None
+        try:
+            return _read(defs.get_schema(node.op_type, self._opset))
+        except defs.SchemaError:
+            since = min(
+                s.since_version
+                for s in defs.get_all_schemas_with_history()
+                if s.name == node.op_type
+            )
+            raise CompileError(
+                f"node {node.name!r}: operator {node.op_type} is there from opset {since} on, and "
+                f"the model is of opset {self._opset}; export the model again"
+            ) from None
+
+
+def _read(schema: defs.OpSchema) -> Form:
+    single = defs.OpSchema.FormalParameterOption.Single
+    kinds = {name: str(each.type).rpartition(".")[2] for name, each in schema.attributes.items()}
+    return Form(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(place for place, taken in enumerate(schema.inputs) if taken.option == single),
+        {name: AttributeProto.AttributeType.Value(kind) for name, kind in kinds.items()},
+        frozenset(name for name, each in schema.attributes.items() if each.required),
+    )

@@ -1,4 +1,5 @@
-"""Passes that report facts about a model and do not change it."""
+"""Passes that report facts about a model and do not change it, and passes of the real tool that are
+unsupported here, each with the reason."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from onnxgraph import find_inputs, iter_graphs, iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import count_bytes
 
-from poprt.rewrite.base import ImmutablePass, Stage, register
-from poprt.rewrite.descriptions import describe_shape
+from poprt.rewrite.base import ImmutablePass, Stage, refuse_pass, register
+from poprt.rewrite.explanations import describe_shape
 
 
 class _Report(ImmutablePass):
@@ -89,3 +90,17 @@ def _type_name(value: onnx.ValueInfoProto) -> str:
 
 def _operator_name(node: onnx.NodeProto) -> str:
     return node.op_type if node.domain in STANDARD_DOMAINS else f"{node.domain}.{node.op_type}"
+
+
+_UNKNOWN = "what it looks for, or what it makes of it, is not public"
+
+for _name in (
+    "batchnorm_workaround",
+    "cumsum_workaround",
+    "expand_if",
+    "float_to_mixed",
+    "merge_variant_if",
+    "trace_folding",
+):
+    refuse_pass(_name, _UNKNOWN)
+refuse_pass("compress_pattern", _UNKNOWN, stage=Stage.CHIP, option="enable_compress_pattern")

@@ -38,9 +38,8 @@ from popef._tools.arrays import Array
 from poprt.passes.folding.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
 from poprt.passes.folding.elimination import EliminateNopIf
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.branches import raise_for_branch
+from poprt.rewrite.explanations import OF_SHAPES, raise_for_branch
 from poprt.rewrite.names import NameScope
-from poprt.rewrite.origins import OF_SHAPES
 from poprt.rewrite.views import GraphView, constant_of
 
 _MAX_ROUNDS = 64

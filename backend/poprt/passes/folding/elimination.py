@@ -1,18 +1,20 @@
-"""Passes that remove nodes and initializers that are not needed. `nops` removes nodes that do
-nothing."""
+"""Passes that remove nodes and initializers that are not needed: dead and equal ones, branches that
+are never taken, repeated values. `nops` removes nodes that do nothing."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+import math
+from collections import ChainMap, Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    FLOAT_TYPES,
     attribute,
     fresh_name,
     graph_values,
@@ -28,16 +30,17 @@ from onnxgraph import (
 from onnxgraph.building import make_identity
 from onnxgraph.edit import drop_initializers
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import has_data
+from onnxgraph.weights import describe_place, has_data, is_outlined, read_array
 from simipu.computed import ORT_ERRORS
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array
-from poprt.passes.folding.duplicates import RemoveDuplicatedInitializer
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.editor import GraphEditor
-from poprt.rewrite.origins import OF_SHAPES
+from poprt.rewrite.explanations import OF_SHAPES
+from poprt.rewrite.names import NameScope
 from poprt.rewrite.rules import GraphRule
+from poprt.rewrite.views import is_untrained
 
 _MAX_COMPARED_BYTES = 1 << 16
 """Maximum size of a node's attributes. Constants in them have become initializers before."""
@@ -207,11 +210,6 @@ class EliminateUnusedInitializer(Pass):
         return model
 
 
-@register("eliminate_duplicate_initializer")
-class EliminateDuplicateInitializer(RemoveDuplicatedInitializer):
-    """Run remove_duplicated_initializer under its other name."""
-
-
 @register("eliminate_duplicate_nodes", stage=Stage.FOLDING, default=True)
 class EliminateDuplicateNodes(GraphRule):
     """Keep one of several nodes of a graph that compute the same: operator, inputs and attributes
@@ -244,3 +242,188 @@ class EliminateDuplicateNodes(GraphRule):
 def _describe(node: onnx.NodeProto) -> tuple[Any, ...]:
     attributes = sorted((each.name, each.SerializeToString()) for each in node.attribute)
     return node.domain, node.op_type, tuple(node.input), tuple(map(bool, node.output)), *attributes
+
+
+_SAMPLE_BYTES = 256
+"""Number of bytes spread over a tensor that are compared first; they tell most different tensors
+apart."""
+
+_Seen = ChainMap[Hashable, tuple[TensorProto, ...]]
+"""Initializers in scope that stay, by element type, shape and data."""
+
+
+@register("remove_duplicated_initializer", stage=Stage.FOLDING, default=True)
+class RemoveDuplicatedInitializer(Pass):
+    """Keep the first of several initializers with equal type, shape and bits; bodies read the
+    initializers of the graphs around them.
+
+    Outputs and inputs keep their own. Outlined weights are equal where they lie in one place, and
+    what they hold is not read; weights without data are equal to none, nor are those that are not
+    trained yet.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Remove the duplicates. Only names that nodes read change."""
+        # Reading data copies them, so tensors whose type and shape are unique are not read.
+        counts = Counter(map(_shape_key, _iter_initializers(model.graph)))
+        _keep_one(model.graph, ChainMap(), {key for key, count in counts.items() if count > 1})
+        return model
+
+
+@register("eliminate_duplicate_initializer")
+class EliminateDuplicateInitializer(RemoveDuplicatedInitializer):
+    """Run remove_duplicated_initializer under its other name."""
+
+
+def _iter_initializers(graph: onnx.GraphProto) -> Iterable[TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for body in iter_bodies(node):
+            yield from _iter_initializers(body)
+
+
+def _shape_key(tensor: TensorProto) -> Hashable:
+    return tensor.data_type, tuple(tensor.dims)
+
+
+def _keep_one(graph: onnx.GraphProto, outer: _Seen, shared: set[Hashable]) -> None:
+    seen = outer.new_child()
+    doubles, renames = _find_doubles(graph, seen, shared)
+    for i in reversed(doubles):
+        del graph.initializer[i]
+    rename(graph, renames)
+    for node in graph.node:
+        for body in iter_bodies(node):
+            _keep_one(body, seen, shared)
+
+
+def _find_doubles(
+    graph: onnx.GraphProto, seen: _Seen, shared: set[Hashable]
+) -> tuple[list[int], dict[str, str]]:
+    """Return the places of the duplicates, and for each name the one to read instead. Initializers
+    that stay are added to `seen`."""
+    inputs, outputs = {value.name for value in graph.input}, {value.name for value in graph.output}
+    own = inputs | {tensor.name for tensor in graph.initializer}
+    here: set[str] = set()
+    doubles: list[int] = []
+    renames: dict[str, str] = {}
+    for i, tensor in enumerate(graph.initializer):
+        if _shape_key(tensor) not in shared or tensor.name in inputs or not _can_be_equal(tensor):
+            continue
+        data = _data(tensor)
+        key = (_shape_key(tensor), data if isinstance(data, tuple) else _sample(data))
+        first = next((each.name for each in seen.get(key, ()) if _data(each) == data), None)
+        # A name of this graph hides the same name in a graph around it.
+        if first is None or tensor.name in outputs or (first in own and first not in here):
+            seen[key] = (*seen.get(key, ()), tensor)
+            here.add(tensor.name)
+        elif first != tensor.name:
+            renames[tensor.name] = first
+            doubles.append(i)
+    return doubles, renames
+
+
+def _can_be_equal(tensor: TensorProto) -> bool:
+    if not has_data(tensor) or tensor.data_type == TensorProto.STRING:
+        return False
+    return is_outlined(tensor) or not is_untrained(read_array(tensor))
+
+
+def _data(tensor: TensorProto) -> bytes | tuple[str, ...]:
+    """Return the bytes of a tensor, or their place if it is outlined. They are equal for equal
+    tensors of one type and shape."""
+    if is_outlined(tensor):
+        return describe_place(tensor)
+    return tensor.raw_data if tensor.HasField("raw_data") else read_array(tensor).tobytes()
+
+
+def _sample(data: bytes) -> bytes:
+    return data[:: max(1, len(data) // _SAMPLE_BYTES)]
+
+
+_MIN_BYTES = 1024
+"""Minimum size of an initializer for which a node pays off. Float tensors for axes, shapes or
+indices are not that large."""
+
+
+@register("fold_periodic_initializer", stage=Stage.PATTERNS, option="fold_periodic_initializer")
+class FoldPeriodicInitializer(Pass):
+    """Keep of an initializer of floats that repeats along its axes one period, and Expand or Tile
+    it.
+
+    Takes memory for weights off the chip, and costs cycles. Only where at least half of it goes.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Replace initializers by nodes whose results have the initializers' names."""
+        names = NameScope.of(model)
+        for graph in reversed(list(iter_graphs(model.graph))):
+            fixed = {value.name for value in graph.input}
+            nodes, tensors = [], []
+            for tensor in graph.initializer:
+                period = None if tensor.name in fixed else _find_period(tensor)
+                if period is not None:
+                    held = names.take(f"{tensor.name}/period", is_numbered=True)
+                    tensors.append(numpy_helper.from_array(period, held))
+                    node, how = _repeat(tensor, tensors[-1], names)
+                    nodes.append(node)
+                    tensors.append(how)
+            if nodes:
+                drop_initializers(graph, {node.output[0] for node in nodes})
+                graph.initializer.extend(tensors)
+                replace_nodes(graph, [*nodes, *graph.node])
+        return model
+
+
+def _repeat(
+    tensor: TensorProto, period: TensorProto, names: NameScope
+) -> tuple[onnx.NodeProto, TensorProto]:
+    """Return the node that makes a tensor from its period, and the constant with its repeats or
+    shape."""
+    pairs = list(zip(tensor.dims, period.dims, strict=True))
+    if all(part in (1, whole) for whole, part in pairs):
+        op_type, numbers = "Expand", [whole for whole, _ in pairs]
+    else:
+        op_type, numbers = "Tile", [whole // part for whole, part in pairs]
+    how = numpy_helper.from_array(
+        np.array(numbers, np.int64), names.take(f"{tensor.name}/repeats", is_numbered=True)
+    )
+    node = helper.make_node(
+        op_type, [period.name, how.name], [tensor.name], name=f"{tensor.name}/repeat"
+    )
+    return node, how
+
+
+def _find_period(tensor: TensorProto) -> Array | None:
+    """Return the period of a tensor; None if it is more than half of the tensor."""
+    if tensor.data_type not in FLOAT_TYPES or not has_data(tensor):
+        return None
+    values = read_array(tensor)
+    if values.nbytes < _MIN_BYTES:
+        return None
+    # Compare bits: -0 differs from 0, and NaN equals NaN.
+    bits = np.ascontiguousarray(values).view(f"u{values.itemsize}")
+    for axis in range(bits.ndim):
+        for part in _iter_parts(bits.shape[axis]):
+            while bits.shape[axis] % part == 0 and _repeats(bits, axis, bits.shape[axis] // part):
+                bits = np.take(bits, range(bits.shape[axis] // part), axis)
+    return bits.view(values.dtype) if 2 * bits.size <= values.size else None
+
+
+def _repeats(values: Array, axis: int, period: int) -> bool:
+    """Return whether each slice along an axis equals the one `period` before it."""
+    turned = np.moveaxis(values, axis, 0)
+    if not np.array_equal(turned[period], turned[0]):  # decides most cases
+        return False
+    return np.array_equal(turned[period:], turned[:-period])
+
+
+def _iter_parts(size: int) -> Iterator[int]:
+    """Yield the prime factors of a size, each once."""
+    for part in range(2, math.isqrt(size) + 1):
+        if size % part == 0:
+            yield part
+            while size % part == 0:
+                size //= part
+    if size > 1:
+        yield size

@@ -21,10 +21,9 @@ from simipu import CompileError
 
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.descriptions import describe_node
+from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.small_values import find_value
-from poprt.rewrite.views import GraphView
+from poprt.rewrite.views import GraphView, find_value
 
 OLDEST_KEPT = 7
 """Oldest opset that is not upgraded; models of older opsets are upgraded to this one."""

@@ -19,8 +19,7 @@ from onnxgraph.opsets import AXES_ARE_INPUTS, DROPOUT_TAKES_MODE, REDUCTIONS_TAK
 
 from popef._tools.arrays import Array
 from poprt.rewrite.names import NodeBuilder
-from poprt.rewrite.small_values import find_value
-from poprt.rewrite.views import GraphView, Shape
+from poprt.rewrite.views import GraphView, Shape, find_value
 
 
 class NoOlderFormError(Exception):

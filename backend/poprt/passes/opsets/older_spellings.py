@@ -16,7 +16,7 @@ from onnxgraph.opsets import (
     REDUCTIONS_TAKE_AXES,
 )
 
-from poprt.passes.chip.contractions import ReplaceEinsumWithMatmul
+from poprt.passes.chip.workarounds import ReplaceEinsumWithMatmul
 from poprt.passes.opsets.older_forms import NoOlderFormError, Older, rule
 from poprt.rewrite.names import NodeBuilder
 

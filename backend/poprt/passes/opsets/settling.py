@@ -17,7 +17,7 @@ from simipu import CompileError
 from simipu.operators import Family, names_where
 
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.descriptions import describe_node
+from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.rules import NodeRule
 from poprt.rewrite.views import FLOATS, GraphView

@@ -41,9 +41,9 @@ from poprt.passes.packing.token_flow import (
     Sizes,
     follow,
 )
+from poprt.passes.pattern_helper import PatternMatcher
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.names import NameScope, NodeBuilder
-from poprt.rewrite.path_patterns import PatternMatcher
 from poprt.rewrite.rules import declare_chip
 from poprt.rewrite.views import GraphView
 

@@ -44,7 +44,7 @@ from simipu.operators import CHIP_DOMAIN
 from simipu.operators.graphcore_domain import TYPED
 
 from popef._tools.arrays import Array
-from poprt.passes.interface.initializers import hold_as_tensor
+from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing
 from poprt.rewrite.base import Pass, Stage, register
 

@@ -29,7 +29,7 @@ from onnxgraph.nodes import find_users
 from onnxgraph.weights import has_data, is_outlined, read_array
 
 from popef._tools.arrays import Array
-from poprt.passes.interface.initializers import read_constant
+from poprt.passes.interface.surgery import read_constant
 
 MANY = 1024
 """Minimum number of elements of a sum that may overflow."""

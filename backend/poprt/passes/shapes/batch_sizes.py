@@ -19,7 +19,7 @@ from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.computing import compute
-from poprt.rewrite.origins import OF_SHAPES
+from poprt.rewrite.explanations import OF_SHAPES
 
 _LARGER = "/larger_batch"
 """Suffix of the names of tensors for a larger batch."""

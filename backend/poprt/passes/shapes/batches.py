@@ -41,7 +41,7 @@ from popef._tools.arrays import Array
 from poprt.frontend.frontends import make_streams
 from poprt.passes.interface.surgery import MINIMUM_IR_VERSION
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.descriptions import describe_node
+from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.views import Shape
 
 _PRIMES = tuple(

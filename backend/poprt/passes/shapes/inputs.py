@@ -29,10 +29,10 @@ from simipu import CompileError
 from simipu.rows import note_dependence
 
 from popef._tools.arrays import Array
+from poprt.passes.shape_inference import infer_shapes as declare_shapes
 from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
-from poprt.passes.shapes.inference import infer_shapes as declare_shapes
 from poprt.rewrite.base import Pass, Stage, register
-from poprt.rewrite.descriptions import describe_shape
+from poprt.rewrite.explanations import describe_shape
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 

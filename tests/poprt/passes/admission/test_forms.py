@@ -3,7 +3,7 @@
 import pytest
 from onnx import TensorProto, helper
 from poprt import Converter
-from poprt.passes.admission.forms import CHIP_FORMS
+from poprt.passes.admission.ipu_operators import CHIP_FORMS
 from sample_models import make_model
 from simipu import CompileError
 from simipu.operators import CHIP_OPERATORS, IPU_COPY

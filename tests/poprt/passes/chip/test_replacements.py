@@ -12,7 +12,7 @@ from onnxgraph.weights import read_array
 from oracles import unoptimised_session
 from poprt import Converter
 from poprt.passes import get_pass
-from poprt.passes.chip.contractions import parse_equation
+from poprt.passes.chip.workarounds import parse_equation
 from sample_models import make_model
 
 F, I32, I64, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL

@@ -1,7 +1,7 @@
-"""Explains which branch of an If makes a model invalid at its shapes, and what to do about it.
+"""Texts for messages: nodes and shapes in words, the inputs that a tensor depends on, and which
+branch of an If makes a model invalid at its shapes.
 
-Branches that are never taken are already removed at this point (`passes.elimination`).
-"""
+Branches that are never taken are already removed at this point (`passes.elimination`)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,68 @@ from collections.abc import Callable, Iterator, Mapping
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import attribute, infer_shapes, iter_defined, iter_nodes, used_names
+from onnxgraph import (
+    attribute,
+    find_inputs,
+    find_makers_anywhere,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_nodes,
+    used_names,
+)
 from onnxgraph.weights import LARGE, has_data
 from simipu import CompileError
+from simipu.operators import names_where
 
-from poprt.rewrite.origins import describe_inputs, find_source_inputs
+
+def describe_node(node: onnx.NodeProto) -> str:
+    """Return a description of a node: its name, or its first output if it has no name."""
+    return (
+        f"{node.name or '(making ' + node.output[0] + ')'!r} ({node.op_type})"
+        if node.output
+        else repr(node.name)
+    )
+
+
+def describe_shape(value: onnx.ValueInfoProto) -> str:
+    """Return the shape as the model declares it: `[batch, 3, ?, 224]`."""
+    dims = value.type.tensor_type.shape.dim
+    sizes = (d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
+    return f"[{', '.join(sizes)}]"
+
+
+OF_SHAPES = names_where(lambda entry: entry.reads_shape)
+"""Operators that read only shapes, not values; all shapes are known."""
+
+
+def find_source_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
+    """Return the main graph's inputs from which a tensor is computed.
+
+    The tensor may be in the main graph `graph` or in a body.
+    """
+    makers = find_makers_anywhere(graph)
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        node = makers.get(name)
+        if name not in seen and node is not None and node.op_type not in OF_SHAPES:
+            waiting += node.input
+            waiting += [used for body in iter_bodies(node) for used in used_names(body)]
+        seen.add(name)
+    return [value.name for value in find_inputs(graph) if value.name in seen]
+
+
+def describe_inputs(names: list[str]) -> str:
+    """Return `input 'a'` or `inputs 'a', 'b'`.
+
+    A value that is computed from no input must be a random number.
+    """
+    if not names:
+        return "no input"
+    return f"input{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+
 
 Judge = Callable[[onnx.ModelProto], str | None]
 """Function that says why a model is invalid; returns None if it is valid."""
