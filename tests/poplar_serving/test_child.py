@@ -21,69 +21,38 @@ from poplar_serving.frames import Code, Kind, read_into
 from sample_models import gather_model, make_model, write_handmade
 from saved_models import is_alive, wait_until
 from sdk_files import replicate
-
-HEADER = struct.Struct("<IIQQ")
-SECONDS = 60
-
-
-class Asked:
-    """Child process, and the operators' end of its connection."""
-
-    def __init__(self):
-        self.connection, theirs = socket.socketpair()
-        self.connection.settimeout(SECONDS)
-        with theirs:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    f"from poplar_serving.child import main; main({theirs.fileno()})",
-                ],
-                pass_fds=[theirs.fileno()],
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-
-    def send(self, frame):
-        frames.send(self.connection, frame)
-
-    def start(self, path, timeout_us=5000):
-        self.send(frames.encode_start(str(path), timeout_us))
-        return self.receive()
-
-    def receive(self):
-        header = bytearray(HEADER.size)
-        read_into(self.connection, memoryview(header))
-        kind, code, call, size = HEADER.unpack(header)
-        body = bytearray(size)
-        read_into(self.connection, memoryview(body))
-        return Kind(kind), code, call, bytes(body)
-
-    def end(self):
-        self.connection.close()
-        _, said = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, said
+from serving_children import HEADER, SECONDS, AskedFork, AskedInterpreter
 
 
 @pytest.fixture
-def asked():
-    asked = Asked()
+def asked(tmp_path):
+    asked = AskedFork(tmp_path / "stderr")
     yield asked
     asked.process.kill()
     asked.end()
 
 
-def test_it_describes_the_model_and_answers_as_the_runner_does(asked, linear, compile_popef):
+@pytest.fixture
+def asked_interpreter():
+    asked = AskedInterpreter()
+    yield asked
+    asked.process.kill()
+    asked.end()
+
+
+def test_it_describes_the_model_and_answers_as_the_runner_does(
+    asked_interpreter, linear, compile_popef
+):
     file = compile_popef(linear)
-    kind, _, _, body = asked.start(file)
+    kind, _, _, body = asked_interpreter.start(file)
     assert kind == Kind.READY
     described = read_description(file)
     assert body == bytes(frames.encode_ready(described, 300.0)[1])
     x = np.random.default_rng(1).normal(size=(4, 4)).astype("float32")
     with ModelRunner(file) as runner:
         expected = runner.execute({"x": x})
-    asked.send(frames.encode_call(7, [x]))
-    kind, _, call, body = asked.receive()
+    asked_interpreter.send(frames.encode_call(7, [x]))
+    kind, _, call, body = asked_interpreter.receive()
     assert (kind, call) == (Kind.RESULT, 7)
     assert body == b"".join(expected[tensor.name].tobytes() for tensor in described.outputs)
 
@@ -101,43 +70,40 @@ def test_calls_are_answered_each_by_its_number(asked, linear, compile_popef):
 
 @pytest.mark.parametrize("timeout_us", [0, 1, 3_600_000_000])
 def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(
-    timeout_us, linear, compile_popef
+    timeout_us, linear, compile_popef, asked
 ):
     file = compile_popef(linear)
     replicate(file, 2, 1)
-    asked = Asked()
-    try:
-        asked.start(file, timeout_us)
-        # With a timeout of an hour, only the second call makes the child answer the first one.
-        calls = [1, 2] if timeout_us > 1 else [1]
-        for call in calls:
-            asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
-        assert [asked.receive()[:3] for _ in calls] == [
-            (Kind.RESULT, Code.NONE, call) for call in calls
-        ]
-        if len(calls) > 1:
-            asked.send(frames.encode_call(3, [np.zeros((4, 4), "float32")]))
-            asked.connection.settimeout(1)
-            with pytest.raises(TimeoutError):
-                asked.receive()
-    finally:
-        asked.process.kill()
-        asked.end()
+    asked.start(file, timeout_us)
+    # With a timeout of an hour, only the second call makes the child answer the first one.
+    calls = [1, 2] if timeout_us > 1 else [1]
+    for call in calls:
+        asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
+    assert [asked.receive()[:3] for _ in calls] == [
+        (Kind.RESULT, Code.NONE, call) for call in calls
+    ]
+    if len(calls) > 1:
+        asked.send(frames.encode_call(3, [np.zeros((4, 4), "float32")]))
+        asked.connection.settimeout(1)
+        with pytest.raises(TimeoutError):
+            asked.receive()
 
 
-def test_it_ends_with_its_connection_even_in_the_middle_of_calls(asked, linear, compile_popef):
-    asked.start(compile_popef(linear))
+def test_it_ends_with_its_connection_even_in_the_middle_of_calls(
+    asked_interpreter, linear, compile_popef
+):
+    asked_interpreter.start(compile_popef(linear))
     for call in range(1, 51):
-        asked.send(frames.encode_call(call, [np.zeros((4, 4), "float32")]))
-    assert asked.end() == (0, "")
+        asked_interpreter.send(frames.encode_call(call, [np.zeros((4, 4), "float32")]))
+    assert asked_interpreter.end() == (0, "")
 
 
-def test_signals_for_the_server_do_not_end_it(asked, linear, compile_popef):
-    asked.start(compile_popef(linear))
+def test_signals_for_the_server_do_not_end_it(asked_interpreter, linear, compile_popef):
+    asked_interpreter.start(compile_popef(linear))
     for number in (signal.SIGINT, signal.SIGTERM):
-        asked.process.send_signal(number)
-    asked.send(frames.encode_call(1, [np.zeros((4, 4), "float32")]))
-    assert asked.receive()[0] == Kind.RESULT
+        asked_interpreter.process.send_signal(number)
+    asked_interpreter.send(frames.encode_call(1, [np.zeros((4, 4), "float32")]))
+    assert asked_interpreter.receive()[0] == Kind.RESULT
 
 
 def test_what_the_model_refuses_is_a_fault_of_that_call_only(asked, compile_popef):

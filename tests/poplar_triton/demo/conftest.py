@@ -6,13 +6,28 @@ They are fetched once from PyPI into the cache that the builder uses.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from poplar_triton import recipes
+from poplar_triton.demo.example import Case, Tensors
 from poplar_triton.demo.runner import Reference, load_reference
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
+
+
+@dataclass(frozen=True, slots=True)
+class RememberingReference(Reference):
+    """The original model, which answers equal inputs once: a network takes a tenth of a second."""
+
+    answers: dict[tuple, Tensors] = field(default_factory=dict)
+
+    def run(self, case: Case) -> Tensors:
+        key = tuple((name, each.shape, each.tobytes()) for name, each in case.inputs.items())
+        if key not in self.answers:
+            self.answers[key] = Reference.run(self, case)
+        return dict(self.answers[key])
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +41,8 @@ def reference() -> Callable[[str], Reference]:
 
     def load(model: str) -> Reference:
         if model not in loaded:
-            loaded[model] = load_reference(model, REPOSITORY, recipes.default_cache(REPOSITORY))
+            found = load_reference(model, REPOSITORY, recipes.default_cache(REPOSITORY))
+            loaded[model] = RememberingReference(found.session, found.names)
         return loaded[model]
 
     return load
