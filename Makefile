@@ -29,10 +29,11 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not browser and not tensorflow and not bulk"
+	EXAMPLES=0.4 $(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not browser and not tensorflow and not bulk"
 
+# Besides the slow tests: all random examples, of which the fast tests try some.
 test-server: .venv/dev models
-	$(BIN)/python -m pytest -m server
+	$(BIN)/python -m pytest -m "server or hypothesis"
 
 # HAProxy, Envoy, Prometheus, SeaweedFS and helm, into .cache/deploy-tools.
 deploy-tools: .venv/deploy

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from example_counts import examples
 from hypothesis import settings
 from poprt import Compiler, CompilerOptions, Converter
 from sample_models import linear_model
@@ -18,7 +19,7 @@ import popef
 Build = Callable[..., Path]
 
 # No test asserts a time. By default hypothesis allows an example 200 ms; a busy machine needs more.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=examples(100))
 settings.load_profile("untimed")
 # Programs that a shell starts in the background ignore SIGINT, and so do their child processes.
 # Tests that send Ctrl-C would fail.

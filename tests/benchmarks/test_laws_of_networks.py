@@ -79,7 +79,16 @@ class Network:
         return self._found[key]
 
 
-@pytest.fixture(scope="module", params=list(NETWORKS))
+SLOW = ("ALBERT", "RoFormer")
+"""Networks of the slow tests only: BERT and RoFormer v2 have the same operators."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.server] if name in SLOW else []) for name in NETWORKS
+    ],
+)
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Network:
     return Network(request.param, tmp_path_factory.mktemp("network"))
 

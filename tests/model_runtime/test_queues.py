@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, StoppedError
@@ -35,7 +36,7 @@ def pump(queues):
     return sizes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(1, 11), min_size=1, max_size=8))
 def test_every_request_gets_its_own_rows_in_full_batches(sizes):
     queues = make_queues()

@@ -1,13 +1,12 @@
 """Tests that popef and the reference Cap'n Proto library read the same values, whichever of them,
 or the tests' builder, wrote them.
 
-POPEF_EXAMPLES=10000 generates that many files and messages for each test instead of a few hundred.
+EXAMPLES=50 generates ten thousand files and messages for each test instead of two hundred.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections import Counter
 from random import Random
@@ -40,6 +39,7 @@ from capnp_reference import (
     to_record,
     with_more,
 )
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from popef_mutations import mutate_words
@@ -88,7 +88,7 @@ FORGIVEN_VALUES = {
 """Reasons why popef may read a damaged message that the reference rejects, by the reference's
 message."""
 
-EXAMPLES = int(os.environ.get("POPEF_EXAMPLES", "200"))
+EXAMPLES = examples(200)
 many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, (1 << 32) - 1)
 FIRST_SEGMENT_WORDS = st.sampled_from([1, 2, 7, 13, 20, 60, 1024])

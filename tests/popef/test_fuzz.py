@@ -4,13 +4,13 @@ only."""
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
 
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from popef_fuzzing import check, seed_files
@@ -18,7 +18,7 @@ from popef_mutations import mutate_file
 from reference_files import FILES, PlainBlob, written_by_others, written_by_popef
 
 FIRST = list(seed_files())
-EXAMPLES = int(os.environ.get("POPEF_FUZZ_EXAMPLES", "150"))
+EXAMPLES = examples(150)
 many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, (1 << 32) - 1)
 

@@ -6,6 +6,7 @@ import contextlib
 import struct
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from popef_blobs import message, metadata_blob, parse, whole
@@ -24,7 +25,7 @@ def test_every_truncation_is_refused():
                 parse(data[:size])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6))
 def test_any_changed_bytes_parse_or_raise_popef_error(changes):
     data = bytearray(whole())
@@ -34,7 +35,7 @@ def test_any_changed_bytes_parse_or_raise_popef_error(changes):
         parse(bytes(data))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_parse_or_raise_popef_error(data):
     with contextlib.suppress(popef.PopefError):

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def read(sink: io.BytesIO) -> popef.Reader:
     return reader
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(METADATA)
 def test_metadata_comes_back_equal(metadata: Metadata) -> None:
     sink = io.BytesIO()
@@ -81,7 +82,7 @@ def test_metadata_comes_back_equal(metadata: Metadata) -> None:
     assert read(sink).metadata() == [metadata]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXT.filter(bool), st.lists(st.binary(max_size=300), max_size=3), st.booleans())
 def test_executables_come_back_whatever_the_pieces(
     name: str, pieces: list[bytes], compress: bool
@@ -97,7 +98,7 @@ def test_executables_come_back_whatever_the_pieces(
     assert executable.uncompressedSize == (len(b"".join(pieces)) if compress else 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXT, TEXT, st.binary(max_size=100))
 def test_opaque_blobs_come_back(name: str, executable: str, data: bytes) -> None:
     sink = io.BytesIO()
@@ -107,7 +108,7 @@ def test_opaque_blobs_come_back(name: str, executable: str, data: bytes) -> None
     assert (opaque.name, opaque.executable, bytes(opaque.data())) == (name, executable, data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXT, TENSOR_INFOS, st.integers(0, 3), st.randoms(use_true_random=False))
 def test_tensors_and_feeds_come_back(name: str, info: TensorInfo, count: int, random: Any) -> None:
     data = random.randbytes(info.sizeInBytes())

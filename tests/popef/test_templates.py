@@ -6,6 +6,7 @@ import io
 import struct
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,13 +67,13 @@ def test_a_template_is_what_the_writer_writes(name_bytes: int, rank: int) -> Non
     assert tensor_head(name_bytes, rank)[48:] == encode(info)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(INFOS)
 def test_what_the_writer_writes_is_recognised(info: TensorDataInfo) -> None:
     assert agrees(tensor_file(info)) == (info.tensorInfo.sizeInBytes() > 0)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(INFOS, st.integers(0, 10**6), st.integers(0, 255))
 def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(
     info: TensorDataInfo, place: int, value: int

@@ -10,6 +10,7 @@ import onnx
 import poprt
 import pytest
 from cost_models import C600
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -74,7 +75,7 @@ def chain(steps: Sequence[str], widths: Sequence[int], batch: int, element: int)
     return network(nodes, {"x": [batch, 8, 8, widths[0]]}, weights, element)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.data(), st.integers(1, 8), st.integers(1, 16))
 def test_random_chains_keep_the_laws(data: st.DataObject, length: int, batch: int) -> None:
     steps = data.draw(st.lists(st.sampled_from(STEPS), min_size=length, max_size=length))

@@ -12,6 +12,7 @@ import networks
 import onnx
 import pytest
 from cost_models import C600
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
@@ -82,7 +83,7 @@ def test_an_expanded_view_is_never_written_to() -> None:
     assert alive(net, net.add("Relu", wide)) == [2 * SIZE, SIZE, SIZE + 3 * SIZE]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

@@ -3,15 +3,15 @@ time, and never returns values that it does not contain."""
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from payload_fuzzing import check_payload, iter_damaged, mutate_payload, seed_payloads
 
-EXAMPLES = int(os.environ.get("PAYLOAD_FUZZ_EXAMPLES", "150"))
+EXAMPLES = examples(150)
 
 
 @pytest.mark.server

@@ -8,6 +8,7 @@ a line on stdout says how it ended. A fork leaves by the end of the interpreter,
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -391,6 +392,9 @@ def _wait(pid: int, deadline: float) -> int:
 
 if __name__ == "__main__":
     exec(IMPORTS)
+    # A fork would otherwise search, and so copy, what was imported here.
+    gc.collect()
+    gc.freeze()
     source = _fork_each(sys.stdin)
     if source is not None:
         exec(BEGINNING + source)

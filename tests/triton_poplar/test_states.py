@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -63,7 +64,7 @@ def test_requests_of_any_size_get_their_rows_and_only_the_outputs_asked_for(fold
         np.testing.assert_array_equal(request.outputs()["z"], 2 * x)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
 def test_bad_requests_fail_alone(sizes):
     instance = test_bad_requests_fail_alone.instance

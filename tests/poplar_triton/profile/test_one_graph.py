@@ -23,6 +23,7 @@ USED = (
     *("fuse_bn_into_gemm", "fuse_mul_into_matmul", "replace_gemm_with_matmul"),
     *("pre_scale", "fused_attention", "matmul_rotary_embedding", "attention_padding"),
 )
+MANY_PASSES = {"used_passes": USED, "enable_erf_gelu": True}
 TARGET = TARGETS["ipu21"]
 
 
@@ -97,9 +98,17 @@ def list_nodes(model):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"used_passes": USED, "enable_erf_gelu": True}], ids=["plain", "used"]
+    ("precision", "options"),
+    [
+        pytest.param("fp32", {}, id="fp32-plain"),
+        pytest.param("fp16", MANY_PASSES, id="fp16-used"),
+        pytest.param("fp8", MANY_PASSES, id="fp8-used"),
+        # The other pairs. Slow: half a second each.
+        pytest.param("fp32", MANY_PASSES, id="fp32-used", marks=pytest.mark.server),
+        pytest.param("fp16", {}, id="fp16-plain", marks=pytest.mark.server),
+        pytest.param("fp8", {}, id="fp8-plain", marks=pytest.mark.server),
+    ],
 )
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_model_has_one_graph_whoever_asks(tmp_path: Path, monkeypatch, make, precision, options):
     monkeypatch.setattr(weightless, "LARGE_BYTES", 64)

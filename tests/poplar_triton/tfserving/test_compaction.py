@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from poplar_triton.tfserving import messages_pb2 as messages
@@ -59,7 +60,7 @@ def read(message):
     return request.model_spec.name, list(request.output_filter), dtype, shape, values
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(sorted(FIELDS)), st.integers(-2, 2))
 def test_a_compact_request_means_the_same(data, name, more):
     values = data.draw(st.lists(VALUES.get(name, SMALL), min_size=1, max_size=6))

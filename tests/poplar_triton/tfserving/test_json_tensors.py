@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -478,7 +479,7 @@ def test_strings_read_back(values, name, format):
     same(read_back(body, format, "string", name), array)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(text=st.one_of(st.binary(), st.text().map(str.encode)), kind=st.sampled_from(list(TYPES)))
 @example(text=b"\xef\xbb\xbf", kind="string")
 def test_anything_is_read_or_refused(text, kind):
@@ -502,7 +503,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     document=st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON),
     kind=st.sampled_from(list(TYPES)),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from example_counts import examples
 from google.protobuf.internal import encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ TYPES = [
 ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(SIGNED), st.sampled_from([1, MANY]))
 def test_signed_numbers_are_those_of_protobuf(numbers, times):
     numbers = numbers * times
@@ -33,7 +34,7 @@ def test_signed_numbers_are_those_of_protobuf(numbers, times):
     assert read_varints(packed).view(np.int64).tolist() == numbers
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(st.integers(0, 2**64 - 1)), st.sampled_from([1, MANY]))
 def test_unsigned_numbers_are_those_of_protobuf(numbers, times):
     numbers = numbers * times

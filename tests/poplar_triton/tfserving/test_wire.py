@@ -4,6 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from example_counts import examples
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +80,7 @@ def draw_array(data, dtype):
 
 
 @by_type
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_arrays_are_read_as_they_are(kind, data):
     """Arrays are read packed, unpacked and as content.
@@ -95,7 +96,7 @@ def test_arrays_are_read_as_they_are(kind, data):
 
 
 @by_type
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(data=st.data())
 def test_arrays_are_written_as_tensorflow_reads_them(kind, data):
     array = draw_array(data, kind.dtype)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from poprt.calibration import read_calibration_data
@@ -302,7 +303,9 @@ WHOLE = [
 @pytest.mark.server
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=1000
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(1000),
 )
 @given(
     whole=st.sampled_from(WHOLE),

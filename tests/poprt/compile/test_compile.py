@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import weights
-from poprt import Compiler, CompilerOptions, Converter
+from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.passes.folding import computing
 from poprt.passes.folding import constants as folding
 from sample_models import make_model
@@ -388,12 +388,19 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
         (["--input_model", "m.onnx", "--preci", "fp16"], 2, "unrecognized arguments: --preci fp16"),
     ],
 )
-def test_the_command_fails_with_one_line_and_a_status(linear, tmp_path, arguments, status, message):
+def test_the_command_fails_with_one_line_and_a_status(
+    linear, tmp_path, monkeypatch, capsys, arguments, status, message
+):
+    """The same in processes of their own: tests/poprt/cli/test_supervision.py."""
+    monkeypatch.chdir(tmp_path)
     onnx.save(linear, tmp_path / "m.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
-    done = poprt(*arguments, folder=tmp_path)
-    assert done.returncode == status
-    (line,) = done.stderr.splitlines()
+    try:
+        found = cli.main(arguments)
+    except SystemExit as ended:
+        found = ended.code
+    assert found == status
+    (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 
 

@@ -3,6 +3,7 @@ and outputs stay the same, and a second run changes nothing."""
 
 import numpy as np
 import onnx
+from example_counts import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -320,9 +321,9 @@ def assert_kept(name, model, seed, tolerance):
             np.testing.assert_array_equal(found, expected)
 
 
-def bounded(examples):
+def bounded(count):
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=examples, deadline=None, suppress_health_check=slow)
+    return settings(max_examples=examples(count), deadline=None, suppress_health_check=slow)
 
 
 @bounded(200)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -176,7 +177,7 @@ def test_external_data_stay_in_the_models_folder_and_in_their_file(
 
 
 @pytest.mark.server
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_damaged_models_are_refused_without_a_crash(data):
     content = bytearray(_small_model())

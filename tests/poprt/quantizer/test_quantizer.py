@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_runtime import ModelRunner, ModelRunnerConfig
@@ -93,7 +94,7 @@ def brute_force(values: np.ndarray, loss: str, name: str, scale: int) -> float:
     return float(np.sum(shares * np.log(shares / spread)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(1, 300),

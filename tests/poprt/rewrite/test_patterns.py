@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
+from example_counts import examples
 from exported_graphs import I32, TENSORFLOW, TORCH, Exporter, F, H, bert_like, deberta_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -555,7 +556,7 @@ FREE = (
     st.permutations(FREE),
     st.sampled_from((11, 13, 18)),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_passes_in_any_order_keep_every_output(pieces, shown, order, opset):
     """Outputs in the middle of patterns are kept too."""
     net = Exporter(opset)

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import pytest
 from cost_models import C600, cycles, one_node
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -48,7 +49,7 @@ def test_float_costs_more_than_half_and_float_partials_more_than_half_partials()
     assert half < partials < cycles(networks.matmul(2048, 2048, 2048, TensorProto.FLOAT))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 2048), st.integers(1, 2048), st.integers(1, 2048))
 def test_more_of_any_dimension_never_costs_much_less(rows: int, k: int, n: int) -> None:
     def total(product: Product) -> int:
@@ -64,7 +65,7 @@ def test_more_of_any_dimension_never_costs_much_less(rows: int, k: int, n: int) 
         assert total(grown) >= 0.9 * base
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 64),
     st.integers(1, 3000),
@@ -224,7 +225,7 @@ def body(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(LAYERS, min_size=1, max_size=8),
     st.integers(1, 300),

@@ -15,6 +15,7 @@ from functools import lru_cache
 import onnx
 import pytest
 from cost_models import C600
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -164,7 +165,7 @@ def test_wider_loads_of_weights_never_cost_time() -> None:
         assert cycles(product, use_128bit_conv_unit_load=True) <= cycles(product), product
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sampled_from(GROUPS), *[st.sampled_from(SIZES)] * 3, st.sampled_from([0.02, 0.6]))
 def test_swapped_activations_take_as_long(
     groups: int, rows: int, k: int, n: int, proportion: float

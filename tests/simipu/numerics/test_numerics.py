@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from example_counts import examples
 from half_models import (
     ALL,
     FLOAT_PARTIALS,
@@ -59,7 +60,7 @@ def check(model: onnx.ModelProto, numerics: Numerics, *inputs: np.ndarray) -> No
     assert np.mean(np.abs(found.astype(np.float32) - expected) > ulp) <= 0.001
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 2**31))
 def test_elementwise_chains_equal_numpy_half_operator_by_operator(seed):
     x = halves((8, 8), seed)
@@ -338,7 +339,7 @@ OPERATORS = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     operators=st.lists(st.sampled_from(OPERATORS), min_size=1, max_size=6),
     numerics=st.sampled_from(ALL),

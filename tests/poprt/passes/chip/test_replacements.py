@@ -4,6 +4,7 @@ passes covers."""
 import numpy as np
 import onnx
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -71,7 +72,7 @@ SMALL = st.sampled_from([np.int8, np.uint8, np.int16, np.int32])
     SMALL,
     st.integers(0, 9),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_whole_numbers_of_an_operator_that_takes_them_later_are_computed_all_the_same(
     op_type, dtype, seed
 ):
@@ -186,7 +187,7 @@ def equations(draw):
     return equation, [tuple(sizes[label] for label in each) for each in terms]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(equations())
 def test_any_equation_answers_the_same(drawn):
     equation, shapes = drawn

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -313,7 +314,7 @@ def chains(draw):
     return make_model(nodes, {"x": (I64, [2, 3])}, {name: (I64, [3, 2]) for name in outputs}, held)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(model=chains())
 def test_graphs_of_all_kinds_answer_the_same(model):
     assert_answers(model, feed("x"))
