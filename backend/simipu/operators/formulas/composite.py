@@ -12,29 +12,23 @@ import onnx
 from onnxgraph import Value
 
 from simipu.operators.formulas import products
+from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import Code
 from simipu.operators.formulas.elementwise import BROADCAST, Elementwise, broadcast_cycles, guess
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES
 from simipu.operators.formulas.moving import INDEX_BYTES, move
 from simipu.operators.formulas.plan import Product
 from simipu.operators.formulas.reducing import reduction, softmax_of
-from simipu.operators.formulas.vertices import (
-    BINARY_START,
-    REARRANGE_CYCLES_PER_BYTE,
-    REARRANGE_START,
-    SPREAD_START,
-    InnerLoop,
-)
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
-_ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
+_ADDED = Elementwise(v.InnerLoop(3, 4), v.InnerLoop(3, 2))
 _CORNERS = 4
 """Corners of a picture's grid around a point, whose values are weighted and added up."""
 _SAMPLING_PASSES = 8
 """Passes over the samples: the point's place in both axes, its corners' weights, and a sum of four
 products."""
-_COMPARE_AND_SWAP = InnerLoop(25, 1)
+_COMPARE_AND_SWAP = v.InnerLoop(25, 1)
 """Loop of comparing and swapping two values with their indices (section 6.3)."""
 _PARTS = 2
 """Parts of a complex number."""
@@ -48,7 +42,6 @@ _HEADS_AXIS, _HEADS_RANK = 1, 4
 def in_turn(kind: str, *works: Work) -> Work:
     """Return the sum of works that follow one another: times and code add up, of memory the maximum
     counts."""
-    plans = [work.plan for work in works if work.plan]
     return Work(
         kind,
         compute=sum(work.compute for work in works),
@@ -59,7 +52,7 @@ def in_turn(kind: str, *works: Work) -> Work:
         temporary_bytes=max(work.temporary_bytes for work in works),
         code=sum((work.code for work in works), Code()),
         macs=sum(work.macs for work in works),
-        plan=", ".join(plans),
+        plan=", ".join(work.plan for work in works if work.plan),
     )
 
 
@@ -69,7 +62,7 @@ def passes(
     """Return the cost of `count` additions or multiplications of a tensor's elements, each in a
     step of its own."""
     loop = (loops or _ADDED).loop(value)
-    return context.spread(kind, count * context.pass_over(value, loop, BINARY_START), steps=count)
+    return context.spread(kind, count * context.pass_over(value, loop, v.BINARY_START), steps=count)
 
 
 def attention(context: Context) -> Work:
@@ -105,18 +98,12 @@ def _find_heads(
     """Return the number of heads, the lengths of queries and keys, and the widths of a head's keys
     and values. Inputs have four axes, or three with the heads side by side."""
     if len(query.shape) == _HEADS_RANK:
-        return (
-            query.shape[_HEADS_AXIS],
-            (query.shape[2], key.shape[2]),
-            (key.shape[3], value.shape[3]),
-        )
+        lengths, widths = (query.shape[2], key.shape[2]), (key.shape[3], value.shape[3])
+        return query.shape[_HEADS_AXIS], lengths, widths
     heads = max(1, context.attribute("q_num_heads", 1))
     shared = max(1, context.attribute("kv_num_heads", heads))
-    return (
-        heads,
-        (query.shape[1], key.shape[1]),
-        (key.shape[2] // shared, value.shape[2] // shared),
-    )
+    widths = (key.shape[2] // shared, value.shape[2] // shared)
+    return heads, (query.shape[1], key.shape[1]), widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +133,8 @@ class _Equation:
         everything = "".join(terms)
         most = max((sum(letter < _FIRST_LETTER for letter in term) for term in terms), default=0)
         if not arrow:
-            result = _ELLIPSIS + "".join(
-                sorted(
-                    c for c in set(everything) if c >= _FIRST_LETTER and everything.count(c) == 1
-                )
-            )
+            single = [c for c in everything if c >= _FIRST_LETTER and everything.count(c) == 1]
+            result = _ELLIPSIS + "".join(sorted(single))
         return _Equation(terms, _named(result, most), sizes)
 
     def count(self, letters: Collection[str]) -> int:
@@ -181,9 +165,8 @@ class _Equation:
 def _named(term: str, hidden: int) -> str:
     """Return a term with its ellipsis replaced by a digit for each hidden dimension, counted from
     the last; no equation contains digits."""
-    return term.replace(
-        _ELLIPSIS, "".join(chr(_FIRST_DIGIT + i) for i in reversed(range(max(0, hidden))))
-    )
+    digits = "".join(chr(_FIRST_DIGIT + i) for i in reversed(range(hidden)))
+    return term.replace(_ELLIPSIS, digits)
 
 
 def einsum(context: Context) -> Work:
@@ -228,22 +211,15 @@ def batch_norm(context: Context) -> Work:
     """Return the cost of BatchNormalization with learnt parameters: a vector for each channel is
     subtracted, multiplied, multiplied again and added (poplin's Norms.cpp: whiten, then scale and
     bias). Usually a converter has folded it."""
-    channels, rank = (
-        context.result.shape[1] if len(context.result.shape) > 1 else 1,
-        len(context.result.shape),
-    )
+    rank = len(context.result.shape)
+    channels = context.result.shape[1] if rank > 1 else 1
     vector = Value((channels, *[1] * max(0, rank - 2)), context.result.bytes_per_element)
     layout = context.source_layout
     elements = context.fullest(context.result.size, layout)
     count = 4
     cycles, received = broadcast_cycles(context, vector, elements, layout)
-    return context.spread(
-        "norm",
-        count * cycles,
-        context.exchange_cycles(count * received),
-        steps=count,
-        layout=layout,
-    )
+    exchange = context.exchange_cycles(count * received)
+    return context.spread("norm", count * cycles, exchange, steps=count, layout=layout)
 
 
 def local_response(context: Context) -> Work:
@@ -254,14 +230,12 @@ def local_response(context: Context) -> Work:
     value, size = context.result, max(1, context.attribute("size", 1))
     power = context.spread(
         "norm",
-        context.pass_over(value, InnerLoop(context.calibration.pow_cycles, 1)),
+        context.pass_over(value, v.InnerLoop(context.calibration.pow_cycles, 1)),
         steps=0,
         local_steps=1,
     )
-    sums = replace(
-        passes(context, "norm", value, size + 2),
-        exchange=math.ceil(context.exchange_cycles(context.bytes_per_tile(value))),
-    )
+    neighbours = context.exchange_cycles(context.bytes_per_tile(value))
+    sums = passes(context, "norm", value, size + 2).plus(exchange=neighbours)
     return in_turn("norm", sums, power)
 
 
@@ -269,18 +243,14 @@ def arg_extreme(context: Context) -> Work:
     """Return the cost of a reduction of values with their indices. Each pair is a compare and two
     selects, float or not (popops' ReductionVertexDefs: the vertices are not vectorised; 8 cycles
     are assumed for an element)."""
-    looked = context.pass_over(context.source, InnerLoop(8, 1))
-    work = reduction(context)
-    return replace(work, compute=work.compute + math.ceil(looked))
+    return reduction(context).plus(context.pass_over(context.source, v.InnerLoop(8, 1)))
 
 
 def cumulative(context: Context) -> Work:
     """Return the cost of CumSum: PopART multiplies by a triangle of ones (cumsumx.cpp), because
     processing rows one by one is too slow."""
-    source = context.source
-    axis_input = 1
-    known = context.known_scalar(axis_input) if context.has(axis_input) else None
-    rank = len(source.shape)
+    source, rank = context.source, len(context.source.shape)
+    known = context.known_scalar(1) if context.has(1) else None
     axis = int(known) if known is not None and -rank <= known < rank else -1
     length = source.shape[axis] if rank else 1
     return _transform(context, max(1, source.size // max(1, length)), length, length)
@@ -291,14 +261,9 @@ def resized(context: Context) -> Work:
     interpolated values are a weighted sum of the neighbours along each axis that changes."""
     source = context.source
     if context.attribute("mode", b"nearest") == b"nearest":
-        copied = context.bytes_per_tile(source) / context.target.copy_bytes_per_cycle
-        return context.spread(
-            "data movement",
-            SPREAD_START + copied,
-            steps=0,
-            local_steps=1,
-            temporary=context.bytes_per_tile(source),
-        )
+        copied = context.bytes_per_tile(source)
+        compute = v.SPREAD_START + copied / context.target.copy_bytes_per_cycle
+        return context.spread("data movement", compute, steps=0, local_steps=1, temporary=copied)
     return sample(context, context.result)
 
 
@@ -321,7 +286,7 @@ def widened(product: products.Formula, left: int, right: int) -> products.Formul
         # (section 4).
         casts = [*filter(None, values), context.result]
         cast = context.spread(
-            "cast", sum(context.pass_over(value, InnerLoop(9, 4)) for value in casts), steps=3
+            "cast", sum(context.pass_over(value, v.InnerLoop(9, 4)) for value in casts), steps=3
         )
         return in_turn("matmul", cast, product(inner))
 
@@ -338,8 +303,7 @@ WIDENED_CONVOLUTION, WIDENED_SCALED_CONVOLUTION = (
 def rotary(context: Context) -> Work:
     """Return the cost of RotaryEmbedding: halves of each head swap places; then two products with
     the tables, and their sum."""
-    count = 3
-    return in_turn("rotary", move(context), passes(context, "rotary", context.source, count))
+    return in_turn("rotary", move(context), passes(context, "rotary", context.source, 3))
 
 
 def sampled(context: Context) -> Work:
@@ -352,12 +316,8 @@ def sample(context: Context, samples: Value) -> Work:
     """Return the cost of interpolating `samples`."""
     moved = _CORNERS * context.bytes_per_tile(samples)
     atom = min(WHOLE_ATOM_BYTES, max(HALF_BYTES, samples.bytes_per_element))
-    fetch = context.spread(
-        "sampling",
-        REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom],
-        context.exchange_cycles(moved),
-        temporary=moved,
-    )
+    compute = v.rearrangement_cycles(moved, atom)
+    fetch = context.spread("sampling", compute, context.exchange_cycles(moved), temporary=moved)
     return in_turn("sampling", fetch, passes(context, "sampling", samples, _SAMPLING_PASSES))
 
 
@@ -383,8 +343,7 @@ def regions(context: Context) -> Work:
 
 def affine_grid(context: Context) -> Work:
     """Return the cost of AffineGrid: a small product for each position."""
-    count = 3
-    return passes(context, "grid", context.result, count)
+    return passes(context, "grid", context.result, 3)
 
 
 def folded(context: Context) -> Work:
@@ -396,7 +355,7 @@ def written(context: Context) -> Work:
     """Return the cost of TensorScatter: only the update is moved; the cache stays in place."""
     _, update = context.operands
     moved = context.bytes_per_tile(update)
-    compute = REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[WHOLE_ATOM_BYTES]
+    compute = v.rearrangement_cycles(moved, WHOLE_ATOM_BYTES)
     return context.spread("data movement", compute, context.exchange_cycles(moved))
 
 

@@ -8,16 +8,8 @@ from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
+from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, operand_atom
-from simipu.operators.formulas.vertices import (
-    BINARY_START,
-    BROADCAST_START,
-    INNER_VECTOR,
-    OUTER_VECTOR,
-    REARRANGE_CYCLES_PER_BYTE,
-    UNARY_START,
-    InnerLoop,
-)
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
@@ -27,8 +19,8 @@ class Elementwise:
     """Formula of one pass over the elements, two operands at a time: the inner loop for halves, and
     that for floats."""
 
-    half: InnerLoop
-    single: InnerLoop
+    half: v.InnerLoop
+    single: v.InnerLoop
     broadcasts: bool = False
     """True if popops has faster vertices for an operand that is a vector or a scalar."""
 
@@ -42,7 +34,7 @@ class Elementwise:
         elements = context.fullest(context.result.size, layout)
         others = [i for i in range(len(context.inputs)) if context.inputs[i] is not None]
         if len(others) <= 1:
-            cycles = context.loop_cycles(elements, self.loop(context.source), UNARY_START)
+            cycles = context.loop_cycles(elements, self.loop(context.source), v.UNARY_START)
             return context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)
         others.remove(_base(context, layout))
         # One operand that comes from other tiles makes supersteps of all these passes.
@@ -69,13 +61,8 @@ class Elementwise:
         work = self(replace(context, layouts=layouts))
         width = context.result.bytes_per_element
         moved = context.fullest(context.result.size, layout) * width
-        cycles = moved * REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, width)]
-        return replace(
-            work,
-            compute=work.compute + math.ceil(cycles),
-            exchange=work.exchange + math.ceil(context.exchange_cycles(moved)),
-            steps=work.steps + 1,
-        )
+        cycles = moved * v.REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, width)]
+        return work.plus(cycles, context.exchange_cycles(moved), steps=1)
 
     def _second(
         self, context: Context, i: int, elements: int, layout: Layout | None
@@ -89,9 +76,9 @@ class Elementwise:
         loop = self.loop(context.source)
         if value.size == 1:
             fast = BROADCAST.loop(context.source) if self.broadcasts else loop
-            return context.loop_cycles(elements, fast, BROADCAST_START), 0.0
+            return context.loop_cycles(elements, fast, v.BROADCAST_START), 0.0
         if value.size == result.size:
-            cycles = context.loop_cycles(elements, loop, BINARY_START)
+            cycles = context.loop_cycles(elements, loop, v.BINARY_START)
             return self._taken(context, i, elements, layout, cycles)
         return broadcast_cycles(
             context, value, elements, layout, loop if not self.broadcasts else None
@@ -113,23 +100,23 @@ class Elementwise:
         axis = layout.axis if layout else own.axis
         atom = operand_atom(value, own, axis)
         if atom < WHOLE_ATOM_BYTES or axis != own.axis:
-            cycles += moved * REARRANGE_CYCLES_PER_BYTE[atom]
+            cycles += moved * v.REARRANGE_CYCLES_PER_BYTE[atom]
         return cycles, moved
 
-    def loop(self, value: Value) -> InnerLoop:
+    def loop(self, value: Value) -> v.InnerLoop:
         """Return the loop for the width of a tensor."""
         return self.single if is_wide(value) else self.half
 
 
-BROADCAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
+BROADCAST = Elementwise(v.InnerLoop(2, 4), v.InnerLoop(2, 2))
 """Cost of adding or multiplying a scalar."""
-ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2), broadcasts=True)
+ADDED = Elementwise(v.InnerLoop(3, 4), v.InnerLoop(3, 2), broadcasts=True)
 """Cost of adding or multiplying two tensors."""
-_DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
-_QUARTER_CAST = InnerLoop(2, 8)
+_DIVISION = Elementwise(v.InnerLoop(21, 4), v.InnerLoop(10, 2))
+_QUARTER_CAST = v.InnerLoop(2, 8)
 """Loop of a cast from or to fp8: two issue slots for 8 elements, either way (popops'
 inlineAssemblerCast.hpp; section 4.2)."""
-_CAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 4))
+_CAST = Elementwise(v.InnerLoop(2, 4), v.InnerLoop(2, 4))
 
 
 def _is_fragmented(layout: Layout, value: Value) -> bool:
@@ -163,7 +150,7 @@ def broadcast_cycles(
     value: Value,
     elements: int,
     layout: Layout | None,
-    loop: InnerLoop | None = None,
+    loop: v.InnerLoop | None = None,
 ) -> tuple[float, float]:
     """Return the cycles of a pass over `elements` of a tile whose second operand is repeated, and
     the bytes of it that a tile receives. `loop` is for an operator that has no broadcasting
@@ -179,59 +166,36 @@ def broadcast_cycles(
     #         +-----+-----+-----+  each of its runs
     #          a row of values     a row for all rows, as a bias: a tile receives the part that its
     #                              row parts need, once, and repeats it for each of its rows
-    run, grain, row_parts = _run(context.result, layout)
+    lay = layout or linear("", context.result)
+    run, grain = lay.piece, lay.grain
     width = value.bytes_per_element
-    per_row = (
-        value.shape[-1:] in ((1,), ())
-        if layout is None
-        else _size_along(value, context.result, layout.axis) == 1
-    )
-    if per_row:
+    copied = elements * width / context.target.copy_bytes_per_cycle
+    # The operand's axis that is broadcast along the pieces; axes that it lacks have one element.
+    own = lay.axis - (len(context.result.shape) - len(value.shape))
+    if own < 0 or value.shape[own : own + 1] in ((), (1,)):
         rows = math.ceil(elements / run)
         received = min(rows, value.size) * width
         if loop is None:
             workers = context.target.workers_per_tile
-            return OUTER_VECTOR.cycles(rows, run, width, workers, grain), received
-        return context.loop_cycles(elements, loop, BINARY_START) + _copied(
-            context, elements, width
-        ), received
-    held = min(elements, math.ceil(value.size / row_parts))
+            return v.outer_vector_cycles(rows, run, width, workers, grain), received
+        return context.loop_cycles(elements, loop, v.BINARY_START) + copied, received
+    held = min(elements, math.ceil(value.size / lay.row_parts))
     repeats = elements / max(1, held)
     received = held * width
     # The general way copies the operand to the size of the result, then reads both. The inner
     # vector's vertex needs halves in whole pieces of 4; short repeats may make it the slower.
-    general = context.loop_cycles(elements, loop or ADDED.loop(context.result), BINARY_START)
-    general += _copied(context, elements, width) if repeats > 1 else 0
-    if loop is not None or is_wide(context.result) or grain % INNER_VECTOR.grain:
+    general = context.loop_cycles(elements, loop or ADDED.loop(context.result), v.BINARY_START)
+    general += copied if repeats > 1 else 0
+    if loop is not None or is_wide(context.result) or grain % v.INNER_GRAIN:
         return general, received
-    inner = INNER_VECTOR.cycles(held / run, run, repeats, context.target.workers_per_tile)
+    inner = v.inner_vector_cycles(held / run, run, repeats, context.target.workers_per_tile)
     return min(inner, general), received
-
-
-def _run(result: Value, layout: Layout | None) -> tuple[int, int, int]:
-    """Return the contiguous elements of a row on a tile, the divisor of their number, and the
-    number of tiles over which the row is spread."""
-    lay = layout or linear("", result)
-    return lay.piece, lay.grain, lay.row_parts
-
-
-def _size_along(value: Value, result: Value, axis: int) -> int:
-    """Return the size of a broadcast operand along an axis of the result."""
-    own = axis - (len(result.shape) - len(value.shape))
-    return value.shape[own] if own >= 0 else 1
-
-
-def _copied(context: Context, elements: int, width: int) -> float:
-    """Return the cycles of copying a repeated operand."""
-    return elements * width / context.target.copy_bytes_per_cycle
 
 
 def multiply(context: Context) -> Work:
     """Return the cost of Mul. A tensor times itself is its square."""
     first, second = context.node.input[:2]
-    if first == second:
-        return _SQUARE(_alone(context))
-    return ADDED(context)
+    return _SQUARE(_alone(context)) if first == second else ADDED(context)
 
 
 def _alone(context: Context) -> Context:
@@ -242,22 +206,14 @@ def _alone(context: Context) -> Context:
 def divide(context: Context) -> Work:
     """Return the cost of Div. PopRT multiplies by the inverse of a constant divisor (its pass
     replace_div_with_mul)."""
-    if is_broadcast(context) and context.is_constant(1):
-        return ADDED(context)
-    return _DIVISION(context)
+    is_broadcast = min(value.size for value in context.inputs if value) < context.result.size
+    return (ADDED if is_broadcast and context.is_constant(1) else _DIVISION)(context)
 
 
-def is_broadcast(context: Context) -> bool:
-    """Return whether an operand is smaller than the result."""
-    return min(value.size for value in context.inputs if value) < context.result.size
-
-
-_SQUARE = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
-_ROOT, _INVERSE_ROOT = (
-    Elementwise(InnerLoop(23, 4), InnerLoop(10, 2)),
-    Elementwise(InnerLoop(19, 4), InnerLoop(8, 2)),
-)
-_INVERSE = Elementwise(InnerLoop(15, 4), InnerLoop(6, 2))
+_SQUARE = Elementwise(v.InnerLoop(2, 4), v.InnerLoop(2, 2))
+_ROOT = Elementwise(v.InnerLoop(23, 4), v.InnerLoop(10, 2))
+_INVERSE_ROOT = Elementwise(v.InnerLoop(19, 4), v.InnerLoop(8, 2))
+_INVERSE = Elementwise(v.InnerLoop(15, 4), v.InnerLoop(6, 2))
 _BY_EXPONENT = {2.0: _SQUARE, 0.5: _ROOT, -0.5: _INVERSE_ROOT, -1.0: _INVERSE}
 
 
@@ -270,7 +226,7 @@ def power(context: Context) -> Work:
         return Work("view")
     if exponent in _BY_EXPONENT:
         return _BY_EXPONENT[exponent](_alone(context))
-    loop = InnerLoop(context.calibration.pow_cycles, 1)
+    loop = v.InnerLoop(context.calibration.pow_cycles, 1)
     return Elementwise(loop, loop)(context)
 
 
@@ -293,8 +249,7 @@ def cast(context: Context) -> Work:
 
 def quarter_cast_cycles(value: Value, context: Context, layout: Layout | None = None) -> float:
     """Return the cycles of narrowing halves to fp8, or of widening them."""
-    elements = context.fullest(value.size, layout)
-    return context.loop_cycles(elements, _QUARTER_CAST)
+    return context.loop_cycles(context.fullest(value.size, layout), _QUARTER_CAST)
 
 
 def guess(context: Context) -> Work:
@@ -302,7 +257,7 @@ def guess(context: Context) -> Work:
     largest operand and the result, both of which are moved."""
     # A pass over what is read and one over what is written, in four supersteps: an unknown operator
     # is rather estimated too expensive than too cheap.
-    loop = InnerLoop(context.calibration.guess_cycles_per_element, 1)
+    loop = v.InnerLoop(context.calibration.guess_cycles_per_element, 1)
     compute = context.pass_over(context.source, loop) + context.pass_over(context.result, loop)
     moved = context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)
     return replace(

@@ -7,15 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.code import code_of
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear
-from simipu.operators.formulas.vertices import (
-    GATHER_HIT,
-    GATHER_INDEX,
-    GATHER_WORKER,
-    REARRANGE_CYCLES_PER_BYTE,
-    REARRANGE_START,
-)
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
 
@@ -26,20 +20,10 @@ INDEX_BYTES = 4
 def move(context: Context) -> Work:
     """Return the cost of an exchange, and of a copy on the tile in pieces that stay together."""
     moved = context.bytes_per_tile(context.result)
-    atom = _atom_bytes(context)
-    work = context.spread(
-        "data movement",
-        rearrangement_cycles(moved, atom),
-        context.exchange_cycles(moved),
-        temporary=moved,
-    )
+    compute = v.rearrangement_cycles(moved, _atom_bytes(context))
+    exchange = context.exchange_cycles(moved)
+    work = context.spread("data movement", compute, exchange, temporary=moved)
     return replace(work, code=work.code.rearranging(moved))
-
-
-def rearrangement_cycles(moved: float, atom_bytes: int) -> float:
-    """Return the cycles of a tile that changes the layout of `moved` bytes, in pieces of
-    `atom_bytes`."""
-    return REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom_bytes]
 
 
 def _atom_bytes(context: Context) -> int:
@@ -49,7 +33,8 @@ def _atom_bytes(context: Context) -> int:
     inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
     own = layout.grain * value.bytes_per_element if layout else inner
     return next(
-        (atom for atom in REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0), HALF_BYTES
+        (atom for atom in v.REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0),
+        HALF_BYTES,
     )
 
 
@@ -60,13 +45,9 @@ def gather(context: Context) -> Work:
     if table is None or indices is None or context.is_constant(1):
         return move(context)
     # Whatever the axis, a row is what an index selects: the result's elements over the indices.
-    lookup = _Lookup(
-        context,
-        count=max(1, indices.size),
-        row=max(1, context.result.size // max(1, indices.size)),
-        table_rows=max(1, table.size // max(1, context.result.size // max(1, indices.size))),
-        width=table.bytes_per_element,
-    )
+    count = max(1, indices.size)
+    row = max(1, context.result.size // count)
+    lookup = _Lookup(context, count, row, max(1, table.size // row), table.bytes_per_element)
     compute, exchange, temporary = min(lookup.iter_ways(), key=lambda way: way[0] + way[1])
     even = linear(context.node.output[0], context.result)
     layout = replace(even, imbalance=context.calibration.lookup_imbalance)
@@ -100,7 +81,7 @@ class _Lookup:
         parts gives a candidate for each index, and a second stage selects the right one."""
         #         columns
         #        +---+---+      A tile holds one such field, for one share of the indices. It
-        #  parts |   |   |      compares each index with its part of the rows (GATHER_INDEX), and
+        #  parts |   |   |      compares each index with its part of the rows (v.GATHER_INDEX), and
         #        +---+---+      copies a row that it has, 4 bytes in 2 cycles (`hit`).
         #        |   |   |
         #        +---+---+      The indices are assumed to hit all parts evenly.
@@ -109,15 +90,17 @@ class _Lookup:
         # candidate from each part and looks up the right one in the same way. Several shares each
         # need the table, which is sent to them (`own`).
         workers = self.context.target.workers_per_tile
-        hit = GATHER_HIT + 2 * math.ceil(columns * self.width / 4)
+        hit = v.GATHER_HIT + 2 * math.ceil(columns * self.width / 4)
         scanned = math.ceil(self.count / shares / workers)
         hits = math.ceil(scanned / parts)
-        compute = float(workers * (GATHER_WORKER + hits * hit + (scanned - hits) * GATHER_INDEX))
+        compute = float(
+            workers * (v.GATHER_WORKER + hits * hit + (scanned - hits) * v.GATHER_INDEX)
+        )
         own = math.ceil(self.table_rows / parts) * columns * self.width if shares > 1 else 0
         candidates = self.count / shares * columns * self.width if parts > 1 else 0.0
         if parts > 1:
             taken = math.ceil(self.count / shares / parts / workers)
-            compute += workers * (GATHER_WORKER + taken * hit)
+            compute += workers * (v.GATHER_WORKER + taken * hit)
         received = own + candidates + self.count / shares * INDEX_BYTES
         return compute, self.context.exchange_cycles(received), math.ceil(own + candidates)
 
@@ -141,10 +124,5 @@ def copy_between_ipus(context: Context) -> Work:
     target = context.target
     # The links belong to the IPU, not to a tile: all bytes of the tensor pass through them.
     cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
-    return Work(
-        "link",
-        exchange=cycles,
-        steps=1,
-        tiles=target.num_tiles,
-        code=code_of("link", "link", steps=1),
-    )
+    code = code_of("link", "link", steps=1)
+    return Work("link", exchange=cycles, steps=1, tiles=target.num_tiles, code=code)

@@ -171,7 +171,10 @@ def plan_product(
     first = _plan(swapped, target, options, calibration, swapped=True)
     second = _plan(product, target, options, calibration, swapped=False)
     if product.stored:
-        charge = math.ceil(_transform_cycles(product, second.tiles))
+        # The layout of both operands and the result changes.
+        sizes = product.rows * product.k + product.k * product.n + product.rows * product.n
+        elements = product.groups * sizes / second.tiles
+        charge = math.ceil(v.transform_cycles(elements, product.element_bytes))
         second = replace(second, compute=second.compute + charge)
 
     # Plans that fit come first, by cycles; plans that do not, by memory.
@@ -180,13 +183,6 @@ def plan_product(
         return not plan.fits, 0 if plan.fits else plan.temporary_bytes, cycles
 
     return min(first, second, key=objective)
-
-
-def _transform_cycles(product: Product, tiles: int) -> float:
-    """Return the planner's charge for changing the layout of both operands and the result: a copy
-    in pieces of an element, which takes a quarter more than its bytes, and an exchange."""
-    sizes = product.rows * product.k + product.k * product.n + product.rows * product.n
-    return v.TRANSFORM.cycles(product.groups * sizes / tiles, product.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,33 +229,22 @@ class _Ways:
         units = target.amp_units(product.element_bytes, product.partial_bytes)
         fewer = units > FEWER_UNITS and not product.is_quarter
         k_blocks = math.ceil(product.k / channels)
+        sizes = product.groups, product.rows, k_blocks, product.n
+        found = [
+            find_splits(sizes, each, width, target, serial)
+            for each in find_rounds(product.groups, target.num_tiles)
+            for width in ((units, FEWER_UNITS) if fewer else (units,))
+        ]
         groups, shares, units_at_work, n_blocks, k_split, n_split, n_serial, k_serial, rows = (
-            np.hstack(
-                [
-                    find_splits(
-                        product.groups,
-                        each,
-                        product.rows,
-                        k_blocks,
-                        product.n,
-                        width,
-                        target,
-                        serial,
-                    )
-                    for each in find_rounds(product.groups, target.num_tiles)
-                    for width in ((units, FEWER_UNITS) if fewer else (units,))
-                ]
-            )
+            np.hstack(found)
         )
         # Sizes of a part are rounded up to whole blocks of channels, because the AMP units take no
         # fewer. `k` and `n` are what is stored of them: no more than the product has.
         row_split = np.ceil(product.rows / rows)
         in_blocks = np.ceil(k_blocks / (k_split * k_serial))
         out_blocks = np.ceil(n_blocks / (n_split * n_serial))
-        k, n = (
-            np.minimum(in_blocks * channels, product.k),
-            np.minimum(out_blocks * units_at_work, product.n),
-        )
+        k = np.minimum(in_blocks * channels, product.k)
+        n = np.minimum(out_blocks * units_at_work, product.n)
         positions = rows * product.inputs_per_row
         return _Ways(
             product,
@@ -294,8 +279,7 @@ class _Ways:
     def steps(self) -> Array:
         """Number of supersteps: each serial part is exchanged and computed; then partial sums are
         exchanged and added up."""
-        found: Array = self.serial + np.where(self.k_split > 1, 1, 0)
-        return found
+        return self.serial + np.where(self.k_split > 1, 1, 0)
 
     def exchange_cycles(self) -> Array:
         """Return the cycles of exchanging operands that other tiles hold, and partial sums to the
@@ -311,12 +295,8 @@ class _Ways:
         # A serial part of n needs all inputs of the tile, which come once for all parts: a part
         # pays its share (/ n_serial). Weights and sums are those of one part. All of it is repeated
         # for each serial part and each group.
-        rate = self.target.exchange_bytes_per_cycle
-        shared = np.where(
-            self.n_split % self.target.tiles_per_exchange_bus == 0,
-            self.target.tiles_per_exchange_bus,
-            1,
-        )
+        rate, bus = self.target.exchange_bytes_per_cycle, self.target.tiles_per_exchange_bus
+        shared = np.where(self.n_split % bus == 0, bus, 1)
         exchange: Array = self.input_bytes * (1 - 1 / self.n_split) / shared / rate / self.n_serial
         exchange += self.weight_bytes * (1 - 1 / self.row_split) / rate
         exchange += np.where(self.k_split > 1, self.partial_bytes / rate, 0)
@@ -334,8 +314,7 @@ class _Ways:
         # Weights come in blocks of input by output channels, one for each kernel position; of the
         # partial sums a tile adds up, each of the k_split tiles sends its own.
         blocks = self.groups * self.in_blocks * (pieces * rows + product.taps * self.out_blocks)
-        found: Array = blocks + np.where(self.k_split > 1, self.k_split, 0)
-        return found
+        return blocks + np.where(self.k_split > 1, self.k_split, 0)
 
     def copies(self) -> Array:
         """Return the bytes of input, weights and sums, a row each. Sums that need no further
@@ -347,8 +326,7 @@ class _Ways:
         kept = (self.k_split > 1) | is_cast | (self.serial > 1)
         packed = self.product.packed_bytes / self.target.num_tiles
         parts = [self.padded_bytes, self.weight_bytes, np.where(kept, self.partial_bytes, 0)]
-        found: Array = self.groups * np.stack(parts) + np.array([[packed], [0], [0]])
-        return found
+        return self.groups * np.stack(parts) + np.array([[packed], [0], [0]])
 
 
 def _plan(
@@ -390,7 +368,7 @@ class _Counted:
         compute, is_other, other_kind = _compute(ways, options, calibration)
         product = ways.product
         packed = product.packed_bytes / product.element_bytes / ways.target.num_tiles
-        compute += v.TRANSFORM.cycles(packed, product.element_bytes)
+        compute += v.transform_cycles(packed, product.element_bytes)
         exchange = ways.exchange_cycles()
         total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)
         fits = ways.memory <= options.available_memory_proportion * ways.target.bytes_per_tile
@@ -410,12 +388,8 @@ class _Counted:
         # above, weights to the row_split tiles of a column. A swapped product is planned with the
         # operands' roles exchanged: they are exchanged back here.
         ways = self.ways
-        splits = {
-            "rows": ways.row_split,
-            "in": ways.k_split,
-            "out": ways.n_split,
-            "serial": ways.serial,
-        }
+        counts = ways.row_split, ways.k_split, ways.n_split, ways.serial
+        splits = zip(("rows", "in", "out", "serial"), counts, strict=True)
         busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
         receivers = (int(ways.n_split[way]), int(ways.row_split[way]))
         *operands, sums = (math.ceil(size) for size in ways.copies()[:, way])
@@ -433,9 +407,7 @@ class _Counted:
             messages=int(ways.messages()[way]),
             result_elements=math.ceil(results[way]),
             row_parts=int((ways.row_split if swapped else ways.n_split)[way]),
-            splits=" ".join(
-                f"{name} {int(split[way])}" for name, split in splits.items() if split[way] > 1
-            )
+            splits=" ".join(f"{name} {int(split[way])}" for name, split in splits if split[way] > 1)
             or "one tile",
             kind=self.other_kind if self.is_other[way] else "",
             fits=bool(self.fits[way]),
@@ -472,12 +444,12 @@ def _compute(
         # The 1x1 vertex sets its sums to zero in its first pass; for the nx1 vertex that is a
         # separate pass of 64 bits a cycle.
         compute += ways.groups * sums / (v.VECTOR_BYTES // product.partial_bytes)
-    compute += v.PARTIALS_REDUCTION.cycles(
+    compute += v.partials_reduction_cycles(
         np.ceil(ways.groups * sums / ways.k_split), ways.k_split, product.partial_bytes, workers
     )
     cast = v.CAST_WORKER + np.ceil(sums / workers) / v.CAST_VECTOR
     compute += np.where(ways.is_cast, ways.groups * workers * cast, 0)
-    slices = v.SERIAL_SLICE.cycles(ways.weight_bytes, workers)
+    slices = v.serial_slice_cycles(ways.weight_bytes, workers)
     return np.where(ways.serial > 1, ways.serial * (compute + slices), compute), is_other, kind
 
 
@@ -526,13 +498,13 @@ def _other_vertex(ways: _Ways) -> tuple[Array, str]:
     if product.taps > 1 or product.convolution:
         return np.full(ways.rows.shape, np.inf), ""
     if product.k == 1 and not product.is_quarter:
-        found = v.OUTER_PRODUCT.cycles(
+        found = v.outer_product_cycles(
             ways.groups, ways.rows, ways.n, product.element_bytes, workers
         )
         return found, "outer product"
     widths = (max(HALF_BYTES, product.element_bytes), product.partial_bytes)
     sums = ways.rows * ways.n
-    found = v.DOT_PRODUCT.cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
+    found = v.dot_product_cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
     if product.is_quarter:
         # Both operands are widened before the dot product, by all workers together.
         loops = np.ceil(

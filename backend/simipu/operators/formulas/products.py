@@ -10,17 +10,19 @@ from dataclasses import replace
 from onnx import helper
 from onnxgraph import Value
 
-from simipu.operators.formulas.code import FIELD, PRODUCT, SLIC_CODE, VMAC_CODE, Code, code_of
+from simipu.operators.formulas import vertices as v
+from simipu.operators.formulas.code import (
+    FIELD,
+    NO_CODE,
+    PRODUCT,
+    SLIC_CODE,
+    VMAC_CODE,
+    Code,
+    code_of,
+)
 from simipu.operators.formulas.elementwise import ADDED, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
 from simipu.operators.formulas.plan import Plan, Product, plan_product
-from simipu.operators.formulas.vertices import (
-    REARRANGE_CYCLES_PER_BYTE,
-    SERIAL_SLICE,
-    SLIC,
-    VMAC,
-    InnerLoop,
-)
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import FLOAT_BYTES, HALF_BYTES
 
@@ -42,7 +44,7 @@ its own. Poplin's planner chooses it for each convolution (section 3.1)."""
 _GATES = 4
 """Passes over all gates of a recurrent step: activations, products and sums of them. Assumed
 (section 7.1)."""
-_GATE_HALF, _GATE_FLOAT = InnerLoop(5, 4), InnerLoop(5, 2)
+_GATE_HALF, _GATE_FLOAT = v.InnerLoop(5, 4), v.InnerLoop(5, 2)
 _PARTS_OF_A_STEP = 2
 """Slices of a recurrent step: its input, which is sliced out, and its output, which is written
 back."""
@@ -103,20 +105,13 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
     is_dynamic = not any(context.is_constant(i) for i in range(len(context.operands)))
     if not is_dynamic and work.broadcasts <= MAX_RECEIVERS:
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
-    sizes = [
-        context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found
-    ]
-    copied = sum(sizes)
-    cycles = [
-        size * REARRANGE_CYCLES_PER_BYTE[each[1]] for size, each in zip(sizes, found, strict=True)
-    ]
-    return replace(
-        work,
-        compute=work.compute + math.ceil(sum(cycles)),
-        exchange=work.exchange + math.ceil(context.exchange_cycles(copied)),
-        steps=work.steps + len(found),
-        code=work.code.rearranging(copied),
-    )
+    copied, cycles = 0, 0.0
+    for value, atom, layout in found:
+        size = context.fullest(value.size, layout) * value.bytes_per_element
+        copied += size
+        cycles += size * v.REARRANGE_CYCLES_PER_BYTE[atom]
+    code = NO_CODE.rearranging(copied)
+    return work.plus(cycles, context.exchange_cycles(copied), steps=len(found), code=code)
 
 
 def gemm(context: Context) -> Work:
@@ -127,11 +122,9 @@ def gemm(context: Context) -> Work:
     # The left operand is [rows, k] or [k, rows]: in either case k is its size over the rows.
     product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
     work = _cast_and_planned(context, with_stored(context, product))
-    axes = (
-        -2 if context.attribute("transA", 0) else -1,
-        -1 if context.attribute("transB", 0) else -2,
-    )
-    return _with_bias(context, with_dynamic_operands(context, work, axes))
+    left_axis = -2 if context.attribute("transA", 0) else -1
+    right_axis = -1 if context.attribute("transB", 0) else -2
+    return _with_bias(context, with_dynamic_operands(context, work, (left_axis, right_axis)))
 
 
 def convolution(context: Context) -> Work:
@@ -151,17 +144,15 @@ def convolution(context: Context) -> Work:
 def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
     """Return whether every input position is in one patch: the stride equals the kernel, and
     nothing is padded."""
-    if (
-        context.node.op_type != "Conv"
-        or math.prod(kernel) == 1
-        or context.attribute("group", 1) != 1
-    ):
+    if context.node.op_type != "Conv" or math.prod(kernel) == 1:
         return False
-    whole = tuple(context.attribute("strides", [])) == tuple(kernel)
-    padded = (
-        any(context.attribute("pads", [])) or context.attribute("auto_pad", b"NOTSET") != b"NOTSET"
+    return (
+        context.attribute("group", 1) == 1
+        and tuple(context.attribute("strides", [])) == tuple(kernel)
+        and not any(context.attribute("pads", []))
+        and context.attribute("auto_pad", b"NOTSET") == b"NOTSET"
+        and set(context.attribute("dilations", [1])) == {1}
     )
-    return whole and not padded and set(context.attribute("dilations", [1])) == {1}
 
 
 def _patched(context: Context, source: Value, weights: Value) -> Work:
@@ -180,15 +171,9 @@ def _patched(context: Context, source: Value, weights: Value) -> Work:
         return work
     moved = context.bytes_per_tile(source)
     grain = math.gcd(weights.shape[-1] * source.bytes_per_element, WHOLE_ATOM_BYTES)
-    atom = grain if grain in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
-    return replace(
-        work,
-        compute=work.compute + math.ceil(moved * REARRANGE_CYCLES_PER_BYTE[atom]),
-        exchange=work.exchange + math.ceil(context.exchange_cycles(moved)),
-        steps=work.steps + 1,
-        temporary_bytes=work.temporary_bytes + moved,
-        code=work.code.rearranging(moved),
-    )
+    atom = grain if grain in v.REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
+    cycles, code = moved * v.REARRANGE_CYCLES_PER_BYTE[atom], NO_CODE.rearranging(moved)
+    return work.plus(cycles, context.exchange_cycles(moved), 1, moved, code)
 
 
 def _convolution(context: Context, source: Value, weights: Value, field: Value) -> Product:
@@ -249,11 +234,7 @@ def _grouped(context: Context, product: Product, kernel: tuple[int, ...]) -> Wor
 def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
     """Return the cost of the SLIC or VMAC vertex. Blocks of 16 channels are spread over the tiles
     first, then their positions; more blocks than tiles take rounds."""
-    workers, num_tiles, fitted = (
-        context.target.workers_per_tile,
-        context.target.num_tiles,
-        context.calibration,
-    )
+    workers, num_tiles = context.target.workers_per_tile, context.target.num_tiles
     # A block has `tiles` tiles, each of which takes `rows` positions of it. If there are more
     # blocks than tiles, a tile takes several, one after the other: `rounds`. A worker takes whole
     # rows of the field, `runs` of them.
@@ -266,10 +247,10 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
     # used as their share along a row.
     row = max(1.0, product.inputs_per_row) ** 0.5 * min(rows, product.width)
     passes = 1 if product.partial_bytes == HALF_BYTES else 2
-    slic = SLIC.cycles(rows, runs, row, kernel, passes, workers)
-    vmac = VMAC.cycles(rows, math.prod(kernel), workers)
+    slic = v.slic_cycles(rows, runs, row, kernel, passes, workers)
+    vmac = v.vmac_cycles(rows, math.prod(kernel), workers)
     is_slic = slic <= vmac or product.k > 1
-    compute = fitted.planned_cycles + rounds * (slic if is_slic else vmac)
+    compute = context.calibration.planned_cycles + rounds * (slic if is_slic else vmac)
     received = rounds * rows * product.inputs_per_row * NARROW_BLOCK * product.element_bytes
     return Work(
         "convolution SLIC" if is_slic else "convolution VMAC",
@@ -277,7 +258,7 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
         exchange=math.ceil(context.exchange_cycles(received)),
         steps=1,
         tiles=min(num_tiles, blocks * tiles),
-        layout=_blocks_of_channels(context, max(1.0, num_tiles / (blocks * tiles)), 1),
+        layout=_blocks_of_channels(context, num_tiles / (blocks * tiles), 1),
         temporary_bytes=math.ceil(received),
         code=(SLIC_CODE if is_slic else VMAC_CODE).rearranging(math.ceil(received)),
         macs=product.macs,
@@ -297,20 +278,23 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
         return work
     # Each cast is a superstep of its own. Its result, of a byte an element, exists beside the
     # operand, unless that dies here: then the copy takes its place (section 8.1).
-    return replace(
-        work,
-        compute=work.compute
-        + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
-        steps=work.steps + len(wide),
-        temporary_bytes=work.temporary_bytes + sum(context.per_tile(value.size) for value in wide),
-        replaced_bytes=sum(map(context.bytes_per_tile, wide)),
-        code=work.code + code_of("elementwise", "cast to fp8", len(wide)),
+    work = work.plus(
+        sum(quarter_cast_cycles(value, context) for value in wide),
+        steps=len(wide),
+        temporary_bytes=sum(context.per_tile(value.size) for value in wide),
+        code=code_of("elementwise", "cast to fp8", len(wide)),
     )
+    return replace(work, replaced_bytes=sum(map(context.bytes_per_tile, wide)))
+
+
+def _plan(context: Context, product: Product) -> Plan:
+    planning = context.calibration.planning
+    return plan_product(product, context.target, context.plan_options, planning)
 
 
 def planned(context: Context, product: Product) -> Work:
     """Return the cost of a product whose operands have the layout and type that its plan needs."""
-    plan = plan_product(product, context.target, context.plan_options, context.calibration.planning)
+    plan = _plan(context, product)
     # An operand for many tiles is first brought into the plan's layout, once.
     rearranged = sum(
         context.bytes_per_tile(value)
@@ -319,6 +303,7 @@ def planned(context: Context, product: Product) -> Work:
         )
         if value is not None and context.layout(i) is not None and receivers > MAX_RECEIVERS
     )
+    imbalance = plan.result_elements * context.target.num_tiles / max(1, context.result.size)
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
         compute=plan.compute,
@@ -330,7 +315,7 @@ def planned(context: Context, product: Product) -> Work:
         code=_code(plan, product),
         macs=product.macs,
         plan=f"{plan.kind} {plan.splits}".strip(),
-        layout=_result_layout(plan, context),
+        layout=_blocks_of_channels(context, imbalance, plan.row_parts),
         broadcasts=plan.row_parts,
     )
 
@@ -353,30 +338,20 @@ def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
     return plan.copied_bytes(stay=(whole and not product.field, stored))
 
 
-def _result_layout(plan: Plan, context: Context) -> Layout:
-    """Return the layout of the result, as the plan splits it."""
-    size = max(1, context.result.size)
-    imbalance = max(1.0, plan.result_elements * context.target.num_tiles / size)
-    return _blocks_of_channels(context, imbalance, plan.row_parts)
-
-
 def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> Layout:
     """Return a layout of blocks of output channels, which are spread over `row_parts` tiles."""
     # [channels / 16][rows][16]: pieces of 16 along the channels, axis 1 of a convolution and the
     # last of a matmul. A shorter last piece limits what can be moved together (section 3.6).
     value = context.result
-    axis = (
-        1
-        if "Conv" in context.node.op_type and len(value.shape) > 1
-        else max(0, len(value.shape) - 1)
-    )
+    rank = len(value.shape)
+    axis = 1 if "Conv" in context.node.op_type and rank > 1 else max(0, rank - 1)
     length = max(1, value.shape[axis]) if value.shape else 1
     return Layout(
         next(iter(context.node.output), ""),
         axis,
         min(BLOCK, length),
         math.gcd(BLOCK, length),
-        imbalance,
+        max(1.0, imbalance),
         max(1, min(row_parts, math.ceil(length / BLOCK))),
     )
 
@@ -389,27 +364,18 @@ def _code(plan: Plan, product: Product) -> Code:
 def _with_bias(context: Context, work: Work) -> Work:
     """Add the cost of a bias: a vector that is added afterwards, in a step of its own, as by Add.
     poplin::addBias is not part of the product's vertex."""
-    bias_input = 2
-    bias = context.inputs[bias_input] if context.has(bias_input) else None
+    bias = context.inputs[2] if context.has(2) else None
     if bias is None:
         return work
     # A convolution's bias [channels] has a value for each channel, axis 1 of the result.
     if "Conv" in context.node.op_type:
         bias = replace(bias, shape=(bias.size, *[1] * (len(context.result.shape) - 2)))
-    node = helper.make_node(
-        "Add", [context.node.output[0], context.node.input[bias_input]], ["biased"]
-    )
-    added = ADDED(
-        replace(context, node=node, inputs=[context.result, bias], layouts=[work.layout, None])
-    )
-    return replace(
-        work,
-        compute=work.compute + added.compute,
-        exchange=work.exchange + added.exchange,
-        steps=work.steps + added.steps,
-        local_steps=work.local_steps + added.local_steps,
-        code=work.code + code_of("elementwise", "bias", 1),
-    )
+    node = helper.make_node("Add", [context.node.output[0], context.node.input[2]], ["biased"])
+    inputs, layouts = [context.result, bias], [work.layout, None]
+    added = ADDED(replace(context, node=node, inputs=inputs, layouts=layouts))
+    code = code_of("elementwise", "bias", 1)
+    work = replace(work, local_steps=work.local_steps + added.local_steps)
+    return work.plus(added.compute, added.exchange, added.steps, code=code)
 
 
 def recurrent(context: Context) -> Work:
@@ -432,14 +398,11 @@ def recurrent(context: Context) -> Work:
     products = [
         Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns
     ]
-    plans = [
-        plan_product(product, context.target, context.plan_options, context.calibration.planning)
-        for product in products
-    ]
+    plans = [_plan(context, product) for product in products]
     gates = Value((batch, gate_rows), source.bytes_per_element)
     loop = _GATE_HALF if source.bytes_per_element == HALF_BYTES else _GATE_FLOAT
     cycles = _GATES * context.pass_over(gates, loop) + sum(plan.compute for plan in plans)
-    cycles += _PARTS_OF_A_STEP * context.target.workers_per_tile * SERIAL_SLICE.worker
+    cycles += _PARTS_OF_A_STEP * context.target.workers_per_tile * v.SLICE_WORKER
     steps = length * directions
     widest = max(plans, key=lambda plan: plan.copied_bytes())
     return Work(

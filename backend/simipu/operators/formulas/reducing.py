@@ -9,20 +9,9 @@ from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
+from simipu.operators.formulas import vertices as v
 from simipu.operators.formulas.elementwise import broadcast_cycles
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, operand_atom
-from simipu.operators.formulas.vertices import (
-    CONTINUOUS_REDUCE,
-    FAST_NORM,
-    FAST_SOFTMAX,
-    OUTER_VECTOR,
-    POOL_POSITION,
-    POOL_TAP,
-    REARRANGE_CYCLES_PER_BYTE,
-    VECTOR_BYTES,
-    InnerLoop,
-    RowVertex,
-)
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import FLOAT_BYTES, HALF_BYTES
 
@@ -38,7 +27,7 @@ _CHANNELS_LAST = 2
 second."""
 _OF_CHANNELS = ("GroupNormalization", "InstanceNormalization")
 _EXP_START = 55
-_EXP, _EXP_FLOAT = InnerLoop(4, 4), InnerLoop(6, 2)
+_EXP, _EXP_FLOAT = v.InnerLoop(4, 4), v.InnerLoop(6, 2)
 _OF_A_ROW_BYTES = 12
 """Temporary bytes of a row: its largest element, its sum and the inverse of the sum, in float."""
 
@@ -101,9 +90,9 @@ class _Rows:
         # Results of products lie as [channels / 16][rows][16]: a tile with several blocks of
         # channels has several pieces of a row, but the vertex needs it whole (section 5.1).
         copied = self.elements * self.element_bytes
-        together = copied / VECTOR_BYTES + _GATHER_START if self.pieces > 1 else 0.0
+        together = copied / v.VECTOR_BYTES + _GATHER_START if self.pieces > 1 else 0.0
         own = self.run * self.pieces
-        return together + CONTINUOUS_REDUCE.cycles(
+        return together + v.continuous_reduce_cycles(
             self.count, own, self.element_bytes, workers, self.grain
         )
 
@@ -113,17 +102,17 @@ class _Rows:
             return 0.0
         # The `parts` tiles that have the same rows share them: each adds up its part of them. Sums
         # travel as floats, also those of halves, and rows of them count as aligned to vectors.
-        return CONTINUOUS_REDUCE.cycles(
+        return v.continuous_reduce_cycles(
             math.ceil(self.count / self.parts),
             self.parts,
             FLOAT_BYTES,
             workers,
-            VECTOR_BYTES // FLOAT_BYTES,
+            v.VECTOR_BYTES // FLOAT_BYTES,
         )
 
     def broadcast_cycles(self, workers: int) -> float:
         """Return the cycles of a pass with a value for each row."""
-        return OUTER_VECTOR.cycles(
+        return v.outer_vector_cycles(
             self.count * self.pieces, self.run, self.element_bytes, workers, self.grain
         )
 
@@ -150,7 +139,7 @@ def softmax_of(
     exp = _EXP_FLOAT if is_wide(value) else _EXP
     compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers)
     compute += context.loop_cycles(rows.elements, exp, _EXP_START)
-    compute += 2 * context.loop_cycles(rows.count, InnerLoop(6, 2))
+    compute += 2 * context.loop_cycles(rows.count, v.InnerLoop(6, 2))
     split = rows.parts > 1
     compute += 2 * rows.across_cycles(workers)
     exchange = 2 * context.exchange_cycles(rows.count * rows.parts * FLOAT_BYTES) if split else 0.0
@@ -174,16 +163,16 @@ def fast_norm(context: Context) -> Work:
     PopRT's FastNorm is not public. NormCE, by the same authors, is public, and both cost the same
     here.
     """
-    return _by_rows(context, "norm", FAST_NORM, [each for each in context.inputs[1:3] if each])
+    return _by_rows(context, "norm", v.FAST_NORM, [each for each in context.inputs[1:3] if each])
 
 
 def fast_softmax(context: Context) -> Work:
     """Return the cost of a softmax of whole rows in one vertex, as in SoftmaxV2 and V3 (section
     5.2)."""
-    return _by_rows(context, "softmax", FAST_SOFTMAX, [])
+    return _by_rows(context, "softmax", v.FAST_SOFTMAX, [])
 
 
-def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[Value]) -> Work:
+def _by_rows(context: Context, kind: str, vertex: v.RowVertex, vectors: Sequence[Value]) -> Work:
     # More rows than tiles: a tile takes `rows` whole rows. Fewer: a row is cut into `parts`, each
     # at least a vector for each worker. Then the parts' sums are added up, in a step of its own.
     value, num_tiles = context.source, context.target.num_tiles
@@ -199,7 +188,7 @@ def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[V
     if layout is not None:
         atom = operand_atom(value, layout, -1)
         broken = atom < WHOLE_ATOM_BYTES or layout.axis != len(value.shape) - 1
-        compute += moved * REARRANGE_CYCLES_PER_BYTE[atom] if broken else 0.0
+        compute += moved * v.REARRANGE_CYCLES_PER_BYTE[atom] if broken else 0.0
     received = moved + sum(each.bytes for each in vectors) / parts
     imbalance = rows * own * num_tiles / max(1, value.size)
     return context.spread(
@@ -235,9 +224,9 @@ def norm(context: Context) -> Work:
     # to groups of four, and back       the tensor is moved twice, element by element
     scaled = _PASSES * broadcast_cycles(context, vector, rows.elements, layout)[0]
     compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers) + scaled
-    compute += context.loop_cycles(rows.count, InnerLoop(18, 2)) + rows.across_cycles(workers)
+    compute += context.loop_cycles(rows.count, v.InnerLoop(18, 2)) + rows.across_cycles(workers)
     moved = 2 * rows.elements * width
-    compute += moved * REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, min(FLOAT_BYTES, width))]
+    compute += moved * v.REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, min(FLOAT_BYTES, width))]
     split = rows.parts > 1
     received = moved + (2 * rows.count * rows.parts * FLOAT_BYTES if split else 0)
     return context.spread(
@@ -257,7 +246,7 @@ def reduction(context: Context) -> Work:
     stages = 1 if context.result.size >= context.target.num_tiles else 2
     elements = context.per_tile(context.source.size)
     # A tile reads a vector a cycle and does nothing else with its elements (section 5.1).
-    read = elements * context.source.bytes_per_element / VECTOR_BYTES
+    read = elements * context.source.bytes_per_element / v.VECTOR_BYTES
     return context.spread(
         "reduction", stages * context.calibration.reduction_cycles + read, steps=stages
     )
@@ -273,7 +262,7 @@ def pool(context: Context) -> Work:
     width = context.source.bytes_per_element / HALF_BYTES
     compute = (
         context.calibration.pool_start_cycles
-        + workers * vectors * (POOL_POSITION + POOL_TAP * taps) * width
+        + workers * vectors * (v.POOL_POSITION + v.POOL_TAP * taps) * width
     )
     exchange = context.exchange_cycles(context.bytes_per_tile(context.source))
     return context.spread("pool", compute, exchange, steps=2)

@@ -35,20 +35,15 @@ def find_rounds(groups: int, tiles: int) -> list[int]:
 
 
 def find_splits(
-    groups: int,
-    rounds: int,
-    rows: int,
-    k_blocks: int,
-    n: int,
-    units: int,
-    target: Target,
-    serial: bool,
+    sizes: tuple[int, int, int, int], rounds: int, units: int, target: Target, serial: bool
 ) -> Array:
-    """Return the ways to try with `rounds` groups one after the other and `units` AMP units. The
+    """Return the ways to try with `rounds` groups one after the other and `units` AMP units.
+    `sizes` are the number of groups, rows, blocks of k and columns n of the product. The
     rows of the result are the rounds, shares of the groups, units, blocks of n, the splits of k and
     n over tiles, those of n and k in time, and the rows of a tile."""
     # A share of the groups has tiles of its own. Their number is divided by the splits of k and n,
     # and what is left is the limit for the split of the rows.
+    groups, rows, k_blocks, n = sizes
     shares, n_blocks = math.ceil(groups / rounds), math.ceil(n / units)
     tiles = max(1, target.num_tiles // shares)
     splits = _split_channels(k_blocks, n_blocks, tiles, serial)
@@ -57,11 +52,8 @@ def find_splits(
     # The fewest rows; as many as the workers process in the same time; all, so that weights are not
     # sent to several tiles.
     workers = target.workers_per_tile
-    tried = [
-        fewest,
-        np.minimum(np.ceil(fewest / workers) * workers, rows),
-        np.full_like(fewest, rows),
-    ]
+    as_fast = np.minimum(np.ceil(fewest / workers) * workers, rows)
+    tried = [fewest, as_fast, np.full_like(fewest, rows)]
     same = np.array([[rounds], [shares], [units], [n_blocks]])
     ways = np.vstack([np.broadcast_to(same, (len(same), len(fewest))), splits])
     return np.vstack([np.tile(ways, len(tried)), np.concatenate(tried)])

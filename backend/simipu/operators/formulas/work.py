@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -48,6 +48,24 @@ class Work:
     """Layout of the results, if it is not row after row."""
     broadcasts: int = 1
     """Number of tiles that receive the same part of a product's activations."""
+
+    def plus(
+        self,
+        compute: float = 0,
+        exchange: float = 0,
+        steps: int = 0,
+        temporary_bytes: int = 0,
+        code: Code = NO_CODE,
+    ) -> Work:
+        """Return this work with more of it on the same tiles; cycles are rounded up."""
+        return replace(
+            self,
+            compute=self.compute + math.ceil(compute),
+            exchange=self.exchange + math.ceil(exchange),
+            steps=self.steps + steps,
+            temporary_bytes=self.temporary_bytes + temporary_bytes,
+            code=self.code + code,
+        )
 
 
 @dataclass(frozen=True, slots=True)
