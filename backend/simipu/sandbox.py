@@ -21,6 +21,7 @@ import ctypes
 import errno
 import os
 import platform
+import re
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,24 +31,10 @@ from dataclasses import dataclass
 MIN_NETWORK_ABI, MIN_SCOPE_ABI = 4, 6
 """Landlock versions that support TCP, and signals and abstract sockets."""
 SYSTEM_PATHS = (
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/usr/share/zoneinfo",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/etc/os-release",
-    "/dev/null",
-    "/dev/urandom",
-    "/proc/self",
-    "/proc/cpuinfo",
-    "/proc/meminfo",
-    "/sys/bus/pci",
-    "/sys/devices",
-    "/sys/fs/cgroup",
-)
+    "/lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/share/zoneinfo /etc/ld.so.cache "
+    "/etc/localtime /etc/os-release /dev/null /dev/urandom /proc/self /proc/cpuinfo /proc/meminfo "
+    "/sys/bus/pci /sys/devices /sys/fs/cgroup"
+).split()
 """Paths that the dynamic loader, Python and ONNX Runtime read: libraries, time zones, the machine's
 size and devices."""
 
@@ -95,110 +82,41 @@ _MACHINES = {
     "aarch64": _Machine(0xC00000B7, 1, seccomp=277, clone=220, tgkill=131, prlimit=261),
 }
 _CLONE3 = 435
-_DENIED: dict[str, tuple[int, int]] = {
-    # network
-    "socket": (41, 198),
-    "socketpair": (53, 199),
-    "connect": (42, 203),
-    "bind": (49, 200),
-    "listen": (50, 201),
-    "accept": (43, 202),
-    "accept4": (288, 242),
-    # programs and processes
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "fork": (57, _NEVER),
-    "vfork": (58, _NEVER),
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "process_mrelease": (448, 448),
-    "kcmp": (312, 272),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_open": (434, 434),
-    "pidfd_send_signal": (424, 424),
-    "pidfd_getfd": (438, 438),
-    "setpriority": (141, 140),
-    "ioprio_set": (251, 30),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    # memory and queues shared by key
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "semget": (64, 190),
-    "msgget": (68, 186),
-    "mq_open": (240, 180),
-    # rights, owners and times of files, which Landlock does not know
-    "chmod": (90, _NEVER),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, _NEVER),
-    "lchown": (94, _NEVER),
-    "fchown": (93, 55),
-    "fchownat": (260, 54),
-    "truncate": (76, 45),
-    "utime": (132, _NEVER),
-    "utimes": (235, _NEVER),
-    "futimesat": (261, _NEVER),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "setxattrat": (463, 463),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "removexattrat": (466, 466),
-    "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264),
-    # namespaces, mounts, the kernel itself
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "syslog": (103, 116),
-    "personality": (135, 92),
-    "modify_ldt": (154, _NEVER),
-}
+_DENIED_CALLS = """
+network:
+  socket 41 198 | socketpair 53 199 | connect 42 203 | bind 49 200 | listen 50 201 | accept 43 202
+  accept4 288 242
+programs and processes:
+  execve 59 221 | execveat 322 281 | fork 57 -1 | vfork 58 -1 | ptrace 101 117
+  process_vm_readv 310 270 | process_vm_writev 311 271 | process_madvise 440 440
+  process_mrelease 448 448 | kcmp 312 272 | kill 62 129 | tkill 200 130 | rt_sigqueueinfo 129 138
+  rt_tgsigqueueinfo 297 240 | pidfd_open 434 434 | pidfd_send_signal 424 424 | pidfd_getfd 438 438
+  setpriority 141 140 | ioprio_set 251 30 | sched_setparam 142 118 | sched_setscheduler 144 119
+  sched_setattr 314 274 | migrate_pages 256 238 | move_pages 279 239
+memory and queues shared by key:
+  shmget 29 194 | shmat 30 196 | shmctl 31 195 | semget 64 190 | msgget 68 186 | mq_open 240 180
+rights, owners and times of files, which Landlock does not know:
+  chmod 90 -1 | fchmod 91 52 | fchmodat 268 53 | fchmodat2 452 452 | chown 92 -1 | lchown 94 -1
+  fchown 93 55 | fchownat 260 54 | truncate 76 45 | utime 132 -1 | utimes 235 -1 | futimesat 261 -1
+  utimensat 280 88 | setxattr 188 5 | lsetxattr 189 6 | fsetxattr 190 7 | setxattrat 463 463
+  removexattr 197 14 | lremovexattr 198 15 | fremovexattr 199 16 | removexattrat 466 466
+  open_by_handle_at 304 265 | name_to_handle_at 303 264
+namespaces, mounts, the kernel itself:
+  unshare 272 97 | setns 308 268 | mount 165 40 | umount2 166 39 | pivot_root 155 41
+  chroot 161 51 | open_tree 428 428 | move_mount 429 429 | fsopen 430 430 | fsconfig 431 431
+  fsmount 432 432 | fspick 433 433 | mount_setattr 442 442 | bpf 321 280 | perf_event_open 298 241
+  userfaultfd 323 282 | io_uring_setup 425 425 | io_uring_enter 426 426
+  io_uring_register 427 427 | keyctl 250 219 | add_key 248 217 | request_key 249 218
+  init_module 175 105 | finit_module 313 273 | delete_module 176 106 | kexec_load 246 104
+  kexec_file_load 320 294 | reboot 169 142 | swapon 167 224 | swapoff 168 225 | acct 163 89
+  quotactl 179 60 | syslog 103 116 | personality 135 92 | modify_ldt 154 -1
+"""
 """System calls that fail with EPERM, with their numbers on x86-64 and aarch64 (syscalls(2), the
-kernel's tables)."""
+kernel's tables); -1 if an architecture lacks one."""
+_DENIED = {
+    name: (int(x86_64), int(aarch64))
+    for name, x86_64, aarch64 in re.findall(r"(\w+) (-?\d+) (-?\d+)", _DENIED_CALLS)
+}
 
 
 def find_missing() -> list[str]:
@@ -230,11 +148,16 @@ def confine(folders: Iterable[str] = ()) -> None:
         raise RuntimeError(f"expected to confine a process of one thread, found {threads} threads")
     abi, has_seccomp = _find_landlock_abi(), _has_seccomp()
     if abi >= 1 or has_seccomp:
-        _call_prctl(_SET_NO_NEW_PRIVILEGES, 1)
+        zeros = [ctypes.c_ulong(0)] * 3
+        _raise_errors(_LIBC.prctl(_SET_NO_NEW_PRIVILEGES, ctypes.c_ulong(1), *zeros), "prctl")
     if abi >= 1:
         _limit_files(abi, [*_find_python_paths(), *SYSTEM_PATHS, *folders])
     if has_seccomp:
-        _limit_calls(_MACHINES[platform.machine()])
+        machine = _MACHINES[platform.machine()]
+        program = b"".join(_make_filter(machine))
+        instructions = ctypes.create_string_buffer(program, len(program))
+        header = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+        _call(machine.seccomp, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(0), header)
 
 
 def _find_python_paths() -> Iterator[str]:
@@ -295,13 +218,6 @@ def _has_seccomp() -> bool:
     return int(_LIBC.syscall(machine.seccomp, _QUERY_ACTION, 0, ctypes.byref(action))) == 0
 
 
-def _limit_calls(machine: _Machine) -> None:
-    program = b"".join(_make_filter(machine))
-    instructions = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
-    _call(machine.seccomp, ctypes.c_uint(_SET_FILTER), ctypes.c_uint(0), header)
-
-
 def _make_filter(machine: _Machine) -> Iterator[bytes]:
     """Yield the filter's instructions: a call that none of them refuses is allowed."""
     refuse = _instruct(_RETURN, _ERRNO | errno.EPERM)
@@ -340,10 +256,6 @@ def _instruct(code: int, constant: int, *, if_true: int = 0, if_false: int = 0) 
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def _call_prctl(option: int, value: int) -> None:
-    _raise_errors(_LIBC.prctl(option, ctypes.c_ulong(value), *[ctypes.c_ulong(0)] * 3), "prctl")
 
 
 def _call(number: int, *arguments: object) -> int:
