@@ -50,9 +50,8 @@ def _keep(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
             chain.add("Slice", sizes, chain.shape([first]), chain.shape([last]))
             for first, last in ((0, axis), (axis + 1, LARGEST))
         )
-        past = chain.add(
-            "ConstantOfShape", chain.add("Concat", before, chain.shape([kept]), behind, axis=0)
-        )
+        sizes = chain.add("Concat", before, chain.shape([kept]), behind, axis=0)
+        past = chain.add("ConstantOfShape", sizes)
     chain.add_as(node.output[0], "Concat", update, past, axis=axis)
 
 
@@ -83,11 +82,9 @@ def _find_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
         return f"expected step_len {new} entries along axis {axis}, found {list(update)}"
     wanted = (*update[:axis], read_size(node, "max_len"), *update[axis + 1 :])
     past = shapes[PAST] if has_past(node) else None
-    return (
-        ""
-        if past in (None, wanted)
-        else f"expected what was kept to be {list(wanted)}, not {list(past)}"
-    )
+    if past in (None, wanted):
+        return ""
+    return f"expected old entries of shape {list(wanted)}, found {list(past)}"
 
 
 def _copy(context: Context) -> Work:
@@ -120,10 +117,9 @@ CACHE: Mapping[str, Operator] = MappingProxyType(
             fault=_find_fault,
             rounding=Rounding.EXACT,
             meaning="`step_len` new entries along `sequence_axis`, then those kept before, "
-            "`max_len` in all; "
-            "cleared where the step is 0. What was kept goes round the Loop that it is in, and is "
-            "cleared "
-            "when a run begins: outside of a Loop it is taken with a step of 0 only",
-        ),
+            "`max_len` in all; cleared where the step is 0. What was kept goes round the Loop that "
+            "it is in, and is cleared when a run begins: outside of a Loop it is taken with a step "
+            "of 0 only",
+        )
     }
 )

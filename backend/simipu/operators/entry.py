@@ -155,6 +155,8 @@ class Operator:
     """Check for faults that shape inference does not detect."""
     meaning: str = ""
     """Meaning of the operator, in words, if the standard does not define it."""
+    data_type: bytes = b""
+    """Default of the attribute `dataType`, which names the type of its results, if it has one."""
     indexing: Indexing | None = None
     """How indices that are computed at run time select the elements that it reads. None: it has no
     such indices."""

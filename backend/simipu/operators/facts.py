@@ -61,8 +61,7 @@ _FACTS: Sequence[tuple[str, Mapping[str, Any]]] = (
         "LayerNormalization",
         {
             "sdk": "PopART's own GroupNormalization; PopRT finds it in the formula that older "
-            "opsets spell "
-            "out (layer_norm_pattern)"
+            "opsets spell out (layer_norm_pattern)"
         },
     ),
     # [P] In-place variants, and Tanh, which popnn computes in place. Subtractions, divisions,

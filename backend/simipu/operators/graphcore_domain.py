@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,11 +21,12 @@ from onnxgraph import Chain, attribute, like_first_input, register_stand_in
 from simipu.operators.attributes import read_size, refuse
 from simipu.operators.cache import CACHE
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Body, Family, GraphContext, Operator, Rounding, Shapes
+from simipu.operators.entry import Body, Family, Formula, GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
+from simipu.operators.guards import pass_on
 from simipu.operators.narrow_numbers import CODES
 from simipu.operators.rules import chip as places
 from simipu.operators.rules import computing as rows
@@ -32,6 +34,7 @@ from simipu.operators.unpack_repack import PACKING
 
 KERNEL_DOMAIN = "com.microsoft"
 """Domain of ONNX Runtime's own kernels, for operators that the standard added late."""
+EXACT = Rounding.EXACT
 EPSILON = 1e-5
 """Default epsilon of norms (PopART's own opset)."""
 MASKED = -10_000.0
@@ -56,10 +59,6 @@ def _standard(op_type: str) -> Body:
         chain.nodes.append(made)
 
     return body
-
-
-def _identity(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-    chain.add_as(node.output[0], "Identity", node.input[0])
 
 
 def _gelu(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
@@ -113,9 +112,8 @@ def _group_norm(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> Non
         _add_statistics(chain, node, grouped, epsilon)
     ones, zeros = chain.constant(np.ones(groups)), chain.constant(np.zeros(groups))
     normed = chain.add("InstanceNormalization", grouped, ones, zeros, epsilon=epsilon)
-    channels = chain.add(
-        "Concat", chain.shape([0]), chain.add("Shape", scale), chain.shape([-1]), axis=0
-    )
+    sizes = chain.shape([0]), chain.add("Shape", scale), chain.shape([-1])
+    channels = chain.add("Concat", *sizes, axis=0)
     normed = chain.add("Reshape", normed, channels)
     upright = chain.shape([-1, 1])
     scaled = chain.add("Mul", normed, chain.add("Reshape", scale, upright))
@@ -150,20 +148,24 @@ def _softmax(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
 
 def _not_zero(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     truth = chain.add("Cast", node.input[0], to=TensorProto.BOOL)
-    chain.add_as(
-        node.output[0], "Cast", truth, to=around.types.get(node.input[0], TensorProto.FLOAT)
-    )
+    kind = around.types.get(node.input[0], TensorProto.FLOAT)
+    chain.add_as(node.output[0], "Cast", truth, to=kind)
 
 
 def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     """Add a mask that lets tokens attend to those of their segment. Padding, segment 0, attends to
     padding, and its results are not used."""
     segments = chain.add("Cast", node.input[0], to=TensorProto.INT64)
-    seen, seeing = (
-        chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])
-    )
+    seen, seeing = _face_each_other(chain, segments)
     same = chain.add("Equal", seen, seeing)
     chain.add_as(node.output[0], "Where", same, chain.constant(0.0), chain.constant(MASKED))
+
+
+def _face_each_other(chain: Chain, segments: str) -> list[str]:
+    """Add the tokens' segments as a row and as a column: what is seen, and what sees it."""
+    return [
+        chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])
+    ]
 
 
 def _split_inputs(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
@@ -174,8 +176,10 @@ def _split_inputs(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> 
             chain.add_as(name, "Reshape", row, chain.shape([-1, width]))
 
 
-def _like(names: str, **entry: Any) -> dict[str, Operator]:
-    return dict.fromkeys(names.split(), Operator(rows=rows.elementwise, **entry))
+def _like(
+    name: str, cost: Formula | None, body: Body, meaning: str, **entry: Any
+) -> dict[str, Operator]:
+    return {name: Operator(rows.elementwise, cost=cost, body=body, meaning=meaning, **entry)}
 
 
 _COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
@@ -186,20 +190,23 @@ _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
 """Cost of a comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
 _GELU = Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))
 _ERF = Elementwise(InnerLoop(13, 1), InnerLoop(41, 1))
-_OF_FAST_NORM = "a layer norm over the last axis, whatever the rank; one group only"
-_OF_SOFTMAX = "Softmax along one axis (default -1) in every opset"
-_SOFTMAX: Mapping[str, Any] = {
-    "rows": rows.along(-1),
-    "cost": reducing.fast_softmax,
-    "body": _softmax,
-    "rounding": Rounding.BOUNDED,
-    "meaning": _OF_SOFTMAX,
-}
-
-TYPED: Mapping[str, bytes] = MappingProxyType(
-    {"AttentionMask": b"FLOAT", "FP8MatMulWithoutShapeInfer": b"FLOAT16", "Int4ToHalf": b"FLOAT16"}
+_FAST_NORM = Operator(
+    rows.inner_axes,
+    family=Family.NORM,
+    cost=reducing.fast_norm,
+    body=_fast_norm,
+    meaning="a layer norm over the last axis, whatever the rank; one group only",
 )
-"""Operators whose attribute `dataType` names the type of their results, with its default."""
+_OF_NOT_ZERO = "1 where there is something, else 0, in the type of its input"
+_OF_MAPPING = "its input; there is no mapping to print"
+_SOFTMAX = Operator(
+    rows.along(-1),
+    cost=reducing.fast_softmax,
+    body=_softmax,
+    rounding=Rounding.BOUNDED,
+    meaning="Softmax along one axis (default -1) in every opset",
+)
+
 CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         "GroupNormalization": Operator(
@@ -209,104 +216,51 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             cost=reducing.norm,
             body=_group_norm,
             meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer "
-            "norm; "
-            "further results are mean and inverse deviation of each group",
+            "norm; further results are mean and inverse deviation of each group",
         ),
         # Accepting any rank saves only views; what else makes them fast is not public.
-        "FastNorm": Operator(
-            rows=rows.inner_axes,
-            family=Family.NORM,
-            cost=reducing.fast_norm,
-            body=_fast_norm,
-            meaning=_OF_FAST_NORM,
-        ),
-        "NormCE": Operator(
-            rows=rows.inner_axes,
-            family=Family.NORM,
-            cost=reducing.fast_norm,
-            body=_fast_norm,
+        "FastNorm": _FAST_NORM,
+        "NormCE": replace(
+            _FAST_NORM,
             fault=_find_norm_fault,
             meaning="a layer norm over the last axis; `num_groups`, 1 or the number of rows, says "
-            "the same; "
-            "`stable_algo` is about the order of its sums only",
+            "the same; `stable_algo` is about the order of its sums only",
         ),
-        "SoftmaxV2": Operator(**_SOFTMAX),
-        "SoftmaxV3": Operator(**_SOFTMAX),
+        "SoftmaxV2": _SOFTMAX,
+        "SoftmaxV3": _SOFTMAX,
         **_like(
             "Gelu",
+            _GELU,
+            _gelu,
+            "the tanh form, as PopART computes it; with `approximate` none, which is ours, the "
+            "exact form",
             in_place=(0,),
-            cost=_GELU,
-            body=_gelu,
-            meaning="the tanh form, as PopART computes it; with `approximate` none, which is ours, "
-            "the exact "
-            "form",
         ),
+        **_like("ErfV2", _ERF, _standard("Erf"), "Erf", rounding=Rounding.BOUNDED),
+        **_like("RoundV2", _COMPARED, _standard("Round"), "Round: halves to even", rounding=EXACT),
+        **_like("IsInfV2", _INFINITE, _standard("IsInf"), "IsInf"),
+        **_like("WhereV2", _CHOSEN, _standard("Where"), "Where", rounding=EXACT),
+        **_like("NotZero", _LOGICAL, _not_zero, _OF_NOT_ZERO, rounding=EXACT),
+        **_like("LeakyRelu", _COMPARED, _standard("LeakyRelu"), "LeakyRelu", in_place=(0,)),
+        **_like("PrintTileMapping", None, pass_on, _OF_MAPPING, rounding=EXACT),
         **_like(
-            "ErfV2",
-            cost=_ERF,
-            body=_standard("Erf"),
-            rounding=Rounding.BOUNDED,
-            meaning="Erf",
-        ),
-        **_like(
-            "RoundV2",
-            cost=_COMPARED,
-            body=_standard("Round"),
-            rounding=Rounding.EXACT,
-            meaning="Round: halves to even",
-        ),
-        **_like("IsInfV2", cost=_INFINITE, body=_standard("IsInf"), meaning="IsInf"),
-        **_like(
-            "WhereV2",
-            cost=_CHOSEN,
-            body=_standard("Where"),
-            rounding=Rounding.EXACT,
-            meaning="Where",
-        ),
-        **_like(
-            "NotZero",
-            cost=_LOGICAL,
-            body=_not_zero,
-            rounding=Rounding.EXACT,
-            meaning="1 where there is something, else 0, in the type of its input",
-        ),
-        **_like(
-            "LeakyRelu",
-            in_place=(0,),
-            cost=_COMPARED,
-            body=_standard("LeakyRelu"),
-            meaning="LeakyRelu",
-        ),
-        **_like(
-            "PrintTileMapping",
-            cost=None,
-            body=_identity,
-            rounding=Rounding.EXACT,
-            meaning="its input; there is no mapping to print",
-        ),
-        **_like(
-            "Remap",
-            cost=moves.move,
-            body=_identity,
-            rounding=Rounding.EXACT,
-            meaning="its input, laid out anew: a copy of it",
+            "Remap", moves.move, pass_on, "its input, laid out anew: a copy of it", rounding=EXACT
         ),
         "AttentionMask": Operator(
             rows=places.attention_mask,
             apart=(1,),
             cost=_MASK,
             body=_attention_mask,
+            data_type=b"FLOAT",
             meaning="of segments [batch, tokens] and scores, of which only the shape counts, "
-            "[batch, 1, "
-            f"tokens, tokens]: 0 for tokens of one segment, {MASKED:g} for those of two; padding, "
-            "segment 0, "
-            "sees padding",
+            f"[batch, 1, tokens, tokens]: 0 for tokens of one segment, {MASKED:g} for those of "
+            "two; padding, segment 0, sees padding",
         ),
         "HCSR": Operator(
             rows=places.split_inputs,
             cost=moves.move,
             body=_split_inputs,
-            rounding=Rounding.EXACT,
+            rounding=EXACT,
             meaning="the rows of its input, each as a tensor of `shape`",
         ),
         **PACKING,
@@ -315,14 +269,14 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
     }
 )
 """Entries of the chip's operators, by name."""
+TYPED = {name: entry.data_type for name, entry in CHIP_OPERATORS.items() if entry.data_type}
+"""Default types of the results of operators that have the attribute `dataType`."""
 
-register_stand_in(
-    CHIP_DOMAIN,
-    *(
-        "ErfV2 FastNorm Gelu LeakyRelu NormCE NotZero PrintTileMapping Remap RoundV2 SoftmaxV2 "
-        "SoftmaxV3"
-    ).split(),
-)(like_first_input)
+_LIKE_INPUT = (
+    "ErfV2 FastNorm Gelu LeakyRelu MaskCompress NormCE NotZero PrintTileMapping Remap RoundV2 "
+    "SoftmaxV2 SoftmaxV3"
+).split()
+register_stand_in(CHIP_DOMAIN, *_LIKE_INPUT)(like_first_input)
 
 
 @register_stand_in(CHIP_DOMAIN, "IsInfV2")
@@ -341,9 +295,8 @@ def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     ArgMax is the only reduction whose form no opset has changed."""
     chain = Chain(f"{node.output[0]}/statistics", list(like_first_input(node)))
     for name in filter(None, node.output[1:]):
-        rows_only = chain.add(
-            "ArgMax", chain.add("Flatten", node.input[0], axis=1), axis=1, keepdims=0
-        )
+        flat = chain.add("Flatten", node.input[0], axis=1)
+        rows_only = chain.add("ArgMax", flat, axis=1, keepdims=0)
         groups = chain.shape([int(attribute(node, "num_groups", 1))])
         chain.add_as(name, "Cast", chain.add("Tile", rows_only, groups), to=TensorProto.FLOAT)
     return chain.nodes
@@ -352,10 +305,7 @@ def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 @register_stand_in(CHIP_DOMAIN, "AttentionMask")
 def _stand_in_for_attention_mask(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     chain = Chain(f"{node.output[0]}/mask")
-    seen, seeing = (
-        chain.add("Reshape", node.input[0], chain.shape(to))
-        for to in ([0, 1, 1, -1], [0, 1, -1, 1])
-    )
+    seen, seeing = _face_each_other(chain, node.input[0])
     is_half = attribute(node, "dataType", b"FLOAT") == b"FLOAT16"
     data_type = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
     chain.add_as(node.output[0], "Cast", chain.add("Add", seen, seeing), to=data_type)

@@ -79,10 +79,11 @@ def guard_transpose(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     32228).
     """
     order = attribute(node, "perm", ())
-    return _pass_on if order and list(order) == sorted(order) else None
+    return pass_on if order and list(order) == sorted(order) else None
 
 
-def _pass_on(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
+def pass_on(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
+    """Add an Identity: the body of an operator that returns its input."""
     chain.add_as(node.output[0], "Identity", node.input[0])
 
 

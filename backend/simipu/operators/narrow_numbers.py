@@ -9,7 +9,7 @@ product keeps sums in half. This project keeps them in float and rounds once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -88,21 +88,17 @@ class Codes:
         # Two factors, so that neither power exceeds the range of float.
         half_step = chain.add("Floor", chain.add("Mul", step, chain.constant(0.5)))
         shrunk = chain.add("Div", size, _pow2(chain, half_step))
-        mantissa = chain.add(
-            "Round", chain.add("Div", shrunk, _pow2(chain, chain.add("Sub", step, half_step)))
-        )
+        other_half = _pow2(chain, chain.add("Sub", step, half_step))
+        mantissa = chain.add("Round", chain.add("Div", shrunk, other_half))
         block = chain.add("Add", exponent, chain.constant(self.bias - 1))
-        code = chain.add(
-            "Add", chain.add("Mul", block, chain.constant(2.0**self.mantissa_bits)), mantissa
-        )
+        block = chain.add("Mul", block, chain.constant(2.0**self.mantissa_bits))
+        code = chain.add("Add", block, mantissa)
         largest, zero = chain.constant(_LARGEST), chain.constant(0.0)
         code = chain.add("Where", chain.add("Less", code, largest), code, largest)
-        is_negative = chain.add(
-            "And", chain.add("Less", scaled, zero), chain.add("Greater", code, zero)
-        )
-        signed = chain.add(
-            "Where", is_negative, chain.add("Add", code, chain.constant(_SIGN)), code
-        )
+        below = chain.add("Less", scaled, zero)
+        is_negative = chain.add("And", below, chain.add("Greater", code, zero))
+        negative = chain.add("Add", code, chain.constant(_SIGN))
+        signed = chain.add("Where", is_negative, negative, code)
         return chain.add("Where", chain.add("IsNaN", scaled), chain.constant(_NAN_CODE), signed)
 
 
@@ -117,9 +113,8 @@ def _pow2(chain: Chain, exponent: str) -> str:
 def _power(chain: Chain, scale: str) -> str:
     """Add nodes that raise 2 to the first element of a tensor of whole numbers, and return the name
     of the scalar."""
-    first = chain.add(
-        "Gather", chain.add("Reshape", scale, chain.shape([-1])), chain.constant(0, np.int64)
-    )
+    flat = chain.add("Reshape", scale, chain.shape([-1]))
+    first = chain.add("Gather", flat, chain.constant(0, np.int64))
     return _pow2(chain, chain.add("Cast", first, to=TensorProto.FLOAT))
 
 
@@ -156,9 +151,8 @@ def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> 
     low = chain.add("Where", is_high, low, chain.add("Sub", low, chain.constant(_NIBBLE)))
     axis = _read_axis(node)
     apart = chain.shape([0, 0, 1] if axis else [0, 1, -1])
-    pair = chain.add(
-        "Concat", *(chain.add("Reshape", each, apart) for each in (high, low)), axis=axis + 1
-    )
+    both = (chain.add("Reshape", each, apart) for each in (high, low))
+    pair = chain.add("Concat", *both, axis=axis + 1)
     if axis:
         wide = chain.add("Transpose", chain.add("Reshape", pair, chain.shape([0, -1])), perm=[1, 0])
     else:
@@ -205,9 +199,7 @@ def _find_nibble_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 def _widen(context: Context) -> Work:
     """Return the cost of looking up each byte and of moving it to the place where a product reads
     its weights."""
-    work = moves.move(context)
-    looked_up = context.pass_over(context.result, _INT4)
-    return replace(work, compute=work.compute + int(looked_up), steps=work.steps + 1)
+    return moves.move(context).plus(context.pass_over(context.result, _INT4), steps=1)
 
 
 @register_stand_in(CHIP_DOMAIN, "CastToUint8WithoutShapeInfer")
@@ -242,8 +234,7 @@ CODES: Mapping[str, Operator] = MappingProxyType(
             fault=_find_scale_fault,
             rounding=Rounding.EXACT,
             meaning="the 8-bit codes of its input at a scale, the power of two that its second "
-            "input is "
-            "(fp8Format F143 or F152); what is too large becomes the largest",
+            "input is (fp8Format F143 or F152); what is too large becomes the largest",
         ),
         "FP8MatMulWithoutShapeInfer": Operator(
             rows=rows.matmul,
@@ -251,20 +242,19 @@ CODES: Mapping[str, Operator] = MappingProxyType(
             cost=products.matmul,
             body=_product,
             fault=_find_scale_fault,
+            data_type=b"FLOAT16",
             meaning="the product of two tensors of 8-bit codes at scales, in half; the left one "
-            "may be half "
-            "itself. Sums are kept in float and rounded once, which is ours",
+            "may be half itself. Sums are kept in float and rounded once, which is ours",
         ),
         "Int4ToHalf": Operator(
             whole_batch="it is made for weights",
             cost=_widen,
             body=_from_nibbles,
             fault=_find_nibble_fault,
+            data_type=b"FLOAT16",
             meaning="weights of two signed 4-bit numbers a byte, the high one first, as halves: "
-            "[n, m] with "
-            "axis 0 as [2n, m] and a scale [m], with axis 1 as [2m, n] and a scale [n]. The third "
-            "input and "
-            "`remap` are about layout only",
+            "[n, m] with axis 0 as [2n, m] and a scale [m], with axis 1 as [2m, n] and a scale "
+            "[n]. The third input and `remap` are about layout only",
         ),
     }
 )

@@ -12,12 +12,11 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnxgraph import Chain
 from onnxgraph.nodes import STANDARD_DOMAINS
 
 from simipu.operators import counts, guards
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import GraphContext, Indexing, Operator, Rounding
+from simipu.operators.entry import Formula, Indexing, Operator, Rounding
 from simipu.operators.facts import add_facts
 from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
@@ -32,12 +31,8 @@ from simipu.operators.rules.places import Rule
 IPU_COPY = "IpuCopy"
 """Our own operator, with its name in PopART, which copies a tensor to another IPU."""
 
-EXACT, BOUNDED, GROWING, PRODUCT = (
-    Rounding.EXACT,
-    Rounding.BOUNDED,
-    Rounding.GROWING,
-    Rounding.PRODUCT,
-)
+EXACT, BOUNDED, GROWING = Rounding.EXACT, Rounding.BOUNDED, Rounding.GROWING
+PRODUCT = Rounding.PRODUCT
 _SIMPLE = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
 _COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
 _ROUNDED_OFF = Elementwise(InnerLoop(6, 4), InnerLoop(6, 2))
@@ -60,38 +55,29 @@ _REGIONS = "its regions are numbered over the whole batch"
 _ONE_SHAPE = "its inputs are sizes, one for the whole batch"
 
 
-def _copy_body(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
-    chain.add_as(node.output[0], "Identity", node.input[0])
-
-
-def _family(names: str, **entry: Any) -> dict[str, Operator]:
-    return dict.fromkeys(names.split(), Operator(**entry))
+def _family(
+    names: str,
+    rule: Rule | None = None,
+    cost: Formula | None = ew.guess,
+    rounding: Rounding = Rounding.ROUNDED,
+    **entry: Any,
+) -> dict[str, Operator]:
+    """Return one entry for several operators: row rule, cost formula, rounding and other fields."""
+    return dict.fromkeys(names.split(), Operator(rule, cost=cost, rounding=rounding, **entry))
 
 
 def _elementwise(
     names: str, cost: Any, rounding: Rounding = Rounding.ROUNDED
 ) -> dict[str, Operator]:
-    return _family(names, rows=rows.elementwise, cost=cost, rounding=rounding)
-
-
-def _leading(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
-    return _family(names, rows=rows.leading_axis, cost=cost, **entry)
+    return _family(names, rows.elementwise, cost, rounding)
 
 
 def _reading(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
-    return _family(
-        name, rows=rule, cost=moves.gather, rounding=Rounding.EXACT, indexing=indexing, **entry
-    )
-
-
-def _pooled(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
-    return _family(names, rows=rows.pool, cost=cost, **entry)
+    return _family(name, rule, moves.gather, EXACT, indexing=indexing, **entry)
 
 
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
-    return _family(
-        names, rows=rows.reduce, cost=reducing.reduction, rounding=rounding, shaped_by=(1,)
-    )
+    return _family(names, rows.reduce, reducing.reduction, rounding, shaped_by=(1,))
 
 
 def _drawn(names: str, cost: Any) -> dict[str, Operator]:
@@ -104,7 +90,7 @@ def _counted(name: str, shaped_by: Sequence[int], **entry: Any) -> dict[str, Ope
     return _family(name, shaped_by=shaped_by, counts_data=True, refusal=refusal, **entry)
 
 
-_ELEMENTWISE: Mapping[str, Operator] = {
+_ELEMENTWISE = {
     **_elementwise("Abs", Elementwise(InnerLoop(5, 1), InnerLoop(5, 1)), EXACT),
     **_elementwise("Clip Neg", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2)), EXACT),
     **_elementwise("Relu", _SIMPLE, EXACT),
@@ -116,11 +102,11 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("Max Min", _COMPARED, EXACT),
     # PopART's expressions of these select by the sign; the exponential of some adds little to that.
     **_elementwise("Celu Elu LeakyRelu PRelu Selu ThresholdedRelu", _SELECTING),
-    **_family("Div", rows=rows.elementwise, cost=ew.divide, guard=guards.guard_division),
+    **_family("Div", rows.elementwise, ew.divide, guard=guards.guard_division),
     **_family(
         "Mod",
-        rows=rows.elementwise,
-        cost=Elementwise(InnerLoop(225, 4), InnerLoop(93, 2)),
+        rows.elementwise,
+        Elementwise(InnerLoop(225, 4), InnerLoop(93, 2)),
         guard=guards.guard_remainder,
     ),
     **_elementwise("Reciprocal", Elementwise(InnerLoop(15, 4), InnerLoop(6, 2))),
@@ -133,7 +119,7 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("HardSigmoid Sigmoid", _SIGMOID, BOUNDED),
     **_elementwise("Softsign", _SWISH, BOUNDED),
     **_elementwise("Softplus", _SWISH),
-    **_family("HardSwish Mish Swish", rows=rows.elementwise, cost=_SWISH, is_defined=True),
+    **_family("HardSwish Mish Swish", rows.elementwise, _SWISH, is_defined=True),
     **_elementwise("Gelu", Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))),
     **_elementwise("Cos Sin", _TRIGONOMETRIC, BOUNDED),
     **_elementwise("Acos Asin Atan", _INVERSE_SINE, BOUNDED),
@@ -154,13 +140,9 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     ),
     # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
     **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
-    **_family("Cast", rows=rows.elementwise, cost=ew.cast, guard=guards.guard_cast),
-    **_family(
-        "QuantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_CONVERTED)
-    ),
-    **_family(
-        "DequantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_WIDENED)
-    ),
+    **_family("Cast", rows.elementwise, ew.cast, guard=guards.guard_cast),
+    **_family("QuantizeLinear", rows.quantize, composite.scaled(_CONVERTED), apart=(1, 2)),
+    **_family("DequantizeLinear", rows.quantize, composite.scaled(_WIDENED), apart=(1, 2)),
     **_family(
         "DynamicQuantizeLinear",
         whole_batch="its scale comes of the values of the whole batch",
@@ -168,126 +150,123 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     ),
 }
 
-_PRODUCTS: Mapping[str, Operator] = {
+_PRODUCTS = {
     **_family(
         "MatMul",
-        rows=rows.matmul,
+        rows.matmul,
+        products.matmul,
+        PRODUCT,
         apart=(0, 1),
-        cost=products.matmul,
-        rounding=PRODUCT,
         count=counts.count_matmul,
         reads_mapped_weights=True,
         guard=guards.guard_vector_product,
     ),
     **_family(
         "Gemm",
-        rows=rows.gemm,
+        rows.gemm,
+        products.gemm,
+        PRODUCT,
         apart=(1,),
-        cost=products.gemm,
-        rounding=PRODUCT,
         count=counts.count_gemm,
         reads_mapped_weights=True,
     ),
     **_family(
         "Conv",
-        rows=rows.grouped("group"),
+        rows.grouped("group"),
+        products.convolution,
+        PRODUCT,
         apart=(1, 2),
-        cost=products.convolution,
-        rounding=PRODUCT,
         count=counts.count_convolution,
     ),
-    **_leading(
+    **_family(
         "ConvTranspose",
+        rows.leading_axis,
         products.convolution,
+        Rounding.SUMMED,
         apart=(1, 2),
-        rounding=Rounding.SUMMED,
         count=counts.count_transposed_convolution,
     ),
-    **_leading(
+    **_family(
         "ConvInteger",
+        rows.leading_axis,
         composite.WIDENED_CONVOLUTION,
         apart=(1, 2, 3),
         count=counts.count_convolution,
     ),
-    **_leading(
+    **_family(
         "QLinearConv",
+        rows.leading_axis,
         composite.WIDENED_SCALED_CONVOLUTION,
         apart=range(1, 9),
         count=counts.count_convolution,
     ),
     **_family(
         "DeformConv",
-        rows=rows.deformable_convolution,
+        rows.deformable_convolution,
+        composite.deformed,
         apart=(1, 3),
-        cost=composite.deformed,
         count=counts.count_convolution,
     ),
     **_family(
         "MatMulInteger",
-        rows=rows.integer_matmul,
+        rows.integer_matmul,
+        composite.WIDENED_MATMUL,
         apart=range(4),
-        cost=composite.WIDENED_MATMUL,
         count=counts.count_matmul,
     ),
     **_family(
         "QLinearMatMul",
-        rows=rows.quantized_matmul,
+        rows.quantized_matmul,
+        composite.WIDENED_SCALED_MATMUL,
         apart=range(1, 8),
-        cost=composite.WIDENED_SCALED_MATMUL,
         count=counts.count_matmul,
     ),
     **_family(
-        "Einsum",
-        rows=rows.einsum,
-        apart=range(_MAX_INPUTS),
-        cost=composite.einsum,
-        count=counts.count_einsum,
+        "Einsum", rows.einsum, composite.einsum, apart=range(_MAX_INPUTS), count=counts.count_einsum
     ),
-    **_family("Attention", rows=rows.attention, apart=(3,), cost=composite.attention),
+    **_family("Attention", rows.attention, composite.attention, apart=(3,)),
     **_family(
         "GRU LSTM RNN",
-        rows=rows.recurrent,
+        rows.recurrent,
+        products.recurrent,
         apart=range(1, 8),
-        cost=products.recurrent,
         count=counts.count_recurrent,
         guard=guards.guard_recurrence,
     ),
 }
 
-_REDUCING: Mapping[str, Operator] = {
+_REDUCING = {
     **_reduced("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSum ReduceSumSquare"),
     **_reduced("ReduceMax ReduceMin", EXACT),
     **_reduced("ReduceMean", BOUNDED),
     **_reduced("ReduceProd", GROWING),
-    **_family("ArgMax ArgMin", rows=rows.arg, cost=composite.arg_extreme),
-    **_family("CumSum", rows=rows.cumulative, cost=composite.cumulative),
-    **_family("CumProd", rows=rows.cumulative, cost=composite.cumulative, rounding=GROWING),
-    **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
-    **_family("Hardmax", rows=rows.softmax, cost=reducing.softmax, rounding=EXACT),
-    **_family("LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
-    **_family(
-        "BatchNormalization", rows=rows.batch_norm, apart=range(1, 5), cost=composite.batch_norm
-    ),
-    **_family("InstanceNormalization", rows=rows.instance_norm, apart=(1, 2), cost=reducing.norm),
-    **_family("LRN", rows=rows.along(1), cost=composite.local_response),
-    **_family("LayerNormalization RMSNormalization", rows=rows.inner_axes, cost=reducing.norm),
-    **_family("LpNormalization", rows=rows.along(-1), cost=reducing.norm),
+    **_family("ArgMax ArgMin", rows.arg, composite.arg_extreme),
+    **_family("CumSum", rows.cumulative, composite.cumulative),
+    **_family("CumProd", rows.cumulative, composite.cumulative, GROWING),
+    **_family("Softmax", rows.softmax, reducing.softmax, BOUNDED),
+    **_family("Hardmax", rows.softmax, reducing.softmax, EXACT),
+    **_family("LogSoftmax", rows.softmax, reducing.softmax),
+    **_family("BatchNormalization", rows.batch_norm, composite.batch_norm, apart=range(1, 5)),
+    **_family("InstanceNormalization", rows.instance_norm, reducing.norm, apart=(1, 2)),
+    **_family("LRN", rows.along(1), composite.local_response),
+    **_family("LayerNormalization RMSNormalization", rows.inner_axes, reducing.norm),
+    **_family("LpNormalization", rows.along(-1), reducing.norm),
     **_family(
         "MeanVarianceNormalization",
-        rows=rows.mean_variance,
-        cost=reducing.norm,
+        rows.mean_variance,
+        reducing.norm,
         condition="`axes` must be given",
     ),
-    **_pooled("AveragePool", reducing.pool, rounding=BOUNDED, count=counts.count_pool),
-    **_pooled("MaxPool", reducing.pool, rounding=EXACT, count=counts.count_pool),
-    **_pooled("LpPool", reducing.pool, count=counts.count_pool),
-    **_pooled("GlobalAveragePool", reducing.reduction, rounding=BOUNDED),
-    **_pooled("GlobalMaxPool", reducing.reduction, rounding=EXACT),
-    **_pooled("GlobalLpPool", reducing.reduction, last_opset=21),
-    **_family("TopK", rows=rows.along(-1), cost=composite.top_k, rounding=EXACT, shaped_by=(1,)),
+    **_family("AveragePool", rows.pool, reducing.pool, BOUNDED, count=counts.count_pool),
+    **_family("MaxPool", rows.pool, reducing.pool, EXACT, count=counts.count_pool),
+    **_family("LpPool", rows.pool, reducing.pool, count=counts.count_pool),
+    **_family("GlobalAveragePool", rows.pool, reducing.reduction, BOUNDED),
+    **_family("GlobalMaxPool", rows.pool, reducing.reduction, EXACT),
+    **_family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21),
+    **_family("TopK", rows.along(-1), composite.top_k, EXACT, shaped_by=(1,)),
 }
 
-_MOVING: Mapping[str, Operator] = {
+_MOVING = {
     **_family("Constant", cost=None, rounding=EXACT),
     **_family(
         "ConstantOfShape",
@@ -298,32 +277,26 @@ _MOVING: Mapping[str, Operator] = {
         sizes=0,
     ),
     **_elementwise("Identity", None, EXACT),
-    **_family("Dropout", rows=rows.dropout, cost=None, rounding=EXACT),
-    **_family("Flatten", rows=places.flatten, cost=None, rounding=EXACT),
-    **_family("Unsqueeze", rows=places.unsqueeze, cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Squeeze", rows=places.squeeze, cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Reshape", rows=places.reshape, cost=None, rounding=EXACT, shaped_by=(1,), sizes=1),
+    **_family("Dropout", rows.dropout, None, EXACT),
+    **_family("Flatten", places.flatten, None, EXACT),
+    **_family("Unsqueeze", places.unsqueeze, None, EXACT, shaped_by=(1,)),
+    **_family("Squeeze", places.squeeze, None, EXACT, shaped_by=(1,)),
+    **_family("Reshape", places.reshape, None, EXACT, shaped_by=(1,), sizes=1),
     **_family("Shape Size", whole_batch="what it says is of the compiled batch", cost=None),
-    **_family(
-        "Transpose", rows=places.transpose, cost=None, rounding=EXACT, guard=guards.guard_transpose
-    ),
-    **_family("Concat", rows=places.concat, cost=None, rounding=EXACT),
-    **_family("Slice", rows=places.slice_, cost=None, rounding=EXACT, shaped_by=(1, 2, 3, 4)),
-    **_family("Split", rows=rows.along(0), cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Expand", rows=places.expand, cost=None, rounding=EXACT, shaped_by=(1,), sizes=1),
-    **_family("Tile", rows=places.tile, cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Pad", rows=places.pad, apart=(3,), cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Trilu", rows=places.trilu, cost=moves.move, rounding=EXACT),
-    **_family("DepthToSpace", rows=places.depth_to_space, cost=moves.move, rounding=EXACT),
-    **_family("SpaceToDepth", rows=places.space_to_depth, cost=moves.move, rounding=EXACT),
-    **_family("Resize", rows=places.resize, cost=composite.resized, shaped_by=(1, 2, 3)),
-    **_family(
-        "Upsample", rows=places.upsample, cost=composite.resized, shaped_by=(1,), last_opset=9
-    ),
-    **_family(
-        "OneHot", rows=places.one_hot, apart=(2,), cost=moves.move, rounding=EXACT, shaped_by=(1,)
-    ),
-    **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move, rounding=EXACT),
+    **_family("Transpose", places.transpose, None, EXACT, guard=guards.guard_transpose),
+    **_family("Concat", places.concat, None, EXACT),
+    **_family("Slice", places.slice_, None, EXACT, shaped_by=(1, 2, 3, 4)),
+    **_family("Split", rows.along(0), None, EXACT, shaped_by=(1,)),
+    **_family("Expand", places.expand, None, EXACT, shaped_by=(1,), sizes=1),
+    **_family("Tile", places.tile, None, EXACT, shaped_by=(1,)),
+    **_family("Pad", places.pad, None, EXACT, apart=(3,), shaped_by=(1,)),
+    **_family("Trilu", places.trilu, moves.move, EXACT),
+    **_family("DepthToSpace", places.depth_to_space, moves.move, EXACT),
+    **_family("SpaceToDepth", places.space_to_depth, moves.move, EXACT),
+    **_family("Resize", places.resize, composite.resized, shaped_by=(1, 2, 3)),
+    **_family("Upsample", places.upsample, composite.resized, shaped_by=(1,), last_opset=9),
+    **_family("OneHot", places.one_hot, moves.move, EXACT, apart=(2,), shaped_by=(1,)),
+    **_family("ReverseSequence", places.reverse_sequence, moves.move, EXACT),
     **_family(
         "EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT
     ),
@@ -333,15 +306,13 @@ _MOVING: Mapping[str, Operator] = {
     ),
     **_reading("GatherElements", places.gather_elements, Indexing.ALONG_AXIS),
     **_reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
-    **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
-    **_family("ScatterND", rows=places.scatter_nd, apart=(1,), cost=moves.gather, rounding=EXACT),
-    **_family(
-        "Scatter", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT, last_opset=10
-    ),
-    **_family("TensorScatter", rows=rows.cache_update, cost=composite.written, rounding=EXACT),
-    **_leading("Col2Im", composite.folded, shaped_by=(1, 2)),
-    **_family("GridSample", rows=rows.grid_sample, cost=composite.sampled),
-    **_family("RotaryEmbedding", rows=rows.rotary_embedding, apart=(1, 2), cost=composite.rotary),
+    **_family("ScatterElements", places.scatter_elements, moves.gather, EXACT),
+    **_family("ScatterND", places.scatter_nd, moves.gather, EXACT, apart=(1,)),
+    **_family("Scatter", places.scatter_elements, moves.gather, EXACT, last_opset=10),
+    **_family("TensorScatter", rows.cache_update, composite.written, EXACT),
+    **_family("Col2Im", rows.leading_axis, composite.folded, shaped_by=(1, 2)),
+    **_family("GridSample", rows.grid_sample, composite.sampled),
+    **_family("RotaryEmbedding", rows.rotary_embedding, composite.rotary, apart=(1, 2)),
     **_family(
         "MaxUnpool",
         whole_batch="its indices number elements over the whole batch",
@@ -356,37 +327,40 @@ _MOVING: Mapping[str, Operator] = {
         last_opset=21,
         guard=guards.guard_regions,
     ),
-    **_family("AffineGrid", rows=places.affine_grid, cost=composite.affine_grid, shaped_by=(1,)),
-    **_family("OptionalGetElement", rows=rows.elementwise, cost=None, rounding=EXACT),
+    **_family("AffineGrid", places.affine_grid, composite.affine_grid, shaped_by=(1,)),
+    **_family("OptionalGetElement", rows.elementwise, None, EXACT),
     **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch", cost=None),
-    IPU_COPY: Operator(
-        rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body
-    ),
+    **_family(IPU_COPY, rows.elementwise, moves.copy_between_ipus, EXACT, body=guards.pass_on),
 }
 
-_MAKING: Mapping[str, Operator] = {
+_MAKING = {
     **_family(
         "BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0,)
     ),
     **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0, 1)),
     **_drawn("RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))),
     **_drawn("RandomNormal RandomNormalLike", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))),
-    **_family("DFT", rows=rows.fourier, cost=composite.fourier, shaped_by=(1, 2)),
-    **_leading(
-        "STFT", composite.short_fourier, apart=(2,), shaped_by=(1, 3), guard=guards.guard_frames
+    **_family("DFT", rows.fourier, composite.fourier, shaped_by=(1, 2)),
+    **_family(
+        "STFT",
+        rows.leading_axis,
+        composite.short_fourier,
+        apart=(2,),
+        shaped_by=(1, 3),
+        guard=guards.guard_frames,
     ),
 }
 
-_GUESSED: Mapping[str, Operator] = {
-    **_family("Det", rows=rows.determinant),
+_GUESSED = {
+    **_family("Det", rows.determinant),
     **_family("MaxRoiPool", whole_batch=_REGIONS, rounding=EXACT, last_opset=21),
     **_drawn("Multinomial", ew.guess),
-    **_family("TfIdfVectorizer", rows=rows.count_terms),
+    **_family("TfIdfVectorizer", rows.count_terms),
 }
 """Operators that have no counterpart in PopART or poplibs, and are not composed of operators that
 have one; their work depends on their values. A profile names them."""
 
-_BODIES: Mapping[str, Operator] = {
+_BODIES = {
     **_family(
         "If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)
     ),
@@ -398,15 +372,17 @@ _BODIES: Mapping[str, Operator] = {
 """Operators with graphs inside. Their cost is that of the inner nodes; their own is in
 `moving.control`."""
 
-_TAKEN_APART: Mapping[str, Operator] = {
-    **_family("CastLike", rows=rows.elementwise, cost=ew.cast, taken_apart=True),
-    **_leading("GroupNormalization", reducing.norm, apart=(1, 2), taken_apart=True),
+_TAKEN_APART = {
+    **_family("CastLike", rows.elementwise, ew.cast, taken_apart=True),
+    **_family(
+        "GroupNormalization", rows.leading_axis, reducing.norm, apart=(1, 2), taken_apart=True
+    ),
     **_family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
     **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
     **_family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True),
 }
 
-_REFUSED: Mapping[str, Operator] = {
+_REFUSED = {
     **_family(
         "ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
         "SequenceInsert SequenceLength SequenceMap SplitToSequence",
@@ -422,21 +398,9 @@ _REFUSED: Mapping[str, Operator] = {
     **_family("ImageDecoder", refusal="ONNX Runtime has no kernel"),
 }
 
-OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    add_facts(
-        {
-            **_ELEMENTWISE,
-            **_PRODUCTS,
-            **_REDUCING,
-            **_MOVING,
-            **_MAKING,
-            **_GUESSED,
-            **_BODIES,
-            **_TAKEN_APART,
-            **_REFUSED,
-        }
-    )
-)
+_COMPUTING = _ELEMENTWISE | _PRODUCTS | _REDUCING
+_FAMILIES = _COMPUTING | _MOVING | _MAKING | _GUESSED | _BODIES | _TAKEN_APART | _REFUSED
+OPERATORS: Mapping[str, Operator] = MappingProxyType(add_facts(_FAMILIES))
 """Entries of the standard's operators, by name."""
 _UNKNOWN = Operator()
 _TABLED = (*STANDARD_DOMAINS, CHIP_DOMAIN)

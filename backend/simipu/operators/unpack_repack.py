@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import Chain, Value, like_first_input, register_stand_in
+from onnxgraph import Chain, Value, register_stand_in
 
 from simipu.operators.attributes import read_axis, read_size, read_sizes
 from simipu.operators.domain import CHIP_DOMAIN
@@ -58,9 +58,8 @@ def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
             for each in (firsts, counts)
         )
         place = chain.add("Add", first, inner)
-        is_there = chain.add(
-            "And", chain.add("Less", inner, count), chain.add("Less", place, tokens)
-        )
+        is_inside = chain.add("Less", place, tokens)
+        is_there = chain.add("And", chain.add("Less", inner, count), is_inside)
         places.append(chain.add("Where", is_there, place, tokens))
     joined = chain.add("Concat", *places, axis=1)
     return chain.add("Reshape", joined, chain.shape([-1]))
@@ -98,14 +97,12 @@ def _repack(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> None:
     batch, tokens = read_size(node, "batch_size"), read_size(node, "sequence_length")
     rest, count = _rest(chain, node.input[0]), chain.constant(batch * tokens, np.int64)
     flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
-    empty = _zeros(
-        chain, node, chain.add("Concat", chain.shape([batch * tokens + 1]), rest, axis=0), around
-    )
+    longer = chain.add("Concat", chain.shape([batch * tokens + 1]), rest, axis=0)
+    empty = _zeros(chain, node, longer, around)
     places = chain.add("Reshape", _spread(chain, node, count), chain.shape([-1, 1]))
     filled = chain.add("ScatterND", empty, places, flat)
-    kept = chain.add(
-        "Slice", filled, chain.shape([0]), chain.shape([batch * tokens]), chain.shape([0])
-    )
+    zero = chain.shape([0])
+    kept = chain.add("Slice", filled, zero, chain.shape([batch * tokens]), zero)
     wanted = chain.add("Concat", chain.shape([batch, tokens]), rest, axis=0)
     chain.add_as(node.output[0], "Reshape", kept, wanted)
 
@@ -133,9 +130,8 @@ def _mask_compress(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> 
     places = chain.add("Where", kept, before, length)
     longer = chain.add("Concat", chain.add("Add", length, chain.shape([1])), rest, axis=0)
     empty = _zeros(chain, node, longer, around)
-    filled = chain.add(
-        "ScatterND", empty, chain.add("Reshape", places, chain.shape([-1, 1])), turned
-    )
+    places = chain.add("Reshape", places, chain.shape([-1, 1]))
+    filled = chain.add("ScatterND", empty, places, turned)
     front = chain.add("Slice", filled, chain.shape([0]), length, chain.shape([0]))
     back = [order.index(each) for each in range(rank)]
     chain.add_as(node.output[0], "Transpose", front, perm=back)
@@ -148,10 +144,8 @@ def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     count, sizes = read_size(node, "max_valid_num"), read_sizes(node, "segment_max_size")
     if data is not None and len(data) < _TOKENS:
         return f"expected [batch, tokens, ...] as its first input, found {list(data)}"
-    if lengths is not None and lengths not in (
-        (count, len(sizes)),
-        (count,) if len(sizes) == 1 else (),
-    ):
+    alone = (count,) if len(sizes) == 1 else ()
+    if lengths is not None and lengths not in ((count, len(sizes)), alone):
         return (
             f"expected lengths [{count}, {len(sizes)}], max_valid_num and the number of segments, "
             f"found {list(lengths)}"
@@ -162,10 +156,8 @@ def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 def _find_repacking_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
     """Return what is wrong with a Repack, whose samples must be [max_valid_num, sizes, ...]."""
     read_size(node, "batch_size"), read_size(node, "sequence_length")
-    samples, wanted = (
-        shapes[0],
-        (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size"))),
-    )
+    samples = shapes[0]
+    wanted = (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size")))
     if samples is not None and samples[:_TOKENS] != wanted:
         return f"expected samples [{wanted[0]}, {wanted[1]}, ...], found {list(samples)}"
     return _find_packing_fault(node, shapes)
@@ -188,9 +180,8 @@ def _look_up(context: Context) -> Work:
         return moves.move(context)
     tokens = max(1, int(np.prod(context.result.shape[:_TOKENS])))
     indices = Value((tokens,), moves.INDEX_BYTES)
-    node = helper.make_node(
-        "Gather", ["tokens", "places"], [context.node.output[0]], name=context.node.name
-    )
+    inputs, outputs = ["tokens", "places"], [context.node.output[0]]
+    node = helper.make_node("Gather", inputs, outputs, name=context.node.name)
     table = replace(context, node=node, inputs=[data, indices], constants=frozenset())
     return replace(moves.gather(table), kind="data movement")
 
@@ -218,8 +209,6 @@ def _resized(node: onnx.NodeProto, leading: Sequence[int]) -> Sequence[onnx.Node
     return chain.nodes
 
 
-register_stand_in(CHIP_DOMAIN, "MaskCompress")(like_first_input)
-
 PACKING: Mapping[str, Operator] = MappingProxyType(
     {
         "Unpack": Operator(
@@ -229,12 +218,9 @@ PACKING: Mapping[str, Operator] = MappingProxyType(
             fault=_find_packing_fault,
             rounding=Rounding.EXACT,
             meaning="samples that lie end to end in [batch, tokens, ...], by their lengths "
-            "[max_valid_num, "
-            "segments]: [max_valid_num, sum of segment_max_size, ...], each segment at a place of "
-            "its own, "
-            "zero behind its end. The order of several segments, one after the other sample by "
-            "sample, is "
-            "ours",
+            "[max_valid_num, segments]: [max_valid_num, sum of segment_max_size, ...], each "
+            "segment at a place of its own, zero behind its end. The order of several segments, "
+            "one after the other sample by sample, is ours",
         ),
         "Repack": Operator(
             whole_batch=_TOGETHER,
@@ -243,8 +229,7 @@ PACKING: Mapping[str, Operator] = MappingProxyType(
             fault=_find_repacking_fault,
             rounding=Rounding.EXACT,
             meaning="the inverse of Unpack: tokens back into [batch_size, sequence_length, ...], "
-            "names of "
-            "attributes that are ours; tokens of no sample are zero",
+            "names of attributes that are ours; tokens of no sample are zero",
         ),
         "MaskCompress": Operator(
             whole_batch="what is kept of one row moves others",

@@ -78,11 +78,7 @@ class Calibration:
         return target.internal_sync_cycles + self.phase_cycles
 
 
-_PLANNING = (
-    "planned_cycles",
-    "fp8_block_cycles",
-    "phase_cycles",
-)
+_PLANNING = ("planned_cycles", "fp8_block_cycles", "phase_cycles")
 
 
 @lru_cache(maxsize=64)
