@@ -37,7 +37,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 from simipu.arenas import ARENAS
-from simipu.coded_weights import keep_codes, multiplies_parts
 from simipu.demand import MAX_FOLDED_OPERATIONS, measure
 from simipu.errors import (
     CANCELLED,
@@ -56,9 +55,10 @@ from simipu.executable import Program
 from simipu.kernels import LIBRARY, find_kernels, warn_of_none
 from simipu.libraries import OperatorLibrary, register_library, registered_libraries
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.numerics.indices import INDEX_CHECKS, clamp_indices
+from simipu.numerics.bodies import INDEX_CHECKS, clamp_indices
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.quarter import QUARTERS, decode
+from simipu.numerics.weights import keep_codes, multiplies_parts
 from simipu.operators import operator_of
 from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG

@@ -2,7 +2,8 @@
 
 The parent sends a graph and its weights once, then exchanges arrays with the child
 (`popef._tools.channel`). The child reads the graph, not the parent. The parent does not unpickle
-the child's answers (`answers`).
+the child's answers (`answers`). A fused program has a graph for each of its branches, in this
+process or in children.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
+
+import numpy as np
 
 from popef._tools.arrays import Array
 from popef._tools.channel import (
@@ -39,7 +42,6 @@ from simipu.answers import (
     encode_error,
     encode_loaded,
 )
-from simipu.branched_graph import BranchedGraph
 from simipu.computed import (
     ComputedGraph,
     GraphOptions,
@@ -68,6 +70,7 @@ from simipu.forks import FORKS
 from simipu.numerics import KernelUse, Numerics
 from simipu.reference import ReferenceGraph
 from simipu.sandbox import find_missing
+from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG
 
 _Answer = TypeVar("_Answer")
@@ -336,6 +339,48 @@ def _abandon(child: AnsweringChild, owner_pid: int) -> None:
 
 def _describe(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+class BranchedGraph:
+    """Computes the branch that the selector names with that branch's graph. `graphs` are the
+    branches' graphs, in order.
+
+    Results of the other branches are zeros, which take neither time nor memory.
+    """
+
+    def __init__(self, program: Program, graphs: Sequence[ComputedGraph]) -> None:
+        self._program, self._graphs = program, graphs
+        outputs = [
+            stream for stream in program.streams if stream.direction is Direction.DEVICE_TO_HOST
+        ]
+        self._zeros = {
+            stream.tensor: np.broadcast_to(np.zeros((), stream.dtype), stream.shape)
+            for stream in outputs
+        }
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Return the outputs called `names`. Raises RunError for a selector that names no branch,
+        and the errors of the branch's graph."""
+        number = self._program.find_branch(feeds[self._program.selector])
+        tensors = {
+            stream.tensor: stream.direction for stream in self._program.branches[number].streams
+        }
+        wanted = [name for name in names if name in tensors]
+        taken = {
+            name: feeds[name] for name, way in tensors.items() if way is Direction.HOST_TO_DEVICE
+        }
+        made = dict(zip(wanted, self._graphs[number].run(wanted, taken), strict=True))
+        return [made[name] if name in made else self._zeros[name] for name in names]
+
+    def cancel(self) -> None:
+        """Cancel the run in flight, of any branch."""
+        for graph in self._graphs:
+            graph.cancel()
+
+    def close(self) -> None:
+        """Close the graphs of all branches."""
+        for graph in self._graphs:
+            graph.close()
 
 
 def serve(descriptor: int) -> None:

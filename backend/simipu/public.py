@@ -1,7 +1,6 @@
 """Public names of `simipu`, which the package imports when one of them is first used."""
 
 from simipu.computed import GraphOptions
-from simipu.device import Device
 from simipu.engine import Engine
 from simipu.errors import (
     CompileError,
@@ -19,7 +18,14 @@ from simipu.errors import (
     RunTimeoutError,
     SimIpuError,
 )
-from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable, package_hash
+from simipu.executable import (
+    Constant,
+    Device,
+    Program,
+    ProgramKind,
+    SimulatedExecutable,
+    package_hash,
+)
 from simipu.libraries import OperatorLibrary, register_library
 from simipu.streams import Direction, Stream
 from simipu.target import TARGETS, Target

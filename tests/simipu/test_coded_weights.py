@@ -7,10 +7,10 @@ from onnx import TensorProto, helper
 from onnxgraph import make_cast
 from sample_models import make_model
 from simipu import GraphOptions
-from simipu.coded_weights import MIN_BYTES, multiplies_parts
 from simipu.computed import Lowered, lower_model, make_graph
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import F143, F152, decode
+from simipu.numerics.weights import MIN_BYTES, multiplies_parts
 
 F16 = TensorProto.FLOAT16
 

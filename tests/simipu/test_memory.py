@@ -19,8 +19,8 @@ from onnx import TensorProto
 from onnxgraph import graph_values
 from poprt.pipeline import estimate
 from simipu.cost import CALIBRATION, CostOptions
+from simipu.cost.estimate import HOST_EXCHANGE_BYTES, STACK_BYTES
 from simipu.cost.liveness import Liveness
-from simipu.cost.memory import HOST_EXCHANGE_BYTES, STACK_BYTES
 from simipu.cost.outlining import find_copied_weights
 from simipu.operators.formulas.code import NO_CODE, PIECE_BYTES, Code, code_of
 from simipu.operators.formulas.plan import PlanOptions, Product, plan_product

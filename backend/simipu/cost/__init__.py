@@ -1,16 +1,13 @@
 """Cost model: cycles and tile memory that a graph would take on the chip. It reads shapes; of
 values it reads only constants of one element: trip counts, exponents, steps of slices.
 
-`estimate` has the result. `walk` computes the cost of each node and follows layouts. `liveness` and
-`memory` say what a tile holds, `outlining` which layers repeat, `placed` which IPU runs each node.
-The cost of an operator is in `simipu.operators`. Sections that comments name are those of
-docs/ipu-performance.md.
+`estimate` has the result. `walk` computes the cost of each node and follows layouts. `liveness`
+says which tensors a tile holds, `outlining` which layers repeat. The cost of an operator is in
+`simipu.operators`. Sections that comments name are those of docs/ipu-performance.md.
 """
 
-from simipu.cost.estimate import Estimate, estimate, node_cycles
-from simipu.cost.memory import IpuCost, Peak
-from simipu.cost.options import CostOptions
-from simipu.cost.walk import OperatorCost
+from simipu.cost.estimate import Estimate, IpuCost, Peak, estimate, node_cycles
+from simipu.cost.walk import CostOptions, OperatorCost
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 
 __all__ = [

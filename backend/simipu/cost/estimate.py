@@ -1,5 +1,5 @@
-"""Estimated time and memory of one run of a graph on the chip. The estimate is modelled, never
-measured, from shapes only, not from values.
+"""Estimated time and memory of one run of a graph on the chip, with the host's side of it. The
+estimate is modelled, never measured, from shapes only, not from values.
 
 Invariants: cycles are integers. Every cycle of every tile has exactly one cause, and the causes sum
 to total cycles times tiles.
@@ -15,15 +15,130 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnxgraph import Value, find_inputs, graph_values, iter_reads
 
-from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
-from simipu.cost.memory import HOST_EXCHANGE_BYTES, STACK_BYTES, IpuCost, Peak
-from simipu.cost.options import CostOptions
-from simipu.cost.placed import find_ipus, find_stages, place_inputs
-from simipu.cost.walk import OperatorCost, Walk, code_of_all
+from simipu.cost.walk import CostOptions, OperatorCost, Walk, code_of_all
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
-from simipu.operators.formulas.code import NO_CODE
+from simipu.operators.formulas.code import NO_CODE, Code
+from simipu.placement import find_ipus, find_stages, place_inputs
 from simipu.target import Target
+
+OVERLAPPED_STEPS = 3
+"""Number of steps of a batch if I/O tiles overlap its transfers with computing: load, compute and
+store, each while other batches are in the other steps (PopART's OverlapInnerLoop). As many threads
+must feed a runner to keep the chip busy."""
+
+
+def transfer_seconds(num_bytes: int, target: Target) -> float:
+    """Return the seconds that moving `num_bytes` between host and chip takes, in both directions
+    together."""
+    return num_bytes / target.host_bytes_per_second + target.seconds(
+        2 * target.external_sync_cycles
+    )
+
+
+def batch_seconds(
+    compute_seconds: float,
+    host_seconds: float,
+    *,
+    overlapped: bool,
+    batches_per_step: int = 0,
+    calibration: Calibration = CALIBRATION,
+) -> float:
+    """Return the seconds from batch to batch while batches are queued.
+
+    Transfers overlap with computing if there are I/O tiles (`overlapped`), else one follows the
+    other; the host prepares the next batch meanwhile. `batches_per_step` batches share the round
+    trip to the host, which computing also hides; 0 leaves it out.
+    """
+    # transfer |in 1|       |out 1, in 2|       |     transfer |in 3, out 1|in 4, out 2|
+    # compute       |batch 1|           |batch 2|     compute  |  batch 2  |  batch 3  |
+    #          no I/O tiles: the sum of both          I/O tiles: the longer of the two
+    #
+    # The host prepares a batch while the chip computes another, but not while it transfers. So
+    # its work counts only where the chip is faster (section 1.2).
+    device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
+    if batches_per_step and not overlapped:
+        device += calibration.host_step_seconds / batches_per_step
+    return max(device, host_seconds + calibration.host_batch_seconds)
+
+
+def pass_seconds(
+    compute_seconds: float, host_seconds: float, interval: float, *, overlapped: bool
+) -> float:
+    """Return the seconds from the start to the end of a batch's transfers, if a batch comes each
+    `interval`. With I/O tiles a step is as long as an interval, whichever of its parts is
+    shorter."""
+    steps = OVERLAPPED_STEPS * interval if overlapped else interval
+    return max(steps, compute_seconds + host_seconds)
+
+
+STACK_BYTES = 1_760
+HOST_EXCHANGE_BYTES = 289
+"""Stack and host exchange code of a tile. Together they are what a dense layer's profile has
+besides its own categories, 2,049 bytes (ipu_tensorflow_addons, Mk2). The second is the value from
+an addition's profile (the TensorFlow documentation's report, Mk1; section 8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class IpuCost:
+    """Share of one IPU in a run: cycles, and bytes of the fullest of the tiles that compute."""
+
+    cycles: int
+    weight_bytes: int
+    """Bytes that are always in memory: weights, constants, and a second copy of a layer's weights
+    if layers share code."""
+    code: Code
+    live_bytes: int
+    """Bytes at the peak: tensors, and the operands that the operator there copies."""
+    handed_bytes: int = 0
+    """Bytes that a pipeline's stage passes on and receives meanwhile."""
+    io_tile_bytes: int = 0
+    """Bytes of an I/O tile, if there are any: the next inputs and the last outputs, beside its
+    code."""
+
+    def by_memory(self) -> dict[str, int]:
+        """Return the bytes of the fullest tile at the peak, by category."""
+        return {
+            "weights": self.weight_bytes,
+            "live": self.live_bytes,
+            "handed on": self.handed_bytes,
+            "vertex code": self.code.vertex_bytes,
+            "vertex state": self.code.state,
+            "internal exchange code": self.code.exchange,
+            "control code": self.code.control,
+            "host exchange code": HOST_EXCHANGE_BYTES,
+            "stack": STACK_BYTES,
+        }
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of code: what every program has, and what its operators add."""
+        own = self.code.vertex_bytes + self.code.state + self.code.exchange + self.code.control
+        return own + HOST_EXCHANGE_BYTES + STACK_BYTES
+
+    @property
+    def peak_tile_bytes(self) -> int:
+        """Bytes of the fullest tile that computes, at the peak."""
+        return sum(self.by_memory().values())
+
+    @property
+    def fullest_tile_bytes(self) -> int:
+        """Bytes of the fullest tile at the peak, or of an I/O tile if that holds more."""
+        return max(self.peak_tile_bytes, self.io_tile_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Node at which most memory is in use, and its contents. Bytes are per tile."""
+
+    ipu: int
+    node: str
+    op_type: str
+    temporary_bytes: int
+    """Bytes that the node copies for itself."""
+    tensors: tuple[tuple[str, int], ...]
+    """Largest tensors alive at the node, largest first, without the weights."""
+
 
 _MAX_TENSORS = 10
 """Maximum number of tensors that a peak lists."""

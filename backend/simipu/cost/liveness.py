@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import onnx
 from onnxgraph import Value, find_inputs, iter_reads
 
-from simipu.cost.placed import place_inputs
 from simipu.operators import operator_of
+from simipu.placement import place_inputs
 
 
 class Liveness:

@@ -1,5 +1,9 @@
 """Traversal of a placed graph that computes the cost of its nodes, and of those in graphs inside
-them, with the table of operators. It reads shapes and the IPU of each node, and changes nothing."""
+them, with the table of operators. It reads shapes and the IPU of each node, and changes nothing.
+
+The options of the cost model are here, too, and the assumptions about control flow: how often the
+graphs inside a node run.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import onnx
 from onnx import numpy_helper
-from onnxgraph import Value, graph_values, iter_reads
-from onnxgraph.inference import MAX_TRIPS
+from onnxgraph import Value, attribute, graph_values, iter_bodies, iter_reads
+from onnxgraph.inference import MAX_TRIPS, count_trips
+from onnxgraph.weights import has_data
 
-from simipu.cost.control import Bodies, find_bodies, known_constants
 from simipu.cost.liveness import Liveness
-from simipu.cost.options import CostOptions
 from simipu.cost.outlining import find_copied_weights
 from simipu.errors import CompileError
 from simipu.operators import IPU_COPY, operator_of
@@ -27,6 +30,111 @@ from simipu.operators.formulas.moving import control, move
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.work import VIEW, Context, Work
 from simipu.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """Compiler options that affect time and memory, with their names and defaults in PopRT."""
+
+    partials_type: str = "half"
+    available_memory_proportion: float = 0.6
+    num_io_tiles: int = 0
+    batches_per_step: int = 1
+    """Batches of a call, which share its fixed cost."""
+    stream_buffering_depth: int = 1
+    """Number of buffers of each stream, on the host. A run takes as long with one as with two, as
+    far as published times show: those of Wide&Deep have two, and its transfers and the host's work
+    follow one another."""
+    use_128bit_conv_unit_load: bool = False
+    enable_outlining: bool = True
+    """Option that lets equal operators share their code, and calls layers that repeat."""
+    num_ipus: int = 1
+    """IPUs of a replica; the layers are spread over them."""
+    virtual_graph_mode: str = "off"
+    """Placement of nodes. manual: by the nodes' attribute `__ipu_number`; else the model spreads
+    them."""
+    virtual_graph_split_ratios: Sequence[float] = ()
+    """Share of each IPU if the model spreads the nodes; the shares sum to 1. Empty: equal
+    shares."""
+    enable_pipelining: bool = False
+    """Option that lets the IPUs work on successive batches at the same time; else one IPU works at
+    a time."""
+    replication_factor: int = 1
+    """Copies of the model that run in parallel and share the host's link."""
+
+
+Known = Mapping[str, onnx.TensorProto]
+"""Small constants by name; one may hold a trip count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The graphs inside a node: one of them runs, `runs` times."""
+
+    graphs: tuple[onnx.GraphProto, ...]
+    runs: int = 1
+    assumption: str = ""
+
+
+def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known) -> Bodies:
+    """Return the graphs inside `node`; most operators have none."""
+    graphs = tuple(iter_bodies(node))
+    if node.op_type == "If":
+        return Bodies(graphs, 1, "the dearer branch is taken")
+    if node.op_type == "Loop":
+        return Bodies(graphs, *_count_trips(node, graphs[0], known))
+    if node.op_type == "Scan":
+        return Bodies(graphs, *_count_steps(node, values))
+    return Bodies(graphs)
+
+
+def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Return initializers and constants of one element, by name."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known.update(
+                (node.output[0], each.t) for each in node.attribute if each.name == "value"
+            )
+    return {
+        name: tensor
+        for name, tensor in known.items()
+        if list(tensor.dims) in ([], [1]) and has_data(tensor)
+    }
+
+
+def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
+    # A Loop ends at its trip count or when its condition turns false, whichever comes first. The
+    # count holds if the body returns its condition unchanged (through Identity) or as a constant
+    # that is true. Otherwise values decide, which are not known: all trips are counted.
+    trips = count_trips(known.get(node.input[0]))
+    goes_on = body.output[0].name
+    makers = {output: inner for inner in body.node for output in inner.output}
+    while goes_on in makers and makers[goes_on].op_type == "Identity":
+        goes_on = makers[goes_on].input[0]
+    unconditional = goes_on == body.input[1].name or bool(
+        _value(goes_on, {**known, **known_constants(body)})
+    )
+    if trips is None or (trips > MAX_TRIPS and not unconditional):
+        return 1, "the trip count is not known: one iteration is counted"
+    return (
+        trips,
+        ""
+        if unconditional
+        else f"all {trips} iterations are run, although the condition may end it before",
+    )
+
+
+def _value(name: str, known: Known) -> int | None:
+    return int(numpy_helper.to_array(known[name]).ravel()[0]) if name in known else None
+
+
+def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int, str]:
+    count, axes = attribute(node, "num_scan_inputs"), attribute(node, "scan_input_axes", [0])
+    scanned = values.get(node.input[len(node.input) - count])
+    if scanned is None:
+        return 1, "the length of the scan is not known: one step is counted"
+    return scanned.shape[axes[0]], ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, whi
 and rounding, and have no products of fp8. So additional nodes round every half result where the
 chip rounds it: once per operator, and in products with half partials (`partials.py`) after every
 block. If kernels are available, they replace products, elementwise operators and rounding
-(`kernels.py`), and are joined (`operator_fusion.py`, `tables.py`). Inside an operator the
+and are joined (`kernels.py`), and tables replace functions (`functions.py`). Inside an operator the
 arithmetic is fp32. The operator table says which operator rounds, and what computes one that ONNX
 Runtime lacks.
 """
@@ -37,7 +37,7 @@ from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
-from simipu.numerics.functions import compute_float, function_of
+from simipu.numerics.functions import Table, compute_float, find_tables, function_of
 from simipu.numerics.kernels import (
     BINARY,
     CHAIN,
@@ -45,15 +45,16 @@ from simipu.numerics.kernels import (
     MAX_AXES,
     ROUNDINGS,
     Codes,
+    Dims,
     Kind,
     Step,
+    fuse,
     make_convolution,
     make_kernel,
     make_product,
     quarter_step,
     takes_narrow,
 )
-from simipu.numerics.operator_fusion import Dims, fuse
 from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.partials import (
     HALF_BLOCK,
@@ -64,7 +65,6 @@ from simipu.numerics.partials import (
 )
 from simipu.numerics.quarter import QUARTERS, QuarterFormat
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
-from simipu.numerics.tables import Table, find_tables
 from simipu.numerics.weights import find_codes, iter_reads, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
 from simipu.operators.entry import GraphContext

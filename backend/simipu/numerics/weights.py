@@ -1,16 +1,35 @@
-"""Readers of weights, and the widening of weights that no node reads in their narrow type."""
+"""Readers of weights, the widening of weights that no node reads in their narrow type, and the
+storage of 8-bit weights as codes, for weights that no kernel reads directly. The computed graph
+keeps them as codes and widens them whenever a product reads them.
+
+ONNX Runtime's own Cast of 8-bit floats is not part of the opsets that models have, and takes three
+times as long. So the graph looks up two codes at a time in a table of pairs of halves:
+
+    codes (mapped)  -> Gather row 0 -> Cast to int32 -> Gather in a table -> Reshape -> Cast to
+    float [1, n / 2] of 16 bits     ^                         [65536, 2] halves 0 * activation
+
+ONNX Runtime would widen all weights before it computes anything, and keep them. So the index of the
+row depends on the activation that the product also reads. The table is an input with a default:
+results that depend on it cannot be computed once and kept. Gather reads a mapped initializer in
+place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import TensorProto, numpy_helper
-from onnxgraph import attribute, iter_bodies
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, replace_nodes
 
+from popef._tools.arrays import Array
 from simipu.numerics.kernels import Codes
+from simipu.numerics.options import Numerics
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
+from simipu.operators import operator_of
 
 
 def iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
@@ -68,3 +87,129 @@ def widen_tensor(tensor: onnx.TensorProto) -> None:
     else:
         value = decode(np.frombuffer(tensor.raw_data, np.uint8), quarter).reshape(tensor.dims)
     tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+
+
+MIN_BYTES = 1 << 16
+"""Minimum size in bytes; smaller weights are widened when they are loaded."""
+_CODES = 256
+
+
+@cache
+def _pairs(quarter: QuarterFormat) -> npt.NDArray[np.float16]:
+    """Return the values of two adjacent codes, indexed by the little-endian number that they
+    form."""
+    #  15      8 7       0
+    # +---------+---------+
+    # |  second |  first  |    row of the table: [value of the first code, value of the second]
+    # +---------+---------+
+    values = decode(np.arange(_CODES, dtype=np.uint8), quarter).astype(np.float16)
+    low, high = np.meshgrid(values, values)
+    return np.stack([low.ravel(), high.ravel()], axis=1)
+
+
+def multiplies_parts(model: onnx.ModelProto, numerics: Numerics | None) -> bool:
+    """Return whether weights are multiplied in parts, as sums in half and 8-bit operands are. Then
+    ONNX Runtime has nothing to repack for speed, and widening takes little time beside the
+    product."""
+    if numerics is None:
+        return False
+    casts = (node for node in iter_nodes(model.graph) if node.op_type == "Cast")
+    return numerics.half_partials or any(attribute(cast, "to") in QUARTERS for cast in casts)
+
+
+def keep_codes(
+    given: onnx.GraphProto,
+    graph: onnx.GraphProto,
+    quarters: Mapping[str, QuarterFormat],
+    weights: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Change the lowered graph of `given`, in place, to widen 8-bit weights that are large and have
+    an even number of codes. Return the arrays that it reads instead, by name: the data of `weights`
+    under other types."""
+    found = {
+        name: np.ascontiguousarray(weights[name]).view(np.uint8).reshape(-1)
+        for name in quarters
+        if name in weights and weights[name].nbytes >= MIN_BYTES and weights[name].nbytes % 2 == 0
+    }
+    if not found:
+        return {}
+    shapes = {
+        tensor.name: list(tensor.dims) for tensor in graph.initializer if tensor.name in found
+    }
+    kept = [tensor for tensor in graph.initializer if tensor.name not in found]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    for quarter in dict.fromkeys(quarters[name] for name in found):
+        tensor = numpy_helper.from_array(_pairs(quarter), _table_name(quarter))
+        graph.initializer.append(tensor)
+        graph.input.append(
+            helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims)
+        )
+    codes: dict[str, Array] = {}
+    for name, values in found.items():
+        codes[f"{name}/codes"] = values.view(np.dtype("<u2"))[None]
+        stub = TensorProto(
+            name=f"{name}/codes", data_type=TensorProto.UINT16, dims=[1, values.size // 2]
+        )
+        stub.data_location = TensorProto.EXTERNAL
+        graph.initializer.append(stub)
+    activations = _find_activations(given, found)
+    first = {name: node for node in reversed(graph.node) for name in _iter_reads(node)}
+    before: dict[int, list[str]] = {}
+    for name in found:
+        before.setdefault(id(first[name]), []).append(name)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for name in before.get(id(node), ()):
+            table = _table_name(quarters[name])
+            nodes += _widen(name, shapes[name], table, activations.get(name))
+        nodes.append(node)
+    replace_nodes(graph, nodes)
+    return codes
+
+
+def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[str, str]:
+    """Return for each 8-bit weight the other operand of the first product in the main graph that
+    reads the weight."""
+    wide = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "Cast" and node.input[0] in names
+    }
+    found: dict[str, str] = {}
+    for node in graph.node:
+        if operator_of(node).is_product:
+            for name, other in (node.input[:2], node.input[1::-1]):
+                if name in wide:
+                    found.setdefault(wide[name], other)
+    return found
+
+
+def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the inputs of a node and of all nodes in its bodies."""
+    yield from node.input
+    for body in iter_bodies(node):
+        for each in body.node:
+            yield from _iter_reads(each)
+
+
+def _widen(
+    name: str, shape: Sequence[int], table: str, activation: str | None
+) -> list[onnx.NodeProto]:
+    chain = Chain(f"{name}/widened")
+    zero = chain.shape([0])
+    if activation is not None:
+        # 0 times an element of the activation, as an integer: 0, but known only when it is run.
+        first = chain.add("Slice", activation, zero, chain.shape([1]), zero)
+        first = chain.add(
+            "Slice", chain.add("Reshape", first, chain.shape([-1])), zero, chain.shape([1])
+        )
+        zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)
+    codes = chain.add("Cast", chain.add("Gather", f"{name}/codes", zero), to=TensorProto.INT32)
+    halves = chain.add("Reshape", chain.add("Gather", table, codes), chain.shape(shape))
+    chain.add_as(name, "Cast", halves, to=TensorProto.FLOAT)
+    return chain.nodes
+
+
+def _table_name(quarter: QuarterFormat) -> str:
+    return f"{quarter.name}/values"

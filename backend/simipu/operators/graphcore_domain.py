@@ -28,7 +28,6 @@ from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.guards import pass_on
 from simipu.operators.narrow_numbers import CODES
-from simipu.operators.rules import chip as places
 from simipu.operators.rules import computing as rows
 from simipu.operators.unpack_repack import PACKING
 
@@ -247,7 +246,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             "Remap", moves.move, pass_on, "its input, laid out anew: a copy of it", rounding=EXACT
         ),
         "AttentionMask": Operator(
-            rows=places.attention_mask,
+            rows=rows.attention_mask,
             apart=(1,),
             cost=_MASK,
             body=_attention_mask,
@@ -257,7 +256,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             "two; padding, segment 0, sees padding",
         ),
         "HCSR": Operator(
-            rows=places.split_inputs,
+            rows=rows.split_inputs,
             cost=moves.move,
             body=_split_inputs,
             rounding=EXACT,

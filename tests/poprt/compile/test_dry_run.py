@@ -14,7 +14,7 @@ from poprt.triton.config import make_config
 from sample_models import make_model
 from simipu import CompileError, Engine, LoadError, RunError
 from simipu.operators import operator_of
-from simipu.rows import placing
+from simipu.rows import proof
 
 F, I32 = TensorProto.FLOAT, TensorProto.INT32
 ROWS = {"x": (F, ["n", 6])}
@@ -46,7 +46,7 @@ def lie(monkeypatch):
                 entry, rows=lambda asked: [asked.only_rows()] * len(asked.results)
             )
 
-        monkeypatch.setattr(placing, "operator_of", find)
+        monkeypatch.setattr(proof, "operator_of", find)
 
     return tell
 

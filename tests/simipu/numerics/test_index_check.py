@@ -14,7 +14,7 @@ from poprt.runtime import Runner, RuntimeConfig
 from sample_models import make_model
 from simipu import GraphOptions, LoadError, RunError, isolation
 from simipu.numerics import KernelUse
-from simipu.numerics.indices import clamp_indices
+from simipu.numerics.bodies import clamp_indices
 
 F, I32, I64, B = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 TABLE = np.arange(24, dtype=np.float32).reshape(2, 3, 4) / 8

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.numerics.tables import MAX_TABLES, _tabulate
+from simipu.numerics.functions import MAX_TABLES, _tabulate
 
 
 def branches(count: int):

@@ -37,10 +37,15 @@ from onnxgraph.edit import replace_nodes, set_attribute
 from onnxgraph.errors import GraphError
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
-from simipu.cost.placed import find_ipus, find_stages, place_inputs
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import IPU_COPY, operator_of
-from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+from simipu.placement import (
+    IPU_ATTRIBUTE,
+    STAGE_ATTRIBUTE,
+    find_ipus,
+    find_stages,
+    place_inputs,
+)
 from simipu.target import MAX_IPUS
 
 from poprt.rewrite.base import Pass, Stage, register
