@@ -9,9 +9,12 @@ from model_runtime.descriptions import DataDesc, InputDesc, OutputDesc
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, DeviceWaitStrategy
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
+from model_runtime.predicate_factory.anchor_callbacks import (
+    AnchorCallbackPolicy,
+    AnchorCallbackPredicate,
+)
 from model_runtime.queues import InputQueue, InputRingBuffer, OutputQueue, OutputSlot, QueueManager
-from model_runtime.request_flow import RequestFlow
+from model_runtime.request_flow import RequestFlow, RequestTracepoint
 from model_runtime.runner import (
     ConstTensorMemoryView,
     InputMemory,
@@ -26,7 +29,6 @@ from model_runtime.runner import (
     TensorMemoryView,
 )
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
-from model_runtime.tracepoints import RequestTracepoint
 
 __all__ = [
     "AnchorCallbackPolicy",

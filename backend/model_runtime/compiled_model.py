@@ -196,16 +196,17 @@ def find_stream(executable: SimulatedExecutable, anchor: popef.Anchor) -> Stream
 
 
 def _make_plan(metadata: popef.Metadata, mains: list[Program]) -> Plan:
-    kinds = (popef.TensorType.INPUT, popef.TensorType.OUTPUT)
-    names = {a.handle(): a.name() for kind in kinds for a in popef.user_anchors(metadata, kind)}
+    names = {
+        anchor.handle(): anchor.name()
+        for kind in DIRECTIONS
+        for anchor in popef.user_anchors(metadata, kind)
+    }
     plan = []
     for program in mains:
-        inputs = [
-            names[s.handle] for s in program.streams if s.direction is Direction.HOST_TO_DEVICE
-        ]
-        outputs = [
-            names[s.handle] for s in program.streams if s.direction is Direction.DEVICE_TO_HOST
-        ]
+        inputs, outputs = (
+            [names[each.handle] for each in program.streams if each.direction is direction]
+            for direction in DIRECTIONS.values()
+        )
         plan.append((program.index, inputs, outputs))
     return plan
 

@@ -240,8 +240,6 @@ class DeviceManager:
         self, model: popef.Model | int, ipu_version: str | int = DEFAULT_CHIP
     ) -> Device:
         """Make a simulated device with 4 tiles per IPU, for models compiled for 4 tiles."""
-        if not isinstance(model, int):
-            return self.createIpuModelDevice(model, None, _SMALL_MODEL_TILES)
         return self.createIpuModelDevice(model, ipu_version, _SMALL_MODEL_TILES)
 
     def attach(self, target: Target, wait: DeviceWaitConfig) -> Device:

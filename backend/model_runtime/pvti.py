@@ -120,9 +120,8 @@ class Graph:
 
     def addSeries(self, name: str) -> Series:
         """Return a series of that name; two series of one name are one line."""
-        title = (
-            f"{self._name} ({self._unit})" if self._unit else self._name
-        )  # the format has no place for units
+        # The format has no place for units.
+        title = f"{self._name} ({self._unit})" if self._unit else self._name
         return Series(self._trace, title, name)
 
 
@@ -265,13 +264,8 @@ def _describe_name(what: str, pid: int, tid: int, name: str) -> dict[str, object
 def _describe_event(event: _Event, pid: int) -> dict[str, object]:
     """Return the event in the Trace Event Format, whose times are in microseconds."""
     _, phase, name, start_ns, duration_ns, (tid, _), args = event
-    fields: dict[str, object] = {
-        "ph": phase,
-        "name": name,
-        "pid": pid,
-        "tid": tid,
-        "ts": start_ns / 1000,
-    }
+    fields: dict[str, object] = {"ph": phase, "name": name, "pid": pid, "tid": tid}
+    fields["ts"] = start_ns / 1000
     if phase == _SLICE:
         fields["dur"] = duration_ns / 1000
     if phase == _INSTANT:
@@ -292,9 +286,8 @@ def _choose_path(name: str, options: Options) -> Path:
     if options.file:
         file = Path(options.file)
         path = file.parent / f"{file.stem}_{safe}{file.suffix}"
-    return Path(
-        options.directory, path
-    ).absolute()  # the working directory may change before the trace is written
+    # The working directory may change before the trace is written.
+    return Path(options.directory, path).absolute()
 
 
 def _reserve_file(path: Path) -> Path:

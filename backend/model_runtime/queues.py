@@ -372,6 +372,10 @@ class QueueManager:
             anchor.name(): OutputQueue(anchor, self.lock, starts_runs=starts_runs)
             for anchor in outputs
         }
+        self._queues: tuple[InputQueue | OutputQueue, ...] = (
+            *self._inputs.values(),
+            *self._outputs.values(),
+        )
         self._starts_runs = starts_runs
         self._runs_alone = runs_alone
         self._timeout_callback = timeout_callback
@@ -384,10 +388,8 @@ class QueueManager:
     def forget_parent(self) -> None:
         """Take a new lock in a fork, which no thread of the parent holds or waits for."""
         self.lock = Condition()
-        for waiting in self._inputs.values():
-            waiting.use_lock(self.lock)
-        for buffers in self._outputs.values():
-            buffers.use_lock(self.lock)
+        for queue in self._queues:
+            queue.use_lock(self.lock)
 
     def inputQueue(self, name: str) -> InputQueue:
         """Return the queue of an input anchor."""
@@ -433,25 +435,19 @@ class QueueManager:
         """Drop all waiting rows and buffers, and end all waits for rows for good."""
         with self.lock:
             self._disconnected = True
-            for waiting in self._inputs.values():
-                waiting.disconnect()
-            for buffers in self._outputs.values():
-                buffers.disconnect()
+            for queue in self._queues:
+                queue.disconnect()
             self.lock.notify_all()
 
     def withdraw(self, from_end: int) -> None:
         """Drop an unread request, the one that has `from_end` others after it; hold the lock."""
-        for waiting in self._inputs.values():
-            waiting.withdraw(from_end)
-        for buffers in self._outputs.values():
-            buffers.withdraw(from_end)
+        for queue in self._queues:
+            queue.withdraw(from_end)
 
     def clear(self) -> None:
         """Drop everything that waits; hold the lock."""
-        for waiting in self._inputs.values():
-            waiting.clear()
-        for buffers in self._outputs.values():
-            buffers.clear()
+        for queue in self._queues:
+            queue.clear()
 
     def wait(self, free_at_ns: int | None = None) -> int:
         """Wait until a run may start.

@@ -15,16 +15,14 @@ from simipu import GraphOptions
 from simipu.forks import FORKS
 
 import popef
-from model_runtime.descriptions import DataDesc, describe_anchor
+from model_runtime.descriptions import DataDesc, FusedRequests, describe_anchor
 from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.fused_requests import FusedRequests
 from model_runtime.queues import OutputBuffer, OutputSlot
-from model_runtime.request_flow import RequestFlow
+from model_runtime.request_flow import RequestFlow, RequestTracepoint, RequestTracepoints
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
 from model_runtime.shutdown import endless_wait, exit_daemon_thread
-from model_runtime.tracepoints import RequestTracepoint, RequestTracepoints
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
 
@@ -89,12 +87,8 @@ class ModelRunnerConfig:
     memory_bytes: int = 0
     join_dependent_rows: bool = False
     index_check: str = "error"
-    OURS: ClassVar = (
-        "num_threads",
-        "load_seconds",
-        "memory_bytes",
-        "join_dependent_rows",
-        "index_check",
+    OURS: ClassVar = tuple(
+        "num_threads load_seconds memory_bytes join_dependent_rows index_check".split()
     )
     """Names of the fields that the real class lacks."""
 
@@ -292,24 +286,21 @@ class ModelRunner:
             batch_axis=None if config.batching_dim == NO_BATCHING_DIM else config.batching_dim,
         )
         self._session = Session(model, session_config)
-        anchors = (*self._session.getUserInputAnchors(), *self._session.getUserOutputAnchors())
-        self._axes = {
-            anchor.name(): self._session.batch_axes[anchor.handle()] for anchor in anchors
-        }
+        inputs = self._session.getUserInputAnchors()
+        outputs = self._session.getUserOutputAnchors()
+        axes = self._session.batch_axes
+        self._axes = {each.name(): axes[each.handle()] for each in (*inputs, *outputs)}
         self._session.bindToDevice(config.replica_to_device.get(0))
         self._session.runLoadPrograms()
         metadata = self._session.model().metadata
-        self._inputs = {
-            a.name(): describe_anchor(metadata, a) for a in self._session.getUserInputAnchors()
-        }
-        self._outputs = {
-            a.name(): describe_anchor(metadata, a) for a in self._session.getUserOutputAnchors()
-        }
-        self._batched = bool(self._session.batch_size)
-        records = config.flush_on_waiting_outputs
-        self._tracepoints = (
-            RequestTracepoints(config.request_tracepoints_buffer_size) if records else None
+        self._inputs, self._outputs = (
+            {anchor.name(): describe_anchor(metadata, anchor) for anchor in user_anchors}
+            for user_anchors in (inputs, outputs)
         )
+        self._batched = bool(self._session.batch_size)
+        self._tracepoints: RequestTracepoints | None = None
+        if config.flush_on_waiting_outputs:
+            self._tracepoints = RequestTracepoints(config.request_tracepoints_buffer_size)
         self._fused = FusedRequests.of(metadata)
         self._request_flow = RequestFlow(
             self._session,

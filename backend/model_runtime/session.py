@@ -23,7 +23,7 @@ from model_runtime.compiled_model import CompiledModel, RunCost, specialise
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.predicates import AnchorCallbackPredicate
+from model_runtime.predicate_factory.anchor_callbacks import AnchorCallbackPredicate
 from model_runtime.queues import QueueManager, TimeoutCallback
 from model_runtime.shutdown import stop_at_exit
 from model_runtime.stream_connections import Handler, StreamConnections, make_weight_reader

@@ -14,7 +14,10 @@ from simipu.engine import ReadCallback, WriteCallback
 import popef
 from model_runtime.compiled_model import find_stream
 from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
-from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
+from model_runtime.predicate_factory.anchor_callbacks import (
+    AnchorCallbackPolicy,
+    AnchorCallbackPredicate,
+)
 from popef._tools.arrays import Array
 
 Handler = Callable[[popef.Anchor], Callable[[Array], None]]

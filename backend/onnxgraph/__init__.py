@@ -6,13 +6,15 @@ Graphs are `onnx.GraphProto`, which users' scripts and passes know.
 """
 
 from onnxgraph.admission import check_graph, check_tensors_only
-from onnxgraph.building import Chain, make_body, make_cast
 from onnxgraph.edit import (
+    Chain,
     change_without_weights,
     drop_unread_nodes,
     drop_weight_inputs,
     drop_weights,
     keep_outputs,
+    make_body,
+    make_cast,
     name_nodes,
     rename,
     replace_inputs,
@@ -21,7 +23,6 @@ from onnxgraph.edit import (
     set_shape,
     without_weights,
 )
-from onnxgraph.errors import GraphError, GraphTooLargeError
 from onnxgraph.inference import (
     Value,
     collect_values,
@@ -34,6 +35,9 @@ from onnxgraph.inference import (
     remember_inferences,
 )
 from onnxgraph.nodes import (
+    FLOAT_TYPES,
+    GraphError,
+    GraphTooLargeError,
     attribute,
     find_inputs,
     find_makers,
@@ -48,7 +52,6 @@ from onnxgraph.nodes import (
     sort_nodes,
     used_names,
 )
-from onnxgraph.tensors import FLOAT_TYPES
 from onnxgraph.writing import ModelWriter, write_with_data
 
 __all__ = [

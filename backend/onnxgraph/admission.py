@@ -13,9 +13,15 @@ from collections.abc import Iterator, Mapping
 import onnx
 from onnx import TensorProto, helper
 
-from onnxgraph.errors import GraphError, GraphTooLargeError
-from onnxgraph.nodes import STANDARD_DOMAINS, iter_any_bodies
-from onnxgraph.tensors import element_bytes, is_packed, iter_tensors
+from onnxgraph.nodes import (
+    STANDARD_DOMAINS,
+    GraphError,
+    GraphTooLargeError,
+    element_bytes,
+    is_packed,
+    iter_any_bodies,
+    iter_tensors,
+)
 
 MAX_SHAPE_NUMBERS = 1 << 20
 """Maximum count of numbers in a shape that inference computes: onnx and ONNX Runtime keep each as

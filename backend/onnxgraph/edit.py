@@ -1,15 +1,78 @@
-"""Changes of graphs in place. Protobuf lists cannot be assigned, so this module empties and refills
-them."""
+"""Changes of graphs in place, and builders of small pieces: chains of nodes with their constants,
+bodies, casts. Protobuf lists cannot be assigned, so this module empties and refills them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxgraph.nodes import find_inputs, iter_bodies, iter_nodes, iter_reads, used_names
+
+
+@dataclass(slots=True)
+class Chain:
+    """Nodes that compute one tensor from others; intermediate tensors are named after `prefix`."""
+
+    prefix: str
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node and return its only output."""
+        return self.add_as(self.new_name(), op_type, *inputs, **attributes)
+
+    def add_as(self, name: str, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node whose output has the given name, and return that name."""
+        self.nodes.append(
+            helper.make_node(op_type, inputs, [name], name=f"{name}/{op_type}", **attributes)
+        )
+        return name
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
+        """Append a constant and return its name."""
+        return self.add("Constant", value=numpy_helper.from_array(np.asarray(value, dtype)))
+
+    def shape(self, sizes: Sequence[int]) -> str:
+        """Append a constant of sizes, axes or other whole numbers, and return its name."""
+        return self.constant(sizes, np.int64)
+
+    def new_name(self) -> str:
+        """Return a name for the next node's output."""
+        return f"{self.prefix}/{len(self.nodes)}"
+
+
+def make_body(
+    chain: Chain, inputs: Sequence[str], outputs: Sequence[str], whole: Sequence[str] = ()
+) -> onnx.GraphProto:
+    """Return a subgraph of the nodes of `chain`.
+
+    Its tensors are float, the `whole` ones int64, and have no declared shapes.
+    """
+    types = dict.fromkeys(whole, TensorProto.INT64)
+    taken, made = (
+        [
+            helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None)
+            for name in names
+        ]
+        for names in (inputs, outputs)
+    )
+    return helper.make_graph(chain.nodes, chain.prefix, taken, made)
+
+
+def make_cast(source: str, result: str, to: int, **attributes: Any) -> onnx.NodeProto:
+    """Return a Cast of one tensor to the element type `to`, named after its result."""
+    return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to, **attributes)
+
+
+def make_identity(source: str, result: str, name: str) -> onnx.NodeProto:
+    """Return an Identity that gives a tensor another name."""
+    return helper.make_node("Identity", [source], [result], name=name)
+
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
 _APART_IR_VERSION = 4
@@ -225,21 +288,21 @@ def change_without_weights(
 
 
 def _clear(message: _Message, kept: str) -> None:
-    for field, _ in message.ListFields():
-        if field.name != kept:
-            message.ClearField(field.name)
+    for present, _ in message.ListFields():
+        if present.name != kept:
+            message.ClearField(present.name)
 
 
 def copy_without(message: _Message, left_out: str) -> _Message:
     """Return a copy of all fields but one, which is not copied on the way."""
     copy = type(message)()
-    for field, value in message.ListFields():
-        if field.name == left_out:
+    for present, value in message.ListFields():
+        if present.name == left_out:
             continue
         if hasattr(value, "extend"):
-            getattr(copy, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(copy, field.name).CopyFrom(value)
+            getattr(copy, present.name).extend(value)
+        elif present.message_type is not None:
+            getattr(copy, present.name).CopyFrom(value)
         else:
-            setattr(copy, field.name, value)
+            setattr(copy, present.name, value)
     return copy

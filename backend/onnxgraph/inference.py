@@ -18,8 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnxgraph.edit import replace_nodes
-from onnxgraph.nodes import STANDARD_DOMAINS, iter_bodies
-from onnxgraph.tensors import element_bytes
+from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes, iter_bodies
 
 _FLOATS = (
     TensorProto.FLOAT,

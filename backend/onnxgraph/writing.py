@@ -19,8 +19,7 @@ import onnx
 from onnx import TensorProto
 
 from onnxgraph.edit import copy_without
-from onnxgraph.errors import GraphTooLargeError
-from onnxgraph.tensors import count_bytes
+from onnxgraph.nodes import GraphTooLargeError, count_bytes
 from onnxgraph.weights import LARGE_BYTES, is_outlined, read_array
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9

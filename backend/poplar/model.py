@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from triton_poplar.auto_complete import complete_config
-from triton_poplar.backend_state import BackendState
 from triton_poplar.dlpack import to_capsule
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import log_to_stderr
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
+from triton_poplar.parameters import BackendState
 
 from popef._tools.arrays import Array
 from popef._tools.text import escape
@@ -35,7 +34,7 @@ from popef._tools.text import escape
 if TYPE_CHECKING:  # modules that import ONNX Runtime are imported when a model is loaded
     from triton_poplar.instance_state import ModelInstanceState
     from triton_poplar.request import Request
-    from triton_poplar.statistics import HistogramMetric, Metric
+    from triton_poplar.statistics import HistogramMetric
 
 Given = ParamSpec("Given")
 Loaded = TypeVar("Loaded")
@@ -293,20 +292,18 @@ class _Publisher:
         # Otherwise they share a series, and the end of the old instance frees it while the new one
         # uses it.
         process = str(os.getpid())
-        labels = {
-            "model": state.name,
-            "version": state.version,
-            "instance": instance.name,
-            "process": process,
-        }
-        labels["numerics"] = state.parameters.sim_numerics
+        labels = {"model": state.name, "version": state.version, "instance": instance.name}
+        labels |= {"process": process, "numerics": state.parameters.sim_numerics}
         labels["kernels"] = instance.kernels
-        self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
-        errors = _make_family(ERRORS)
+        self._families: list[pb_utils.MetricFamily] = []
+        self._metrics = [
+            (each, self._make_family(each.name, each.help, each.is_counter).Metric(labels=labels))
+            for each in METRICS
+        ]
+        errors = self._make_family(ERRORS.name, ERRORS.help)
         self._errors = {
             kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS
         }
-        self._families = [errors]
         self._histograms = [(metric, self._make_histogram(metric, labels)) for metric in HISTOGRAMS]
         self._published: dict[str, float] = {}
         self._facts = [
@@ -317,7 +314,7 @@ class _Publisher:
     def publish(self) -> None:
         """Bring every metric that has changed up to date."""
         statistics = self._instance.read_statistics()
-        for metric, _, series in self._metrics:
+        for metric, series in self._metrics:
             self._set(metric.name, series, metric.value(statistics), metric.is_counter)
         for kind, series in self._errors.items():
             self._set(kind, series, statistics.errors[kind], True)
@@ -337,31 +334,27 @@ class _Publisher:
         take one value at a time, 18 us each.
         """
         buckets, total, count = (
-            self._make_counter(name, metric.help) for name in metric.series_names()
+            self._make_family(name, metric.help) for name in metric.series_names()
         )
         bounds = metric.value(self._instance.statistics).iter_buckets()
         series = {le: buckets.Metric(labels={**labels, "le": le}) for le, _ in bounds}
         return {**series, "sum": total.Metric(labels=labels), "count": count.Metric(labels=labels)}
 
-    def _make_counter(self, name: str, text: str) -> pb_utils.MetricFamily:
-        family = pb_utils.MetricFamily(
-            name=name, description=text, kind=pb_utils.MetricFamily.COUNTER
-        )
-        self._families.append(family)
-        return family
-
     def _set_once(
         self, fact: tuple[str, str], value: float, labels: dict[str, str]
     ) -> pb_utils.Metric:
         """Publish a value that does not change."""
-        name, text = fact
-        family = pb_utils.MetricFamily(
-            name=name, description=text, kind=pb_utils.MetricFamily.GAUGE
-        )
-        self._families.append(family)
-        series = family.Metric(labels=labels)
+        series = self._make_family(*fact, is_counter=False).Metric(labels=labels)
         series.set(value)
         return series
+
+    def _make_family(self, name: str, text: str, is_counter: bool = True) -> pb_utils.MetricFamily:
+        """Return the family of a metric. It is kept, because Triton drops a metric whose family is
+        freed."""
+        kind = pb_utils.MetricFamily.COUNTER if is_counter else pb_utils.MetricFamily.GAUGE
+        family = pb_utils.MetricFamily(name=name, description=text, kind=kind)
+        self._families.append(family)
+        return family
 
     def _set(self, key: str, series: pb_utils.Metric, value: float, is_counter: bool) -> None:
         before = self._published.get(key, 0)
@@ -382,19 +375,6 @@ def _describe_build() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[label] = "unknown"  # not installed: it runs from a source folder
     return {**found, "python": platform.python_version()}
-
-
-def _make_family(metric: Metric) -> pb_utils.MetricFamily:
-    kind = pb_utils.MetricFamily.COUNTER if metric.is_counter else pb_utils.MetricFamily.GAUGE
-    return pb_utils.MetricFamily(name=metric.name, description=metric.help, kind=kind)
-
-
-def _make_metric(
-    metric: Metric, labels: dict[str, str]
-) -> tuple[pb_utils.MetricFamily, pb_utils.Metric]:
-    """Return a metric with its family, because Triton drops a metric whose family is freed."""
-    family = _make_family(metric)
-    return family, family.Metric(labels=labels)
 
 
 def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> Array:

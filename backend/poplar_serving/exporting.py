@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from poplar_serving.description import ModelDescription, read_description
 from poplar_serving.embedded_runtime import (
@@ -119,13 +119,12 @@ def export(
     return make_model(Path(export_dir) / "assets" / asset).predict
 
 
-class _Step:
-    """Function on the CPU, with its signature."""
+class _Step(NamedTuple):
+    """Function on the CPU, with its signature and results."""
 
-    def __init__(self, function: Any, signature: Signature, results: Signature) -> None:
-        self.function = function
-        self.signature = signature
-        self.results = results
+    function: Any
+    signature: Signature
+    results: Signature
 
 
 def _make_model(

@@ -30,8 +30,7 @@ from onnxgraph import (
     iter_bodies,
     iter_nodes,
 )
-from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.tensors import element_bytes
+from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from popef._tools.arrays import Array

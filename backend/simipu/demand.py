@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import GraphTooLargeError, iter_bodies
-from onnxgraph.nodes import iter_any_bodies
-from onnxgraph.tensors import element_bytes
+from onnxgraph.nodes import element_bytes, iter_any_bodies
 
 from simipu.operators import operator_of
 from simipu.operators.counts import count_shape

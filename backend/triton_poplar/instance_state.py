@@ -18,7 +18,7 @@ from model_runtime import (
 )
 from model_runtime.compiled_model import RunCost
 from model_runtime.pvti import Graph, Trace
-from model_runtime.request_joining import compute_joined, take_next_run
+from model_runtime.request_flow import compute_joined, take_next_run
 from simipu.errors import SimIpuError
 from simipu.kernels import find_kernels
 
@@ -26,11 +26,10 @@ import popef
 from popef._tools.arrays import Array
 from triton_poplar.backlog import Backlog, Sample
 from triton_poplar.errors import ModelConfigError, RequestError
-from triton_poplar.first_loads import load_first
 from triton_poplar.log import RateLimitedWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import CancelledError, Request
-from triton_poplar.sessions import load_session, make_graph_options
+from triton_poplar.sessions import load_first, load_session, make_graph_options
 from triton_poplar.statistics import Histogram, Statistics
 
 MAX_PART_SECONDS = 0.1

@@ -1,5 +1,6 @@
-"""ModelState: one model of the repository, with its configuration, files and tensors. Each instance
-is a process of its own and shares none of this.
+"""ModelState: one model of the repository, with its configuration, files and tensors; and the
+completion of a configuration from them. Each instance is a process of its own and shares none of
+this.
 
 Only headers and metadata are read here, in pure Python, because Triton runs this in a process whose
 death would hang the server.
@@ -17,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import popef
 from popef.queue_policy import UNBOUNDED_MICROSECONDS
-from triton_poplar.backend_state import BackendState
 from triton_poplar.errors import ModelConfigError
-from triton_poplar.parameters import MAX_DELAY_SECONDS, Parameters, parse_parameters
+from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 if TYPE_CHECKING:
-    from model_runtime.fused_requests import FusedRequests
+    from model_runtime.descriptions import FusedRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +106,8 @@ class ModelState:
                     f"its data (anchor {self._friendly_frozen[entry['name']]!r}), so no request "
                     "can set it; remove the input"
                 )
-        check_config_tensors(
-            "input", self.config.get("input", []), self.inputs, batch, self.wraps_rows
-        )
-        check_config_tensors(
-            "output", self.config.get("output", []), self.outputs, batch, self.wraps_rows
-        )
+        for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
+            check_config_tensors(kind, self.config.get(kind, []), tensors, batch, self.wraps_rows)
 
     @property
     def holds_inputs(self) -> bool:
@@ -141,7 +137,7 @@ class ModelState:
     def fused_requests(self) -> FusedRequests | None:
         """Completion of requests to a fused model; None for another model."""
         # Imported late: the process that completes configurations must not load ONNX Runtime.
-        from model_runtime.fused_requests import FusedRequests
+        from model_runtime.descriptions import FusedRequests
 
         return FusedRequests.of(self._metadata)
 
@@ -217,11 +213,8 @@ class ModelState:
         self.rows = rows.with_frozen(shapes.values()) if frozen else rows
         axes = [self.rows.axis(name) for name in shapes]
         self.batch_size = popef.batch_size(shapes.values(), axes) if inputs else 0
-        replicas, iterations = (
-            max(1, metadata.replicationFactor()),
-            max(1, metadata.deviceIterations()),
-        )
-        self.total_batch_size = self.batch_size * replicas * iterations
+        replicas = max(1, metadata.replicationFactor())
+        self.total_batch_size = self.batch_size * replicas * max(1, metadata.deviceIterations())
         """Maximum number of rows in one run; 0 without a batch."""
         self.wraps_rows = not self.max_batch_size and not self.batch_size
         """Whether a request is one row without a batch dimension: max_batch_size 0 and a model
@@ -234,11 +227,8 @@ class ModelState:
     ) -> dict[str, Tensor]:
         tensors = {}
         for anchor in anchors:
-            friendly, shape, axis = (
-                self.names[anchor.name()],
-                shapes[anchor.name()],
-                self.rows.axis(anchor.name()),
-            )
+            name = anchor.name()
+            friendly, shape, axis = self.names[name], shapes[name], self.rows.axis(name)
             if self.batch_size:
                 shape = (*shape[:axis], *shape[axis + 1 :])
             tensors[friendly] = make_tensor(anchor, friendly, shape, axis)
@@ -286,3 +276,59 @@ class ModelState:
 
 def _count_instances(group: Mapping[str, Any]) -> int:
     return max(1, int(group.get("count", 1)))
+
+
+BATCHES_PER_REQUEST = 1_000
+"""Factor of the guide's example: max_batch_size is 1000 times the compiled batch. The backend
+splits and joins requests."""
+MAX_BATCH_SIZE = 2**31 - 1
+"""Maximum of max_batch_size, which is an int32."""
+_SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+
+
+def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str, Any]:
+    """Return the entries that `config` (Triton's JSON form) lacks: max_batch_size,
+    dynamic_batching, input, output.
+
+    If the configuration has neither inputs nor outputs, and the rows of the compiled batch are
+    proven to be independent, the model gets a max_batch_size unless it has one. It also gets an
+    empty dynamic_batching unless it names a scheduler. If the rows are not proven to be
+    independent, or lie along another axis than the first, dims hold the batch. Raises
+    ModelConfigError if the model's files are invalid.
+    """
+    state = ModelState(config, version_folder)
+    untouched = not config.get("input") and not config.get("output")
+    max_batch_size = state.max_batch_size
+    proven = state.rows.dependence is None
+    if (
+        untouched
+        and proven
+        and not max_batch_size
+        and state.batch_size
+        and not state.rows.batch_axes
+    ):
+        max_batch_size = min(state.total_batch_size * BATCHES_PER_REQUEST, MAX_BATCH_SIZE)
+    added: dict[str, Any] = {"max_batch_size": max_batch_size}
+    if max_batch_size and not any(name in config for name in _SCHEDULERS):
+        added["dynamic_batching"] = {}
+    batch = state.total_batch_size if state.batch_size and not max_batch_size else 0
+    if batch and proven and state.rows.batch_axes:
+        batch = -1
+    for kind, tensors in (("input", state.inputs), ("output", state.outputs)):
+        if not config.get(kind):
+            added[kind] = [
+                _describe(tensor, batch, bool(max_batch_size)) for tensor in tensors.values()
+            ]
+    if state.models:  # a request brings the inputs of one of them
+        for entry in added.get("input", []):
+            entry["optional"] = True
+    return added
+
+
+def _describe(tensor: Tensor, batch: int, batched: bool) -> dict[str, Any]:
+    dims = tensor.dims(batch) if batch else [*tensor.shape] or [1]
+    entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": dims}
+    # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
+    if batched and not tensor.shape:
+        entry["reshape"] = {"shape": []}
+    return entry

@@ -1,5 +1,10 @@
 """Settings of a user: the config.pbtxt parameters of a model and the options of the backend, one
 table each: a dataclass whose fields say how a value is parsed and documented.
+
+BackendState has the options, shared by all models of a server. Triton passes the options of
+`--backend-config=poplar,KEY=VALUE` only to native backends, so they are read from the server's
+command line. If that cannot be read, and for options that are not on it, environment variables
+count: `POPLAR_` and the name in capitals.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
@@ -98,6 +104,21 @@ def _parameter(kind: str, default: Any, parse: Callable[[str], Any], meaning: st
     return field(default=default, metadata={"kind": kind, "parse": parse, "help": meaning})
 
 
+def _paths(meaning: str) -> Any:
+    """Return the field of a parameter that is a path, or several."""
+    return _parameter("path", "", parse_paths, meaning)
+
+
+def _flag(default: bool, meaning: str) -> Any:
+    """Return the field of a parameter that is true or false."""
+    return _parameter("flag", default, parse_flag, meaning)
+
+
+def _choice(words: tuple[str, ...], meaning: str) -> Any:
+    """Return the field of a parameter that is one of some words, by default the first."""
+    return _parameter(", ".join(words), words[0], one_of(*words), meaning)
+
+
 def _number(unit: str, default: int | None, bounds: tuple[int, int], meaning: str) -> Any:
     """Return the field of a parameter that is a whole number within `bounds`, both included."""
     least, most = bounds
@@ -141,36 +162,22 @@ def parse_ipu_version(text: str) -> int:
 class Parameters:
     """Parameters of a model: their values, and for each its default, parser and documentation."""
 
-    executable_path: str = _parameter(
-        "path",
-        "",
-        parse_paths,
+    executable_path: str = _paths(
         "PopEF file of the executable, or several files separated by commas; default: "
-        "`executable.popef` in the model's folder",
+        "`executable.popef` in the model's folder"
     )
-    weights_path: str = _parameter(
-        "path",
-        "",
-        parse_paths,
+    weights_path: str = _paths(
         "PopEF file of the weights, or several files separated by commas; default: "
-        "`weights.popef`, if it exists",
+        "`weights.popef`, if it exists"
     )
-    name_map_file_path: str = _parameter(
-        "path",
-        "",
-        parse_paths,
-        "JSON file of friendly names; default: `name_map.json`, if it exists",
+    name_map_file_path: str = _paths(
+        "JSON file of friendly names; default: `name_map.json`, if it exists"
     )
-    check_package_hash: bool = _parameter(
-        "flag",
-        True,
-        parse_flag,
-        "reject an executable that an incompatible version of this software compiled",
+    check_package_hash: bool = _flag(
+        True, "reject an executable that an incompatible version of this software compiled"
     )
-    synchronous_execution: bool = _parameter(
-        "flag",
+    synchronous_execution: bool = _flag(
         False,
-        parse_flag,
         "block until all requests of a call are answered; faster, and the only mode in which "
         "Triton's own statistics are correct",
     )
@@ -205,17 +212,12 @@ class Parameters:
         "name of the executable, if the files contain several; default: the one with the "
         "model's name, or the only one",
     )
-    sim_graph_path: str = _parameter(
-        "path",
-        "",
-        parse_paths,
+    sim_graph_path: str = _paths(
         "ONNX graph that a real executable was compiled from; the backend simulates this "
-        "graph instead of the executable",
+        "graph instead of the executable"
     )
-    sim_timing: str = _parameter(
-        "fast, paced",
-        "fast",
-        one_of("fast", "paced"),
+    sim_timing: str = _choice(
+        ("fast", "paced"),
         "fast: return rows as soon as they are computed; paced: return rows only after "
         "their modelled time on IPU and host link",
     )
@@ -240,39 +242,29 @@ class Parameters:
         "time limit of a model load; the limit of a run is `target.hostSyncTimeout` of "
         "`POPLAR_RUNTIME_OPTIONS`",
     )
-    sim_first_load: bool = _parameter(
-        "flag",
+    sim_first_load: bool = _flag(
         True,
-        parse_flag,
         "load unknown files in a child process first, within `sim_load_sec` and `sim_memory_mib`; "
         "false: for trusted files. A file that was loaded before is known by its digest",
     )
-    sim_isolation: str = _parameter(
-        "none, process",
-        "none",
-        one_of("none", "process"),
+    sim_isolation: str = _choice(
+        ("none", "process"),
         "process: compute in a sandboxed child process "
         "([sandbox](operations.md#untrusted-models)). If the child dies, its batch fails with "
         "UNAVAILABLE and a new child replaces it",
     )
-    sim_prepack: bool = _parameter(
-        "flag",
+    sim_prepack: bool = _flag(
         True,
-        parse_flag,
         "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all "
         "instances share the mapped file, and 8-bit weights stay one byte each",
     )
-    sim_numerics: str = _parameter(
-        "exact, fast",
-        "exact",
-        one_of("exact", "fast"),
+    sim_numerics: str = _choice(
+        ("exact", "fast"),
         "exact: half and fp8 are rounded as on the chip; fast: operators compute in fp32, so "
         "answers differ from the chip's",
     )
-    sim_index_check: str = _parameter(
-        "error, clamp",
-        "error",
-        one_of("error", "clamp"),
+    sim_index_check: str = _choice(
+        ("error", "clamp"),
         "what happens if an index computed at run time is out of range (Gather, GatherElements, "
         "GatherND): error fails the run; clamp uses the nearest element, because the chip "
         "raises no error. The runners of `poprt.runtime` default to clamp. An out-of-range "
@@ -286,17 +278,13 @@ class Parameters:
         "separated by commas; absolute paths only. The library's code runs with the server's "
         "permissions",
     )
-    join_dependent_rows: bool = _parameter(
-        "flag",
+    join_dependent_rows: bool = _flag(
         False,
-        parse_flag,
         "join and split requests like the real backend, even if the rows of a batch are not "
         "proven to be independent; answers can then depend on other clients' rows",
     )
-    drain_backlog: bool = _parameter(
-        "flag",
+    drain_backlog: bool = _flag(
         True,
-        parse_flag,
         "under overload, if clients cancel or time out before their requests are computed, reject "
         "all waiting requests with UNAVAILABLE, so that later requests are answered in time",
     )
@@ -313,10 +301,8 @@ class Parameters:
 class BackendOptions:
     """Options of the backend, like `Parameters`; None if not set."""
 
-    use_sim_if_no_hw: bool = _parameter(
-        "flag",
+    use_sim_if_no_hw: bool = _flag(
         True,
-        parse_flag,
         "simulate if the machine has no IPU; false: models fail to load, like the real backend "
         "on a machine without IPUs",
     )
@@ -420,3 +406,60 @@ def _describe_default(default: Any) -> str:
     if isinstance(default, tuple):
         return f"`{','.join(f'{each:g}' for each in default)}`"
     return f"`{str(default).lower()}`"
+
+
+_FLAG = "--backend-config"
+_BACKEND = "poplar,"
+
+
+class BackendState:
+    """Options of the backend. Raises ModelConfigError naming an option with a bad value."""
+
+    def __init__(
+        self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        given = {
+            p.name: environ[variable]
+            for p in fields(BackendOptions)
+            if (variable := environment_variable(p.name)) in environ
+        }
+        self.options: BackendOptions = parse_backend_options(
+            {**given, **find_options(command_line)}
+        )
+
+    @staticmethod
+    def of_server() -> BackendState:
+        """Return the options of the tritonserver whose child process this is."""
+        return BackendState(read_command_line(os.getppid()))
+
+
+def environment_variable(option: str) -> str:
+    """Return the name of an option's environment variable; sim_num_IPUs is POPLAR_SIM_NUM_IPUS."""
+    return f"POPLAR_{option.upper()}"
+
+
+def read_command_line(pid: int) -> list[str]:
+    """Return the command-line arguments of a process, or an empty list if /proc does not show
+    them."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(argument) for argument in raw.split(b"\0")]
+
+
+def find_options(command_line: Sequence[str]) -> dict[str, str]:
+    """Return the poplar options in a server's arguments, in both spellings of the flag. The last
+    value of a name wins."""
+    found = {}
+    for index, argument in enumerate(command_line):
+        value = argument.removeprefix(f"{_FLAG}=")
+        if argument == _FLAG:
+            value = command_line[index + 1] if index + 1 < len(command_line) else ""
+        elif value == argument:
+            continue
+        if value.startswith(_BACKEND) and "=" in value:
+            name, _, text = value.removeprefix(_BACKEND).partition("=")
+            found[name] = text
+    return found

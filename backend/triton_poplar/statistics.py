@@ -16,16 +16,7 @@ if TYPE_CHECKING:  # Triton completes configurations in a process that must not 
 DEFAULT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Default upper bounds of the histograms' buckets, in seconds."""
 
-ERROR_KINDS = (
-    "bad_request",
-    "run",
-    "timeout",
-    "device_lost",
-    "cancelled",
-    "stopped",
-    "drained",
-    "expired",
-)
+ERROR_KINDS = tuple("bad_request run timeout device_lost cancelled stopped drained expired".split())
 """Kinds of errors, by which the metrics count them.
 
 - bad_request: refused before it ran
@@ -149,16 +140,8 @@ METRICS = (
         "responses",
         lambda s: s.execution_ns / 1e9,
     ),
-    Metric(
-        "poplar_ipu_cycles_total",
-        "Modelled IPU cycles",
-        lambda s: s.ipu_cycles,
-    ),
-    Metric(
-        "poplar_ipu_seconds_total",
-        "Modelled IPU time",
-        lambda s: s.ipu_seconds,
-    ),
+    Metric("poplar_ipu_cycles_total", "Modelled IPU cycles", lambda s: s.ipu_cycles),
+    Metric("poplar_ipu_seconds_total", "Modelled IPU time", lambda s: s.ipu_seconds),
     Metric(
         "poplar_modelled_seconds_total",
         "Modelled time of the IPU and the host transfers, as used by `sim_timing` paced",

@@ -16,18 +16,14 @@ from popef.name_map import read_names
 from triton_poplar.errors import ModelConfigError
 
 TRITON_TYPES = {
-    popef.DataType.BOOL: "TYPE_BOOL",
-    popef.DataType.F16: "TYPE_FP16",
-    popef.DataType.F32: "TYPE_FP32",
-    popef.DataType.F64: "TYPE_FP64",
-    popef.DataType.S8: "TYPE_INT8",
-    popef.DataType.U8: "TYPE_UINT8",
-    popef.DataType.S16: "TYPE_INT16",
-    popef.DataType.U16: "TYPE_UINT16",
-    popef.DataType.S32: "TYPE_INT32",
-    popef.DataType.U32: "TYPE_UINT32",
-    popef.DataType.S64: "TYPE_INT64",
-    popef.DataType.U64: "TYPE_UINT64",
+    popef.DataType[name]: f"TYPE_{triton_name}"
+    for name, triton_name in (
+        pair.split(":")
+        for pair in (
+            "BOOL:BOOL F16:FP16 F32:FP32 F64:FP64 S8:INT8 U8:UINT8 S16:INT16 U16:UINT16 "
+            "S32:INT32 U32:UINT32 S64:INT64 U64:UINT64"
+        ).split()
+    )
 }
 """Triton types of the PopEF types that Triton has; fp8 is not among them."""
 

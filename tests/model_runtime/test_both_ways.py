@@ -18,7 +18,7 @@ from model_runtime import (
     SessionConfig,
     StoppedError,
 )
-from model_runtime.request_joining import compute_joined
+from model_runtime.request_flow import compute_joined
 from sample_models import gather_model
 from simipu import DeviceLostError, RunError
 

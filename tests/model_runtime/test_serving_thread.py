@@ -3,8 +3,8 @@
 import threading
 
 import pytest
-from model_runtime import StoppedError, serving_thread
-from model_runtime.serving_thread import ServingThread
+from model_runtime import StoppedError, shutdown
+from model_runtime.shutdown import ServingThread
 
 
 class Session:
@@ -52,7 +52,7 @@ def test_a_fork_loses_it_and_starts_it_again_under_its_name():
 
 
 def test_it_does_not_start_while_the_interpreter_exits(monkeypatch):
-    monkeypatch.setattr(serving_thread, "is_exiting", lambda: True)
+    monkeypatch.setattr(shutdown, "is_exiting", lambda: True)
     thread = ServingThread()
     with pytest.raises(StoppedError, match="interpreter exits"):
         thread.start(lambda: None, "m", Session())

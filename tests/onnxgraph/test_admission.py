@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 from onnxgraph import GraphError, GraphTooLargeError, check_graph
 from onnxgraph.admission import MAX_SHAPE_NUMBERS
-from onnxgraph.tensors import MAX_DEPTH
+from onnxgraph.nodes import MAX_DEPTH
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import GraphError
-from onnxgraph.external import bring_all_in, bring_in, find_data
+from onnxgraph.weights import bring_all_in, bring_in, find_data
 
 VALUES = np.arange(4, dtype=np.float32)
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnxgraph.tensors import count_bytes, is_packed, iter_tensors
+from onnxgraph.nodes import count_bytes, is_packed, iter_tensors
 
 
 def tensor(name, data_type=TensorProto.FLOAT, dims=(1,)):

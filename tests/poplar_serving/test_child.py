@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from model_runtime import ModelRunner
 from onnx import TensorProto, helper
-from poplar_serving import FrameError, child, frames
+from poplar_serving import FrameError, child
 from poplar_serving.description import read_description
-from poplar_serving.frames import Code, Kind, read_into
+from poplar_serving.child import Code, Kind, read_into
 from sample_models import gather_model, make_model, write_handmade
 from saved_models import is_alive, wait_until
 from sdk_files import replicate
@@ -47,11 +47,11 @@ def test_it_describes_the_model_and_answers_as_the_runner_does(
     kind, _, _, body = asked_interpreter.start(file)
     assert kind == Kind.READY
     described = read_description(file)
-    assert body == bytes(frames.encode_ready(described, 300.0)[1])
+    assert body == bytes(child.encode_ready(described, 300.0)[1])
     x = np.random.default_rng(1).normal(size=(4, 4)).astype("float32")
     with ModelRunner(file) as runner:
         expected = runner.execute({"x": x})
-    asked_interpreter.send(frames.encode_call(7, [x]))
+    asked_interpreter.send(child.encode_call(7, [x]))
     kind, _, call, body = asked_interpreter.receive()
     assert (kind, call) == (Kind.RESULT, 7)
     assert body == b"".join(expected[tensor.name].tobytes() for tensor in described.outputs)
@@ -60,7 +60,7 @@ def test_it_describes_the_model_and_answers_as_the_runner_does(
 def test_calls_are_answered_each_by_its_number(asked, linear, compile_popef):
     asked.start(compile_popef(linear))
     for call in range(1, 51):
-        asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
+        asked.send(child.encode_call(call, [np.full((4, 4), call, "float32")]))
     for _ in range(50):
         _, _, call, body = asked.receive()
         assert np.array_equal(
@@ -78,12 +78,12 @@ def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(
     # With a timeout of an hour, only the second call makes the child answer the first one.
     calls = [1, 2] if timeout_us > 1 else [1]
     for call in calls:
-        asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
+        asked.send(child.encode_call(call, [np.full((4, 4), call, "float32")]))
     assert [asked.receive()[:3] for _ in calls] == [
         (Kind.RESULT, Code.NONE, call) for call in calls
     ]
     if len(calls) > 1:
-        asked.send(frames.encode_call(3, [np.zeros((4, 4), "float32")]))
+        asked.send(child.encode_call(3, [np.zeros((4, 4), "float32")]))
         asked.connection.settimeout(1)
         with pytest.raises(TimeoutError):
             asked.receive()
@@ -94,7 +94,7 @@ def test_it_ends_with_its_connection_even_in_the_middle_of_calls(
 ):
     asked_interpreter.start(compile_popef(linear))
     for call in range(1, 51):
-        asked_interpreter.send(frames.encode_call(call, [np.zeros((4, 4), "float32")]))
+        asked_interpreter.send(child.encode_call(call, [np.zeros((4, 4), "float32")]))
     assert asked_interpreter.end() == (0, "")
 
 
@@ -102,17 +102,17 @@ def test_signals_for_the_server_do_not_end_it(asked_interpreter, linear, compile
     asked_interpreter.start(compile_popef(linear))
     for number in (signal.SIGINT, signal.SIGTERM):
         asked_interpreter.process.send_signal(number)
-    asked_interpreter.send(frames.encode_call(1, [np.zeros((4, 4), "float32")]))
+    asked_interpreter.send(child.encode_call(1, [np.zeros((4, 4), "float32")]))
     assert asked_interpreter.receive()[0] == Kind.RESULT
 
 
 def test_what_the_model_refuses_is_a_fault_of_that_call_only(asked, compile_popef):
     asked.start(compile_popef(gather_model()))
-    asked.send(frames.encode_call(1, [np.full((4, 2), 99, "int32")]))
+    asked.send(child.encode_call(1, [np.full((4, 2), 99, "int32")]))
     kind, code, call, text = asked.receive()
     assert (kind, code, call) == (Kind.FAULT, Code.INVALID_ARGUMENT, 1)
     assert b"99" in text
-    asked.send(frames.encode_call(2, [np.zeros((4, 2), "int32")]))
+    asked.send(child.encode_call(2, [np.zeros((4, 2), "int32")]))
     assert asked.receive()[:3] == (Kind.RESULT, Code.NONE, 2)
 
 
@@ -127,7 +127,7 @@ def test_tensors_of_no_elements_and_of_no_dimensions_pass(asked, tmp_path):
     write_handmade(file, model)
     kind, _, _, text = asked.start(file)
     assert kind == Kind.READY, text
-    asked.send(frames.encode_call(1, [np.float32(3), np.zeros((0, 3), "int8")]))
+    asked.send(child.encode_call(1, [np.float32(3), np.zeros((0, 3), "int8")]))
     assert asked.receive() == (Kind.RESULT, Code.NONE, 1, np.float32(3).tobytes())
 
 
@@ -232,9 +232,9 @@ def test_a_call_that_breaks_off_ends_it_in_peace(sent, linear, compile_popef):
     thread = threading.Thread(target=serve)
     with ours, theirs:
         thread.start()
-        frames.send(ours, frames.encode_start(str(compile_popef(linear)), 5000))
+        child.send(ours, child.encode_start(str(compile_popef(linear)), 5000))
         read_into(ours, memoryview(bytearray(HEADER.size)))
-        ours.sendall(b"".join(frames.encode_call(1, [np.zeros((4, 4), "float32")]))[:sent])
+        ours.sendall(b"".join(child.encode_call(1, [np.zeros((4, 4), "float32")]))[:sent])
         ours.shutdown(socket.SHUT_WR)
         thread.join(SECONDS)
     assert ended == [EOFError]
@@ -260,12 +260,12 @@ def test_calls_that_wait_are_bounded(linear, compile_popef, monkeypatch):
     thread = threading.Thread(target=serve)
     with ours, theirs:
         thread.start()
-        frames.send(ours, frames.encode_start(str(compile_popef(linear)), 5000))
+        child.send(ours, child.encode_start(str(compile_popef(linear)), 5000))
         header = bytearray(HEADER.size)
         read_into(ours, memoryview(header))
         read_into(ours, memoryview(bytearray(HEADER.unpack(header)[3])))
         for call in range(20):
-            frames.send(ours, frames.encode_call(call, [np.zeros((4, 4), "float32")]))
+            child.send(ours, child.encode_call(call, [np.zeros((4, 4), "float32")]))
         for _ in range(20):
             read_into(ours, memoryview(header))
             kind, _, _, size = HEADER.unpack(header)
@@ -281,12 +281,12 @@ def test_it_ends_when_its_parent_is_killed(linear, compile_popef, tmp_path):
     """A killed parent cannot clean up; the kernel closes its end."""
     script = (
         "import socket, subprocess, sys, time\n"
-        "from poplar_serving import frames\n"
+        "from poplar_serving import child\n"
         "ours, theirs = socket.socketpair()\n"
         "code = f'from poplar_serving.child import main; main({theirs.fileno()})'\n"
         "process = subprocess.Popen([sys.executable, '-c', code], pass_fds=[theirs.fileno()])\n"
         "theirs.close()\n"
-        "frames.send(ours, frames.encode_start(sys.argv[1], 5000))\n"
+        "child.send(ours, child.encode_start(sys.argv[1], 5000))\n"
         "ours.recv(1)\n"
         "print(process.pid, flush=True)\n"
         "time.sleep(600)\n"
@@ -307,13 +307,13 @@ def test_a_header_of_another_kind_is_refused():
     with ours, theirs:
         ours.sendall(HEADER.pack(3, 0, 0, 0))
         with pytest.raises(FrameError, match=r"expected a frame of kind 2 \(CALL\), found 3"):
-            frames.read_header(theirs, Kind.CALL)
+            child.read_header(theirs, Kind.CALL)
 
 
 def test_texts_of_faults_are_bounded():
-    header, body = frames.encode_fault(1, Code.INTERNAL, "\udcff" * 100_000)
+    header, body = child.encode_fault(1, Code.INTERNAL, "\udcff" * 100_000)
     assert HEADER.unpack(header) == (5, 13, 1, len(body))
-    assert len(body) == frames.MAX_TEXT_BYTES
+    assert len(body) == child.MAX_TEXT_BYTES
 
 
 def test_importing_it_imports_no_tensorflow():

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from socket import socket, socketpair
 
-from poplar_serving import child, frames
-from poplar_serving.frames import Kind, read_into
+from poplar_serving import child
+from poplar_serving.child import Kind, read_into
 
 HEADER = struct.Struct("<IIQQ")
 SECONDS = 60
@@ -34,10 +34,10 @@ class Asked:
         raise NotImplementedError
 
     def send(self, frame: Sequence[memoryview]) -> None:
-        frames.send(self.connection, frame)
+        child.send(self.connection, frame)
 
     def start(self, path: object, timeout_us: int = 5000) -> tuple[Kind, int, int, bytes]:
-        self.send(frames.encode_start(str(path), timeout_us))
+        self.send(child.encode_start(str(path), timeout_us))
         return self.receive()
 
     def receive(self) -> tuple[Kind, int, int, bytes]:

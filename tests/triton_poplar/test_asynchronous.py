@@ -10,10 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from sample_models import gather_model, make_model
-from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.request import Request
 
 

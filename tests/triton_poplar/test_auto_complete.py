@@ -8,9 +8,8 @@ from frozen_inputs import scale_model, write_data
 from onnx import TensorProto, helper
 from poprt import Compiler
 from sample_models import make_model
-from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import ModelConfigError
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_completing_loads_no_native_runtime(folder):
     import subprocess
 
     code = (
-        "import sys, pathlib; from triton_poplar.auto_complete import "
+        "import sys, pathlib; from triton_poplar.model_state import "
         f"complete_config;complete_config({{}}, pathlib.Path({str(folder)!r}));print([name for "
         "name in ('onnxruntime', 'onnx', 'google.protobuf') if name in sys.modules])"
     )

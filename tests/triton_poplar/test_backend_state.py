@@ -7,15 +7,15 @@ import numpy as np
 import onnx
 import pytest
 from sdk_files import rewrite
-from triton_poplar.backend_state import (
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.instance_state import ModelInstanceState
+from triton_poplar.model_state import ModelState
+from triton_poplar.parameters import (
     BackendState,
     environment_variable,
     find_options,
     read_command_line,
 )
-from triton_poplar.errors import ModelConfigError
-from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.model_state import ModelState
 from triton_poplar.request import Request
 
 import popef

@@ -6,10 +6,9 @@ import threading
 import numpy as np
 import pytest
 from sample_models import loudness_model, steps_model
-from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.request import Request
 
 import popef

@@ -13,7 +13,7 @@ from onnx import helper
 from sample_models import linear_model, write_executable
 from simipu import LoadError
 from simipu.known_files import KNOWN_FILES
-from triton_poplar import first_loads
+from triton_poplar import sessions
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -29,9 +29,7 @@ def caches(tmp_path, monkeypatch):
 def tried(monkeypatch):
     """Return the names of models to load in a child process; no child process is started."""
     names = []
-    monkeypatch.setattr(
-        first_loads, "try_in_child", lambda trial, options, label: names.append(label)
-    )
+    monkeypatch.setattr(sessions, "try_in_child", lambda trial, options, label: names.append(label))
     return names
 
 
@@ -79,7 +77,7 @@ def test_a_failed_first_load_is_not_remembered(make_state, monkeypatch):
     def fail(trial, options, label):
         raise LoadError("that was too much")
 
-    monkeypatch.setattr(first_loads, "try_in_child", fail)
+    monkeypatch.setattr(sessions, "try_in_child", fail)
     for _ in range(2):
         with pytest.raises(ModelConfigError, match=r"^model 'model': that was too much$"):
             load(make_state(relu()))

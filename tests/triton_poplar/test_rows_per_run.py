@@ -8,10 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 from sample_models import make_model
 from sdk_files import replicate
-from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.request import Request
 
 BATCH = 4

@@ -14,9 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import FLOAT_TYPES, GraphError, iter_bodies
-from onnxgraph.external import bring_in
-from onnxgraph.tensors import count_bytes, iter_tensors
-from onnxgraph.weights import has_data
+from onnxgraph.nodes import count_bytes, iter_tensors
+from onnxgraph.weights import bring_in, has_data
 from simipu import CompileError
 from simipu.errors import CompileMemoryError
 

@@ -20,10 +20,9 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from poprt.triton.config import read_config
 from simipu import SimIpuError
-from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
 from triton_poplar.statistics import Statistics
 
 from popef._tools.arrays import Array

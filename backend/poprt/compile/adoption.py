@@ -27,7 +27,7 @@ from onnxgraph import (
     iter_defined,
     set_shape,
 )
-from onnxgraph.external import bring_all_in
+from onnxgraph.weights import bring_all_in
 from simipu import (
     CompileError,
     Direction,

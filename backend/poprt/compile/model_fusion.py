@@ -27,8 +27,7 @@ from onnxgraph import (
     rename,
     used_names,
 )
-from onnxgraph.building import make_identity
-from onnxgraph.edit import without_weights
+from onnxgraph.edit import make_identity, without_weights
 from onnxgraph.nodes import STANDARD_DOMAINS, find_inputs
 from onnxgraph.weights import lend_weights
 from simipu import CompileError, Direction, Program, ProgramKind, Stream

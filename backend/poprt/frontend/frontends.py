@@ -19,9 +19,16 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 from onnxgraph import GraphError, find_inputs, iter_nodes, without_weights
-from onnxgraph.external import bring_in, find_data
-from onnxgraph.tensors import count_bytes, iter_tensors
-from onnxgraph.weights import LARGE_BYTES, OUTLINED_TYPES, inline, is_outlined, outline
+from onnxgraph.nodes import count_bytes, iter_tensors
+from onnxgraph.weights import (
+    LARGE_BYTES,
+    OUTLINED_TYPES,
+    bring_in,
+    find_data,
+    inline,
+    is_outlined,
+    outline,
+)
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 

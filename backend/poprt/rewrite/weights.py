@@ -6,7 +6,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto
 from onnxgraph import without_weights
-from onnxgraph.tensors import count_bytes
+from onnxgraph.nodes import count_bytes
 from onnxgraph.weights import read_array
 from simipu.numerics.quarter import QUARTERS
 

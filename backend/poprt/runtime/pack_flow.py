@@ -19,10 +19,9 @@ from model_runtime import (
     StoppedError,
     TensorMemory,
 )
-from model_runtime.request_joining import is_retried_alone
+from model_runtime.request_flow import is_retried_alone
 from model_runtime.runner import Promise
-from model_runtime.serving_thread import ServingThread
-from model_runtime.shutdown import endless_wait, stop_at_exit
+from model_runtime.shutdown import ServingThread, endless_wait, stop_at_exit
 from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 

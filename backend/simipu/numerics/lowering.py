@@ -30,8 +30,7 @@ from onnxgraph import (
     rename,
     replace_nodes,
 )
-from onnxgraph.building import make_identity
-from onnxgraph.edit import forget_values
+from onnxgraph.edit import forget_values, make_identity
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape

@@ -14,10 +14,9 @@ from poplar_triton.tfserving.batcher import RequestBatcher
 from poplar_triton.tfserving.models import Code, ServingError
 from sample_models import gather_model
 from serving_calls import PlayedCall
-from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
-from triton_poplar.model_state import ModelState
+from triton_poplar.model_state import ModelState, complete_config
 
 ROWS_PER_RUN = 4
 

@@ -26,8 +26,7 @@ from onnxgraph import (
     weights,
 )
 from onnxgraph.edit import drop_initializers, forget_values, keep_opsets
-from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.tensors import element_bytes
+from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes
 from onnxgraph.weights import OUTLINED_TYPES, has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure

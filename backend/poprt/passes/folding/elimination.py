@@ -27,8 +27,7 @@ from onnxgraph import (
     replace_nodes,
     used_names,
 )
-from onnxgraph.building import make_identity
-from onnxgraph.edit import drop_initializers
+from onnxgraph.edit import drop_initializers, make_identity
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import describe_place, has_data, is_outlined, read_array
 from simipu.computed import ORT_ERRORS
