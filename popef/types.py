@@ -43,7 +43,13 @@ Names = Field[values.Names, Mapping[int, str] | None]
 
 
 class BlobHeader(Record):
-    """Header in front of every blob; `size` counts header, structure and payload."""
+    """Header in front of every blob; `size` counts header, structure and payload.
+
+    Args:
+        version: version of the writer; empty in known files.
+        type: what the blob holds.
+        size: bytes of the whole blob, this header included.
+    """
 
     version: Text = text("Version of the writer; empty in known files.", pointer=0)
     setVersion = setter(version)
@@ -56,7 +62,12 @@ class BlobHeader(Record):
 
 
 class TensorInfo(Record):
-    """Shape and element type of a tensor."""
+    """Shape and element type of a tensor.
+
+    Args:
+        shape: sizes of the dimensions, outermost first; () is a scalar.
+        dataType: element type.
+    """
 
     shape: Sizes = sizes("Sizes of the dimensions, outermost first; () is a scalar.", pointer=0)
     setShape = setter(shape)
@@ -68,7 +79,14 @@ class TensorInfo(Record):
         return math.prod(self.shape)
 
     def sizeInBytes(self) -> int:
-        """Return the bytes of the raw data; raises UnsupportedError for an unknown element type."""
+        """Return the number of bytes of the raw data.
+
+        Returns:
+            The number of elements times the bytes of one.
+
+        Raises:
+            UnsupportedError: for an unknown element type.
+        """
         if self.dataType not in ITEM_BYTES:
             raise UnsupportedError(
                 f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one "
@@ -78,7 +96,12 @@ class TensorInfo(Record):
 
 
 class TensorDataInfo(Record):
-    """Description of one tensor data blob; the name is that of the anchor that it feeds."""
+    """Description of one tensor data blob; the name is that of the anchor that it feeds.
+
+    Args:
+        name: name of the anchor the data belongs to.
+        tensorInfo: shape and type of the data.
+    """
 
     name: Text = text("Name of the anchor the data belongs to.", pointer=0)
     setName = setter(name)
@@ -89,7 +112,13 @@ class TensorDataInfo(Record):
 
 
 class FeedDataInfo(Record):
-    """Description of one feed data blob: `numTensors` tensors of one kind, back to back."""
+    """Description of one feed data blob: `numTensors` tensors of one kind, back to back.
+
+    Args:
+        name: name of the input anchor the data belongs to.
+        tensorInfo: shape and type of each tensor.
+        numTensors: number of tensors; a writer counts them itself when this is 0.
+    """
 
     name: Text = text("Name of the input anchor the data belongs to.", pointer=0)
     setName = setter(name)
@@ -103,12 +132,21 @@ class FeedDataInfo(Record):
     setNumTensors = setter(numTensors)
 
     def sizeInBytes(self) -> int:
-        """Return the bytes of all tensors together."""
+        """Return the number of bytes of all tensors together.
+
+        Raises:
+            UnsupportedError: for an unknown element type.
+        """
         return self.numTensors * self.tensorInfo.sizeInBytes()
 
 
 class Option(Record):
-    """One engine or device option."""
+    """One engine or device option.
+
+    Args:
+        name: name of the option.
+        value: value of the option, as text.
+    """
 
     name: Text = text("Name of the option.", pointer=0)
     setName = setter(name)
@@ -117,7 +155,13 @@ class Option(Record):
 
 
 class ProgramFlow(Record):
-    """Indices of the programs to run: once before, for every batch, and once after."""
+    """Indices of the programs to run: once before, for every batch, and once after.
+
+    Args:
+        load: programs that load the model, such as its weights.
+        main: programs that run it.
+        save: programs that fetch its state.
+    """
 
     load: Integers = integers("Programs that load the model, such as its weights.", pointer=0)
     setLoad = setter(load)
@@ -128,7 +172,17 @@ class ProgramFlow(Record):
 
 
 class Anchor(Record):
-    """One stream between host and program."""
+    """One stream between host and program.
+
+    Args:
+        name: name users see.
+        handle: name of the Poplar stream; "" when nothing is streamed.
+        tensorInfo: shape and type of one transfer, with a leading replica dimension where data is
+            per replica.
+        type: direction seen from the program.
+        isPerReplica: whether each replica has data of its own.
+        programs: programs that use the stream; may be empty in older files.
+    """
 
     name: Text = text("Name users see.", pointer=0)
     setName = setter(name)
@@ -163,7 +217,24 @@ class ProgramName(Record):
 
 
 class Metadata(Record):
-    """Everything that a host needs to know to run an executable."""
+    """Everything that a host needs to know to run an executable.
+
+    Args:
+        replicationFactor: number of replicas.
+        numIpus: number of IPUs.
+        seedHandle: handle of the stream for the random seed, "" for none.
+        anchors: streams of the program.
+        executable: name of the executable this belongs to.
+        numProcesses: number of host processes.
+        ipuVersion: generation of the IPU.
+        isPOD: whether the model was compiled for a Pod.
+        isInference: whether the model was compiled for inference.
+        engineOptions: options of the Poplar engine.
+        deviceOptions: options of the device.
+        programFlow: programs to run, by phase.
+        programsMap: names of the programs by index; empty in older files.
+        deviceIterations: batches per run of the main program; 0 when the file does not say.
+    """
 
     replicationFactor: Number = number("Number of replicas.", 1, bit=0, signed=True)
     setReplicationFactor = setter(replicationFactor)

@@ -19,7 +19,7 @@ EXAMPLES = """
     popef.enums.numpyDTypeToPopefType popef.enums.popefTypeToNumpyDType popef.anchors.member_name
     popef.model.ModelBuilder popef.reader.Reader popef.model.batch_size popef.writer.Writer
     model_runtime.devices.DeviceManager model_runtime.environment.host_sync_timeout_seconds
-    model_runtime.runner.ModelRunner model_runtime.session.Session
+    model_runtime.queues.QueueManager model_runtime.runner.ModelRunner model_runtime.session.Session
     poprt.compile.compiler.Compiler poprt.compile.converter.Converter
     poprt.frontend.get_frontend poprt.rewrite.base.Pass poprt.rewrite.base.get_pass
     poprt.rewrite.manager.PassManager poprt.backends.Backend
@@ -37,6 +37,7 @@ CLASSES = [
     model_runtime.DeviceWaitConfig,
     model_runtime.ModelRunner,
     model_runtime.ModelRunnerConfig,
+    model_runtime.QueueManager,
     model_runtime.Session,
     model_runtime.SessionConfig,
     poprt.Backend,
@@ -46,6 +47,12 @@ CLASSES = [
     poprt.runtime.Runner,
 ]
 """Classes that users create."""
+RECORDS = [
+    kind
+    for name in popef.__all__
+    if hasattr(kind := getattr(popef, name), "SCHEMA") and isinstance(kind, type)
+]
+"""Structures of a file, whose arguments are their fields."""
 FUNCTIONS = [
     pytest.param(getattr(package, name), id=f"{package.__name__}.{name}")
     for package in PACKAGES
@@ -92,6 +99,11 @@ def test_a_public_function_documents_each_parameter_and_its_result(function):
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_a_public_class_documents_each_argument(kind):
     assert find_arguments(inspect.getdoc(kind)) == set(inspect.signature(kind).parameters)
+
+
+@pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
+def test_a_public_structure_documents_each_field(kind):
+    assert find_arguments(inspect.getdoc(kind)) == {field.name for field in kind.SCHEMA.fields}
 
 
 def find_arguments(documented):

@@ -216,7 +216,7 @@ def _main_programs(metadata: popef.Metadata, executable: SimulatedExecutable) ->
     wrong = [program.name for program in mains if program.kind is not ProgramKind.MAIN]
     if wrong:
         raise ModelRuntimeError(
-            f"the program flow's main part names program {wrong[0]!r}, which is no main program"
+            f"the program flow's main part names program {wrong[0]!r}, which is not a main program"
         )
     return mains
 
@@ -244,7 +244,7 @@ def _check_anchors(
             stream = streams.pop((anchor.handle(), direction), None)
             if stream is None:
                 raise ModelRuntimeError(
-                    f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no "
+                    f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is not a "
                     f"{direction.name.lower()} stream of executable {executable.name!r}; its "
                     "metadata belongs to another executable"
                 )

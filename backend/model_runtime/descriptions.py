@@ -101,14 +101,14 @@ class FusedRequests:
         unknown = next((name for name in given if name not in self._shapes), None)
         if unknown is not None:
             raise ModelRuntimeError(
-                f"input {unknown!r} is not known; the model takes {', '.join(self._shapes)}"
+                f"input {unknown!r} is not known; the model's inputs are {', '.join(self._shapes)}"
             )
         number = self._find_number(given)
         missing = [name for name in self.models[number].inputs if name not in given]
         if missing:
             raise ModelRuntimeError(
-                f"input {missing[0]!r} is not given; model {number} of the fused one takes "
-                f"{', '.join(self.models[number].inputs)}"
+                f"input {missing[0]!r} is not given; the inputs of model {number} of the fused "
+                f"model are {', '.join(self.models[number].inputs)}"
             )
         index = np.full(self._shapes[popef.INDEX], number, self._index_type)
         return number, {**self._zeros, **given, popef.INDEX: index}
@@ -132,7 +132,7 @@ class FusedRequests:
         if len(asked) != 1:
             found = " and ".join(map(str, asked)) or "none"
             raise ModelRuntimeError(
-                f"the inputs given are those of model {found}; give the inputs of one model of the "
-                f"{len(self.models)} fused ones, or its number as {popef.INDEX!r}"
+                f"expected the inputs of one of the {len(self.models)} fused models, found those "
+                f"of model {found}; send the inputs of one model, or its number as {popef.INDEX!r}"
             )
         return asked[0]

@@ -106,11 +106,15 @@ class InputQueue:
         return self.rows_enqueued - self.rows_read
 
     def enqueue(self, data: Array, callback: Callback | None = None) -> None:
-        """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they
-        are read.
+        """Add rows, which must stay unchanged until they are read.
 
-        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape
-        or type, and for more rows than one batch if the rows depend on each other.
+        Args:
+            data: array of shape (rows, *row shape).
+            callback: function called when the first row is read; None means no call.
+
+        Raises:
+            ModelRuntimeError: for another shape or type, and for more rows than one batch if the
+                rows depend on each other.
         """
         self.check(data)
         self.add(data, callback)
@@ -224,11 +228,15 @@ class OutputQueue:
         return self._info
 
     def enqueue(self, buffer: OutputBuffer, rows: int, callback: Callback | None = None) -> None:
-        """Set the buffer for the next `rows` rows: the caller's array, memory of the runtime, or
-        None to drop them.
+        """Set the buffer for the next rows.
 
-        `callback` is called once, after the last of them is written. Raises ModelRuntimeError for
-        an array of another length.
+        Args:
+            buffer: the caller's array, memory of the runtime, or None to drop the rows.
+            rows: number of rows.
+            callback: function called once, after the last of them is written; None means no call.
+
+        Raises:
+            ModelRuntimeError: for an array of another length.
         """
         self.check(buffer, rows)
         self.add(buffer, rows, callback)
@@ -237,7 +245,7 @@ class OutputQueue:
         """Raise ModelRuntimeError unless the buffer has room for exactly `rows` rows."""
         if isinstance(buffer, np.ndarray) and len(buffer) != rows:
             raise ModelRuntimeError(
-                f"output {self._name!r}: the array has {len(buffer)} rows, the request {rows}"
+                f"output {self._name!r}: expected an array of {rows} rows, found {len(buffer)}"
             )
 
     def add(self, buffer: OutputBuffer, rows: int, callback: Callback | None) -> None:
@@ -269,7 +277,8 @@ class OutputQueue:
             while start < len(values):
                 if not self._entries:
                     raise ModelRuntimeError(
-                        f"output queue {self._name!r} has no place for {len(values) - start} rows"
+                        f"output queue {self._name!r} has no buffer for {len(values) - start} "
+                        "rows; enqueue one before running the main program"
                     )
                 entry = self._entries[0]
                 rows = min(entry.rows - entry.written, len(values) - start)
@@ -335,13 +344,35 @@ TimeoutCallback = Callable[[InputRingBuffer], Any]
 class QueueManager:
     """One queue per user anchor of a session; only `Session.createQueueManager` makes it.
 
-    A run takes up to `rows_per_run` rows, in whole iterations of `rows_per_iteration` (None: the
-    same), as soon as they wait. Fewer rows than an iteration wait for more. `timeout_ns` after the
-    last of them arrived, `timeout_callback` is called and decides (`flushAll`); without a callback
-    everything is flushed. A `timeout_ns` of 0 waits forever, None not at all. `check_rows` raises
-    for a number of rows that one enqueue cannot have. With `runs_alone` each enqueue has a
-    separate run.
-    `starts_runs` is for a model without inputs: each row for which an output has a buffer is a run.
+    A run takes as many rows as wait, in whole iterations. Fewer rows than an iteration wait for
+    more.
+
+    Args:
+        inputs: the input anchors and the shapes of their rows, by name.
+        outputs: the output anchors.
+        rows_per_run: maximum number of rows of a run.
+        rows_per_iteration: number of rows of an iteration; None means as many as in a run.
+        timeout_callback: function called when an incomplete iteration has waited for `timeout_ns`,
+            which decides (`flushAll`); None means that everything is flushed.
+        timeout_ns: how long an incomplete iteration waits for more rows after the last of them
+            arrived; 0 means forever, None not at all.
+        check_rows: function that raises ModelRuntimeError for a number of rows that one enqueue
+            cannot have.
+        runs_alone: whether each enqueue has a separate run.
+        starts_runs: whether each row for which an output has a buffer is a run, as in a model
+            without inputs.
+
+    Example:
+        >>> import numpy as np
+        >>> import model_runtime
+        >>> session = model_runtime.Session("model.popef")
+        >>> session.runLoadPrograms()
+        >>> queues, slot = session.createQueueManager(), model_runtime.OutputSlot()
+        >>> queues.outputQueue("y").enqueue(slot, 2)
+        >>> queues.inputQueue("x").enqueue(np.ones((2, 4), np.float32))
+        >>> session.runMainPrograms(), slot.array.shape
+        (2, (2, 4))
+        >>> session.stop()
     """
 
     def __init__(
@@ -392,11 +423,31 @@ class QueueManager:
             queue.use_lock(self.lock)
 
     def inputQueue(self, name: str) -> InputQueue:
-        """Return the queue of an input anchor."""
+        """Return the queue of an input anchor.
+
+        Args:
+            name: the anchor's name.
+
+        Returns:
+            The queue.
+
+        Raises:
+            ModelRuntimeError: if there is no such queue.
+        """
         return _find(self._inputs, name, "input")
 
     def outputQueue(self, name: str) -> OutputQueue:
-        """Return the queue of an output anchor."""
+        """Return the queue of an output anchor.
+
+        Args:
+            name: the anchor's name.
+
+        Returns:
+            The queue.
+
+        Raises:
+            ModelRuntimeError: if there is no such queue.
+        """
         return _find(self._outputs, name, "output")
 
     def readAvailable(self) -> int:
@@ -440,7 +491,11 @@ class QueueManager:
             self.lock.notify_all()
 
     def withdraw(self, from_end: int) -> None:
-        """Drop an unread request, the one that has `from_end` others after it; hold the lock."""
+        """Drop an unread request; hold the lock.
+
+        Args:
+            from_end: how many requests came after it.
+        """
         for queue in self._queues:
             queue.withdraw(from_end)
 
@@ -529,5 +584,5 @@ def _find(queues: dict[str, Queue], name: str, kind: str) -> Queue:
         return queues[name]
     except KeyError:
         raise ModelRuntimeError(
-            f"no {kind} anchor {name!r}; there are {', '.join(queues) or 'none'}"
+            f"{kind} anchor {name!r} is not known; expected one of {', '.join(queues) or 'none'}"
         ) from None

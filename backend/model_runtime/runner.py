@@ -428,7 +428,7 @@ class ModelRunner:
         if self._config.validate_io_params and missing:
             raise ModelRuntimeError(
                 f"input {missing[0]!r} is not given; set validate_io_params to False for requests "
-                "that bring the inputs of one of the fused models only"
+                "that have the inputs of one of the fused models only"
             )
         return complete, fused.models[number].outputs
 
@@ -446,7 +446,8 @@ class ModelRunner:
         missing = sorted(self._inputs.keys() - inputs.keys())
         if missing:
             raise ModelRuntimeError(
-                f"input {missing[0]!r} is not given; the model takes {', '.join(self._inputs)}"
+                f"input {missing[0]!r} is not given; the model's inputs are "
+                f"{', '.join(self._inputs)}"
             )
         if not self._batched:
             return 1
@@ -455,12 +456,14 @@ class ModelRunner:
         }
         rows = next(iter(counts.values()))
         if set(counts.values()) != {rows} or not rows:
-            raise ModelRuntimeError(f"the inputs' batch sizes differ or are 0: {counts}")
+            raise ModelRuntimeError(
+                f"inputs: expected equal batch sizes of at least 1, found {counts}"
+            )
         batch = self._session.batch_size
         if self._config.batching_dim == NO_BATCHING_DIM and rows % batch:
             raise ModelRuntimeError(
-                f"the request has batch size {rows}, which is no multiple of the compiled {batch}; "
-                "set batching_dim to 0 for requests of any size"
+                f"the request has batch size {rows}, which is not a multiple of the compiled "
+                f"{batch}; set batching_dim to 0 for requests of any size"
             )
         return rows
 

@@ -169,7 +169,7 @@ class Session(CompiledModel):
     def device(self) -> Device:
         """Device that the session is bound to."""
         if self._device is None:
-            raise ModelRuntimeError("the session is bound to no device; call bindToDevice first")
+            raise ModelRuntimeError("the session is not bound to a device; call bindToDevice first")
         return self._device
 
     def bindToDevice(self, device: Device | None = None) -> None:
@@ -459,7 +459,7 @@ class Session(CompiledModel):
 
     def _require_engine(self) -> Engine:
         if self._engine is None:
-            raise ModelRuntimeError("the session is bound to no device; call bindToDevice first")
+            raise ModelRuntimeError("the session is not bound to a device; call bindToDevice first")
         return self._engine
 
     def _deliver_weights(self, engine: Engine, index: int) -> None:
@@ -477,8 +477,8 @@ class Session(CompiledModel):
             if stream.tensor not in data:
                 missing = sorted(each.tensor for each in streams if each.tensor not in data)
                 raise ModelRuntimeError(
-                    f"model {self.executable.name!r} loads {len(missing)} weights that no PopEF "
-                    f"file holds, the first being {missing[0]!r}; give weights.popef (parameter "
+                    f"model {self.executable.name!r}: {len(missing)} of its weights are in none of "
+                    f"the PopEF files, for example {missing[0]!r}; add weights.popef (parameter "
                     "weights_path)"
                 )
             engine.connect_input(stream.handle, make_weight_reader(data[stream.tensor]))

@@ -199,7 +199,7 @@ class ServingThread:
         """
         if is_exiting():
             raise StoppedError(
-                "the interpreter exits: a session thread would not end in order any more"
+                "the interpreter is exiting; a session thread cannot be started any more"
             )
         self._name = name
         self._thread = SessionThread(serve, name, session)

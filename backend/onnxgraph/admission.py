@@ -56,8 +56,8 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
     """
     if model.functions or model.training_info:
         raise GraphError(
-            "the graph brings functions or training steps of its own; inline functions when "
-            "exporting the model"
+            "the graph has functions or training steps of its own, which are not supported; inline "
+            "functions when exporting the model"
         )
     _check_names(model.graph)
     for graph in _iter_any_graphs(model.graph):
@@ -71,14 +71,14 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
             _check_data(tensor, may_lack)
         elif not may_lack:
             raise GraphError(
-                f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside "
-                "itself"
+                f"tensor {tensor.name!r} refers to a file, which is not allowed; expected its data "
+                "in the graph"
             )
     numbers = _count_shape_numbers(model.graph, {})
     if numbers > MAX_SHAPE_NUMBERS:
         raise GraphTooLargeError(
-            f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most "
-            f"likely; the limit is {MAX_SHAPE_NUMBERS}"
+            f"the graph computes a shape of {numbers:.2g} numbers, probably by a chain of Concat; "
+            f"expected at most {MAX_SHAPE_NUMBERS}"
         )
 
 
@@ -107,8 +107,8 @@ def _check_names(graph: onnx.GraphProto) -> None:
 def _check_type(tensor: TensorProto) -> None:
     if tensor.data_type not in helper.get_all_tensor_dtypes() or min(tensor.dims, default=0) < 0:
         raise GraphError(
-            f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, "
-            "which is none"
+            f"tensor {tensor.name!r}: expected an element type of ONNX and sizes of 0 and above, "
+            f"found type {tensor.data_type} and shape {list(tensor.dims)}"
         )
 
 
@@ -129,8 +129,8 @@ def _check_data(tensor: TensorProto, may_lack: bool) -> None:
         fits = fits or (may_lack and not field)
     if not fits:
         raise GraphError(
-            f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} "
-            "says"
+            f"tensor {tensor.name!r}: the size of its data does not match its shape "
+            f"{list(tensor.dims)}; export the model again"
         )
 
 

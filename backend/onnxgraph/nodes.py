@@ -32,7 +32,7 @@ MAX_DEPTH = 16
 def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:
     """Yield every tensor of a graph, and whether it is an initializer of the main graph."""
     if depth > MAX_DEPTH:
-        raise GraphError(f"graphs stand inside nodes more than {MAX_DEPTH} deep")
+        raise GraphError(f"the graph nests graphs inside nodes more than {MAX_DEPTH} deep")
     yield from ((tensor, depth == 0) for tensor in graph.initializer)
     for sparse in graph.sparse_initializer:
         yield from ((tensor, False) for tensor in (sparse.values, sparse.indices))
@@ -96,7 +96,7 @@ def find_opset(model: onnx.ModelProto, default: int | None = None) -> int:
     """
     versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
     if not versions and default is None:
-        raise LookupError("the model names no version of the standard's operators")
+        raise LookupError("the model does not declare an opset of the standard's operators")
     return int(versions[0]) if versions else int(default or 0)
 
 
@@ -243,8 +243,8 @@ def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
             if i not in done:
                 if any(needed not in done for needed in waits[i]):
                     raise GraphError(
-                        f"node {graph.node[i].name or graph.node[i].output[0]!r} waits for what is "
-                        "made of its own result; a graph has no circles"
+                        f"node {graph.node[i].name or graph.node[i].output[0]!r} depends on its "
+                        "own result; expected a graph without cycles"
                     )
                 done.add(i)
                 order.append(i)

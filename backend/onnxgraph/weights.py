@@ -309,12 +309,11 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise GraphError(
-            f"{where}: expected the name of a file, found one that no file can have ({reason})"
+            f"{where}: expected a valid file name, found one that the system rejects ({reason})"
         ) from None
     if not inside:
         raise GraphError(
-            f"{where}: expected a file inside the model's folder {folder}; the data of a model "
-            "stand beside it"
+            f"{where}: expected a file inside the model's folder {folder}; move it beside the model"
         )
     if mode is None:
         raise FileNotFoundError(
@@ -330,7 +329,7 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
         raise GraphError(
             f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} "
             f"at offset {offset} of {file.stat().st_size} bytes; the data belong to another model, "
-            "or are not whole"
+            "or are truncated"
         )
     return file, offset
 

@@ -83,8 +83,8 @@ class ModelWriter:
         """
         if self.size > onnx.checker.MAXIMUM_PROTOBUF:
             raise GraphTooLargeError(
-                f"the model takes {self.size} bytes, and one file holds "
-                f"{onnx.checker.MAXIMUM_PROTOBUF}; save its weights as external data"
+                f"the model has {self.size} bytes, expected at most "
+                f"{onnx.checker.MAXIMUM_PROTOBUF} in one file; save its weights as external data"
             )
         for piece in self._iter_pieces():
             file.write(piece)

@@ -34,7 +34,7 @@ def patch_time(monkeypatch):
     return fake
 
 
-MODULES = ("session", "queues", "request_joining")
+MODULES = ("session", "queues", "request_flow")
 
 
 class ByCall:

@@ -72,7 +72,9 @@ def test_queues_and_handlers_have_none(files):
     assert [anchor.name() for anchor in session.getUserInputAnchors()] == ["x"]
     session.runLoadPrograms()
     queues = session.createQueueManager()
-    with pytest.raises(ModelRuntimeError, match="no input anchor 'scale'; there are x"):
+    with pytest.raises(
+        ModelRuntimeError, match="input anchor 'scale' is not known; expected one of x"
+    ):
         queues.inputQueue("scale")
 
 

@@ -97,14 +97,14 @@ def test_rows_of_another_shape_or_type_or_none_are_refused(data):
 
 def test_misuse_is_named():
     queues = make_queues()
-    with pytest.raises(ModelRuntimeError, match="no input anchor 'q'; there are x"):
+    with pytest.raises(ModelRuntimeError, match="input anchor 'q' is not known; expected one of x"):
         queues.inputQueue("q")
     with pytest.raises(ModelRuntimeError, match="queue 'x' is empty"):
         queues.inputQueue("x").read(1)
     queues.outputQueue("y").enqueue(None, 1)
     with pytest.raises(ModelRuntimeError, match="no place for 2 rows"):
         queues.outputQueue("y").write(rows(3))
-    with pytest.raises(ModelRuntimeError, match="the array has 3 rows, the request 2"):
+    with pytest.raises(ModelRuntimeError, match="expected an array of 2 rows, found 3"):
         queues.outputQueue("y").enqueue(rows(3), 2)
 
 

@@ -89,14 +89,14 @@ def test_descriptions_are_those_of_one_batch(file):
 @pytest.mark.parametrize(
     ("inputs", "outputs", "reason"),
     [
-        ({}, None, "input 'x' is not given; the model takes x"),
+        ({}, None, "input 'x' is not given; the model's inputs are x"),
         ({"x": x(4), "q": x(4)}, None, "input 'q' is not known; the model's inputs are x"),
         (
             {"x": x(3)},
             None,
-            "batch size 3, which is no multiple of the compiled 4; set batching_dim to 0",
+            "batch size 3, which is not a multiple of the compiled 4; set batching_dim to 0",
         ),
-        ({"x": x(0)}, None, "batch sizes differ or are 0"),
+        ({"x": x(0)}, None, "expected equal batch sizes of at least 1"),
         ({"x": x(4).astype(np.float64)}, None, "expected float32 rows of shape"),
         ({"x": np.ones((4, 5), np.float32)}, None, r"found float32 of shape \(4, 5\)"),
         ({"x": x(4)}, {"q": x(4)}, "output 'q' is not known; the model's outputs are y, z"),
@@ -376,7 +376,7 @@ def test_a_device_unloads_the_session_that_it_has(file):
     device.unloadFromDevice()
     with ModelRunner(file, ModelRunnerConfig(replica_to_device={0: device})) as runner:
         device.unloadFromDevice()
-        with pytest.raises(ModelRuntimeError, match="bound to no device"):
+        with pytest.raises(ModelRuntimeError, match="not bound to a device"):
             runner.session.device  # noqa: B018
         device.unloadFromDevice()
 

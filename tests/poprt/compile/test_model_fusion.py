@@ -164,11 +164,11 @@ X0, X1 = np.ones((2, WIDTH), np.float32), np.ones((2, WIDTH), np.float16)
         ({}, "those of model none"),
         (
             {"graph0/x": X0, "graph1/x": X1},
-            "those of model 0 and 1; give the inputs of one model of the 3",
+            "one of the 3 fused models, found those of model 0 and 1; send the inputs of one model",
         ),
         (
             {"graph2/x": np.zeros(3, np.float32)},
-            "input 'graph2/which' is not given; model 2 of the fused one",
+            "input 'graph2/which' is not given; the inputs of model 2 of the fused model",
         ),
         ({"graph3/x": X0}, "input 'graph3/x' is not known"),
         (

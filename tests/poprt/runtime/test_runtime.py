@@ -151,7 +151,7 @@ def test_the_runner_that_took_the_device_last_has_it(streamed):
     config.replica_to_device = runtime.ReplicaIdToDevice({0: runtime.DeviceManager().get_device(1)})
     first = runtime.LightRunner(streamed, config)
     second = runtime.LightRunner(streamed, config)
-    with pytest.raises(ModelRuntimeError, match="bound to no device"):
+    with pytest.raises(ModelRuntimeError, match="not bound to a device"):
         first.execute({"x": X}, places(first))
     outputs, again = places(second), places(first)
     second.execute({"x": X}, outputs)
