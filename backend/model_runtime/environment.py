@@ -40,9 +40,7 @@ def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float
         pass
     _log.warning(
         'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, '
-        "a "
-        "positive number, "
-        "found %r; the default counts",
+        "a positive number, found %r; the default counts",
         text,
     )
     return HOST_SYNC_TIMEOUT_SECONDS

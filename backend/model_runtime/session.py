@@ -215,14 +215,14 @@ class Session(CompiledModel):
         of one replica) before each run. `predicate` chooses the anchors; default: those of the main
         programs.
         """
-        self._streams.handle_inputs(handler, predicate)
+        self._streams.handle(popef.TensorType.INPUT, handler, predicate)
 
     def setUserOutputHandler(
         self, handler: Handler, predicate: AnchorCallbackPredicate | None = None
     ) -> None:
         """Connect output anchors; `handler(anchor)` returns the callback that receives the rows of
         each run."""
-        self._streams.handle_outputs(handler, predicate)
+        self._streams.handle(popef.TensorType.OUTPUT, handler, predicate)
 
     def createQueueManager(
         self,

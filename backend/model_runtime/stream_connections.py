@@ -68,28 +68,13 @@ class StreamConnections:
         if self._engine is not None:
             self._engine.connect_output(anchor.handle(), write)
 
-    def handle_inputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
-        """Connect input anchors to the callbacks of `handler`, or to zeros."""
-        for anchor, policy in self._select_anchors(popef.TensorType.INPUT, predicate):
+    def handle(
+        self, kind: popef.TensorType, handler: Handler, predicate: AnchorCallbackPredicate | None
+    ) -> None:
+        """Connect the input or output anchors to the callbacks of `handler`, or to nothing."""
+        for anchor, policy in self._select_anchors(kind, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
-                self.connect_input(
-                    anchor, _make_reader(self._find(anchor), handler(anchor), self._batched)
-                )
-            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
-                self._discard_rows(anchor)
-
-    def handle_outputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
-        """Connect output anchors to the callbacks of `handler`, or to nothing."""
-        for anchor, policy in self._select_anchors(popef.TensorType.OUTPUT, predicate):
-            if policy is AnchorCallbackPolicy.BIND_USER_CB:
-                axis = self._find(anchor).batch_axis
-                take = handler(anchor)
-                self.connect_output(
-                    anchor,
-                    _make_row_writer(take, axis)
-                    if self._batched
-                    else _make_single_row_writer(take),
-                )
+                self._connect(anchor, handler(anchor))
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
                 self._discard_rows(anchor)
 
@@ -106,10 +91,19 @@ class StreamConnections:
                 self._discard_rows(anchor)
         return chosen
 
-    def _discard_rows(self, anchor: popef.Anchor) -> None:
-        """Connect an input to zeros, or drop an output."""
+    def _connect(self, anchor: popef.Anchor, callback: Callable[[Array], None]) -> None:
+        """Connect an anchor to a callback that fills, or receives, an array of the compiled
+        shape."""
+        stream = self._find(anchor)
         if anchor.type() == popef.TensorType.INPUT:
-            self.connect_input(anchor, _make_reader(self._find(anchor), _ignore, self._batched))
+            self.connect_input(anchor, _make_reader(stream, callback, self._batched))
+        else:
+            self.connect_output(anchor, _make_writer(stream, callback, self._batched))
+
+    def _discard_rows(self, anchor: popef.Anchor) -> None:
+        """Connect an input to zeros, or drop an output, which needs no stream."""
+        if anchor.type() == popef.TensorType.INPUT:
+            self._connect(anchor, _ignore)
         else:
             self.connect_output(anchor, _ignore)
 
@@ -155,9 +149,8 @@ def _make_reader(stream: Stream, fill: Callable[[Array], None], batched: bool) -
     return read
 
 
-def _make_row_writer(take: Callable[[Array], None], axis: int) -> WriteCallback:
+def _make_writer(stream: Stream, take: Callable[[Array], None], batched: bool) -> WriteCallback:
+    if not batched:
+        return lambda rows: take(rows[0])
+    axis = stream.batch_axis
     return (lambda rows: take(np.moveaxis(rows, 0, axis))) if axis else take
-
-
-def _make_single_row_writer(take: Callable[[Array], None]) -> WriteCallback:
-    return lambda rows: take(rows[0])

@@ -240,8 +240,7 @@ def without_weights(
 
     The weights themselves are not copied.
     """
-    light = copy_without(model, "graph")
-    light.graph.CopyFrom(copy_without(model.graph, "initializer"))
+    light = copy_without_weights(model)
     known = {value.name for value in light.graph.input}
     for tensor in model.graph.initializer:
         if tensor.name not in names:
@@ -258,8 +257,7 @@ def copy_with_weights(
 ) -> onnx.ModelProto:
     """Return a copy with each weight replaced by the result of `replace`; no weight is copied
     otherwise."""
-    light = copy_without(model, "graph")
-    light.graph.CopyFrom(copy_without(model.graph, "initializer"))
+    light = copy_without_weights(model)
     for tensor in model.graph.initializer:
         light.graph.initializer.append(replace(tensor))
     return light
@@ -306,3 +304,10 @@ def copy_without(message: _Message, left_out: str) -> _Message:
         else:
             setattr(copy, present.name, value)
     return copy
+
+
+def copy_without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of all but the initializers, which are not copied on the way."""
+    light = copy_without(model, "graph")
+    light.graph.CopyFrom(copy_without(model.graph, "initializer"))
+    return light

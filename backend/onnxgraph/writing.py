@@ -18,7 +18,7 @@ from typing import BinaryIO
 import onnx
 from onnx import TensorProto
 
-from onnxgraph.edit import copy_without
+from onnxgraph.edit import copy_without, copy_without_weights
 from onnxgraph.nodes import GraphTooLargeError, count_bytes
 from onnxgraph.weights import LARGE_BYTES, is_outlined, read_array
 
@@ -105,8 +105,7 @@ def write_with_data(model: onnx.ModelProto, file: BinaryIO, data: BinaryIO, loca
 
     Readers find that file by the name `location` beside the model's.
     """
-    light = copy_without(model, "graph")
-    light.graph.CopyFrom(copy_without(model.graph, "initializer"))
+    light = copy_without_weights(model)
     offset = 0
     for tensor in model.graph.initializer:
         member = _make_member(tensor)

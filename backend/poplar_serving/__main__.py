@@ -52,10 +52,8 @@ def _parser() -> Parser:
         description="Serve PopEF inside TensorFlow SavedModels.",
         version=f"poplar_serving {find_version()}",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     text = "compile the operators for the installed TensorFlow"
-    make = _add(commands, "build", text)
-    make.set_defaults(run=_build)
+    make = parser.add_command("build", _build, text)
     make.add_path(
         "--output",
         type=Path,
@@ -65,8 +63,7 @@ def _parser() -> Parser:
     make.add_path(
         "--python", metavar="FILE", help="interpreter that runs models (default: this one)"
     )
-    put = _add(commands, "export", "write a SavedModel that runs a PopEF file")
-    put.set_defaults(run=_export)
+    put = parser.add_command("export", _export, "write a SavedModel that runs a PopEF file")
     put.add_path("popef", nargs="+", type=Path, metavar="POPEF", help="PopEF files of one model")
     put.add_path(
         "export_dir",
@@ -88,13 +85,8 @@ def _parser() -> Parser:
         help="microseconds that a batch waits for batches of other replicas (default: 5000)",
     )
     text = "print the folder of the operators' sources, to link them into a server"
-    _add(commands, "sources", text).set_defaults(run=_sources)
+    parser.add_command("sources", _sources, text)
     return parser
-
-
-def _add(commands: argparse._SubParsersAction[Parser], name: str, text: str) -> Parser:
-    described = text[0].upper() + text[1:] + "."
-    return commands.add_parser(name, help=text, description=described)
 
 
 if __name__ == "__main__":

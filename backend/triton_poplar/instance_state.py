@@ -115,11 +115,9 @@ class ModelInstanceState:
     def get_graph(self, name: str, unit: str = "") -> Graph | None:
         """Return the PVTI graph of that name, prefixed with the model's name, or None while tracing
         is off."""
-        return (
-            self.trace.graph(f"{self.model_state.name} {name}", unit)
-            if self.trace is not None
-            else None
-        )
+        if self.trace is None:
+            return None
+        return self.trace.graph(f"{self.model_state.name} {name}", unit)
 
     def add_values_to_graph(self, batch_size: int, execution_ns: int) -> None:
         """Add the duration and batch size of a collection of requests to the PVTI graphs."""
@@ -250,11 +248,9 @@ class ModelInstanceState:
         """Return whether a call is computed. Requests of a backlog get their errors."""
         if backlog.admit(requests, is_full, self._is_cancelled):
             return True
+        text = f"model {self.model_state.name!r} {OVERLOADED}"
         for request in requests:
-            request.fail(
-                RequestError(f"model {self.model_state.name!r} {OVERLOADED}", "UNAVAILABLE"),
-                "drained",
-            )
+            request.fail(RequestError(text, "UNAVAILABLE"), "drained")
         backlog.record_refusals()
         return False
 
@@ -429,17 +425,14 @@ class ModelInstanceState:
     ) -> None:
         self.statistics.add_run(start_ns, end_ns, rows, lateness_ns, cost)
         assert self.trace is not None
-        modelled = {
+        args = {
+            "rows": rows,
             "IPU cycles (modelled)": self.session.cycles,
             "IPU seconds (modelled)": self.session.seconds,
             "IPU and host seconds (modelled)": self.session.modelled_seconds,
+            "CPU late by seconds": lateness_ns / 1e9,
         }
-        self.trace.add_slice(
-            "run",
-            start_ns,
-            end_ns,
-            {"rows": rows, **modelled, "CPU late by seconds": lateness_ns / 1e9},
-        )
+        self.trace.add_slice("run", start_ns, end_ns, args)
 
     def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
         """Record how long a call's requests took, once the last one is answered."""

@@ -79,12 +79,9 @@ class Request:
             seconds = (self.expires_ns - self.arrived_ns) / 1e9
             text = (
                 f"model {self._state.name!r}: the request waited longer than its timeout of "
-                f"{seconds:g} s"
+                f"{seconds:g} s; try again, or use a longer timeout"
             )
-            self.fail(
-                RequestError(f"{text}; try again, or use a longer timeout", "UNAVAILABLE"),
-                "expired",
-            )
+            self.fail(RequestError(text, "UNAVAILABLE"), "expired")
         return self.error is not None
 
     def start_compute_timer(self) -> None:
@@ -96,12 +93,8 @@ class Request:
     def fail_run(self, error: Exception) -> None:
         """Answer with the error of a run."""
         code, kind = _classify(error)
-        self.fail(
-            RequestError(
-                f"model {self._state.name!r} could not compute the request: {error}", code
-            ),
-            kind,
-        )
+        text = f"model {self._state.name!r} could not compute the request: {error}"
+        self.fail(RequestError(text, code), kind)
 
     def wants(self, output: str) -> bool:
         """Return whether an output, given by its friendly name, is requested.
@@ -149,8 +142,8 @@ class Request:
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
                     f"input {name!r}: expected {tensor.dtype.name} of shape "
-                    f"{['batch', *tensor.shape]}, "
-                    f"found {array.dtype.name} of shape {list(array.shape)}"
+                    f"{['batch', *tensor.shape]}, found {array.dtype.name} of shape "
+                    f"{list(array.shape)}"
                 )
             rows = len(array)
             if self.batch_size not in (0, rows) or not rows:
@@ -207,11 +200,9 @@ def _from_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
     lie along the leading axis."""
     if state.wraps_rows:
         return array[0] if tensor.shape else array
-    return (
-        np.ascontiguousarray(np.moveaxis(array, 0, tensor.batch_axis))
-        if tensor.batch_axis and state.holds_batch
-        else array
-    )
+    if tensor.batch_axis and state.holds_batch:
+        return np.ascontiguousarray(np.moveaxis(array, 0, tensor.batch_axis))
+    return array
 
 
 class CancelledError(Exception):

@@ -39,6 +39,7 @@ class Parser(argparse.ArgumentParser):
         self.path_options: dict[str, str] = {}
         """Option name by attribute of the namespace, for the arguments that are paths; "" for a
         positional argument."""
+        self._commands: argparse._SubParsersAction[Parser] | None = None
         self.set_defaults(parser=self)
         if version is not None:
             self.add_argument("-v", "--version", action="version", version=version)
@@ -49,6 +50,19 @@ class Parser(argparse.ArgumentParser):
                 help=f'print the completion script of a shell: eval "$({self.prog} '
                 '--print_completion bash)"',
             )
+
+    def add_command(
+        self, name: str, run: Callable[[argparse.Namespace], int], text: str, **options: Any
+    ) -> Parser:
+        """Add a sub-command, which calls `run`; `text` is its help, and its description."""
+        if self._commands is None:
+            self._commands = self.add_subparsers(required=True, metavar="COMMAND")
+        description = f"{text[0].upper()}{text[1:]}."
+        command: Parser = self._commands.add_parser(
+            name, help=text, description=description, **options
+        )
+        command.set_defaults(run=run)
+        return command
 
     def add_path(self, *names: str, folder: bool = False, **options: Any) -> None:
         """Add an argument that is a path: the shell completes it, and an OSError about the file

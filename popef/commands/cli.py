@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from .._tools.arguments import Parser, count, find_version
 from .._tools.console import Progress, UsageError, print_line, run
@@ -17,8 +17,6 @@ from ..scan import Blob
 from .compare import iter_differences
 from .rewrite import count_bytes, extract, merge, recode, split, write_payload
 from .verify import Verification
-
-Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,14 +38,13 @@ def make_parser() -> Parser:
             "popef COMMAND --help",
         ),
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    examples = (
+    examples: tuple[str, ...] = (
         "popef verify executable.popef weights.popef",
         "popef verify --strict --json model.popef",
     )
     text = "check files against every rule of FORMAT.md; print one line per finding"
-    command = _add(commands, "verify", _verify, text, examples)
+    command = parser.add_command("verify", _verify, text, examples=examples)
     command.add_path("files", nargs="+", metavar="FILE", help="PopEF files of one model")
     command.add_argument("--strict", action="store_true", help="fail on warnings too")
     command.add_argument(
@@ -59,7 +56,7 @@ def make_parser() -> Parser:
         "popef extract model.popef --type opaque --name popart -o - | xxd",
     )
     text = "write payloads: arrays as .npy, executables decompressed, metadata as JSON"
-    command = _add(commands, "extract", _extract, text, examples)
+    command = parser.add_command("extract", _extract, text, examples=examples)
     command.add_path("file", metavar="FILE")
     command.add_argument(
         "--blob",
@@ -76,34 +73,20 @@ def make_parser() -> Parser:
         "--type", choices=kinds, action="append", help="only blobs of this type; repeatable"
     )
     command.add_argument("--raw", action="store_true", help="the raw bytes, compressed or not")
-    command.add_path(
-        "-o",
-        "--output",
-        folder=True,
-        default=".",
-        metavar="DIR",
-        help="output folder (default: current folder; -: stdout)",
-    )
+    _add_output_folder(command, "; -: stdout")
     command.add_argument("--overwrite", action="store_true", help="replace existing files")
 
     text = "compare two files, blob by blob and field by field; exit 1 if they differ"
-    command = _add(commands, "diff", _diff, text, ("popef diff old.popef new.popef",))
+    examples = ("popef diff old.popef new.popef",)
+    command = parser.add_command("diff", _diff, text, examples=examples)
     command.add_path("first", metavar="FIRST")
     command.add_path("second", metavar="SECOND")
     command.add_argument("--json", action="store_true", help="print a JSON list instead of lines")
 
     for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
-        recode_examples = (
-            f"popef {name} model.popef -o other.popef",
-            f"popef {name} models/*.popef",
-        )
-        command = _add(
-            commands,
-            name,
-            _recode,
-            f"write files again with every executable {done}",
-            recode_examples,
-        )
+        examples = (f"popef {name} model.popef -o other.popef", f"popef {name} models/*.popef")
+        text = f"write files again with every executable {done}"
+        command = parser.add_command(name, _recode, text, examples=examples)
         command.add_path("files", nargs="+", metavar="FILE")
         command.add_path(
             "-o",
@@ -113,17 +96,15 @@ def make_parser() -> Parser:
         )
         command.set_defaults(compress=name == "compress", done=done)
 
-    merge_examples = ("popef merge executable.popef weights.popef -o model.popef",)
-    command = _add(
-        commands, "merge", _merge, "merge the blobs of several files into one", merge_examples
-    )
+    examples = ("popef merge executable.popef weights.popef -o model.popef",)
+    text = "merge the blobs of several files into one"
+    command = parser.add_command("merge", _merge, text, examples=examples)
     command.add_path("files", nargs="+", metavar="FILE")
     command.add_path("-o", "--output", required=True, metavar="FILE", help="output file")
 
-    split_examples = ("popef split model.popef --by data -o parts",)
-    command = _add(
-        commands, "split", _split, "split the blobs of one file into several", split_examples
-    )
+    examples = ("popef split model.popef --by data -o parts",)
+    text = "split the blobs of one file into several"
+    command = parser.add_command("split", _split, text, examples=examples)
     command.add_path("file", metavar="FILE")
     command.add_argument(
         "--by",
@@ -131,29 +112,13 @@ def make_parser() -> Parser:
         default="model",
         help="one file per model, separate data, or one file per blob",
     )
-    command.add_path(
-        "-o",
-        "--output",
-        folder=True,
-        default=".",
-        metavar="DIR",
-        help="output folder (default: current folder)",
-    )
+    _add_output_folder(command)
     return parser
 
 
-def _add(
-    commands: argparse._SubParsersAction[Parser],
-    name: str,
-    run: Command,
-    text: str,
-    examples: Sequence[str],
-) -> Parser:
-    command: Parser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", examples=examples
-    )
-    command.set_defaults(run=run)
-    return command
+def _add_output_folder(command: Parser, more: str = "") -> None:
+    text = f"output folder (default: current folder{more})"
+    command.add_path("-o", "--output", folder=True, default=".", metavar="DIR", help=text)
 
 
 def _verify(options: argparse.Namespace) -> int:

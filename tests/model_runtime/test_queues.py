@@ -102,7 +102,7 @@ def test_misuse_is_named():
     with pytest.raises(ModelRuntimeError, match="queue 'x' is empty"):
         queues.inputQueue("x").read(1)
     queues.outputQueue("y").enqueue(None, 1)
-    with pytest.raises(ModelRuntimeError, match="no place for 2 rows"):
+    with pytest.raises(ModelRuntimeError, match="no buffer for 2 rows"):
         queues.outputQueue("y").write(rows(3))
     with pytest.raises(ModelRuntimeError, match="expected an array of 2 rows, found 3"):
         queues.outputQueue("y").enqueue(rows(3), 2)

@@ -433,7 +433,7 @@ def test_rows_may_lie_along_another_axis(compile_popef):
         ModelRunner(file, ModelRunnerConfig(batching_dim=0))
     with ModelRunner(file) as runner:
         runner.execute({"x": steps[:, :8]})
-        with pytest.raises(ModelRuntimeError, match="no multiple of the compiled 4"):
+        with pytest.raises(ModelRuntimeError, match="not a multiple of the compiled 4"):
             runner.execute({"x": steps})
 
 

@@ -54,6 +54,6 @@ def test_a_fork_loses_it_and_starts_it_again_under_its_name():
 def test_it_does_not_start_while_the_interpreter_exits(monkeypatch):
     monkeypatch.setattr(shutdown, "is_exiting", lambda: True)
     thread = ServingThread()
-    with pytest.raises(StoppedError, match="interpreter exits"):
+    with pytest.raises(StoppedError, match="interpreter is exiting"):
         thread.start(lambda: None, "m", Session())
     assert not thread.has_ended
