@@ -101,28 +101,22 @@ _CONVERTERS: dict[Kind, Callable[[int], Any]] = {
 
 
 def _pointer_reader(field: AnyField) -> Read:
-    slot, decode, kind = field.slot, _DECODERS[field.kind], field.record
+    slot, decode = field.slot, _DECODERS[field.kind]
+    kind: Any = field.record
 
     def read(decoder: Decoder, _words: Sequence[int], at: StructAt) -> Any:
         segment, data, data_words, num_pointers = at
-        return decode(
-            decoder, segment, data + data_words + slot if slot < num_pointers else None, kind
-        )
+        if slot < num_pointers:
+            return decode(decoder, segment, data + data_words + slot, kind)
+        # A structure that an older writer made may be too short for the pointer: then it is null.
+        if field.kind is Kind.STRUCT:
+            return decoder.struct(kind, _NOWHERE)
+        return field.default()
 
     return read
 
 
-def _decode_text(decoder: Decoder, segment: int, pointer: int | None, _: Any) -> Text:
-    return Text("" if pointer is None else decoder.message.text(segment, pointer))
-
-
-def _decode_ints(decoder: Decoder, segment: int, pointer: int | None, _: Any) -> Numbers:
-    return Numbers(() if pointer is None else decoder.message.ints(segment, pointer))
-
-
-def _decode_sizes(decoder: Decoder, segment: int, pointer: int | None, _: Any) -> Sizes:
-    if pointer is None:
-        return Sizes()
+def _decode_sizes(decoder: Decoder, segment: int, pointer: int, _: Any) -> Sizes:
     sizes = Sizes(decoder.message.ints(segment, pointer))
     limit = decoder.message.limits.max_rank
     if len(sizes) > limit:
@@ -137,36 +131,27 @@ def _decode_sizes(decoder: Decoder, segment: int, pointer: int | None, _: Any) -
 
 
 def _decode_struct(
-    decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]
-) -> Record:
-    at = None if pointer is None else decoder.message.struct(segment, pointer)
-    return decoder.struct(kind, at or _NOWHERE)
+    decoder: Decoder, segment: int, pointer: int, kind: type[AnyRecord]
+) -> AnyRecord:
+    return decoder.struct(kind, decoder.message.struct(segment, pointer) or _NOWHERE)
 
 
-def _decode_structs(
-    decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]
-) -> Records[Record]:
-    return Records(() if pointer is None else decoder.structs(kind, segment, pointer))
-
-
-def _decode_map(
-    decoder: Decoder, segment: int, pointer: int | None, kind: type[ProgramName]
-) -> Names:
-    items = () if pointer is None else decoder.structs(kind, segment, pointer)
+def _decode_map(decoder: Decoder, segment: int, pointer: int, kind: type[ProgramName]) -> Names:
+    items = decoder.structs(kind, segment, pointer)
     names = Names((int(item.index), item.name) for item in items)
-    if pointer is not None and len(names) != len(items):
+    if len(names) != len(items):
         raise decoder.message.fail(
             Rule.OPTIONAL_FIELD, segment, pointer, "distinct indices", "one index twice"
         )
     return names
 
 
-_DECODERS: dict[Kind, Callable[[Decoder, int, int | None, Any], Any]] = {
-    Kind.TEXT: _decode_text,
-    Kind.INTS: _decode_ints,
+_DECODERS: dict[Kind, Callable[[Decoder, int, int, Any], Any]] = {
+    Kind.TEXT: lambda decoder, segment, at, _: Text(decoder.message.text(segment, at)),
+    Kind.INTS: lambda decoder, segment, at, _: Numbers(decoder.message.ints(segment, at)),
     Kind.SIZES: _decode_sizes,
     Kind.STRUCT: _decode_struct,
-    Kind.STRUCTS: _decode_structs,
+    Kind.STRUCTS: lambda decoder, segment, at, kind: Records(decoder.structs(kind, segment, at)),
     Kind.MAP: _decode_map,
 }
 

@@ -318,10 +318,10 @@ def _field_tree(field: Field[Any, Any], value: Any) -> Any:
     return value
 
 
-def json_text(value: Any, depth: int = 0) -> str:
+def json_text(value: Any) -> str:
     """Return `value` as JSON: on one line if its elements are short, otherwise one element a
     line."""
-    return _layout(value, depth, after_name=False)[0]
+    return _layout(value, 0, after_name=False)[0]
 
 
 def _layout(value: Any, depth: int, *, after_name: bool) -> tuple[str, bool]:

@@ -40,6 +40,8 @@ Text = Field[values.Text, str]
 Integers = Field[values.Numbers, Iterable[int]]
 Sizes = Field[values.Sizes, Iterable[int]]
 Names = Field[values.Names, Mapping[int, str] | None]
+Info = Field["TensorInfo", "TensorInfo | None"]
+Options = Field[values.Records["Option"], Iterable["Option"]]
 
 
 class BlobHeader(Record):
@@ -105,9 +107,7 @@ class TensorDataInfo(Record):
 
     name: Text = text("Name of the anchor the data belongs to.", pointer=0)
     setName = setter(name)
-    tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
-        "Shape and type of the data.", TensorInfo, pointer=1
-    )
+    tensorInfo: Info = record("Shape and type of the data.", TensorInfo, pointer=1)
     setTensorInfo = setter(tensorInfo)
 
 
@@ -122,9 +122,7 @@ class FeedDataInfo(Record):
 
     name: Text = text("Name of the input anchor the data belongs to.", pointer=0)
     setName = setter(name)
-    tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
-        "Shape and type of each tensor.", TensorInfo, pointer=1
-    )
+    tensorInfo: Info = record("Shape and type of each tensor.", TensorInfo, pointer=1)
     setTensorInfo = setter(tensorInfo)
     numTensors: Number = number(
         "Number of tensors; a writer counts them itself when this is 0.", bit=0
@@ -188,7 +186,7 @@ class Anchor(Record):
     setName = setter(name)
     handle: Text = text('Name of the Poplar stream; "" when nothing is streamed.', pointer=1)
     setHandle = setter(handle)
-    tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
+    tensorInfo: Info = record(
         "Shape and type of one transfer, with a leading replica dimension where data is per "
         "replica.",
         TensorInfo,
@@ -256,13 +254,9 @@ class Metadata(Record):
     setIsPOD = setter(isPOD)
     isInference: Flag = flag("Whether the model was compiled for inference.", bit=257, default=True)
     setIsInference = setter(isInference)
-    engineOptions: Field[values.Records[Option], Iterable[Option]] = records(
-        "Options of the Poplar engine.", Option, pointer=3
-    )
+    engineOptions: Options = records("Options of the Poplar engine.", Option, pointer=3)
     setEngineOptions = setter(engineOptions)
-    deviceOptions: Field[values.Records[Option], Iterable[Option]] = records(
-        "Options of the device.", Option, pointer=4
-    )
+    deviceOptions: Options = records("Options of the device.", Option, pointer=4)
     setDeviceOptions = setter(deviceOptions)
     programFlow: Field[ProgramFlow, ProgramFlow | None] = record(
         "Programs to run, by phase.", ProgramFlow, pointer=5

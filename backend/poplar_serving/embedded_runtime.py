@@ -20,11 +20,8 @@ CONVERT = "cast or reshape it, for example in a preprocessing_step"
 class RuntimeContext:
     """An engine that was started; made by `embedded_runtime_start`."""
 
-    def __init__(
-        self, name: str, executable_file: Any, signature: ModelDescription, start_output: Any
-    ) -> None:
+    def __init__(self, name: str, signature: ModelDescription, start_output: Any) -> None:
         self._name = name
-        self._executable_file = executable_file
         self._signature = signature
         self._start_output = start_output
 
@@ -75,7 +72,7 @@ def embedded_runtime_start(
     anchor = load_library().application_runtime(
         inputs=[], filename=file, engine_name=name, timeout_us=timeout or TIMEOUT_US
     )
-    return RuntimeContext(name, executable_file, signature, anchor)
+    return RuntimeContext(name, signature, anchor)
 
 
 def embedded_runtime_call(inputs: Sequence[Any], context: RuntimeContext) -> list[Any]:

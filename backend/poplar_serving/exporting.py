@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,11 +103,9 @@ def export(
     unique_name = str(uuid.uuid4())
     asset = f"application_{unique_name}.popef"
 
-    def make_model(file: Path) -> Any:
-        return _make_model(
-            tensorflow, file, unique_name, described, own, before, after, names, timeout
-        )
-
+    make_model = partial(
+        _make_model, tensorflow, unique_name, described, own, before, after, names, timeout
+    )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / asset
         _gather(files, file)
@@ -129,7 +128,6 @@ class _Step(NamedTuple):
 
 def _make_model(
     tensorflow: Any,
-    file: Path,
     unique_name: str,
     described: ModelDescription,
     own: Signature,
@@ -137,6 +135,7 @@ def _make_model(
     after: _Step | None,
     names: list[str] | None,
     timeout: int | None,
+    file: Path,
 ) -> Any:
     """Return the module to save, with the asset `filename`, the name `engine_name` and the function
     `predict`."""

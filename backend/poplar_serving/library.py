@@ -83,17 +83,8 @@ def build(
             made = Path(folder) / place.name
             sources = [str(SOURCES / unit) for unit in UNITS]
             linked = tensorflow.sysconfig.get_link_flags()
-            command = [
-                *find_cxx(),
-                *FLAGS,
-                *flags,
-                *extra,
-                interpreter,
-                "-shared",
-                *sources,
-                *linked,
-            ]
-            run([*command, "-o", str(made)])
+            options = [*FLAGS, *flags, *extra, interpreter, "-shared"]
+            run([*find_cxx(), *options, *sources, *linked, "-o", str(made)])
             made.replace(place)
     except CompilerError as error:
         raise BuildError(f"the operators cannot be compiled: {error}") from error

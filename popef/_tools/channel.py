@@ -14,6 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from .child import ChildProcess, follow_parent, start_python
@@ -170,9 +171,9 @@ class AnsweringChild:
         ended or sends no valid frame. It must be ended then.
         """
         for parts in requests:
-            self.channel.send(*parts, wait=self._wait_to_send)
+            self.channel.send(*parts, wait=partial(self._wait, "read nothing"))
         self._watch(select.POLLIN, limit_seconds)
-        return self.channel.receive(max_bytes, self._wait_to_receive)
+        return self.channel.receive(max_bytes, partial(self._wait, "sent an incomplete response"))
 
     def end(self) -> int:
         """End the child process, and return its exit status."""
@@ -188,13 +189,7 @@ class AnsweringChild:
             for why in watch.find_stalled([self.process.pid]).values():
                 raise StalledError(f"made no progress ({why}) and was ended")
 
-    def _wait_to_send(self, event: int) -> None:
-        self._wait(event, "read nothing")
-
-    def _wait_to_receive(self, event: int) -> None:
-        self._wait(event, "sent an incomplete response")
-
-    def _wait(self, event: int, what: str) -> None:
+    def _wait(self, what: str, event: int) -> None:
         if math.isinf(self._pause_seconds):
             self._watch(event, math.inf)
         elif not self.channel.is_ready(event, self._pause_seconds):

@@ -51,7 +51,7 @@ def harmless(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:_MAX_NAME].strip(".")
 
 
-def write_payload(blob: Blob, sink: BinaryIO, *, raw: bool, limits: Limits | None = None) -> None:
+def write_payload(blob: Blob, sink: BinaryIO, *, raw: bool) -> None:
     """Write the payload of a blob, one chunk in memory at a time.
 
     Tensors and feeds become .npy files (8-bit floats as uint8, which numpy has no other name for).
@@ -63,7 +63,7 @@ def write_payload(blob: Blob, sink: BinaryIO, *, raw: bool, limits: Limits | Non
     if raw:
         pieces = _iter_payload(blob)
     elif isinstance(structure, Executable):
-        stream = ExecutableReader(blob, limits or Limits()).getStandaloneExecutableStream()
+        stream = ExecutableReader(blob, Limits()).getStandaloneExecutableStream()
         pieces = iter(partial(stream.read, CHUNK_BYTES), b"")
     elif isinstance(structure, Metadata):
         pieces = [f"{json_text(tree(structure))}\n".encode()]
