@@ -16,8 +16,8 @@ import pytest
 from model_runtime import ModelRunner
 from onnx import TensorProto, helper
 from poplar_serving import FrameError, child
-from poplar_serving.description import read_description
 from poplar_serving.child import Code, Kind, read_into
+from poplar_serving.description import read_description
 from sample_models import gather_model, make_model, write_handmade
 from saved_models import is_alive, wait_until
 from sdk_files import replicate

@@ -23,7 +23,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 from onnxgraph import Chain, attribute
-from onnxgraph.building import make_identity
+from onnxgraph.edit import make_identity
 
 from simipu.numerics.half import HALVES
 from simipu.numerics.kernels import list_taken

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import find_inputs, graph_values, infer_shapes, replace_inputs, replace_nodes
-from onnxgraph.tensors import element_bytes
+from onnxgraph.nodes import element_bytes
 from simipu import CompileError
 from simipu.target import TARGETS
 

@@ -28,8 +28,7 @@ from onnxgraph import (
     replace_nodes,
     sort_nodes,
 )
-from onnxgraph.building import make_identity
-from onnxgraph.edit import set_attribute
+from onnxgraph.edit import make_identity, set_attribute
 from onnxgraph.nodes import find_users
 from simipu import CompileError
 

@@ -34,7 +34,7 @@ from onnxgraph import (
     sort_nodes,
 )
 from onnxgraph.edit import replace_nodes, set_attribute
-from onnxgraph.errors import GraphError
+from onnxgraph.nodes import GraphError
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.numerics.quarter import QUARTERS
