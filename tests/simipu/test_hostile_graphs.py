@@ -244,7 +244,7 @@ def test_streams_are_checked(field, value, message):
 
 def test_data_of_another_size_than_the_shape_is_refused():
     tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[1 << 40], raw_data=b"1234")
-    with pytest.raises(GraphError, match="data of size of its data does not match"):
+    with pytest.raises(GraphError, match="size of its data does not match"):
         check_graph(hostile.make_model(hostile.added("c"), [tensor]))
 
 
