@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from poprt import CompilerOptions, Converter
-from poprt.cli.entry import Option
+from poprt.cli.entry import Option, Use
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser
 from poprt.options import RULES, Rule
@@ -51,7 +51,7 @@ def _command_rows() -> Iterable[str]:
         *cells, meaning = describe_option(action)
         if entry.refused:
             meaning = f"refused: {entry.refused}"
-        yield make_row(*cells, "ours" if entry.ours else "", meaning)
+        yield make_row(*cells, "ours" if Use.OURS in entry.use else "", meaning)
 
 
 def _long_name(action: argparse.Action) -> str:
@@ -91,7 +91,10 @@ def _converter_rows() -> Iterable[str]:
             entry = entries.get(name, Option(name))
             note = f"refused: {entry.refused}" if entry.refused else ""
             yield make_row(
-                f"`{name}`", f"`{parameter.default!r}`", "ours" if entry.ours else "", note
+                f"`{name}`",
+                f"`{parameter.default!r}`",
+                "ours" if Use.OURS in entry.use else "",
+                note,
             )
 
 

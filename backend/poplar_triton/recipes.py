@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from poprt.cli.entry import Use
 from poprt.cli.option_table import OPTIONS
 from poprt.terminal import cell
 from poprt.triton.model_folder import make_scratch_folder
@@ -35,7 +36,7 @@ TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license"
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-POPRT_OPTIONS = tuple(each.long_name for each in OPTIONS.values() if each.in_recipe)
+POPRT_OPTIONS = tuple(each.long_name for each in OPTIONS.values() if Use.RECIPE in each.use)
 """Options of poprt that a recipe may set: how to compile. The builder sets the files to read and
 write."""
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")

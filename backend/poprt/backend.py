@@ -5,6 +5,7 @@ Runtime, or is compiled and run on the simulated IPU. Most of the real tool's sc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from simipu.libraries import registered_libraries
 from simipu.numerics.lowering import lower
 
 from popef._tools.arrays import Array
-from poprt.backends import Backend, Info
+from poprt.backends import Backend, Info, choose_outputs
 from poprt.compile.compiler import Compiler
 from poprt.frontend.frontends import read_model
 from poprt.options import CompilerOptions
@@ -29,7 +30,12 @@ _BACKENDS = ("poprt", "onnxruntime")
 
 
 class Session:
-    """A model that can be run. Settings must be made before `load`, which makes the model ready."""
+    """A model that is compiled and run on the simulated IPU.
+
+    Settings must be made before `load`, which makes the model ready.
+    """
+
+    _backend: Backend | None = None
 
     def __init__(
         self,
@@ -71,11 +77,16 @@ class Session:
 
     def load(self) -> Session:
         """Make the model ready and return the session itself."""
-        raise NotImplementedError
+        self._backend = Backend(
+            self._model,
+            export_popef=self._output_dir / "executable.popef" if self._export else None,
+            compiler_options=self._options,
+        ).load()
+        return self
 
     def get_io_info(self) -> tuple[Info, Info]:
         """Return shapes and types of the inputs and of the outputs, by name."""
-        raise NotImplementedError
+        return self._loaded().get_io_info()
 
     def get_outputs(self) -> list[str]:
         """Return the names of the outputs, in order."""
@@ -87,75 +98,8 @@ class Session:
 
     def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
         """Return the named outputs (None: all), in that order."""
-        found = self._run(inputs)
-        names = list(output_names or self.get_outputs())
-        unknown = sorted(set(names) - found.keys())
-        if unknown:
-            raise CompileError(f"output {unknown[0]!r}: the model's are {', '.join(found)}")
-        if not self._align:
-            return [found[name] for name in names]
-        types = {value.name: value.type.tensor_type.elem_type for value in self._model.graph.output}
-        return [
-            found[name].astype(onnx.helper.tensor_dtype_to_np_dtype(types[name])) for name in names
-        ]
-
-    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        raise NotImplementedError
-
-
-def _session_options() -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    for library in registered_libraries():
-        options.register_custom_ops_library(library.path)
-    return options
-
-
-class _OrtSession(Session):
-    """Session under ONNX Runtime; operators of the chip run as their function bodies."""
-
-    _session: onnxruntime.InferenceSession | None = None
-
-    def load(self) -> Session:
-        for tensor in self._model.graph.initializer:
-            inline(tensor)
-        model = lower(get_pass("limit_ir_version")(self._model), None)
-        self._session = onnxruntime.InferenceSession(
-            model.SerializeToString(), _session_options(), providers=["CPUExecutionProvider"]
-        )
-        return self
-
-    def get_io_info(self) -> tuple[Info, Info]:
-        # Scripts add inner tensors to the outputs by name alone. Their types are inferred, which
-        # requires that the graph does not describe them elsewhere.
-        bare = onnx.ModelProto()
-        bare.CopyFrom(self._model)
-        forget_values(bare.graph)
-        outputs = infer_shapes(bare).graph.output
-        return _describe(find_inputs(self._model.graph)), _describe(outputs)
-
-    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        if self._session is None:
-            self.load()
-        assert self._session is not None
-        names = [value.name for value in self._session.get_outputs()]
-        return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
-
-
-class _PopRTSession(Session):
-    """Session that compiles the model and runs it on the simulated IPU."""
-
-    _backend: Backend | None = None
-
-    def load(self) -> Session:
-        self._backend = Backend(
-            self._model,
-            export_popef=self._output_dir / "executable.popef" if self._export else None,
-            compiler_options=self._options,
-        ).load()
-        return self
-
-    def get_io_info(self) -> tuple[Info, Info]:
-        return self._loaded().get_io_info()
+        names = output_names or self.get_outputs()
+        return choose_outputs(self._run(inputs), names, self._model, align=self._align)
 
     def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         names = self.get_outputs()
@@ -166,6 +110,39 @@ class _PopRTSession(Session):
             self.load()
         assert self._backend is not None
         return self._backend
+
+
+class _OrtSession(Session):
+    """Session under ONNX Runtime; operators of the chip run as their function bodies."""
+
+    _session: onnxruntime.InferenceSession | None = None
+
+    def load(self) -> Session:
+        for tensor in self._model.graph.initializer:
+            inline(tensor)
+        options = onnxruntime.SessionOptions()
+        for library in registered_libraries():
+            options.register_custom_ops_library(library.path)
+        model = lower(get_pass("limit_ir_version")(self._model), None)
+        self._session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        # Scripts add inner tensors to the outputs by name alone. Their types are inferred, which
+        # requires that the graph does not describe them elsewhere.
+        bare = deepcopy(self._model)
+        forget_values(bare.graph)
+        outputs = infer_shapes(bare).graph.output
+        return _describe(find_inputs(self._model.graph)), _describe(outputs)
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        if self._session is None:
+            self.load()
+        assert self._session is not None
+        names = [value.name for value in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
 
 
 def get_session(
@@ -185,8 +162,8 @@ def get_session(
     outputs the types that the model declares. Raises CompileError for another backend.
     """
     if backend not in _BACKENDS:
-        raise CompileError(f"backend {backend!r}: there are {', '.join(_BACKENDS)}")
-    kind = _PopRTSession if backend == "poprt" else _OrtSession
+        raise CompileError(f"backend: expected {' or '.join(_BACKENDS)}, found {backend!r}")
+    kind = Session if backend == "poprt" else _OrtSession
     return kind(
         path_or_bytes,
         num_devices,

@@ -24,6 +24,35 @@ Info = dict[str, tuple[list[int], np.dtype[Any]]]
 """Shape and type of each tensor, by name."""
 
 
+def choose_outputs(
+    made: Mapping[str, Array], names: Sequence[str], model: onnx.ModelProto, *, align: bool
+) -> list[Array]:
+    """Return the outputs in the order of the names.
+
+    Args:
+        made: arrays by output name.
+        names: names of the outputs.
+        model: the model, which declares the types of the outputs.
+        align: whether outputs get the types that the model declares.
+
+    Returns:
+        The outputs.
+
+    Raises:
+        CompileError: for an unknown name.
+    """
+    unknown = sorted(set(names) - made.keys())
+    if unknown:
+        raise CompileError(f"output {unknown[0]!r}: expected one of {', '.join(made)}")
+    if not align:
+        return [np.asarray(made[name]) for name in names]
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+    return [
+        np.asarray(made[name]).astype(onnx.helper.tensor_dtype_to_np_dtype(types[name]))
+        for name in names
+    ]
+
+
 class Backend:
     """Compiles and runs a converted ONNX model, when it is first needed.
 
@@ -74,10 +103,9 @@ class Backend:
         """Return shapes and types, by name, of the inputs and of the outputs of one compiled
         batch."""
         runner = self._loaded()
-        descriptions = runner.getExecuteInputs(), runner.getExecuteOutputs()
         inputs, outputs = (
             {each.name: (list(each.shape), each.numpy_data_type()) for each in described}
-            for described in descriptions
+            for described in (runner.getExecuteInputs(), runner.getExecuteOutputs())
         )
         return inputs, outputs
 
@@ -112,16 +140,8 @@ class Backend:
             [[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]]
         """
         made = self._loaded().execute(inputs)
-        names = list(output_names or made)
-        unknown = sorted(set(names) - made.keys())
-        if unknown:
-            raise CompileError(f"output {unknown[0]!r}: the model's are {', '.join(made)}")
-        found: list[Array] = [np.asarray(made[name]) for name in names]
-        if not (self._align or align_output_dtype):
-            return found
-        types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.output}
-        dtypes = [onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in names]
-        return [array.astype(dtype) for array, dtype in zip(found, dtypes, strict=True)]
+        align = self._align or align_output_dtype
+        return choose_outputs(made, output_names or list(made), self.model, align=align)
 
     def _loaded(self) -> Underneath:
         if self._runner is None:

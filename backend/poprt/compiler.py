@@ -4,8 +4,4 @@ from poprt.compile.compiler import Compiler
 from poprt.compile.executable import Executable
 from poprt.options import CompilerOptions
 
-__all__ = [
-    "Compiler",
-    "CompilerOptions",
-    "Executable",
-]
+__all__ = ["Compiler", "CompilerOptions", "Executable"]

@@ -14,8 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poprt.cli.arguments import read_chip, read_shape
-from poprt.cli.entry import Form, Option, read_compiler_fields, read_converter_arguments
+from poprt.cli.entry import (
+    FLAG,
+    NUMBER,
+    Form,
+    Option,
+    Use,
+    read_chip,
+    read_compiler_fields,
+    read_converter_arguments,
+    read_shape,
+)
 from poprt.cli.option_table import OPTIONS, iter_profile_options
 from poprt.cli.supervision import LIMITS, supervised
 from poprt.options import PRECISIONS
@@ -59,54 +68,51 @@ EXAMPLES = (
 _CONVERTER_STEPS = len(STEPS) + 1
 """Maximum number of steps that the converter and the estimator report for a point."""
 
-_FUSED = Option("fused_attention", "the same as --passes fused_attention", Form.FLAG)
+_FUSED = Option("fused_attention", "the same as --passes fused_attention", FLAG)
 """Option of its own for a pass; its name is that of the pass."""
 _SHARED = ("available_memory_proportion", "num_io_tiles", "batches_per_step")
 _CHIP = (
     Option(
         "partials_type",
         "type of partial sums (default: half)",
+        use=Use.COMPILER,
         choices=("half", "float"),
-        compiler=True,
     ),
     *(OPTIONS[name] for name in _SHARED),
     Option(
         "stream_buffering_depth",
         "batches that are buffered on the host (default: 1)",
-        type=positive,
-        metavar="N",
-        compiler=True,
+        NUMBER,
+        Use.COMPILER,
     ),
     Option(
         "use_128bit_conv_unit_load",
         "load convolution weights twice as fast",
-        Form.FLAG,
-        compiler=True,
+        FLAG,
+        Use.COMPILER,
     ),
     _FUSED,
     Option(
         "num_ipus",
         "number of IPUs to distribute the layers over (default: 1)",
-        type=positive,
-        metavar="N",
-        compiler=True,
+        NUMBER,
+        Use.COMPILER,
     ),
     Option(
         "enable_pipelining",
         "let the IPUs work on consecutive batches in parallel",
-        Form.FLAG,
-        compiler=True,
+        FLAG,
+        Use.COMPILER,
     ),
     Option(
         "replication_factor",
         "number of copies of the model, which share the host (default: 1)",
-        type=positive,
-        metavar="N",
-        compiler=True,
+        NUMBER,
+        Use.COMPILER,
     ),
 )
 """Options of the chip and its compiler, in the order of the help."""
-_COST = {each.name: each for each in _CHIP if each.compiler}
+_COST = {each.name: each for each in _CHIP if Use.COMPILER in each.use}
 """Options of the chip that are fields of CostOptions, by name."""
 
 Axis = tuple[str, tuple[str | int, ...]]
@@ -316,7 +322,7 @@ def _change(point: Settings, options: argparse.Namespace) -> Settings:
         )
     words = []
     for name, _, value in pairs:
-        is_flag = name in _COST and _COST[name].form is Form.FLAG
+        is_flag = name in _COST and _COST[name].takes.form is Form.FLAG
         if is_flag and value != "true":
             raise UsageError(f"--compare: expected {name}=true, found {value!r}; omit it for false")
         words.append(f"--{name}" if is_flag else f"--{name}={value}")

@@ -2,6 +2,4 @@
 
 from poprt.cli.command import main
 
-__all__ = [
-    "main",
-]
+__all__ = ["main"]

@@ -23,11 +23,10 @@ from popef._tools.console import UsageError, print_line, run
 from popef._tools.staging import Staging
 from poprt.calibration import read_calibration_data
 from poprt.cli.entry import read_compiler_fields, read_converter_arguments
+from poprt.cli.exec_command import time_runs
 from poprt.cli.option_table import OPTIONS
-from poprt.cli.parser import make_parser, make_tf2onnx_parser
-from poprt.cli.running import time_runs
+from poprt.cli.parser import make_parser, make_tf2onnx_parser, read_arguments, read_sharding
 from poprt.cli.supervision import supervised
-from poprt.cli.yaml_file import read_arguments, read_sharding
 from poprt.compile.compiler import Compiler, check_weights
 from poprt.compile.converter import Converter, MFConverter, Sharder
 from poprt.compile.executable import Executable
@@ -350,10 +349,7 @@ def _write(
             "--batch_size 1 requests can have any number of rows"
         )
     if options.run_model:
-        lines += [
-            *time_runs(compiled).describe(),
-            "(on this machine's CPU; the chip is modelled above)",
-        ]
+        lines += [*time_runs(compiled), "(on this machine's CPU; the chip is modelled above)"]
     if folder is not None:
         lines += folder.describe_use()
     for line in lines:

@@ -1,19 +1,24 @@
 """Entry of an option: all facts about it, and what the commands make of them.
 
 An entry adds its option to a parser, and turns the parsed value into an argument of Converter or a
-field of CompilerOptions. `option_table` has the entries.
+field of CompilerOptions. `option_table` has the entries. The functions `read_...` are argparse
+types.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, Flag, auto
 from pathlib import Path
 from typing import Any
 
-from popef._tools.arguments import Parser, split_names
+from simipu import LoadError, OperatorLibrary
+from simipu.target import find_target
+
+from popef._tools.arguments import Parser, count, positive, split_names
 
 
 class Form(Enum):
@@ -37,6 +42,45 @@ _LISTS = frozenset({Form.VALUES, Form.NAMES, Form.PAIRS})
 _PATHS = frozenset({Form.PATH, Form.FOLDER})
 
 
+class Use(Flag):
+    """What reads an option, and whose it is."""
+
+    CONVERTER = auto()
+    """Converter gets the value as an argument."""
+    COMPILER = auto()
+    """The field of CompilerOptions of the same name gets the value."""
+    PROFILE = auto()
+    """`poplar-triton profile` passes the option to Converter, too."""
+    RECIPE = auto()
+    """A recipe.json, which may be untrusted, can set the option: it only says how to compile."""
+    MODEL = auto()
+    """Each of several models to fuse may have its own value, as for options of CONVERTER."""
+    ONCE = auto()
+    """All models to fuse have one value, although Converter gets it."""
+    OURS = auto()
+    """The real tool lacks the option."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What an option takes: the form of its value, the name of the value in the help, and its type.
+
+    `type` reads a value; it raises ArgumentTypeError. None keeps the text, or the path.
+    """
+
+    form: Form
+    metavar: str | None = None
+    type: Callable[[str], Any] | None = None
+
+
+_NO_USE = Use(0)
+FLAG, VALUE = Takes(Form.FLAG), Takes(Form.VALUE)
+NUMBER, COUNT, INTEGER = (Takes(Form.VALUE, "N", kind) for kind in (positive, count, int))
+"""Number of at least 1, of at least 0, and any whole number."""
+FILE, FOLDER = Takes(Form.PATH, "FILE"), Takes(Form.FOLDER, "DIR")
+NAMES, NODES, PASSES, FILES = (Takes(Form.NAMES, name) for name in ("NAME", "NODE", "PASS", "FILE"))
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a command."""
@@ -44,11 +88,8 @@ class Option:
     name: str
     """Long name without dashes, which is also the key in a YAML file."""
     help: str = ""
-    form: Form = Form.VALUE
-    type: Callable[[str], Any] | None = None
-    """Function that reads a value; it raises ArgumentTypeError. None keeps the text, or the
-    path."""
-    metavar: str | None = None
+    takes: Takes = VALUE
+    use: Use = _NO_USE
     choices: Sequence[str] | None = None
     default: Any = None
     """Value if the option is not given. Flags are False and lists are empty without it."""
@@ -56,21 +97,10 @@ class Option:
     """Further spellings, with their dashes."""
     dest: str = ""
     """Attribute of the parsed options; "" means `name`."""
-    converter: bool | str = False
-    """Argument of Converter that gets the value: True for the one of the same name."""
-    compiler: bool = False
-    """Whether the field of CompilerOptions of the same name gets the value."""
+    passed_as: str = ""
+    """Argument of Converter that gets the value; "" means `name`."""
     turns_off: str = ""
     """Field of CompilerOptions that the flag sets to False."""
-    per_model: bool | None = None
-    """Whether each of several models to fuse may have its own value. None: if Converter gets it."""
-    in_profile: bool = False
-    """Whether `poplar-triton profile` passes the option to Converter, too."""
-    in_recipe: bool = False
-    """Whether a recipe.json, which may be untrusted, can set the option: it only says how to
-    compile."""
-    ours: bool = False
-    """Whether the real tool lacks the option."""
     refused: str = ""
     """Reason for which the option is parsed but rejected when it is given."""
 
@@ -87,27 +117,27 @@ class Option:
     @property
     def argument(self) -> str:
         """Argument of Converter that gets the value, or "" if there is none."""
-        return self.name if self.converter is True else self.converter or ""
+        return (self.passed_as or self.name) if Use.CONVERTER in self.use else ""
 
     @property
     def belongs_to_a_model(self) -> bool:
         """Whether each of several models to fuse may have its own value."""
-        return bool(self.converter) if self.per_model is None else self.per_model
+        return bool(self.use & (Use.CONVERTER | Use.MODEL)) and Use.ONCE not in self.use
 
     def add_to(self, parser: Parser) -> None:
         """Add the option to a parser."""
         short = [alias for alias in self.aliases if not alias.startswith("--")]
         names = [*short, self.long_name, *(alias for alias in self.aliases if alias not in short)]
         facts: dict[str, Any] = {"dest": self.attribute, "help": self._help()}
-        if self.form is Form.FLAG:
+        if self.takes.form is Form.FLAG:
             parser.add_argument(*names, action="store_true", **facts)
             return
-        facts |= {"type": self.type, "metavar": self.metavar, "default": self.default}
-        if self.form in _PATHS:
-            facts["type"] = self.type or Path
-            parser.add_path(*names, folder=self.form is Form.FOLDER, **facts)
+        facts |= {"type": self.takes.type, "metavar": self.takes.metavar, "default": self.default}
+        if self.takes.form in _PATHS:
+            facts["type"] = self.takes.type or Path
+            parser.add_path(*names, folder=self.takes.form is Form.FOLDER, **facts)
             return
-        if self.form in _LISTS:
+        if self.takes.form in _LISTS:
             facts |= {"nargs": "+", "default": [] if self.default is None else self.default}
         parser.add_argument(*names, choices=self.choices, **facts)
 
@@ -117,8 +147,8 @@ class Option:
         notes = "; ".join(
             note
             for note, holds in (
-                ("comma separated", self.form is Form.NAMES),
-                ("not in the real tool", self.ours),
+                ("comma separated", self.takes.form is Form.NAMES),
+                ("not in the real tool", Use.OURS in self.use),
             )
             if holds
         )
@@ -128,9 +158,9 @@ class Option:
         """Return the value in parsed options, or None if it is empty: a flag or a list that is not
         given, or no text."""
         value = getattr(options, self.attribute)
-        if self.form is Form.NAMES:
+        if self.takes.form is Form.NAMES:
             value = split_names(value)
-        elif self.form is Form.PAIRS:
+        elif self.takes.form is Form.PAIRS:
             value = dict(value)
         is_number = isinstance(value, (int, float)) and value is not False
         return value if value or is_number else None
@@ -150,8 +180,95 @@ def read_compiler_fields(
     entries: Collection[Option], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the fields of CompilerOptions that parsed options set."""
-    given = [each for each in entries if each.compiler and each.read(options) is not None]
+    given = [
+        each for each in entries if Use.COMPILER in each.use and each.read(options) is not None
+    ]
     off = [each for each in entries if each.turns_off and each.read(options)]
     return {each.name: each.read(options) for each in given} | {
         each.turns_off: False for each in off
     }
+
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def read_chip(text: str) -> str:
+    """Return Poplar's name of the chip that `text` names. This is an argparse type."""
+    try:
+        return find_target(text).name
+    except LoadError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def read_shape(text: str) -> tuple[str, list[int]]:
+    """Return the name of an input and its sizes, from NAME=d0,d1. This is an argparse type."""
+    name, separator, value = text.rpartition("=")
+    try:
+        sizes = [int(size) for size in value.strip("[]").split(",") if size]
+    except ValueError:
+        separator = ""
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=d0,d1,..., found {text!r}")
+    return name, sizes
+
+
+def read_named(text: str) -> tuple[str, str]:
+    """Split NAME=VALUE at the last =; NAME may contain another =. This is an argparse type."""
+    name, separator, value = text.rpartition("=")
+    return _check_pair(name, separator, value, text)
+
+
+def read_option(text: str) -> tuple[str, str]:
+    """Split KEY=VALUE at the first =; VALUE may contain another =. This is an argparse type."""
+    return _check_pair(*text.partition("="), text)
+
+
+def _check_pair(name: str, separator: str, value: str, text: str) -> tuple[str, str]:
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {text!r}")
+    return name, value
+
+
+def read_serialised(text: str) -> tuple[str, str]:
+    """Split OP=FACTOR[/MODE[/KEEP]] into the operator's name and the rest. This is an argparse
+    type.
+
+    The operator's name may contain = and /.
+    """
+    name, specification = read_named(text)
+    factor, _, rest = specification.partition("/")
+    mode, _, keep = rest.partition("/")
+    modes = ("", "input_channels", "output_channels", "reducing_dim", "none")
+    if not factor.isdecimal() or mode not in modes or keep.lower() not in ("", *_TRUTHS):
+        raise argparse.ArgumentTypeError(
+            "expected OP=FACTOR[/MODE[/KEEP_PRECISION]] with a whole FACTOR, MODE "
+            f"{', '.join(modes[1:])}, KEEP_PRECISION True or False, found {text!r}"
+        )
+    return name, specification
+
+
+def read_group(text: str) -> tuple[Any, ...]:
+    """Parse a group of inputs of one type and shape: DTYPE,[SHAPE][,NUMBER]. This is an argparse
+    type.
+
+    Example: fp32,[512,1],50.
+    """
+    dtype, separator, rest = text.partition(",")
+    try:
+        shape, *number = ast.literal_eval(f"({rest},)" if separator else "None")
+        fits = all(isinstance(size, int) and size > 0 for size in (*shape, *number))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        fits = False
+    if not fits or len(number) > 1:
+        raise argparse.ArgumentTypeError(
+            f"expected DTYPE,[SHAPE][,NUMBER] such as fp32,[512,1],50, found {text!r}"
+        )
+    return (dtype.strip(), list(shape), *number)
+
+
+def read_library(text: str) -> OperatorLibrary:
+    """Return the library of DOMAIN=FILE[,CYCLES]. This is an argparse type."""
+    try:
+        return OperatorLibrary.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {error}") from error

@@ -1,26 +1,33 @@
-"""The `poprt_exec` command, whose only sub-command runs a PopEF file on random data.
+"""Runs of compiled models on random data, timed on this machine's CPU: the `poprt_exec` command,
+whose only sub-command runs a PopEF file, and the option --run of `poprt`.
 
-Options and figures are the real tool's; the figures are measured on this machine's CPU.
+Options and figures of `poprt_exec` are the real tool's.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from model_runtime import ModelRuntimeError
+from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError
 from simipu import SimIpuError
 
-from popef._tools.arguments import Parser, count, positive
+import popef
+from popef._tools.arguments import Parser, count
 from popef._tools.arrays import Array
 from popef._tools.console import print_line, run
+from poprt.cli.entry import COUNT, NUMBER, Form, Option, Takes
 from poprt.cli.parser import describe_version
+from poprt.compile.executable import Executable
 from poprt.runtime import (
     DataDesc,
     HostConcatRunner,
@@ -32,7 +39,43 @@ from poprt.runtime import (
     RuntimeConfig,
 )
 
+_SECONDS = 1.0
+_MAX_RUNS = 100
+
+
+def time_runs(executable: Executable) -> list[str]:
+    """Run the executable for about a second, one run at a time, after a warm-up run.
+
+    Returns the real tool's three lines: the number of rows of a run, its median time, and rows per
+    second.
+    """
+    with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
+        path = Path(folder, "executable.popef")
+        executable.export(path)
+        with ModelRunner(path, ModelRunnerConfig(index_check="clamp")) as runner:
+            # In a fused model the first model is selected.
+            fed = {
+                each.name: np.zeros(each.shape, each.numpy_data_type())
+                if each.name == popef.INDEX
+                else _draw(np.random.default_rng(0), each.shape, each.numpy_data_type())
+                for each in runner.getExecuteInputs()
+            }
+            runner.execute(fed)
+            taken: list[float] = []
+            while len(taken) < _MAX_RUNS and sum(taken) < _SECONDS:
+                start = time.perf_counter()
+                runner.execute(fed)
+                taken.append(time.perf_counter() - start)
+    rows = max(1, executable.batch_size)
+    return [
+        f"Bs: {rows}",
+        f"Latency: {statistics.median(taken) * 1e3:.2f}ms",
+        f"Tput: {rows * len(taken) / sum(taken):.0f}",
+    ]
+
+
 _WARM_UP = 10
+_US, _NAME = Takes(Form.VALUE, "US", count), Takes(Form.VALUE, "NAME")
 _EXAMPLES = (
     "poprt_exec poprt_run_popef --popef executable.popef --iteration 1000 --numThreads 3",
     "poprt_exec poprt_run_popef --popef packed.popef --runner packRunner --numThreads 12 "
@@ -77,56 +120,9 @@ def make_parser() -> Parser:
     parser = Parser(prog="poprt_exec", version=describe_version(), examples=_EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("poprt_run_popef", help="run a PopEF file on random inputs")
-    add = command.add_argument
-    command.add_path("--popef", type=Path, required=True, metavar="FILE", help="runner to use")
-    add("--runner", choices=tuple(_OPENERS), default="modelRunner", help="default: %(default)s")
-    add(
-        "--iteration",
-        type=positive,
-        default=100,
-        metavar="N",
-        help="requests per thread (default: %(default)s)",
-    )
-    add(
-        "--numThreads",
-        type=positive,
-        default=3,
-        metavar="N",
-        help="number of threads (default: %(default)s)",
-    )
-    add("--index", type=count, metavar="N", help="index of the model to run, for a fused model")
-    add(
-        "--maxValidNum",
-        type=count,
-        default=0,
-        metavar="N",
-        help="packRunner: maximum number of samples in a run",
-    )
-    add(
-        "--packTimeout",
-        type=count,
-        default=0,
-        metavar="US",
-        help="packRunner: time to wait for more samples, in us",
-    )
-    add(
-        "--dynamicInputName",
-        default="",
-        metavar="NAME",
-        help="packRunner: input that defines a sample's length",
-    )
-    add(
-        "--maskName",
-        default="",
-        metavar="NAME",
-        help="packRunner: mask input that numbers the samples",
-    )
-    add(
-        "--batchSize",
-        type=positive,
-        metavar="N",
-        help="rows per request (default: the compiled batch)",
-    )
+    command.add_path("--popef", type=Path, required=True, metavar="FILE", help="PopEF file to run")
+    for option in _OPTIONS:
+        option.add_to(command)
     command.set_defaults(run=_run)
     return parser
 
@@ -156,7 +152,9 @@ def _open_host_concat(options: argparse.Namespace) -> tuple[Runner, Feed]:
 
 
 def _open_pack(options: argparse.Namespace) -> tuple[Runner, Feed]:
-    config = PackRunnerConfig(options.packTimeout, options.maxValidNum, options.dynamicInputName)
+    config = PackRunnerConfig(
+        options.packTimeout, options.maxValidNum, options.dynamicInputName or ""
+    )
     if options.maskName:
         config.enable_input_single_row_mode(options.maskName)
     runner = Runner(options.popef, config)
@@ -173,6 +171,22 @@ _OPENERS = {
     "hostConcatRunner": _open_host_concat,
     "packRunner": _open_pack,
 }
+_OPTIONS = (
+    Option(
+        "runner",
+        "runner to use (default: %(default)s)",
+        choices=tuple(_OPENERS),
+        default="modelRunner",
+    ),
+    Option("iteration", "requests per thread (default: %(default)s)", NUMBER, default=100),
+    Option("numThreads", "number of threads (default: %(default)s)", NUMBER, default=3),
+    Option("index", "index of the model to run, for a fused model", COUNT),
+    Option("maxValidNum", "packRunner: maximum number of samples in a run", COUNT, default=0),
+    Option("packTimeout", "packRunner: time to wait for more samples, in us", _US, default=0),
+    Option("dynamicInputName", "packRunner: input that defines a sample's length", _NAME),
+    Option("maskName", "packRunner: mask input that numbers the samples", _NAME),
+    Option("batchSize", "rows per request (default: the compiled batch)", NUMBER),
+)
 
 
 def _feed_all(runner: Runner, rows: int | None) -> tuple[Runner, Feed]:
@@ -199,9 +213,11 @@ def _choose(feed: Feed, index: int) -> Feed:
 def _make_up(described: DataDesc, rng: np.random.Generator, length: int | None, mask: str) -> Array:
     shape = described.shape if length is None else [length, *described.shape[2:]]
     dtype = described.numpy_data_type()
-    if described.name == mask:
-        return np.ones(shape, dtype)
-    # Only 0 and 1: they are valid indices of any table.
+    return np.ones(shape, dtype) if described.name == mask else _draw(rng, shape, dtype)
+
+
+def _draw(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Return random values; integers are 0 and 1, which are valid indices of any table."""
     drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)
     return np.asarray(drawn).astype(dtype)
 

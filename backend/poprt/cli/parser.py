@@ -1,12 +1,24 @@
-"""Parsers of the `poprt` command and of its sub-command `tf2onnx`."""
+"""Parsers of the `poprt` command and of its sub-command `tf2onnx`, and the YAML files of `poprt`.
+
+--config_yaml has its options by their long names, possibly for several models to fuse.
+--manual_sharding_config has IPUs and stages by the names of nodes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
 from simipu import package_hash
 
 import poprt
 from popef._tools.arguments import Parser
+from popef._tools.console import UsageError
+from popef._tools.text import escape
 from poprt.cli.option_table import OPTIONS
+from poprt.compile.model_fusion import MAX_MODELS
 
 _EXAMPLES = (
     "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir "
@@ -77,3 +89,124 @@ def make_tf2onnx_parser() -> Parser:
             help="names of tensors to transpose from NHWC to NCHW",
         )
     return parser
+
+
+_MAX_BYTES = 1 << 20
+"""Maximum number of bytes of a file of options."""
+_MAX_WORDS = 10_000
+_Scalar = (str, int, float, bool)
+_FUSION = "model_fusion"
+
+
+def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str]]]:
+    """Return the command-line words for the options in `file`, and those for each model to fuse
+    that it lists.
+
+    Raises UsageError that names the file and the key.
+    """
+    found = _read(file)
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise UsageError(f"{file}: expected options by their names, found {type(found).__name__}")
+    options = {key: value for key, value in found.items() if key != _FUSION}
+    words = _list_words(file, options, parser.option_names() - {"--config_yaml"})
+    return words, _read_models(file, found[_FUSION]) if _FUSION in found else []
+
+
+def _read_models(file: Path, models: Any) -> list[list[str]]:
+    if not isinstance(models, list) or not 1 <= len(models) <= MAX_MODELS:
+        raise UsageError(f"{file}: {_FUSION}: expected a list of 1 to {MAX_MODELS} models")
+    known = {each.long_name for each in OPTIONS.values() if each.belongs_to_a_model}
+    found = []
+    for number, model in enumerate(models):
+        where = f"{file}: {_FUSION}: model {number}"
+        if not isinstance(model, dict) or not isinstance(model.get("input_model"), str):
+            raise UsageError(f"{where}: expected options by their names, input_model among them")
+        odd = next((key for key in model if f"--{key}" not in known), None)
+        if odd is not None:
+            raise UsageError(
+                f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for "
+                "itself; give what is of all models beside model_fusion"
+            )
+        found.append(_list_words(file, model, known))
+    return found
+
+
+def _list_words(file: Path, options: Mapping[str, Any], known: Collection[str]) -> list[str]:
+    words: list[str] = []
+    for key, value in options.items():
+        option = f"--{key}"
+        if option not in known:
+            raise UsageError(f"{file}: {escape(repr(key))} is no option of poprt; see poprt --help")
+        words += _words(file, option, value)
+    return words
+
+
+def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the IPUs and the stages by the names of nodes.
+
+    The file is a list of maps with node, and device or stage or both. Raises UsageError that names
+    the file and the entry. The pass checks whether the nodes' values are valid.
+    """
+    found = _read(file)
+    if not isinstance(found, list) or not 1 <= len(found) <= _MAX_WORDS:
+        raise UsageError(
+            f"{file}: expected a list of 1 to {_MAX_WORDS} maps with node, device and stage"
+        )
+    devices: dict[str, int] = {}
+    stages: dict[str, int] = {}
+    for number, entry in enumerate(found):
+        node: Any = entry.get("node") if isinstance(entry, dict) else None
+        fits = (
+            isinstance(node, str) and set(entry) <= {"node", "device", "stage"} and len(entry) > 1
+        )
+        numbers = [value for key, value in entry.items() if key != "node"] if fits else [None]
+        if not all(isinstance(value, int) and not isinstance(value, bool) for value in numbers):
+            raise UsageError(
+                f"{file}: entry {number}: expected the name of a node and a whole number as "
+                "device, as stage, or as both"
+            )
+        if node in devices or node in stages:
+            raise UsageError(
+                f"{file}: entry {number}: node {escape(repr(node), 100)} is there twice"
+            )
+        for key, where in (("device", devices), ("stage", stages)):
+            if key in entry:
+                where[node] = entry[key]
+    return devices, stages
+
+
+def _read(file: Path) -> Any:
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UsageError(f"{file}: expected at most {_MAX_BYTES} bytes of options")
+        found = yaml.safe_load(text) or {}
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(escape(str(error)).split())
+        raise UsageError(f"{file} is not valid YAML: {reason}") from error
+    return found
+
+
+def _words(file: Path, option: str, value: Any) -> list[str]:
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [option]
+    if isinstance(value, dict):
+        value = [f"{key}={each}" for key, each in _items(file, option, value)]
+    values = value if isinstance(value, list) else [value]
+    if len(values) > _MAX_WORDS or not all(isinstance(each, _Scalar) for each in values):
+        raise UsageError(
+            f"{file}: {option}: expected a value, or a list of values, found another structure"
+        )
+    return [option, *map(str, values)] if values else []
+
+
+def _items(file: Path, option: str, value: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    for key, each in value.items():
+        if not isinstance(each, _Scalar):
+            raise UsageError(f"{file}: {option}: {key!r}: expected one value")
+        yield key, each

@@ -17,7 +17,7 @@ from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 from popef._tools.arguments import positive
 from popef._tools.child import ChildProcess, fork_child
 from popef._tools.memory import usable_memory_bytes
-from poprt.cli.entry import Option
+from poprt.cli.entry import Form, Option, Takes, Use
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -30,17 +30,15 @@ LIMITS = (
     Option(
         "time_limit",
         "end the work when it takes longer (default: %(default)s)",
-        type=positive,
-        metavar="SECONDS",
+        Takes(Form.VALUE, "SECONDS", positive),
+        Use.OURS,
         default=3_600,
-        ours=True,
     ),
     Option(
         "memory_limit",
         "memory that the work may take (default: what the machine has)",
-        type=positive,
-        metavar="MIB",
-        ours=True,
+        Takes(Form.VALUE, "MIB", positive),
+        Use.OURS,
     ),
 )
 """Options of every command whose work runs `supervised`."""

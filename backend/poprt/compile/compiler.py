@@ -26,7 +26,7 @@ from popef._tools.arrays import Array
 from poprt import pipeline
 from poprt.compile.executable import MAIN_PROGRAM, EngineCache, Executable
 from poprt.compile.model_fusion import check_fusion, compile_fused, is_fused, split_models
-from poprt.compile.prepared import CalibrationRun, compile_model, cost_options
+from poprt.compile.prepared import Compilation, cost_options
 from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes import PassManager
@@ -94,7 +94,6 @@ class Compiler:
         options.check()
         loaded = read_model(model)
         options = take_io_tiles(loaded, options)
-        calibration = CalibrationRun(float_model, outputs, calibration_data)
         missing = next(
             (tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None
         )
@@ -119,9 +118,20 @@ class Compiler:
                 pipeline.PreparationOptions(outputs, options.only_ipu_operators)
             )
             parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
-            how = (weights, target, options, batch_axis, calibration, on_step)
+            compilation = Compilation(
+                given=weights,
+                target=target,
+                options=options,
+                batch_axis=batch_axis,
+                on_step=on_step,
+                outputs=outputs,
+                float_model=float_model,
+                data=calibration_data,
+            )
             compiled = (
-                compile_fused(parts, *how) if is_fused(loaded) else compile_model(parts[0], *how)
+                compile_fused(compilation, parts)
+                if is_fused(loaded)
+                else compilation.compile(parts[0])
             )
         if cache is not None:
             cache.keep(compiled)

@@ -52,7 +52,6 @@ def make_main(
     model: onnx.ModelProto,
     streams: tuple[Stream, ...],
     cost: Estimate | None,
-    *,
     batch_axis: int = 0,
     weights: Mapping[str, Array] = MappingProxyType({}),
 ) -> tuple[Program, onnx.ModelProto]:

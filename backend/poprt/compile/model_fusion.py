@@ -9,7 +9,7 @@ weights and the code of all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,20 +33,12 @@ from onnxgraph.weights import lend_weights
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
 from simipu.cost import Estimate, IpuCost
 from simipu.operators.formulas.code import Code
-from simipu.target import Target
 
 import popef
 from popef._tools.arrays import Array
 from poprt.calibration import Findings
 from poprt.compile.executable import Executable
-from poprt.compile.prepared import (
-    CalibrationRun,
-    build,
-    check_memory,
-    confirm,
-    estimate_model,
-    plan_model,
-)
+from poprt.compile.prepared import Compilation, check_memory
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.pipeline import Step
@@ -330,49 +322,29 @@ def check_fusion(
         )
 
 
-def compile_fused(
-    models: Sequence[onnx.ModelProto],
-    given: Mapping[str, Array],
-    target: Target,
-    options: CompilerOptions,
-    batch_axis: int,
-    calibration: CalibrationRun,
-    on_step: Callable[[str], None],
-) -> Executable:
-    """Return the executable of the models of a fused one; otherwise like `compile_model`.
+def compile_fused(compilation: Compilation, models: Sequence[onnx.ModelProto]) -> Executable:
+    """Return the executable of the models of a fused one; otherwise like `Compilation.compile`.
 
-    The passes of `pipeline.preparation` must have processed each model. A tile holds the weights,
-    the code and the streams of all models, and the live tensors of the model that runs.
+    A tile holds the weights, the code and the streams of all models, and the live tensors of the
+    model that runs. The model in float is fused like the model in half.
     """
-    costs = [estimate_model(model, target, options, on_step) for model in models]
-    check_memory(_fuse_costs(costs), options)
-    planned = [
-        plan_model(model, given, cost, options, batch_axis, run, on_step)
-        for model, cost, run in zip(models, costs, _split_run(calibration, models), strict=True)
-    ]
-    on_step(Step.BUILD.value)
-    weights = {name: value for each in planned for name, value in each.weights.items()}
-    program = _fuse_programs([each.main for each in planned])
-    compiled = build(program, weights, target, options, Findings())
-    confirm(compiled, CalibrationRun(None, None, None), options, on_step)
-    return compiled
-
-
-def _split_run(
-    calibration: CalibrationRun, models: Sequence[onnx.ModelProto]
-) -> list[CalibrationRun]:
-    """Return the calibration run of each model.
-
-    The model in float is fused like the model in half.
-    """
-    whole = calibration.float_model
+    costs = [compilation.estimate(model) for model in models]
+    check_memory(_fuse_costs(costs), compilation.options)
+    whole = compilation.float_model
     floats = split_models(whole) if whole is not None else [None] * len(models)
-    runs = []
-    for model, float_model in zip(models, floats, strict=True):
+    programs: list[Program] = []
+    weights: dict[str, Array] = {}
+    for model, cost, float_model in zip(models, costs, floats, strict=True):
         inputs = {value.name for value in find_inputs(model.graph)}
-        data = {name: rows for name, rows in (calibration.data or {}).items() if name in inputs}
-        runs.append(CalibrationRun(float_model, None, data or None))
-    return runs
+        data = {name: rows for name, rows in (compilation.data or {}).items() if name in inputs}
+        alone = replace(compilation, outputs=None, float_model=float_model, data=data or None)
+        program, taken, _ = alone.plan(model, cost)
+        programs.append(program)
+        weights.update(taken)
+    compilation.on_step(Step.BUILD.value)
+    compiled = compilation.build(_fuse_programs(programs), weights, Findings())
+    compilation.confirm(compiled)
+    return compiled
 
 
 def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:

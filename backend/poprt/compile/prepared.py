@@ -1,4 +1,4 @@
-"""Compilation of a prepared graph.
+"""Compilation of prepared graphs.
 
 Steps: plan the graph, prove its rows independent, run the calibration of half precision, build the
 executable, and run it once.
@@ -6,15 +6,15 @@ executable, and run it once.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import onnx
-import simipu
 from onnxgraph import keep_outputs
 from simipu import (
     CompileError,
@@ -22,6 +22,8 @@ from simipu import (
     OutOfMemoryError,
     Program,
     ProgramKind,
+    SimulatedExecutable,
+    Stream,
 )
 from simipu.cost import CostOptions, Estimate
 from simipu.errors import LoadTimeoutError
@@ -34,6 +36,7 @@ from simipu.target import Target
 
 from popef._tools.arrays import Array
 from poprt.calibration import Findings, Side, calibrate
+from poprt.calibration.sides import Renarrow
 from poprt.compile.dry_run import RowDifference, dry_run
 from poprt.compile.executable import (
     LOAD_PROGRAM,
@@ -42,7 +45,7 @@ from poprt.compile.executable import (
     make_main,
     make_metadata,
 )
-from poprt.frontend.frontends import make_streams, weight_stream
+from poprt.frontend.frontends import make_streams
 from poprt.options import CompilerOptions
 from poprt.passes.chip.transfers import MIN_IO_TILES
 from poprt.passes.precision.floats import FloatToHalf
@@ -51,26 +54,144 @@ from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
 
 _log = logging.getLogger("poprt")
 
+Plan = tuple[Program, Mapping[str, Array], Findings]
+"""MAIN program that is proven to run, its weights, and what the calibration run found."""
+
 
 @dataclass(frozen=True, slots=True)
-class CalibrationRun:
-    """Inputs of the calibration run, apart from the model in half."""
+class Compilation:
+    """Settings of a compilation, with its steps.
 
-    float_model: onnx.ModelProto | None
+    The passes of `pipeline.preparation` must have processed each graph. All steps raise
+    CompileError.
+    """
+
+    given: Mapping[str, Array]
+    """Values of the initializers that the graphs hold without data."""
+    target: Target
+    options: CompilerOptions
+    batch_axis: int
+    on_step: Callable[[str], None]
     outputs: Collection[str] | None
+    """Outputs that `float_model` keeps; None keeps all."""
+    float_model: onnx.ModelProto | None
+    """Model in float for the calibration run; None means the model itself without rounding."""
     data: Mapping[str, Array] | None
+    """Rows by input name; None means random inputs."""
 
-    def run(self, half: Side, main: Program) -> Findings:
+    def compile(self, model: onnx.ModelProto) -> Executable:
+        """Return the executable of a graph."""
+        cost = self.estimate(model)
+        check_memory(cost, self.options)
+        main, weights, findings = self.plan(model, cost)
+        compiled = self.build(main, weights, findings)
+        difference = self.confirm(compiled)
+        if difference is None:
+            return compiled
+        reason = f"in the dry run {difference.describe()}"
+        _log.warning(
+            "the rows of a batch depend on each other: %s. The compiled batch is always computed "
+            "whole (max_batch_size 0)",
+            reason,
+        )
+        _log.warning(
+            "a row rule is wrong: it says that the rows of tensor %r (operator %s) are "
+            "independent; please report it with the model",
+            difference.tensor,
+            difference.op_type or "unknown",
+        )
+        note_dependence(model, reason)
+        main, weights = self._make_program(model, cost)
+        compiled = self.build(main, weights, findings)
+        self.confirm(compiled)
+        return compiled
+
+    def estimate(self, model: onnx.ModelProto) -> Estimate:
+        """Return the estimated cost of a graph; check the options against chip and graph."""
+        options = self.options
+        num_io_tiles, tiles = options.num_io_tiles, self.target.tiles_per_ipu
+        if num_io_tiles >= tiles:
+            raise CompileError(
+                f"compiler option num_io_tiles: expected less than the {tiles} tiles of "
+                f"{self.target.name}, found {num_io_tiles}"
+            )
+        if num_io_tiles and (num_io_tiles < MIN_IO_TILES or num_io_tiles % 2):
+            raise CompileError(
+                f"compiler option num_io_tiles: expected 0, or an even number of at least "
+                f"{MIN_IO_TILES} as PopART requires, found {num_io_tiles}"
+            )
+        self.on_step(Step.ESTIMATE.value)
+        cost = estimate(model, self.target, cost_options(options))
+        if options.enable_pipelining and options.batches_per_step % cost.num_stages:
+            raise CompileError(
+                f"compiler option batches_per_step: expected a multiple of the {cost.num_stages} "
+                f"stages of the pipeline, found {options.batches_per_step}"
+            )
+        return cost
+
+    def plan(self, model: onnx.ModelProto, cost: Estimate) -> Plan:
+        """Return the plan of an estimated graph; remove its IPUs and stages in place."""
+        strip_placement(model.graph)
+        self.on_step(Step.ROWS.value)
+        main, weights = self._make_program(model, cost)
+        if main.row_dependence:
+            _log.info("the compiled batch is always computed whole: %s", main.row_dependence)
+        self.on_step(Step.CALIBRATE.value)
+        half = Side(model, self.given, self.options.numerics().quiet())
+        return main, weights, self._calibrate(half, main)
+
+    def build(self, main: Program, weights: Mapping[str, Array], findings: Findings) -> Executable:
+        """Return the executable of a MAIN program.
+
+        Weights become constants, or the LOAD program streams them.
+        """
+        options = self.options
+        streamed, constants = ({}, weights) if options.constant_weights else (weights, {})
+        streams = tuple(
+            Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)
+            for name, value in streamed.items()
+        )
+        graphs = [branch.graph for branch in main.branches] or [main.graph]
+        executable = SimulatedExecutable(
+            _hash_name(graphs, weights, options),
+            self.target,
+            (Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, streams), main),
+            compile_options=options.changed(),
+            constants=tuple(Constant.of(name, value) for name, value in constants.items()),
+            numerics=options.numerics(),
+        )
+        metadata = make_metadata(executable, options)
+        return Executable.of(executable, metadata, streamed, options.opaque_blobs, findings)
+
+    def confirm(self, compiled: Executable) -> RowDifference | None:
+        """Load and run an executable, unless the options skip that; see `dry_run`."""
+        if self.options.skip_dry_run:
+            return None
+        self.on_step(Step.DRY_RUN.value)
+        try:
+            return dry_run(compiled, self.data)
+        except LoadTimeoutError as error:
+            raise _not_ready(error) from error
+
+    def _make_program(
+        self, model: onnx.ModelProto, cost: Estimate
+    ) -> tuple[Program, dict[str, Array]]:
+        """Return the MAIN program and the weights that it takes."""
+        streams = make_streams(model.graph)
+        main, graph = make_main(MAIN_PROGRAM, model, streams, cost, self.batch_axis, self.given)
+        names = [tensor.name for tensor in graph.graph.initializer if tensor.name in self.given]
+        return main, {name: self.given[name] for name in names}
+
+    def _calibrate(self, half: Side, main: Program) -> Findings:
         """Compare `half`, whose program is `main`, with the model in float."""
         inputs = [stream for stream in main.streams if stream.direction is Direction.HOST_TO_DEVICE]
-        try:
-            if self.float_model is None:
-                return calibrate(half, None, inputs, main.batch_size, self.data)
+        whole: Side | None = None
+        renarrow: Renarrow | None = None
+        if self.float_model is not None:
             whole = self._split(self.float_model, None)
-            in_quarters = any(
-                tensor.data_type in QUARTERS for tensor in half.model.graph.initializer
-            )
-            renarrow = None if in_quarters else lambda types: self._narrow(half, types)
+            if all(each.data_type not in QUARTERS for each in half.model.graph.initializer):
+                renarrow = partial(self._narrow, half)
+        try:
             return calibrate(half, whole, inputs, main.batch_size, self.data, renarrow)
         except LoadTimeoutError as error:
             raise _not_ready(error) from error
@@ -84,186 +205,7 @@ class CalibrationRun:
     def _narrow(self, half: Side, types: Collection[str]) -> Side:
         """Return the model in half with operators of those types kept in float."""
         assert self.float_model is not None
-        model = onnx.ModelProto()
-        model.CopyFrom(self.float_model)
-        return self._split(FloatToHalf(types).run(model), half.numerics)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """Planned model that is proven to run: what an executable is built from."""
-
-    main: Program
-    weights: Mapping[str, Array]
-    cost: Estimate
-    findings: Findings
-
-
-def compile_model(
-    model: onnx.ModelProto,
-    given: Mapping[str, Array],
-    target: Target,
-    options: CompilerOptions,
-    batch_axis: int,
-    calibration: CalibrationRun,
-    on_step: Callable[[str], None],
-) -> Executable:
-    """Return the executable of a graph that the passes of `pipeline.preparation` have processed.
-
-    `given` has the values of the initializers that the graph holds without data. Raises
-    CompileError.
-    """
-    cost = estimate_model(model, target, options, on_step)
-    check_memory(cost, options)
-    planned = plan_model(model, given, cost, options, batch_axis, calibration, on_step)
-    on_step(Step.BUILD.value)
-    compiled = build(planned.main, planned.weights, target, options, planned.findings)
-    difference = confirm(compiled, calibration, options, on_step)
-    if difference is None:
-        return compiled
-    reason = f"in the dry run {difference.describe()}"
-    _log.warning(
-        "the rows of a batch depend on each other: %s. The compiled batch is always computed whole "
-        "(max_batch_size 0)",
-        reason,
-    )
-    _log.warning(
-        "a row rule is wrong: it says that the rows of tensor %r (operator %s) are independent; "
-        "please report it with the model",
-        difference.tensor,
-        difference.op_type or "unknown",
-    )
-    note_dependence(model, reason)
-    main, weights = make_main_program(model, given, cost, batch_axis)
-    compiled = build(main, weights, target, options, planned.findings)
-    confirm(compiled, calibration, options, on_step)
-    return compiled
-
-
-def confirm(
-    compiled: Executable,
-    calibration: CalibrationRun,
-    options: CompilerOptions,
-    on_step: Callable[[str], None],
-) -> RowDifference | None:
-    """Load and run an executable, unless the options skip that; see `dry_run`.
-
-    Raises CompileError.
-    """
-    if options.skip_dry_run:
-        return None
-    on_step(Step.DRY_RUN.value)
-    try:
-        return dry_run(compiled, calibration.data)
-    except LoadTimeoutError as error:
-        raise _not_ready(error) from error
-
-
-def estimate_model(
-    model: onnx.ModelProto, target: Target, options: CompilerOptions, on_step: Callable[[str], None]
-) -> Estimate:
-    """Return the estimated cost of a prepared graph.
-
-    Raises CompileError if options do not fit chip or graph.
-    """
-    if options.num_io_tiles >= target.tiles_per_ipu:
-        raise CompileError(
-            f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of "
-            f"{target.name}, found {options.num_io_tiles}"
-        )
-    if options.num_io_tiles and (options.num_io_tiles < MIN_IO_TILES or options.num_io_tiles % 2):
-        raise CompileError(
-            f"compiler option num_io_tiles must be 0, or even and at least {MIN_IO_TILES} as "
-            f"PopART wants them, found {options.num_io_tiles}"
-        )
-    on_step(Step.ESTIMATE.value)
-    cost = estimate(model, target, cost_options(options))
-    if options.enable_pipelining and options.batches_per_step % cost.num_stages:
-        raise CompileError(
-            f"compiler option batches_per_step must be a multiple of the {cost.num_stages} stages "
-            f"of the pipeline, found {options.batches_per_step}"
-        )
-    return cost
-
-
-def plan_model(
-    model: onnx.ModelProto,
-    given: Mapping[str, Array],
-    cost: Estimate,
-    options: CompilerOptions,
-    batch_axis: int,
-    calibration: CalibrationRun,
-    on_step: Callable[[str], None],
-) -> Planned:
-    """Return the planned model of a prepared graph that was estimated; remove its IPUs and stages
-    in place.
-
-    Raises CompileError.
-    """
-    strip_placement(model.graph)
-    on_step(Step.ROWS.value)
-    main, weights = make_main_program(model, given, cost, batch_axis)
-    if main.row_dependence:
-        _log.info("the compiled batch is always computed whole: %s", main.row_dependence)
-    on_step(Step.CALIBRATE.value)
-    findings = calibration.run(Side(model, given, options.numerics().quiet()), main)
-    return Planned(main, weights, cost, findings)
-
-
-def make_main_program(
-    model: onnx.ModelProto,
-    given: Mapping[str, Array],
-    cost: Estimate,
-    batch_axis: int,
-) -> tuple[Program, dict[str, Array]]:
-    """Return the MAIN program and the weights that it takes."""
-    main, graph = make_main(
-        MAIN_PROGRAM,
-        model,
-        make_streams(model.graph),
-        cost,
-        batch_axis=batch_axis,
-        weights=given,
-    )
-    weights = {
-        tensor.name: given[tensor.name]
-        for tensor in graph.graph.initializer
-        if tensor.name in given
-    }
-    return main, weights
-
-
-def build(
-    main: Program,
-    weights: Mapping[str, Array],
-    target: Target,
-    options: CompilerOptions,
-    findings: Findings,
-) -> Executable:
-    """Return the executable of a MAIN program.
-
-    Weights become constants, or the LOAD program streams them.
-    """
-    streamed = {} if options.constant_weights else weights
-    constants = {} if streamed else weights
-    load = Program(
-        LOAD_PROGRAM,
-        "load_program",
-        ProgramKind.LOAD,
-        tuple(weight_stream(name, value) for name, value in streamed.items()),
-    )
-    graphs = [branch.graph for branch in main.branches] or [main.graph]
-    executable = simipu.SimulatedExecutable(
-        _hash_name(graphs, weights, options),
-        target,
-        (load, main),
-        compile_options=options.changed(),
-        constants=tuple(Constant.of(name, value) for name, value in constants.items()),
-        numerics=options.numerics(),
-    )
-    return Executable.of(
-        executable, make_metadata(executable, options), streamed, options.opaque_blobs, findings
-    )
+        return self._split(FloatToHalf(types).run(deepcopy(self.float_model)), half.numerics)
 
 
 def _not_ready(error: LoadTimeoutError) -> CompileError:
@@ -316,10 +258,7 @@ def _hash_name(
 
 def cost_options(options: CompilerOptions) -> CostOptions:
     """Return the compiler options that time and memory depend on."""
-    shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {
-        entry.name for entry in dataclasses.fields(options)
-    }
+    shared = {each.name for each in fields(CostOptions)} & {each.name for each in fields(options)}
     values = {name: getattr(options, name) for name in shared}
-    return CostOptions(
-        **{**values, "virtual_graph_split_ratios": tuple(options.virtual_graph_split_ratios)}
-    )
+    values["virtual_graph_split_ratios"] = tuple(options.virtual_graph_split_ratios)
+    return CostOptions(**values)

@@ -32,8 +32,6 @@ from onnxgraph.weights import (
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
 
-from popef._tools.arrays import Array
-
 
 class OnnxFrontend:
     """Loads an ONNX model from a file, or from a folder that holds exactly one."""
@@ -366,8 +364,3 @@ def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> St
     return Stream(
         handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim)
     )
-
-
-def weight_stream(name: str, value: Array) -> Stream:
-    """Return the stream of a weight that the host sends once."""
-    return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from model_runtime import ModelRunnerConfig, ModelRuntimeError
 
@@ -124,54 +124,8 @@ class PackRunnerConfig:
             )
 
 
-class Places(Protocol):
-    """Free places of one run.
-
-    `find` changes nothing; the place that it returns is free until the next `take`.
-    """
-
-    def find(self, length: int) -> int:
-        """Return where a sample of that length would begin; NO_PLACE if it does not fit."""
-
-    def take(self, start: int, length: int) -> int:
-        """Put a sample there; return its number among the samples of its row, from 1."""
-
-    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """Return the values of unpack_info for samples in the order of their places.
-
-        Their running sum is where each sample begins.
-        """
-
-
-class EndToEnd:
-    """Concatenates samples, with `delimiter` zeros between them."""
-
-    # Samples of 3, 2 and 5 places in 2 rows of 6, delimiter 1: starts 0, 4, 7.
-    #     | a a a . b b | . c c c c c |
-    def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
-        self._room, self._delimiter = rows * places, delimiter
-        self._end = self._samples = 0
-
-    def find(self, length: int) -> int:
-        """See Places."""
-        start = self._end + self._delimiter if self._end else 0
-        return start if start + length <= self._room else NO_PLACE
-
-    def take(self, start: int, length: int) -> int:
-        """See Places; all rows count as one."""
-        self._end = start + length
-        self._samples += 1
-        return self._samples
-
-    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """See Places."""
-        # The model sums these up to find where a sample begins: 4, 3, 5 for the picture above. A
-        # delimiter therefore belongs to the sample before it.
-        return [*_distances(starts), *lengths[-1:]]
-
-
 class FirstFit:
-    """Places a sample in the first row with enough space.
+    """Free places of one run: places a sample in the first row with enough space.
 
     A run takes at least as many of the same samples as NextFit's, and a stream of them at most as
     many runs. Proof by induction: FirstFit is never in a later row than NextFit, nor farther in the
@@ -186,7 +140,10 @@ class FirstFit:
         self._first = 0
 
     def find(self, length: int) -> int:
-        """See Places."""
+        """Return where a sample of that length would begin; NO_PLACE if it does not fit.
+
+        Nothing changes: the place is free until the next `take`.
+        """
         # Only a row that already holds a sample needs the delimiter before the next.
         delimiter, room = self._delimiter, self._places - length
         for row in range(self._first, len(self._ends)):
@@ -197,21 +154,27 @@ class FirstFit:
         return NO_PLACE
 
     def take(self, start: int, length: int) -> int:
-        """See Places."""
+        """Put a sample there; return its number among the samples of its row, from 1."""
         row, column = divmod(start, self._places)
         self._ends[row] = column + length
         self._samples[row] += 1
         self._skip(row)
         return self._samples[row]
 
-    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
-        """See Places; the last sample gets all remaining places of its row."""
+    def lengths(
+        self,
+        starts: Sequence[int],
+        lengths: Sequence[int],  # noqa: ARG002
+    ) -> list[int]:
+        """Return the values of unpack_info for samples in the order of their places.
+
+        Their running sum is where each sample begins. The last sample gets all remaining places of
+        its row.
+        """
         # | a a a . b b | c c . . . . |  gives 4, 2, 6: a sample ends where the next begins, and the
         # last one at the end of its row.
-        last = (
-            starts[-1] // self._places * self._places + self._places - starts[-1] if starts else 0
-        )
-        return [*_distances(starts), *([last] if lengths else [])]
+        ends = [start // self._places * self._places + self._places for start in starts[-1:]]
+        return [end - start for start, end in pairwise([*starts, *ends])]
 
     def _skip(self, _row: int) -> None:
         """Skip rows in which not even a sample of one place fits."""
@@ -229,11 +192,22 @@ class NextFit(FirstFit):
         self._first = row
 
 
-def _distances(starts: Sequence[int]) -> list[int]:
-    return [following - start for start, following in pairwise(starts)]
+class EndToEnd(FirstFit):
+    """Concatenates samples across rows, with `delimiter` zeros between them: a single long row."""
+
+    # Samples of 3, 2 and 5 places in 2 rows of 6, delimiter 1: starts 0, 4, 7.
+    #     | a a a . b b | . c c c c c |
+    def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
+        super().__init__(1, rows * places, delimiter)
+
+    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Return the values of unpack_info; the last sample gets its own length only."""
+        # The model sums these up to find where a sample begins: 4, 3, 5 for the picture above. A
+        # delimiter therefore belongs to the sample before it.
+        return [*super().lengths(starts, lengths)[:-1], *lengths[-1:]]
 
 
-PACKINGS: dict[PackAlgorithm, type[EndToEnd] | type[FirstFit]] = {
+PACKINGS = {
     PackAlgorithm.next_fit: NextFit,
     PackAlgorithm.first_fit: FirstFit,
     PackAlgorithm.end_to_end: EndToEnd,

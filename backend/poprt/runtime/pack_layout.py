@@ -13,7 +13,7 @@ import numpy as np
 from model_runtime import DataDesc, ModelRuntimeError
 
 from popef._tools.arrays import Array
-from poprt.runtime.pack_algorithms import PACKINGS, PackAlgorithm, PackRunnerConfig, Places
+from poprt.runtime.pack_algorithms import PACKINGS, FirstFit, PackAlgorithm, PackRunnerConfig
 
 Arrays = Mapping[str, Array]
 UNPACK_INFO = "unpack_info"
@@ -47,7 +47,7 @@ class Group:
     arrays: dict[str, Array]
     flat: dict[str, Array]
     """The arrays of dynamic inputs, with all rows concatenated."""
-    places: list[Places]
+    places: list[FirstFit]
     samples: list[Sample] = field(default_factory=list)
 
 
@@ -124,7 +124,7 @@ class PackLayout:
             for name in segment.names
         }
         packing = PACKINGS[self._algorithm]
-        places: list[Places] = [
+        places: list[FirstFit] = [
             packing(each.rows, each.places, self._delimiter) for each in self._segments
         ]
         return Group(arrays, flat, places)

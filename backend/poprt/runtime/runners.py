@@ -7,11 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Protocol
 
 import model_runtime
 import numpy as np
-from model_runtime import ModelRuntimeError, OutputFutureMemory, OutputMemory, RequestTracepoint
+from model_runtime import ModelRuntimeError, OutputFutureMemory, RequestTracepoint
 from simipu import CompileError
 
 import popef
@@ -26,26 +25,8 @@ Arrays = Mapping[str, Array]
 AnyConfig = RuntimeConfig | PackRunnerConfig
 
 
-class Underneath(Protocol):
-    """Interface of the runner under a Runner: model_runtime's ModelRunner, or a similar class."""
-
-    def execute(self, inputs: Arrays, outputs: Arrays | None = None) -> OutputMemory:
-        """Compute and wait for the results."""
-
-    def executeAsync(self, inputs: Arrays, outputs: Arrays | None = None) -> OutputFutureMemory:
-        """Start computing."""
-
-    def getExecuteInputs(self) -> list[model_runtime.DataDesc]:
-        """Return the inputs of a request."""
-
-    def getExecuteOutputs(self) -> list[model_runtime.DataDesc]:
-        """Return the outputs of a request."""
-
-    def getRequestTracepoints(self) -> list[RequestTracepoint]:
-        """Return the tracepoints of the last requests."""
-
-    def close(self) -> None:
-        """Stop the runner."""
+Underneath = model_runtime.ModelRunner | PackFlow
+"""Runner under a Runner."""
 
 
 def open_runner(model: popef.Model | str | PathLike[str], config: AnyConfig) -> Underneath:

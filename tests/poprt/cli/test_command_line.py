@@ -6,7 +6,7 @@ import re
 import onnx
 import pytest
 from poprt import cli
-from poprt.cli.arguments import read_group, read_serialised
+from poprt.cli.entry import read_group, read_serialised
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser
 from poprt.passes import base_pass

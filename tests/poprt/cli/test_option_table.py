@@ -10,16 +10,13 @@ import shtab
 from poplar_triton import recipes
 from poprt import CompilerOptions, Converter, cli
 from poprt.cli import command
-from poprt.cli.entry import Form, Option, read_converter_arguments
+from poprt.cli.entry import FLAG, NODES, Form, Option, Use, read_converter_arguments
 from poprt.cli.option_table import OPTIONS
-from poprt.cli.parser import make_parser
-from poprt.cli.yaml_file import read_arguments
+from poprt.cli.parser import make_parser, read_arguments
 from poprt.options import ConverterOptions
 from sample_models import linear_model
 
-ENTRY = Option(
-    "keep_nodes", "nodes to keep as they are", Form.NAMES, metavar="NODE", converter=True, ours=True
-)
+ENTRY = Option("keep_nodes", "nodes to keep as they are", NODES, Use.CONVERTER | Use.OURS)
 
 
 @pytest.fixture
@@ -67,7 +64,7 @@ def test_an_option_of_the_converter_is_one_of_each_model_to_fuse(added, tmp_path
 
 
 def test_a_refused_entry_is_an_error_that_says_why(monkeypatch, capsys):
-    refused = Option("melt", form=Form.FLAG, refused="chips stay solid")
+    refused = Option("melt", takes=FLAG, refused="chips stay solid")
     monkeypatch.setitem(OPTIONS, "melt", refused)
     with pytest.raises(SystemExit) as ended:
         cli.main(["-i", "model.onnx", "--melt"])
@@ -81,9 +78,9 @@ def test_entries_name_arguments_and_fields_that_exist():
     for name, entry in OPTIONS.items():
         assert entry.name == name
         assert not entry.argument or entry.argument in arguments, name
-        assert not entry.compiler or name in fields, name
+        assert Use.COMPILER not in entry.use or name in fields, name
         assert not entry.turns_off or entry.turns_off in fields, name
-        assert not entry.in_profile or entry.converter, name
+        assert Use.PROFILE not in entry.use or Use.CONVERTER in entry.use, name
 
 
 def test_every_argument_of_the_converter_is_an_option_and_a_field():
@@ -106,8 +103,8 @@ def test_defaults_of_command_converter_and_options_agree():
 
 
 def test_recipes_set_nothing_that_reads_or_writes_a_file():
-    risky = {name for name, each in OPTIONS.items() if each.form in (Form.PATH, Form.FOLDER)}
-    risky |= {name for name, each in OPTIONS.items() if "FILE" in (each.metavar or "")} | {
+    risky = {name for name, each in OPTIONS.items() if each.takes.form in (Form.PATH, Form.FOLDER)}
+    risky |= {name for name, each in OPTIONS.items() if "FILE" in (each.takes.metavar or "")} | {
         "output_model"
     }
     assert not {f"--{name}" for name in risky} & set(recipes.POPRT_OPTIONS)

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions
 from poprt.cli import main
-from poprt.cli.running import time_runs
+from poprt.cli.exec_command import time_runs
 from poprt.compile.converter import MFConverter, Sharder
 from poprt.compile.executable import Executable
 from poprt.compile.model_fusion import split_models
@@ -316,7 +316,7 @@ def test_a_paced_device_takes_the_time_of_the_model_that_runs(compiled):
 def test_a_report_has_each_model_and_the_first_can_be_timed(fused, compiled):
     report = Compiler.compile_and_get_summary_report(fused)
     assert [f"graph{number}" in report for number in range(4)] == [True, True, True, False]
-    assert time_runs(compiled).batch_size == 1
+    assert time_runs(compiled)[0] == "Bs: 1"
 
 
 def test_large_weights_stay_where_they_are(fused):

@@ -62,7 +62,7 @@ def test_options_reach_compiler_and_runner(converted):
     )
     y, z = backend.run(None, {"x": X[:1]})
     assert (y.shape, z.shape) == ((1, 3), (1, 4))
-    with pytest.raises(CompileError, match="output 'q': the model's are y, z"):
+    with pytest.raises(CompileError, match="output 'q': expected one of y, z"):
         backend.run(["q"], {"x": X})
 
 
