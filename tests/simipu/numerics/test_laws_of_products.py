@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import onnx
 import pytest
@@ -57,6 +57,7 @@ def plan(product: Product, target: Target = C600, proportion: float = 0.6, **opt
     return plan_product(product, target, PlanOptions(proportion, **options), CALIBRATION)
 
 
+@cache
 def cycles(
     product: Product, target: Target = C600, proportion: float = 0.6, **options: bool
 ) -> int:
