@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -19,7 +21,8 @@ _FOLDERS = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/"}
 class Parser(argparse.ArgumentParser):
     """ArgumentParser of this project's commands and their sub-commands.
 
-    Options cannot be abbreviated. A wrong call prints one line and exits with status 2. The help
+    Options cannot be abbreviated; in their names `-` and `_` mean the same. A wrong call prints one
+    line and exits with status 2. The help
     ends with `examples`. With a `version` the parser has --version and --print_completion. The
     parsed namespace holds, as `parser`, the parser that was used (the sub-command's, if there is
     one).
@@ -70,6 +73,35 @@ class Parser(argparse.ArgumentParser):
         action = self.add_argument(*names, **options)
         action.complete = _FOLDERS if folder else _FILES  # type: ignore[attr-defined]
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
+
+    def parse_known_args(  # type: ignore[override]  # it gives each namespace back as it got it
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse words. Report those that the command does not take here, where its options are
+        known; argparse leaves that to the parser of all sub-commands."""
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        words[:end] = map(self._respell, words[:end])
+        parsed, left = super().parse_known_args(words, namespace)
+        if left and self._subparsers is None:
+            self.error(self._describe_unknown(left[0]))
+        return parsed, left
+
+    def _respell(self, word: str) -> str:
+        """Return a word with the option's own name, if it is an option with `-` for `_`."""
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") or name in self._option_string_actions:
+            return word
+        spelling = name.replace("-", "_")
+        same = (each for each in self.option_names() if each.replace("-", "_") == spelling)
+        return f"{next(same, name)}{equals}{value}"
+
+    def _describe_unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            return f"unexpected argument {word!r}"
+        name = word.partition("=")[0]
+        near = difflib.get_close_matches(name, self.option_names(), 1)
+        return f"unknown option {name!r}" + (f"; did you mean {near[0]}?" if near else "")
 
     def option_names(self) -> set[str]:
         """Return all option strings, such as "--json"."""

@@ -132,17 +132,10 @@ def add_arguments(parser: Parser) -> None:
         replace(OPTIONS["ipu_version"], name="target", aliases=("--ipu_version",), help=chip_help),
         OPTIONS["batch_size"],
         replace(OPTIONS["precision"], default=None, help=precision_help),
+        replace(OPTIONS["input_shape"], help="shapes of inputs, with -1 first for the batch size"),
         *iter_profile_options(),
     ):
         option.add_to(parser)
-    add(
-        "--input_shape",
-        type=read_shape,
-        action="append",
-        default=[],
-        metavar="NAME=d0,d1",
-        help="shape of an input, with -1 first for the batch size; repeatable",
-    )
     for option in _CHIP:
         option.add_to(parser)
     sweep_help = (
