@@ -36,10 +36,10 @@ COMMANDS = {
     "poplar-triton": poplar_triton.cli,
 }
 PARSERS = {
-    "popef": popef.commands.cli._parser,
-    "popef_dump": popef.commands.dump._parser,
+    "popef": popef.commands.cli.make_parser,
+    "popef_dump": popef.commands.dump.make_parser,
     "poprt": poprt.cli.parser.make_parser,
-    "poplar-triton": poplar_triton.cli._parser,
+    "poplar-triton": poplar_triton.cli.make_parser,
 }
 EVIL = "\x1b[31mred\n[server]"
 
@@ -192,7 +192,7 @@ def test_a_model_folder_is_no_repository(inside, tmp_path, capsys):
             "--http-port: expected before the --, found after it",
             marks=EMBEDDED,
         ),
-        (("serve", "models", "--http", "9"), "unrecognized arguments: --http"),
+        (("serve", "models", "--http", "9"), "unknown option '--http'"),
     ],
 )
 def test_wrong_calls_are_status_2(arguments, said, tmp_path, monkeypatch, capsys):

@@ -131,13 +131,13 @@ def test_an_error_that_names_no_file_is_about_the_one_that_is_written(capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--counts", "1"), "unrecognized arguments: --counts"),
-        (("--cou", "1"), "unrecognized arguments: --cou"),
+        (("--counts", "1"), "unknown option '--counts'; did you mean --count?"),
+        (("--cou", "1"), "unknown option '--cou'"),
         (
             ("--count", ESCAPE),
             r"argument --count: expected a whole number of at least 1, found '\x1b[31mred\nnext'",
         ),
-        ((f"--{ESCAPE}",), r"unrecognized arguments: --\x1b[31mred\nnext"),
+        ((f"--{ESCAPE}",), r"unknown option '--\x1b[31mred\nnext'"),
     ],
 )
 def test_a_wrong_call_is_one_line_that_points_to_the_help_and_status_2(arguments, said, capsys):

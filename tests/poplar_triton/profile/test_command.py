@@ -283,7 +283,7 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
         (
             [],
             1,
-            "dimension 0 must be fixed at compile time; use --input_shape x=... or --batch_size",
+            "with your sizes, --batch_size 1 or --input_shape x=1,",
         ),
         (["--input_shape", "q=1,2"], 1, "input_shape names 'q'; the model's inputs are x"),
         (

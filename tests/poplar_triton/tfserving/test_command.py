@@ -243,7 +243,7 @@ def test_options_that_do_not_go_together_are_refused(folder, tmp_path, words, re
         ),
         (["--grpc_channel_arguments", f"a=-{2**40}"], "expected a 32-bit number for a"),
         (["--grpc_channel_arguments", "a=" + "9" * 5000], "argument --grpc_channel_arguments"),
-        (["--rest_api_tim", "5"], "unrecognized arguments"),
+        (["--rest_api_tim", "5"], "unknown option '--rest_api_tim'"),
     ],
 )
 def test_values_that_are_none_are_refused(folder, capsys, words, reason):

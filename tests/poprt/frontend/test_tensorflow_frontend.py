@@ -119,7 +119,7 @@ def test_the_subcommand_belongs_to_tensorflow(capsys, tmp_path):
     assert poprt("-i", tmp_path, "tf2onnx", "--saved_model") == 2
     assert "tf2onnx requires --framework tensorflow, found 'onnx'" in capsys.readouterr().err
     assert poprt("-i", tmp_path, "--framework", "tensorflow", "tf2onnx", "--nosuch") == 2
-    assert "poprt tf2onnx: error: unrecognized arguments: --nosuch" in capsys.readouterr().err
+    assert "poprt tf2onnx: error: unknown option '--nosuch'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ constants. The IPU runs static graphs only."""
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_shape
 
+_EXAMPLE_SIZE = 128
+"""Size that an error suggests for a variable dimension other than the batch."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -126,6 +129,32 @@ class ConstInputShape(Pass):
         self._input_shape, self._batch_size = const_input_shape or {}, batch_size
         self._batch_axis, self._widens = batch_axis or 0, widens
 
+    def _describe_missing(
+        self, missing: Mapping[str, Sequence[int | None]], inputs: Mapping[str, onnx.ValueInfoProto]
+    ) -> str:
+        """Return an error about all variable dimensions, with options that can be copied."""
+        shapes = ", ".join(f"{name!r} {describe_shape(inputs[name])}" for name in missing)
+        is_batch = all(
+            size is not None or axis == self._batch_axis
+            for sizes in missing.values()
+            for axis, size in enumerate(sizes)
+        )
+        examples = " ".join(
+            shlex.quote(f"{name}={','.join(map(str, self._fill_in(sizes)))}")
+            for name, sizes in missing.items()
+        )
+        return (
+            f"variable shapes must be fixed at compile time: {shapes}; use, with your sizes, "
+            f"{'--batch_size 1 or ' if is_batch else ''}--input_shape {examples}"
+        )
+
+    def _fill_in(self, sizes: Sequence[int | None]) -> list[int]:
+        """Return sizes with examples for the unknown ones."""
+        return [
+            size if size is not None else 1 if axis == self._batch_axis else _EXAMPLE_SIZE
+            for axis, size in enumerate(sizes)
+        ]
+
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Fix the shapes. Raise CompileError for a contradiction, and for a dimension that stays
         variable."""
@@ -145,11 +174,18 @@ class ConstInputShape(Pass):
             and any(map(self._has_one, inputs.values()))
         )
         varying = [name for name, value in inputs.items() if self._is_open(value)]
+        missing: dict[str, list[int | None]] = {}
         for name, value in inputs.items():
             size = self._batch_size
             if is_later:
                 size = 1 if self._has_one(value) or self._is_open(value) else None
-            _fix(value, self._input_shape.get(name), size, self._batch_axis)
+            sizes = _find_sizes(value, self._input_shape.get(name), size, self._batch_axis)
+            if None in sizes:
+                missing[name] = sizes
+            else:
+                set_shape(value, [each for each in sizes if each is not None])
+        if missing:
+            raise CompileError(self._describe_missing(missing, inputs))
         replace_inputs(model.graph, inputs.values())
         _settle_batch(model, [] if is_later else varying, self._batch_axis)
         return model
@@ -300,12 +336,14 @@ def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return copy
 
 
-def _fix(
+def _find_sizes(
     value: onnx.ValueInfoProto,
     wanted: Sequence[int] | None,
     batch_size: int | None,
     batch_axis: int,
-) -> None:
+) -> list[int | None]:
+    """Return the size of each dimension from the model's and the requested one; None where neither
+    is known."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         if wanted is None:
@@ -321,7 +359,7 @@ def _fix(
             f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it "
             f"{len(wanted)} dimensions"
         )
-    sizes = []
+    sizes: list[int | None] = []
     for axis in range(len(dims)):
         asked = wanted[axis] if wanted is not None else None
         if axis == batch_axis and batch_size is not None:
@@ -332,12 +370,12 @@ def _fix(
                 )
             asked = batch_size
         sizes.append(_settle(value, axis, asked))
-    set_shape(value, sizes)
+    return sizes
 
 
-def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
-    """Return the size of one dimension from the model's and the requested one. Raise CompileError
-    if they differ or neither is known."""
+def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int | None:
+    """Return the size of one dimension from the model's and the requested one; None if neither is
+    known. Raise CompileError if they differ."""
     dim = value.type.tensor_type.shape.dim[axis]
     known = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
     if known is not None and asked not in (None, known):
@@ -347,10 +385,7 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
         )
     size = known if known is not None else asked
     if size is None:
-        raise CompileError(
-            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} must be "
-            f"fixed at compile time; use --input_shape {value.name}=... or --batch_size"
-        )
+        return None
     is_empty = size == 0 and dim.HasField("dim_value") and dim.dim_value == 0
     if size < 1 and not is_empty:
         raise CompileError(
