@@ -23,7 +23,6 @@ from poprt.cli.entry import (
     read_chip,
     read_compiler_fields,
     read_converter_arguments,
-    read_shape,
 )
 from poprt.cli.option_table import OPTIONS, iter_profile_options
 from poprt.cli.supervision import LIMITS, supervised
