@@ -19,17 +19,7 @@ from enum import IntEnum
 import numpy as np
 
 from popef._tools.arrays import Array
-from simipu.errors import (
-    DeviceLostError,
-    ForeignExecutableError,
-    LoadError,
-    LoadMemoryError,
-    LoadTimeoutError,
-    RunError,
-    RunMemoryError,
-    RunTimeoutError,
-    SimIpuError,
-)
+from simipu import errors
 
 MAX_TEXT_BYTES = 1 << 16
 """Maximum number of bytes of an error's text."""
@@ -42,15 +32,15 @@ _TYPES = tuple(
     for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 "
     "float64".split()
 )
-_ERRORS: tuple[type[SimIpuError], ...] = (
-    LoadError,
-    ForeignExecutableError,
-    LoadTimeoutError,
-    LoadMemoryError,
-    RunError,
-    RunMemoryError,
-    DeviceLostError,
-    RunTimeoutError,
+_ERRORS: tuple[type[errors.SimIpuError], ...] = (
+    errors.LoadError,
+    errors.ForeignExecutableError,
+    errors.LoadTimeoutError,
+    errors.LoadMemoryError,
+    errors.RunError,
+    errors.RunMemoryError,
+    errors.DeviceLostError,
+    errors.RunTimeoutError,
 )
 
 
@@ -69,10 +59,10 @@ def encode_loaded() -> bytes:
     return bytes([_Kind.LOADED])
 
 
-def encode_error(error: SimIpuError) -> bytes:
+def encode_error(error: errors.SimIpuError) -> bytes:
     """Return the answer that makes the parent raise `error`. An error whose class is not in the
     table is raised as RunError."""
-    kind = type(error) if type(error) in _ERRORS else RunError
+    kind = type(error) if type(error) in _ERRORS else errors.RunError
     text = str(error).encode("utf-8", "replace")[:MAX_TEXT_BYTES]
     return bytes([_Kind.ERROR, _ERRORS.index(kind)]) + text
 
@@ -82,7 +72,9 @@ def encode_arrays(arrays: Sequence[Array]) -> bytes:
     parts: list[bytes | memoryview] = [bytes([_Kind.ARRAYS])]
     for array in map(np.asarray, arrays):
         if array.dtype not in _TYPES or array.ndim > MAX_AXES:
-            raise RunError(f"the graph gives an array of type {array.dtype}, which no stream has")
+            raise errors.RunError(
+                f"the graph gives an array of type {array.dtype}, which no stream has"
+            )
         parts.append(
             struct.pack(f"<BB{array.ndim}q", _TYPES.index(array.dtype), array.ndim, *array.shape)
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,29 +27,17 @@ from onnxgraph import (
     check_tensors_only,
     find_inputs,
     infer_shapes,
-    iter_bodies,
     iter_nodes,
+    iter_reads,
 )
 from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from popef._tools.arrays import Array
 from popef._tools.memory import usable_memory_bytes
+from simipu import errors
 from simipu.arenas import ARENAS
 from simipu.demand import MAX_FOLDED_OPERATIONS, measure
-from simipu.errors import (
-    CANCELLED,
-    LoadError,
-    LoadMemoryError,
-    LoadTimeoutError,
-    RunCancelledError,
-    RunError,
-    RunMemoryError,
-    RunTimeoutError,
-    SimIpuError,
-    describe_limit,
-    describe_memory,
-)
 from simipu.executable import Program
 from simipu.kernels import LIBRARY, find_kernels, warn_of_none
 from simipu.libraries import OperatorLibrary, register_library, registered_libraries
@@ -133,13 +121,15 @@ class GraphOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MAX_THREADS:
-            raise LoadError(f"num_threads: expected 0 to {MAX_THREADS}, found {self.num_threads}")
+            raise errors.LoadError(
+                f"num_threads: expected 0 to {MAX_THREADS}, found {self.num_threads}"
+            )
         if self.index_check not in INDEX_CHECKS:
             expected = " or ".join(INDEX_CHECKS)
-            raise LoadError(f"index_check: expected {expected}, found {self.index_check!r}")
+            raise errors.LoadError(f"index_check: expected {expected}, found {self.index_check!r}")
         for name in ("limit_seconds", "ready_seconds", "memory_bytes"):
             if not getattr(self, name) > 0:
-                raise LoadError(f"{name}: expected more than 0, found {getattr(self, name)}")
+                raise errors.LoadError(f"{name}: expected more than 0, found {getattr(self, name)}")
 
     @property
     def num_cores(self) -> int:
@@ -181,7 +171,7 @@ class _Loading:
             self._options.set_load_cancellation_flag(value)
 
 
-class NoKernelError(LoadError):
+class NoKernelError(errors.LoadError):
     """ONNX Runtime lacks a kernel for an operator of the graph; the onnx reference has the
     operator."""
 
@@ -211,7 +201,7 @@ class OrtGraph:
                 )
         except ORT_ERRORS as error:
             if loading.terminate:
-                raise LoadTimeoutError(
+                raise errors.LoadTimeoutError(
                     f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s "
                     "and was stopped"
                 ) from error
@@ -233,10 +223,10 @@ class OrtGraph:
         except ORT_ERRORS as error:
             self._check_cancelled()
             if options.terminate:
-                raise RunTimeoutError(describe_limit(self._limit_seconds)) from error
+                raise errors.RunTimeoutError(errors.describe_limit(self._limit_seconds)) from error
             if _lacked_memory(error):
-                raise RunMemoryError(describe_memory(self._memory_bytes)) from error
-            raise RunError(str(error)) from error
+                raise errors.RunMemoryError(errors.describe_memory(self._memory_bytes)) from error
+            raise errors.RunError(str(error)) from error
         finally:
             WATCHDOG.end(options)
         return results
@@ -253,7 +243,7 @@ class OrtGraph:
 
     def _check_cancelled(self) -> None:
         if self._cancelled:
-            raise RunCancelledError(CANCELLED)
+            raise errors.RunCancelledError(errors.CANCELLED)
 
 
 def _lacked_memory(error: Exception) -> bool:
@@ -269,12 +259,10 @@ def read_graph(program: Program) -> onnx.ModelProto:
         check_graph(model, without_weights=True)
         check_tensors_only(model)
     except (DecodeError, GraphError) as error:
-        raise LoadError(
-            f"the graph of program {program.index} ({program.name}) is damaged: {error}"
-        ) from error
+        raise errors.LoadError(f"the graph of {program.title} is damaged: {error}") from error
     if any(node.domain == KERNELS for node in iter_nodes(model.graph)):
-        raise LoadError(
-            f"the graph of program {program.index} ({program.name}) has a node of domain "
+        raise errors.LoadError(
+            f"the graph of {program.title} has a node of domain "
             f"{KERNELS!r}, which "
             "no file may have: they are made when one is loaded; compile it with poprt again"
         )
@@ -286,8 +274,8 @@ def read_graph(program: Program) -> onnx.ModelProto:
         streamed = {stream.tensor for stream in program.streams if stream.direction is way}
         found = {value.name for value in values}
         if found != streamed:
-            raise LoadError(
-                f"the graph of program {program.index} ({program.name}) {kind} "
+            raise errors.LoadError(
+                f"the graph of {program.title} {kind} "
                 f"{', '.join(sorted(found)) or 'nothing'}, its streams have "
                 f"{', '.join(sorted(streamed)) or 'nothing'}; compile it with poprt again"
             )
@@ -300,8 +288,8 @@ def _check_operators(program: Program, model: onnx.ModelProto) -> None:
     for node in iter_nodes(model.graph):
         operator = operator_of(node)
         if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
-            raise LoadError(
-                f"the graph of program {program.index} ({program.name}) has operator "
+            raise errors.LoadError(
+                f"the graph of {program.title} has operator "
                 f"{node.op_type} (node {node.name!r}), which is not served: {operator.refusal}"
             )
 
@@ -341,14 +329,14 @@ def lower_program(
     model = read_graph(program)
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
     if missing:
-        raise LoadError(
-            f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} "
+        raise errors.LoadError(
+            f"{program.title} needs the weights {', '.join(missing[:5])} "
             "on the device; run the load program with the weights' tensor data first"
         )
     for tensor in model.graph.initializer:
         if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
-            raise LoadError(
-                f"program {program.index} ({program.name}) takes weight {tensor.name!r} of shape "
+            raise errors.LoadError(
+                f"{program.title} takes weight {tensor.name!r} of shape "
                 f"{list(tensor.dims)}, the executable has it of shape "
                 f"{list(weights[tensor.name].shape)}; compile it with poprt again"
             )
@@ -361,37 +349,31 @@ def lower_program(
         lowered, values = lower_model(
             model, weights, numerics, inferred, kernels, keeps_codes=keeps
         )
-    except SimIpuError:
+    except errors.SimIpuError:
         raise
     except Exception as error:  # three libraries raise any exception for damaged data
-        raise LoadError(
-            f"the graph of program {program.index} ({program.name}) is damaged: "
-            f"{type(error).__name__}: {error}"
+        raise errors.LoadError(
+            f"the graph of {program.title} is damaged: {type(error).__name__}: {error}"
         ) from error
     try:
         demand.check(options.memory_bytes, options.limit_seconds, options.num_cores)
     except GraphTooLargeError as error:
-        raise LoadMemoryError(f"program {program.index} ({program.name}): {error}") from error
+        raise errors.LoadMemoryError(f"{program.title}: {error}") from error
     set_threads(lowered.graph, options.num_cores)
     kinds = {tensor.data_type for tensor in model.graph.initializer}
-    if (
-        numerics is not None
-        and not find_kernels().are_there
-        and kinds & {TensorProto.FLOAT16, *QUARTERS}
-    ):
+    is_narrow = kinds & {TensorProto.FLOAT16, *QUARTERS}
+    if numerics is not None and is_narrow and not find_kernels().are_there:
         warn_of_none()
-    fold = (
-        demand.folded_operations is not None and demand.folded_operations <= MAX_FOLDED_OPERATIONS
-    )
+    folded = demand.folded_operations
+    fold = folded is not None and folded <= MAX_FOLDED_OPERATIONS
     return Lowered(lowered.SerializeToString(), values, fold)
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
     """Return whether a weight has the declared size: ONNX Runtime would read beyond a smaller
     one."""
-    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == element_bytes(
-        tensor.data_type
-    )
+    num_bytes = element_bytes(tensor.data_type)
+    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == num_bytes
 
 
 def lower_model(
@@ -414,11 +396,8 @@ def lower_model(
         t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS
     }
     for tensor in lowered.graph.initializer:
-        if (
-            tensor.data_type == TensorProto.UINT8
-            and tensor.name in quarters
-            and _is_variable(tensor)
-        ):
+        is_coded = tensor.data_type == TensorProto.UINT8 and tensor.name in quarters
+        if is_coded and _is_variable(tensor):
             weights = {**weights, tensor.name: weights[tensor.name].view(np.uint8)}
             del quarters[tensor.name]
     if keeps_codes:
@@ -445,17 +424,8 @@ def _find_mappable(graph: onnx.GraphProto) -> set[str]:
     mappable = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         if node.domain != KERNELS and not operator_of(node).reads_mapped_weights:
-            mappable.difference_update(node.input)
-        for subgraph in iter_bodies(node):
-            mappable.difference_update(_iter_names(subgraph))
+            mappable.difference_update(iter_reads(node))
     return mappable
-
-
-def _iter_names(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in graph.node:
-        yield from node.input
-        for subgraph in iter_bodies(node):
-            yield from _iter_names(subgraph)
 
 
 def inline_weights(lowered: Lowered) -> onnx.ModelProto:
@@ -475,24 +445,24 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     """
     try:
         return OrtGraph(lowered.model, lowered.weights, options, fold=lowered.fold)
-    except LoadTimeoutError as error:
-        raise LoadTimeoutError(f"program {label}: {error}") from error
+    except errors.LoadTimeoutError as error:
+        raise errors.LoadTimeoutError(f"program {label}: {error}") from error
     except ort_errors.NotImplemented as error:
         raise NoKernelError(f"program {label}: {error}") from error
     except ORT_ERRORS as error:
         if _lacked_memory(error):
-            limit = (
-                f"it asks for more than its limit of {options.memory_bytes} bytes of memory "
-                "(sim_memory_mib)"
-            )
-            raise LoadMemoryError(f"program {label}: {limit}") from error
+            raise errors.LoadMemoryError(
+                f"program {label}: it asks for more than its limit of {options.memory_bytes} bytes "
+                "of memory (sim_memory_mib)"
+            ) from error
         if not lowered.weights:
             hint = _NO_OPERATOR_HINT if _NO_OPERATOR in str(error) else ""
-            raise LoadError(f"ONNX Runtime cannot load program {label}: {error}{hint}") from error
+            raise errors.LoadError(
+                f"ONNX Runtime cannot load program {label}: {error}{hint}"
+            ) from error
         _log.info("program %s takes a copy of its weights: %s", label, error)
-        return make_graph(
-            Lowered(inline_weights(lowered).SerializeToString(), {}, lowered.fold), options, label
-        )
+        whole = inline_weights(lowered).SerializeToString()
+        return make_graph(Lowered(whole, {}, lowered.fold), options, label)
 
 
 def _session_options(

@@ -105,9 +105,8 @@ class Engine:
         the graph cannot be built.
         """
         program = self.executable.program(index)
-        weights = {
-            constant.name: constant.array() for constant in self.executable.constants
-        } | self._variables
+        constants = {constant.name: constant.array() for constant in self.executable.constants}
+        weights = constants | self._variables
         numerics = self.executable.numerics if self._graph_options.exact else None
         timings = [
             iteration_timing(each, self.device.target, self.replication_factor)
@@ -197,7 +196,10 @@ class Engine:
             at_once = 1 if to_streams else self.device_iterations
             pieces = self._iterate(main, values, rows, ready_ns, at_once)
         if not to_streams:
-            return _concatenate(list(pieces))
+            done = list(pieces)
+            if len(done) == 1:
+                return done[0]
+            return [np.concatenate(piece) for piece in zip(*done, strict=True)]
         for results in pieces:
             main.push(self._writes, results)
         return []
@@ -238,9 +240,8 @@ class Engine:
             ]
             iterations = -(-(last - start) // per_iteration)
             if clock is not None:
-                late_ns = clock.advance(
-                    interval * (iterations - 1) + latency, interval * iterations
-                )
+                seconds = interval * (iterations - 1) + latency
+                late_ns = clock.advance(seconds, interval * iterations)
                 self.lateness_ns = max(self.lateness_ns, late_ns)
             yield from results
             done += iterations
@@ -249,12 +250,8 @@ class Engine:
             clock.skip(interval * (self.device_iterations - done))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
-        known = {
-            s.handle
-            for p in self.executable.programs
-            for s in p.streams
-            if s.direction is direction
-        }
+        streams = [s for program in self.executable.programs for s in program.streams]
+        known = {stream.handle for stream in streams if stream.direction is direction}
         if handle not in known:
             raise RunError(
                 f"executable {self.executable.name!r} has no {direction.name.lower()} stream "
@@ -265,7 +262,8 @@ class Engine:
     def _run_load(self, program: Program) -> None:
         for stream in program.streams:
             value = _read(stream, self._reads, 1)
-            _check(stream, value, (1, *stream.shape))
+            if value.shape != (1, *stream.shape) or value.dtype != stream.dtype:
+                raise _mismatch(stream, value, (1, *stream.shape))
             self._variables[stream.tensor] = value[0]
         for main in self._mains.values():
             main.graph.close()
@@ -327,13 +325,8 @@ class _LoadedMain:
         # Facts that are checked after each run, in the form that is fastest to compare. The axis of
         # the batch is None without a batch.
         self._given = [
-            (
-                stream,
-                stream.dtype,
-                self._row_shape(stream),
-                stream.batch_axis if self.batch_size else None,
-            )
-            for stream in self.outputs
+            (each, each.dtype, self._row_shape(each), each.batch_axis if self.batch_size else None)
+            for each in self.outputs
         ]
         self._moves_inputs = any(stream.batch_axis for stream in self.inputs)
         self._moves_outputs = any(stream.batch_axis for stream in self.outputs)
@@ -392,13 +385,14 @@ class _LoadedMain:
             if rows != self.batch_size and not self._row_independent:
                 values = [_pad(value, self.batch_size) for value in values]
             if self._moves_inputs:
+                # A view of an array with this batch axis is not copied.
                 values = [
-                    _place(value, stream) for stream, value in zip(self.inputs, values, strict=True)
+                    np.ascontiguousarray(np.moveaxis(value, 0, stream.batch_axis))
+                    for stream, value in zip(self.inputs, values, strict=True)
                 ]
         try:
-            results = self.graph.run(
-                self._output_names, dict(zip(self._input_names, values, strict=True))
-            )
+            feeds = dict(zip(self._input_names, values, strict=True))
+            results = self.graph.run(self._output_names, feeds)
         except RunError as error:
             raise type(error)(f"program {self._name!r}: {error}") from error
         self._check_results(results, rows if self._row_independent else self.batch_size)
@@ -435,23 +429,11 @@ class _LoadedMain:
                 write(result)
 
 
-def _concatenate(pieces: list[list[Array]]) -> list[Array]:
-    if len(pieces) == 1:
-        return pieces[0]
-    return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
-
-
 def _pad(rows: Array, batch_size: int) -> Array:
     """Return the rows padded with zeros to the compiled batch."""
     padded = np.zeros((batch_size, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows
     return padded
-
-
-def _place(rows: Array, stream: Stream) -> Array:
-    """Return the rows along the batch axis of the stream, without a copy if they were a view of
-    such an array."""
-    return np.ascontiguousarray(np.moveaxis(rows, 0, stream.batch_axis))
 
 
 def _read(stream: Stream, reads: dict[str, ReadCallback], most: int) -> Array:
@@ -462,11 +444,6 @@ def _read(stream: Stream, reads: dict[str, ReadCallback], most: int) -> Array:
             f"input stream {stream.handle!r} (tensor {stream.tensor!r}) is not connected"
         ) from None
     return callback(most)
-
-
-def _check(stream: Stream, value: Array, shape: tuple[int, ...]) -> None:
-    if value.shape != shape or value.dtype != stream.dtype:
-        raise _mismatch(stream, value, shape)
 
 
 def _mismatch(stream: Stream, value: Array, shape: tuple[int, ...]) -> RunError:

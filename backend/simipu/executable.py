@@ -15,7 +15,7 @@ import hashlib
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from typing import Any
 
@@ -121,6 +121,11 @@ class Program:
     branches: tuple[Program, ...] = ()
     selector: str = ""
 
+    @property
+    def title(self) -> str:
+        """Index and name, for messages."""
+        return f"program {self.index} ({self.name})"
+
     def find_branch(self, value: Array) -> int:
         """Return the number of the branch that a value of the selector selects. Raises RunError if
         there is none."""
@@ -188,11 +193,7 @@ class SimulatedExecutable:
                 pb.Constant(name=c.name, dtype=c.dtype.name, shape=c.shape, offset=offset)
                 for c, offset in zip(self.constants, offsets, strict=True)
             ],
-            numerics=pb.Numerics(
-                half_partials=self.numerics.half_partials,
-                nan_on_overflow=self.numerics.nan_on_overflow,
-                raises=self.numerics.raises,
-            ),
+            numerics=pb.Numerics(**asdict(self.numerics)),
         )
         encoded = bytes(message.SerializeToString(deterministic=True))
         head = _MAGIC + b"%02d" % FORMAT_VERSION + len(encoded).to_bytes(8, "little") + encoded
@@ -246,9 +247,7 @@ class SimulatedExecutable:
                 _decode_constant(constant, constants) for constant in message.constants
             ),
             numerics=Numerics(
-                message.numerics.half_partials,
-                message.numerics.nan_on_overflow,
-                message.numerics.raises,
+                **{each.name: getattr(message.numerics, each.name) for each in fields(Numerics)}
             ),
         )
 
@@ -301,11 +300,8 @@ def _decode_dtype(name: str) -> np.dtype[Any]:
 
 
 def _decode_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    if (
-        len(shape) > MAX_AXES
-        or min(shape, default=0) < 0
-        or math.prod(max(1, size) for size in shape) > MAX_ELEMENTS
-    ):
+    elements = math.prod(max(1, size) for size in shape)
+    if len(shape) > MAX_AXES or min(shape, default=0) < 0 or elements > MAX_ELEMENTS:
         raise ValueError(
             f"expected a shape of at most {MAX_AXES} axes and {MAX_ELEMENTS} elements, found "
             f"{list(shape)[:9]}"
@@ -329,10 +325,15 @@ def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
     return Constant(message.name, dtype, shape, payload[message.offset : end])
 
 
+_SAME = (
+    "index name graph row_independent cycles interval_cycles overlapped row_dependence selector"
+).split()
+"""Fields of a program that its message has under the same name and type."""
+
+
 def _encode_program(program: Program) -> pb.Program:
     return pb.Program(
-        index=program.index,
-        name=program.name,
+        **{name: getattr(program, name) for name in _SAME},
         kind=pb.Program.Kind.Name(program.kind.value),
         streams=[
             pb.Stream(
@@ -345,14 +346,7 @@ def _encode_program(program: Program) -> pb.Program:
             )
             for stream in program.streams
         ],
-        graph=program.graph,
-        row_independent=program.row_independent,
-        cycles=program.cycles,
-        interval_cycles=program.interval_cycles,
-        overlapped=program.overlapped,
-        row_dependence=program.row_dependence,
         branches=[_encode_program(branch) for branch in program.branches],
-        selector=program.selector,
     )
 
 
@@ -361,18 +355,10 @@ def _decode_program(message: pb.Program, is_branch: bool = False) -> Program:
         if is_branch and message.branches:
             raise ValueError("a program that is fused is in one that is fused")
         program = Program(
-            index=message.index,
-            name=message.name,
+            **{name: getattr(message, name) for name in _SAME},
             kind=ProgramKind(message.kind),
             streams=tuple(_decode_stream(stream) for stream in message.streams),
-            graph=message.graph,
-            row_independent=message.row_independent,
-            cycles=message.cycles,
-            interval_cycles=message.interval_cycles,
-            overlapped=message.overlapped,
-            row_dependence=message.row_dependence,
             branches=tuple(_decode_program(branch, True) for branch in message.branches),
-            selector=message.selector,
         )
         _check_branches(program)
     except (TypeError, ValueError) as error:
@@ -405,14 +391,8 @@ def _decode_stream(message: pb.Stream) -> Stream:
         raise ValueError(
             f"stream {message.handle!r} of shape {shape} has no axis {axis} for its batch"
         )
-    return Stream(
-        message.handle,
-        message.tensor,
-        Direction(message.direction),
-        _decode_dtype(message.dtype),
-        shape,
-        axis,
-    )
+    direction, dtype = Direction(message.direction), _decode_dtype(message.dtype)
+    return Stream(message.handle, message.tensor, direction, dtype, shape, axis)
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from simipu.computed import read_graph
 from simipu.errors import LoadError
 from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable
 from simipu.rows import take_rows
-from simipu.streams import Direction, Stream
+from simipu.streams import Direction
 
 
 def fix_inputs(
@@ -38,7 +38,12 @@ def fix_inputs(
     }
     fixed = {streams[handle].tensor: value for handle, value in values.items() if handle in streams}
     for handle, value in values.items():
-        _check(streams.get(handle), value)
+        stream = streams.get(handle)
+        if stream is not None and (value.shape, value.dtype) != (stream.shape, stream.dtype):
+            raise LoadError(
+                f"input {stream.tensor!r}: expected {stream.dtype} of shape {stream.shape}, found "
+                f"{value.dtype} of shape {value.shape}"
+            )
     constants = [Constant.of(name, value) for name, value in fixed.items()]
     weights = {each.name: each.array() for each in (*executable.constants, *constants)}
     programs = tuple(
@@ -46,14 +51,6 @@ def fix_inputs(
         for program in executable.programs
     )
     return replace(executable, programs=programs, constants=(*executable.constants, *constants))
-
-
-def _check(stream: Stream | None, value: Array) -> None:
-    if stream is not None and (value.shape, value.dtype) != (stream.shape, stream.dtype):
-        raise LoadError(
-            f"input {stream.tensor!r}: expected {stream.dtype} of shape {stream.shape}, its data "
-            f"are {value.dtype} of shape {value.shape}"
-        )
 
 
 def _fix(
@@ -71,7 +68,7 @@ def _fix(
         return program
     if not program.graph:
         raise LoadError(
-            f"program {program.index} ({program.name}) has no graph of its own, as a fused model "
+            f"{program.title} has no graph of its own, as a fused model "
             "has none: neither can inputs of it be frozen nor its rows lie along another axis"
         )
     model = read_static(program)
@@ -85,16 +82,16 @@ def _fix(
     if batch_axis is None and len({stream.shape[:1] for stream in streams}) == 1:
         batch_axis = 0
     if batch_axis is not None:
-        streams = tuple(_lay_along(stream, batch_axis) for stream in streams)
+        streams = tuple(
+            replace(each, batch_axis=batch_axis) if len(each.shape) > batch_axis else each
+            for each in streams
+        )
     axis = next((stream.batch_axis for stream in streams), 0)
     graph, found, dependence = take_rows(model, streams, axis, weights)
     if found != streams and not asked:
         # A reader of the file that does not read its graph would expect the rows at another place.
-        graph, found, dependence = (
-            model,
-            streams,
-            f"its rows do not lie along axis {axis} of all tensors",
-        )
+        graph, found = model, streams
+        dependence = f"its rows do not lie along axis {axis} of all tensors"
     return replace(
         program,
         graph=graph.SerializeToString(deterministic=True),
@@ -104,14 +101,9 @@ def _fix(
     )
 
 
-def _lay_along(stream: Stream, axis: int) -> Stream:
-    return replace(stream, batch_axis=axis) if len(stream.shape) > axis else stream
-
-
 def _hold(graph: onnx.GraphProto, fixed: Mapping[str, Array]) -> None:
     """Turn inputs into weights that the executable holds."""
-    held = [value for value in graph.input if value.name in fixed]
-    for value in held:
+    for value in [value for value in graph.input if value.name in fixed]:
         graph.input.remove(value)
         stub = TensorProto(
             name=value.name,

@@ -34,6 +34,7 @@ from popef._tools.child import prepare
 from popef._tools.console import LineFormatter
 from popef._tools.memory import limit_memory, return_memory
 from popef._tools.progress import LOOK_SECONDS, STALL_SECONDS, STOPPED_STATES, read_stat
+from simipu import errors
 from simipu.answers import (
     AnswerError,
     decode_arrays,
@@ -51,19 +52,6 @@ from simipu.computed import (
     lower_program,
     make_graph,
     use_kernels,
-)
-from simipu.errors import (
-    CANCELLED,
-    DeviceLostError,
-    LoadError,
-    LoadMemoryError,
-    LoadTimeoutError,
-    RunCancelledError,
-    RunError,
-    RunMemoryError,
-    RunTimeoutError,
-    describe_limit,
-    describe_memory,
 )
 from simipu.executable import Program
 from simipu.forks import FORKS
@@ -147,7 +135,7 @@ def try_in_child(trial: Trial, options: GraphOptions, label: str) -> None:
     try:
         graph = IsolatedGraph(label, trial, {}, options, None)
     except OSError as error:
-        raise LoadError(
+        raise errors.LoadError(
             f"{label}: cannot start the process that loads it first: {error}"
         ) from error
     graph.close()
@@ -156,11 +144,8 @@ def try_in_child(trial: Trial, options: GraphOptions, label: str) -> None:
 @cache
 def _warn_of_missing_confinement() -> None:
     """Log once which confinements of a child the kernel does not support."""
-    if missing := find_missing():
-        _log.warning(
-            "isolated graphs are computed without %s, which this system lacks",
-            " and ".join(missing),
-        )
+    if missing := " and ".join(find_missing()):
+        _log.warning("isolated graphs are computed without %s, which this system lacks", missing)
 
 
 def open_lowered(
@@ -201,15 +186,17 @@ class IsolatedGraph:
         self._start()
         try:
             self._load()
-        except RunTimeoutError as error:
+        except errors.RunTimeoutError as error:
             self.close()
-            raise LoadTimeoutError(
+            raise errors.LoadTimeoutError(
                 f"{self._label}: it was not ready within {options.ready_seconds:g} s, and its "
                 "process was ended"
             ) from error
-        except DeviceLostError as error:
+        except errors.DeviceLostError as error:
             self.close()
-            raise LoadError(f"{self._label}: the process that loaded it died: {error}") from error
+            raise errors.LoadError(
+                f"{self._label}: the process that loaded it died: {error}"
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -223,11 +210,8 @@ class IsolatedGraph:
             self._replace()
         if not self._loaded:
             self._load()
-        return self._ask(
-            ("run", names, feeds),
-            self._options.limit_seconds,
-            lambda answer: decode_arrays(answer, len(names)),
-        )
+        limit_seconds, count = self._options.limit_seconds, len(names)
+        return self._ask(("run", names, feeds), limit_seconds, lambda it: decode_arrays(it, count))
 
     def _stalls_idle(self) -> bool:
         """Return whether the child is stopped while idle, after waiting for a short stop to end.
@@ -294,15 +278,16 @@ class IsolatedGraph:
         request = [encode_object(question)]
         max_bytes = self._options.memory_bytes + _OWN_BYTES
         try:
-            answer = decode(
-                self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes)
-            )
+            answer = self._child.ask(request, limit_seconds=limit_seconds, max_bytes=max_bytes)
+            decoded = decode(answer)
             self._answered_at = time.monotonic()
-            return answer
+            return decoded
         except TimeoutError:
             self._check_cancelled()
             self._replace()
-            raise RunTimeoutError(f"{self._label}: {describe_limit(limit_seconds)}") from None
+            raise errors.RunTimeoutError(
+                f"{self._label}: {errors.describe_limit(limit_seconds)}"
+            ) from None
         except (*LOST, AnswerError) as error:
             self._check_cancelled()
             status = self._replace()
@@ -311,7 +296,7 @@ class IsolatedGraph:
                 how = str(error)
             elif isinstance(error, AnswerError):
                 how = f"answered in another way than asked ({error}) and was ended"
-            raise DeviceLostError(
+            raise errors.DeviceLostError(
                 f"{self._label}: the engine's process {how}; a new one takes its place"
             ) from None
 
@@ -325,7 +310,7 @@ class IsolatedGraph:
 
     def _check_cancelled(self) -> None:
         if self._cancelled:
-            raise RunCancelledError(CANCELLED)
+            raise errors.RunCancelledError(errors.CANCELLED)
 
 
 def _abandon(child: AnsweringChild, owner_pid: int) -> None:
@@ -350,12 +335,10 @@ class BranchedGraph:
 
     def __init__(self, program: Program, graphs: Sequence[ComputedGraph]) -> None:
         self._program, self._graphs = program, graphs
-        outputs = [
-            stream for stream in program.streams if stream.direction is Direction.DEVICE_TO_HOST
-        ]
         self._zeros = {
             stream.tensor: np.broadcast_to(np.zeros((), stream.dtype), stream.shape)
-            for stream in outputs
+            for stream in program.streams
+            if stream.direction is Direction.DEVICE_TO_HOST
         }
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -407,11 +390,12 @@ class _Answerer:
                 return [encode_loaded()]
             assert self._graph is not None
             return [encode_arrays(self._graph.run(*question[1:]))]
-        except (LoadError, RunError, DeviceLostError) as error:
+        except (errors.LoadError, errors.RunError, errors.DeviceLostError) as error:
             return [encode_error(error)]
         except MemoryError:
-            told = describe_memory(self._memory_bytes)
-            return [encode_error(LoadMemoryError(told) if loads else RunMemoryError(told))]
+            told = errors.describe_memory(self._memory_bytes)
+            kind = errors.LoadMemoryError if loads else errors.RunMemoryError
+            return [encode_error(kind(told))]
 
 
 def _open_here(
@@ -433,9 +417,8 @@ def _open_here(
     if isinstance(source, Lowered):  # the parent has already logged that ONNX Runtime cannot
         return ReferenceGraph(source)
     try:
-        return make_graph(
-            lower_program(source, weights, options, numerics, use_kernels()), options, label
-        )
+        lowered = lower_program(source, weights, options, numerics, use_kernels())
+        return make_graph(lowered, options, label)
     except NoKernelError as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
         return ReferenceGraph(lower_program(source, weights, options, numerics, KernelUse.NONE))

@@ -41,9 +41,8 @@ def multiply_blocks(
         total = round_sum(chain, chain.add("MatMul", left, right))
     else:
         total = _scan_blocks(chain, left, right, (rows, columns, depth), block, round_sum)
-    return cut_end(
-        chain, total, [axis for axis, is_lonely in zip((-2, -1), lonely, strict=True) if is_lonely]
-    )
+    added = [axis for axis, is_lonely in zip((-2, -1), lonely, strict=True) if is_lonely]
+    return cut_end(chain, total, added)
 
 
 def _scan_blocks(
@@ -58,9 +57,8 @@ def _scan_blocks(
     right = pad_end(chain, right, columns, columns - 2, blocks * block - depth)
     # The number of rows may be open until the graph is run, so zeros of the result's shape are made
     # from the operands' sizes; leading axes broadcast.
-    start = add_zeros(
-        chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
-    )
+    result_columns = [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
+    start = add_zeros(chain, [(left, 0, rows - 1), 1], result_columns)
     lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
     rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))
     # MatMul sums the block's own products in float; only the stored sum is rounded, as in the
@@ -68,24 +66,17 @@ def _scan_blocks(
     body = Chain(f"{chain.prefix}/block")
     names = [f"{body.prefix}/{name}" for name in ("sum", "left", "right")]
     total = round_sum(body, body.add("Add", names[0], body.add("MatMul", *names[1:])))
-    return chain.add(
-        "Scan",
-        start,
-        lefts,
-        rights,
-        body=make_body(body, names, [total]),
-        num_scan_inputs=2,
-        scan_input_axes=[rows - 1, columns - 2],
-    )
+    inner, axes = make_body(body, names, [total]), [rows - 1, columns - 2]
+    operands = start, lefts, rights
+    return chain.add("Scan", *operands, body=inner, num_scan_inputs=2, scan_input_axes=axes)
 
 
 def pad_end(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
     """Add zeros at the end of an axis, which add nothing to a sum."""
     if not missing:
         return name
-    return chain.add(
-        "Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1))
-    )
+    pads = chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1))
+    return chain.add("Pad", name, pads)
 
 
 def cut_end(chain: Chain, name: str, axes: Sequence[int]) -> str:

@@ -56,11 +56,10 @@ def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
     for node in iter_nodes(graph):
         for body in iter_bodies(node) if node.op_type == "Scan" else ():
             for value in body.output:
-                if value.name in dims and not value.type.tensor_type.HasField("shape"):
-                    kind = value.type.tensor_type.elem_type
-                    value.CopyFrom(
-                        helper.make_tensor_value_info(value.name, kind, dims[value.name])
-                    )
+                tensor, name = value.type.tensor_type, value.name
+                if name in dims and not tensor.HasField("shape"):
+                    made = helper.make_tensor_value_info(name, tensor.elem_type, dims[name])
+                    value.CopyFrom(made)
 
 
 def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
@@ -74,9 +73,8 @@ def put_bodies(graph: onnx.GraphProto, around: GraphContext) -> None:
             put_bodies(body, around)
     inside = replace(around, makers=find_makers(graph))
     if any(find_body(node, inside) for node in graph.node):
-        replace_nodes(
-            graph, [made for node in graph.node for made in _replace_by_body(node, inside)]
-        )
+        nodes = [made for node in graph.node for made in _replace_by_body(node, inside)]
+        replace_nodes(graph, nodes)
 
 
 def needs_bodies(graph: onnx.GraphProto, around: GraphContext) -> bool:
@@ -117,20 +115,14 @@ _Shapes = Mapping[str, tuple[int, ...]]
 def clamp_indices(model: onnx.ModelProto, inferred: onnx.ModelProto) -> bool:
     """Change `model`, in place, so that its operators read by indices within range, and return
     whether anything was changed. `inferred` is the same model with its shapes."""
-    constants = _find_constants(model.graph)
+    # The model's author chose the constants' indices.
+    constants = {each.name for graph in iter_graphs(model.graph) for each in graph.initializer}
+    made = (node for node in iter_nodes(model.graph) if node.op_type == "Constant")
+    constants.update(name for node in made for name in node.output)
     if not any(_is_checked(node, constants) for node in iter_nodes(model.graph)):
         return False
     _clamp_graph(model.graph, iter_shapes(inferred.graph), constants, find_opset(model, 1))
     return True
-
-
-def _find_constants(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the constants of a graph and its bodies: the model's author chose these
-    indices."""
-    found = {tensor.name for each in iter_graphs(graph) for tensor in each.initializer}
-    return found | {
-        name for node in iter_nodes(graph) if node.op_type == "Constant" for name in node.output
-    }
 
 
 def _is_checked(node: onnx.NodeProto, constants: Collection[str]) -> bool:

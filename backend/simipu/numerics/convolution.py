@@ -68,12 +68,10 @@ class Convolution:
         set yet."""
         outputs, channels, *kernel = known(weights)
         ones = [1] * len(kernel)
-        strides, dilations = (
-            tuple(attribute(node, name, ones)) for name in ("strides", "dilations")
-        )
-        return Convolution(
-            attribute(node, "group", 1), outputs, channels, tuple(kernel), strides, dilations
-        )
+        strides = tuple(attribute(node, "strides", ones))
+        dilations = tuple(attribute(node, "dilations", ones))
+        groups = attribute(node, "group", 1)
+        return Convolution(groups, outputs, channels, tuple(kernel), strides, dilations)
 
     @property
     def taps(self) -> int:
@@ -91,9 +89,8 @@ class Convolution:
         # and never across groups, whose channels belong to other convolutions.
         if self.groups > 1 or self.channels >= block:
             return 1
-        return min(
-            next(rows for rows in PACKED_ROWS if rows * self.channels <= block), self.kernel[0]
-        )
+        fitting = next(rows for rows in PACKED_ROWS if rows * self.channels <= block)
+        return min(fitting, self.kernel[0])
 
     def packing(self, block: int) -> Packing:
         """Return which positions of the kernel a block covers."""
@@ -307,27 +304,19 @@ def turn(
     after = [size - seen - first for size, seen, first in zip(sizes, spread, before, strict=True)]
     if any(before) or any(after):  # a negative pad cuts: the result may omit positions
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
-    filters = chain.add(
-        "Reshape", node.input[1], chain.shape([groups, inputs // groups, outputs, *kernel])
-    )
+    channels = inputs // groups
+    filters = chain.shape([groups, channels, outputs, *kernel])
+    filters = chain.add("Reshape", node.input[1], filters)
     filters = chain.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
-    filters = chain.add(
-        "Reshape", filters, chain.shape([groups * outputs, inputs // groups, *kernel])
-    )
+    turned = chain.shape([groups * outputs, channels, *kernel])
+    filters = chain.add("Reshape", filters, turned)
     # The kernel is reversed: from the last position (-1) to the first, which only the least integer
     # includes, in steps of -1.
     last, first = chain.shape([-1] * rank), chain.shape([np.iinfo(np.int64).min] * rank)
     back = chain.shape([-1] * rank)
     filters = chain.add("Slice", filters, last, first, chain.shape(range(2, 2 + rank)), back)
-    conv = Convolution(
-        groups,
-        groups * outputs,
-        inputs // groups,
-        tuple(kernel),
-        tuple(ones),
-        tuple(dilations),
-        tuple(result),
-    )
+    sizes_of = tuple(kernel), tuple(ones), tuple(dilations), tuple(result)
+    conv = Convolution(groups, groups * outputs, channels, *sizes_of)
     return Placed(conv, field, filters, sizes, [0] * rank, [0] * rank)
 
 
@@ -345,15 +334,12 @@ def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[i
     """Return the number of positions of a ConvTranspose's result that are cut at the beginning of
     each axis."""
     rank, mode = len(source), attribute(node, "auto_pad", b"NOTSET").decode()
-    strides, more = (
-        attribute(node, "strides", [1] * rank),
-        attribute(node, "output_padding", [0] * rank),
-    )
+    strides = attribute(node, "strides", [1] * rank)
+    more = attribute(node, "output_padding", [0] * rank)
     wanted = attribute(node, "output_shape", [])[-rank:]
     if not wanted and mode not in ("SAME_UPPER", "SAME_LOWER"):
-        return list(
-            attribute(node, "pads", [0] * 2 * rank)[:rank] if mode == "NOTSET" else [0] * rank
-        )
+        pads = attribute(node, "pads", [0] * rank) if mode == "NOTSET" else [0] * rank
+        return list(pads[:rank])
     # By ONNX's rule, cut as many as give the result its declared size, or the size that source and
     # strides give; an odd one at the end only with SAME_UPPER.
     wanted = wanted or [size * step for size, step in zip(source, strides, strict=True)]
@@ -374,14 +360,8 @@ def _multiply_positions(
     if math.prod(strides) > 1:
         ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
         axes = chain.shape(range(2, 2 + len(sizes)))
-        field = chain.add(
-            "Slice",
-            field,
-            chain.shape([0] * len(sizes)),
-            chain.shape(ends),
-            axes,
-            chain.shape(strides),
-        )
+        starts, steps = chain.shape([0] * len(sizes)), chain.shape(strides)
+        field = chain.add("Slice", field, starts, chain.shape(ends), axes, steps)
     shapes = (conv.outputs, conv.channels), (0, conv.channels, math.prod(sizes))
     columns = chain.add("Reshape", field, chain.shape(shapes[1]))
     rows = chain.add("Reshape", filters, chain.shape(shapes[0]))
@@ -420,15 +400,9 @@ def _sum_blocks(
         body = Chain(f"{chain.prefix}/block")
         names = [f"{body.prefix}/{name}" for name in ("sum", "field", "filters")]
         total = _sum_windows(body, window_sum, names[1], names[2], names[0])
-        total = chain.add(
-            "Scan",
-            start,
-            field,
-            filters,
-            body=make_body(body, names, [total]),
-            num_scan_inputs=2,
-            scan_input_axes=[2, 0],
-        )
+        inner, axes = make_body(body, names, [total]), [2, 0]
+        operands = start, field, filters
+        total = chain.add("Scan", *operands, body=inner, num_scan_inputs=2, scan_input_axes=axes)
     added = (-2, outputs > each), (-1, window_sum.sizes[-1] > positions)
     return cut_end(chain, total, [axis for axis, is_added in added if is_added])
 
@@ -447,17 +421,13 @@ def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int
     filters = pad_end(chain, filters, 2 + rank, 1, blocks * block - conv.channels)
     kernel = packing.kernel
     shape = [conv.groups, each, blocks, block, *kernel[: at + 1], packing.count, *kernel[at + 1 :]]
-    filters = pad_end(
-        chain, chain.add("Reshape", filters, chain.shape(shape)), len(shape), 1, outputs - each
-    )
+    filters = chain.add("Reshape", filters, chain.shape(shape))
+    filters = pad_end(chain, filters, len(shape), 1, outputs - each)
     spatial = [axis for axis in range(4, len(shape)) if axis != 5 + at]
     filters = chain.add("Transpose", filters, perm=[2, *spatial, 0, 1, 5 + at, 3])
-    leading = [blocks] if blocks > 1 else []
-    return chain.add(
-        "Reshape",
-        filters,
-        chain.shape([*leading, math.prod(kernel), conv.groups, outputs, packing.count * block]),
-    )
+    leading = [blocks, math.prod(kernel)] if blocks > 1 else [math.prod(kernel)]
+    sizes = chain.shape([*leading, conv.groups, outputs, packing.count * block])
+    return chain.add("Reshape", filters, sizes)
 
 
 def _sum_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:
@@ -481,9 +451,8 @@ def _scan_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, tota
         f"{body.prefix}/{name}" for name in ("sum", "start", "end", "filters")
     ]
     product = _multiply(body, window_sum, field, part, (first, last))
-    inner = make_body(
-        body, names, [window_sum.round(body, body.add("Add", sum_, product))], whole=(first, last)
-    )
+    rounded = window_sum.round(body, body.add("Add", sum_, product))
+    inner = make_body(body, names, [rounded], whole=(first, last))
     windows = window_sum.windows
     tables = (chain.constant(table, np.int64) for table in (windows.starts, windows.ends))
     return chain.add("Scan", total, *tables, filters, body=inner, num_scan_inputs=3)
@@ -495,9 +464,8 @@ def _multiply(
     """Add the product of one window of the field, from the first to before the last of `borders`,
     with its filters."""
     windows, (first, last) = window_sum.windows, borders
-    seen = chain.add(
-        "Slice", field, first, last, chain.shape(windows.axes), chain.shape(windows.steps)
-    )
+    axes, steps = chain.shape(windows.axes), chain.shape(windows.steps)
+    seen = chain.add("Slice", field, first, last, axes, steps)
     # Reshape to a matrix of the same channels, of which some windows have fewer.
     seen = chain.add("Reshape", seen, chain.shape([0, 0, 0, window_sum.positions]))
     if window_sum.positions == 1:

@@ -22,11 +22,10 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph import Chain, attribute
+from onnxgraph import Chain, attribute, iter_reads
 from onnxgraph.edit import make_identity
 
 from simipu.numerics.half import HALVES
-from simipu.numerics.kernels import list_taken
 
 Function = Callable[[Chain, onnx.NodeProto], str]
 """Function that adds the nodes of a function of a node's first input to a chain, and returns the
@@ -69,11 +68,9 @@ def _sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
 
 
 def _hard_sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
-    alpha, beta = (attribute(node, name, usual) for name, usual in (("alpha", 0.2), ("beta", 0.5)))
-    value = chain.add(
-        "Mul", chain.add("Cast", node.input[0], to=TensorProto.DOUBLE), _double(chain, alpha)
-    )
-    value = chain.add("Add", value, _double(chain, beta))
+    value = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
+    value = chain.add("Mul", value, _double(chain, attribute(node, "alpha", 0.2)))
+    value = chain.add("Add", value, _double(chain, attribute(node, "beta", 0.5)))
     value = chain.add("Min", chain.add("Max", value, _double(chain, 0)), _double(chain, 1))
     return _find_nearest(chain, value)
 
@@ -123,9 +120,8 @@ def _find_nearest(chain: Chain, value: str) -> str:
     the nearest float first would create a tie between two halves in one of 300 cases."""
     # Adding and subtracting something large leaves the leading bits, rounded to nearest even: a
     # multiple of the value itself (Veltkamp's splitting), or a constant for subnormals.
-    grown = chain.add(
-        "Mul", value, chain.constant(2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1, np.float64)
-    )
+    factor = chain.constant(2.0 ** (_DOUBLE_BITS - _HALF_BITS) + 1, np.float64)
+    grown = chain.add("Mul", value, factor)
     normal = chain.add("Sub", grown, chain.add("Sub", grown, value))
     anchor = chain.constant(1.5 * 2.0 ** (_DOUBLE_BITS - 1) * _MIN_HALF, np.float64)
     subnormal = chain.add("Sub", chain.add("Add", value, anchor), anchor)
@@ -138,20 +134,14 @@ def _find_nearest(chain: Chain, value: str) -> str:
     return chain.add("Cast", chain.add("Where", is_near, leading, value), to=TensorProto.FLOAT)
 
 
-def _elu(chain: Chain, node: onnx.NodeProto) -> str:
-    return _bend(chain, node.input[0], attribute(node, "alpha", 1.0))
-
-
 def _celu(chain: Chain, node: onnx.NodeProto) -> str:
     alpha = attribute(node, "alpha", 1.0)
     return _bend(chain, node.input[0], alpha, unit=alpha)
 
 
 def _selu(chain: Chain, node: onnx.NodeProto) -> str:
-    alpha, gamma = (
-        attribute(node, "alpha", 1.67326319217681884765625),
-        attribute(node, "gamma", 1.05070102214813232421875),
-    )
+    alpha = attribute(node, "alpha", 1.67326319217681884765625)
+    gamma = attribute(node, "gamma", 1.05070102214813232421875)
     return chain.add("Mul", _bend(chain, node.input[0], alpha), chain.constant(gamma))
 
 
@@ -172,9 +162,8 @@ def _gelu(chain: Chain, node: onnx.NodeProto) -> str:
     half = chain.constant(0.5)
     # Bounded, so that an infinity is not multiplied by the tail of 0.
     size = chain.add("Min", chain.add("Abs", node.input[0]), chain.constant(_BEYOND_TAIL))
-    at = chain.add(
-        "Reciprocal", chain.add("Add", chain.add("Mul", size, half), chain.constant(1.0))
-    )
+    at = chain.add("Add", chain.add("Mul", size, half), chain.constant(1.0))
+    at = chain.add("Reciprocal", at)
     *others, power = (chain.constant(each) for each in _fit_tail())
     for each in reversed(others):
         power = chain.add("Add", chain.add("Mul", power, at), each)
@@ -197,7 +186,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "Sigmoid": _sigmoid,
     "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": _leaky_relu,
-    "Elu": _elu,
+    "Elu": lambda chain, node: _bend(chain, node.input[0], attribute(node, "alpha", 1.0)),
     "Celu": _celu,
     "Selu": _selu,
     "Gelu": _gelu,
@@ -264,7 +253,7 @@ def find_tables(
     taken = {value.name for value in graph.output}
     for node in graph.node:
         inside = worth.get(node.output[0]) if node.output else None
-        for name in list_taken(node):
+        for name in iter_reads(node):
             if name in worth and not (inside and inside.root == worth[name].root):
                 taken.add(name)
     found: dict[str, Table] = {}

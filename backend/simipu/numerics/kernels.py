@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx
 from onnx import helper
-from onnxgraph import attribute, iter_bodies, iter_nodes
+from onnxgraph import attribute, iter_nodes, iter_reads
 
 from simipu.numerics.convolution import SLIC_TAPS, Convolution
 from simipu.numerics.quarter import F143, QuarterFormat
@@ -109,14 +109,8 @@ def make_kernel(
 ) -> onnx.NodeProto:
     """Return a node of the kernels' domain."""
     operands = list(dict.fromkeys(step.operand for step in steps if step.operand))
-    node = helper.make_node(
-        op_type,
-        [*inputs, *operands],
-        [result],
-        name=f"{result}/{op_type}",
-        domain=KERNELS,
-        **attributes,
-    )
+    name, read = f"{result}/{op_type}", [*inputs, *operands]
+    node = helper.make_node(op_type, read, [result], name, domain=KERNELS, **attributes)
     if steps:
         places = {name: place for place, name in enumerate(operands)} | {"": -1}
         triples = [(step.kind, step.rounded, places[step.operand]) for step in steps]
@@ -130,10 +124,10 @@ def read_steps(node: onnx.NodeProto) -> list[Step]:
     """Return the steps of a node of the kernels' domain."""
     flat, numbers = attribute(node, "steps", []), attribute(node, "numbers", [])
     operands = [*node.input[FIXED_INPUTS[node.op_type] :], ""]
-    triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    fields = zip(flat[::3], flat[1::3], flat[2::3], numbers, strict=True)
     return [
         Step(Kind(kind), Rounded(rounded), operands[place], number)
-        for (kind, rounded, place), number in zip(triples, numbers, strict=True)
+        for kind, rounded, place, number in fields
     ]
 
 
@@ -231,19 +225,16 @@ def fuse(
     """Return the nodes of one graph, in order, joined. Nodes outside the graph read the tensors
     `kept`. Unused nodes are removed."""
     nodes = _drop_unused(nodes, kept)
-    readers = Counter(name for node in nodes for name in list_taken(node))
+    readers = Counter(name for node in nodes for name in iter_reads(node))
     makers: dict[str, int] = {}
     fused: list[onnx.NodeProto | None] = []
     for node in nodes:
-        place = makers.get(node.input[0], -1) if _is_chain(node) else -1
+        is_chain = node.domain == KERNELS and node.op_type == CHAIN
+        place = makers.get(node.input[0], -1) if is_chain else -1
         maker = fused[place] if place >= 0 else None
         source = node.input[0] if node.input else ""
-        if (
-            maker is not None
-            and readers[source] == 1
-            and source not in kept
-            and _fits(maker, node, dims)
-        ):
+        is_private = readers[source] == 1 and source not in kept
+        if maker is not None and is_private and _fits(maker, node, dims):
             # Other operands of the chain may be computed after the maker: the joined node takes the
             # chain's position.
             fused[place] = None
@@ -259,21 +250,8 @@ def _drop_unused(nodes: Sequence[onnx.NodeProto], kept: set[str]) -> list[onnx.N
     for node in reversed(nodes):
         if not taken.isdisjoint(node.output):
             used.append(node)
-            taken.update(list_taken(node))
+            taken.update(iter_reads(node))
     return used[::-1]
-
-
-def list_taken(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node and its bodies read."""
-    names = list(node.input)
-    for body in iter_bodies(node):
-        names += [name for inner in body.node for name in list_taken(inner)]
-        names += [value.name for value in body.output]
-    return names
-
-
-def _is_chain(node: onnx.NodeProto) -> bool:
-    return node.domain == KERNELS and node.op_type == CHAIN
 
 
 def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]) -> bool:

@@ -64,7 +64,7 @@ from simipu.numerics.partials import (
 )
 from simipu.numerics.quarter import QUARTERS, QuarterFormat
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
-from simipu.numerics.weights import find_codes, iter_reads, widen_tensor, widen_tensors
+from simipu.numerics.weights import find_codes, iter_readers, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
 from simipu.operators.entry import GraphContext
 from simipu.operators.graphcore_domain import KERNEL_DOMAIN
@@ -325,7 +325,7 @@ class _Lowering:
     def _settle_weights(self, graph: onnx.GraphProto, given: Collection[str]) -> None:
         """Keep `given` weights, and those that only kernels and Gather read, as halves or codes."""
         stored = {t.name for t in graph.initializer if t.name in self.halves}
-        for name, place, node in iter_reads(graph):
+        for name, place, node in iter_readers(graph):
             if name in stored and not takes_narrow(node, place):
                 stored.discard(name)
         coded = {codes.name for codes in self.codes.values()}

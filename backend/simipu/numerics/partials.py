@@ -40,11 +40,8 @@ class Operands:
         there are products to sum."""
         if node.op_type in CONVOLUTIONS:
             sizes = (*self.left[1:], *self.right, *self.result[1:])
-            return (
-                len(self.left) == len(self.right) == len(self.result)
-                and None not in sizes
-                and 0 not in sizes
-            )
+            is_same_rank = len(self.left) == len(self.right) == len(self.result)
+            return is_same_rank and None not in sizes and 0 not in sizes
         # A vector times a vector is computed by the dot product vertex.
         is_matrix_product = min(len(self.left), len(self.right)) > 1
         return is_matrix_product and bool(self.depth(node))
@@ -105,7 +102,7 @@ def finish_product(
         total = apply(chain, "Mul", total, chain.constant(alpha), ())
     if not has_bias(node):
         return total
-    bias = (
-        node.input[BIAS] if beta == 1 else chain.add("Mul", node.input[BIAS], chain.constant(beta))
-    )
+    bias = node.input[BIAS]
+    if beta != 1:
+        bias = chain.add("Mul", bias, chain.constant(beta))
     return apply(chain, "Add", total, bias, None)

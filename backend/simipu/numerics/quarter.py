@@ -64,16 +64,12 @@ def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
     # Normal values have a hidden bit above the mantissa; exponent 0 has none, and the same unit as
     # exponent 1:  value = (hidden + mantissa) * 2**(max(exponent, 1) - bias - mantissa_bits)
     codes = np.arange(NAN_CODE)
-    exponents, mantissas = (
-        codes >> quarter.mantissa_bits,
-        codes & ((1 << quarter.mantissa_bits) - 1),
-    )
+    exponents = codes >> quarter.mantissa_bits
+    mantissas = codes & ((1 << quarter.mantissa_bits) - 1)
     subnormal = exponents == 0
     significands = mantissas + np.where(subnormal, 0, 1 << quarter.mantissa_bits)
-    return np.ldexp(
-        significands.astype(np.float64),
-        np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits,
-    )
+    powers = np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits
+    return np.ldexp(significands.astype(np.float64), powers)
 
 
 def decode(

@@ -20,14 +20,10 @@ _FLOAT_MANTISSA_BITS = 23
 
 def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
     """Return the initializers that the rounding needs in the graph."""
-    values = (
-        {_NAN: np.nan}
-        if nan_on_overflow
-        else dict(zip(HALF_BOUNDS, (-HALF_MAX, HALF_MAX), strict=True))
-    )
+    bounds = zip(HALF_BOUNDS, (-HALF_MAX, HALF_MAX), strict=True)
     return [
         numpy_helper.from_array(np.asarray(value, np.float32), name)
-        for name, value in values.items()
+        for name, value in ([(_NAN, np.nan)] if nan_on_overflow else bounds)
     ]
 
 
@@ -88,9 +84,8 @@ def round_to_quarter(
     most = chain.constant(quarter.largest * unit)
     if not nan_on_overflow:
         source = chain.add("Clip", source, chain.constant(-quarter.largest * unit), most)
-    grown = chain.add(
-        "Mul", source, chain.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1)
-    )
+    factor = chain.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1)
+    grown = chain.add("Mul", source, factor)
     normal = chain.add("Sub", grown, chain.add("Sub", grown, source))
     anchor = chain.constant(1.5 * 2**_FLOAT_MANTISSA_BITS * quarter.smallest * unit)
     subnormal = chain.add("Sub", chain.add("Add", source, anchor), anchor)
@@ -107,16 +102,14 @@ def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     """Return the tensors of a lowered main graph that are about to be rounded to half and may be
     too large, with the nodes that make them."""
     makers = {name: node for node in graph.node for name in node.output}
-    clipped = [node.input[0] for node in graph.node if _is_clip(node) or _is_rounding(node)]
+    clipped = [node.input[0] for node in graph.node if _is_rounding(node)]
     return {name: makers[name] for name in clipped if name in makers}
 
 
-def _is_clip(node: onnx.NodeProto) -> bool:
-    return bool(node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS))
-
-
 def _is_rounding(node: onnx.NodeProto) -> bool:
-    """Return whether a node only rounds, and may find a value that is too large."""
+    """Return whether a node only clips or rounds, and may find a value that is too large."""
+    if node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS):
+        return True
     if node.domain != KERNELS or node.op_type != CHAIN:
         return False
     return [(step.kind, step.rounded) for step in read_steps(node)] in (

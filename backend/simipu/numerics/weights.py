@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, replace_nodes
+from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, iter_reads, replace_nodes
+from onnxgraph.edit import drop_initializers
 
 from popef._tools.arrays import Array
 from simipu.numerics.kernels import Codes
@@ -32,13 +33,13 @@ from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.operators import operator_of
 
 
-def iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
+def iter_readers(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
     """Yield the tensors that nodes of a graph read, with the input's index and the node; the index
     is -1 inside a body."""
     for node in graph.node:
         yield from ((name, place, node) for place, name in enumerate(node.input))
         for body in iter_bodies(node):
-            yield from ((name, -1, inner) for name, _, inner in iter_reads(body))
+            yield from ((name, -1, inner) for name, _, inner in iter_readers(body))
             yield from ((value.name, -1, node) for value in body.output)
 
 
@@ -54,7 +55,7 @@ def find_codes(
     given = {value.name for value in graph.output}
     wide = {node.output[0]: node for node in casts if node.output[0] not in given}
     lost = {node.input[0] for node in casts if node.output[0] not in wide}
-    for name, place, node in iter_reads(graph):
+    for name, place, node in iter_readers(graph):
         if name in wide and not takes(node, place):
             lost.add(wide.pop(name).input[0])
         if name in stored and node.op_type != "Cast":
@@ -133,28 +134,21 @@ def keep_codes(
     }
     if not found:
         return {}
-    shapes = {
-        tensor.name: list(tensor.dims) for tensor in graph.initializer if tensor.name in found
-    }
-    kept = [tensor for tensor in graph.initializer if tensor.name not in found]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    shapes = {each.name: list(each.dims) for each in graph.initializer if each.name in found}
+    drop_initializers(graph, found.keys())
     for quarter in dict.fromkeys(quarters[name] for name in found):
         tensor = numpy_helper.from_array(_pairs(quarter), _table_name(quarter))
         graph.initializer.append(tensor)
-        graph.input.append(
-            helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims)
-        )
+        info = helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims)
+        graph.input.append(info)
     codes: dict[str, Array] = {}
     for name, values in found.items():
         codes[f"{name}/codes"] = values.view(np.dtype("<u2"))[None]
-        stub = TensorProto(
-            name=f"{name}/codes", data_type=TensorProto.UINT16, dims=[1, values.size // 2]
-        )
+        stub = graph.initializer.add(name=f"{name}/codes", data_type=TensorProto.UINT16)
+        stub.dims.extend([1, values.size // 2])
         stub.data_location = TensorProto.EXTERNAL
-        graph.initializer.append(stub)
     activations = _find_activations(given, found)
-    first = {name: node for node in reversed(graph.node) for name in _iter_reads(node)}
+    first = {name: node for node in reversed(graph.node) for name in iter_reads(node)}
     before: dict[int, list[str]] = {}
     for name in found:
         before.setdefault(id(first[name]), []).append(name)
@@ -185,14 +179,6 @@ def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[st
     return found
 
 
-def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the inputs of a node and of all nodes in its bodies."""
-    yield from node.input
-    for body in iter_bodies(node):
-        for each in body.node:
-            yield from _iter_reads(each)
-
-
 def _widen(
     name: str, shape: Sequence[int], table: str, activation: str | None
 ) -> list[onnx.NodeProto]:
@@ -201,9 +187,8 @@ def _widen(
     if activation is not None:
         # 0 times an element of the activation, as an integer: 0, but known only when it is run.
         first = chain.add("Slice", activation, zero, chain.shape([1]), zero)
-        first = chain.add(
-            "Slice", chain.add("Reshape", first, chain.shape([-1])), zero, chain.shape([1])
-        )
+        first = chain.add("Reshape", first, chain.shape([-1]))
+        first = chain.add("Slice", first, zero, chain.shape([1]))
         zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)
     codes = chain.add("Cast", chain.add("Gather", f"{name}/codes", zero), to=TensorProto.INT32)
     halves = chain.add("Reshape", chain.add("Gather", table, codes), chain.shape(shape))

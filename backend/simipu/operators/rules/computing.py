@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnx import helper
+from onnxgraph.edit import drop_attribute
+
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
 DROPOUT_DROPS_NOTHING = 7
@@ -187,7 +190,8 @@ def grouped(attribute: str) -> Rule:
             node.take_own(index, own)
         sizes = node.chain.shape([-1, rows.block, *shape[2:]])
         node.computed[0] = node.chain.add("Reshape", node.proto.input[0], sizes)
-        node.set_attribute(attribute, groups // node.batch)
+        drop_attribute(node.proto, attribute)
+        node.proto.attribute.append(helper.make_attribute(attribute, groups // node.batch))
         sizes, name = node.after.shape([result[0], -1, *result[2:]]), node.proto.output[0]
         node.after.add_as(name, "Reshape", node.rename_result(), sizes)
         return [Rows(1, own.block)]

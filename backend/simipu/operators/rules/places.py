@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
 from onnxgraph import Chain, attribute
 
 from popef._tools.arrays import Array
@@ -147,12 +146,6 @@ class Node:
         be the same."""
         self.rewrites[index] = self._find_shared(index, place.axis, place)
 
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Change an attribute of the node that goes into the graph."""
-        kept = [each for each in self.proto.attribute if each.name != name]
-        del self.proto.attribute[:]
-        self.proto.attribute.extend([*kept, helper.make_attribute(name, value)])
-
     def axis(self, default: int, rank: int, name: str = "axis") -> int:
         """Return the axis that an attribute names, counted from the front."""
         return int(self.attribute(name, default)) % max(1, rank)
@@ -195,16 +188,11 @@ class Node:
         """Add nodes that compute the number of rows from the first input that carries rows, and
         return the name of that tensor of one element."""
         index, rows = next((i, rows) for i, rows in enumerate(self.rows) if rows is not None)
-        size = self.chain.add(
-            "Gather",
-            self.chain.add("Shape", self.proto.input[index]),
-            self.chain.shape([rows.axis]),
-        )
-        return (
-            size
-            if rows.size(1) == 1
-            else self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
-        )
+        shape = self.chain.add("Shape", self.proto.input[index])
+        size = self.chain.add("Gather", shape, self.chain.shape([rows.axis]))
+        if rows.size(1) == 1:
+            return size
+        return self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
 
     def _repeat(self, first: Array, axis: int) -> str:
         # Tile's repeats are 1 for every axis but `axis`, which repeats as often as there are rows.
