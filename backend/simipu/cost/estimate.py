@@ -31,9 +31,8 @@ must feed a runner to keep the chip busy."""
 def transfer_seconds(num_bytes: int, target: Target) -> float:
     """Return the seconds that moving `num_bytes` between host and chip takes, in both directions
     together."""
-    return num_bytes / target.host_bytes_per_second + target.seconds(
-        2 * target.external_sync_cycles
-    )
+    syncs = target.seconds(2 * target.external_sync_cycles)
+    return num_bytes / target.host_bytes_per_second + syncs
 
 
 def batch_seconds(
@@ -183,11 +182,8 @@ class Estimate:
     def total_cycles(self) -> int:
         """Cycles including the host's transfers: the sum of both, or the longer of the two if they
         overlap."""
-        return (
-            max(self.cycles, self.host_cycles)
-            if self.overlapped
-            else self.cycles + self.host_cycles
-        )
+        cycles = self.cycles, self.host_cycles
+        return max(cycles) if self.overlapped else sum(cycles)
 
     @property
     def interval_cycles(self) -> int:
@@ -215,9 +211,8 @@ class Estimate:
     @property
     def host_buffer_bytes(self) -> int:
         """Bytes of host memory for the streams' buffers; the chip has none."""
-        return (
-            self.host_bytes * self.options.stream_buffering_depth * self.options.replication_factor
-        )
+        buffers = self.options.stream_buffering_depth * self.options.replication_factor
+        return self.host_bytes * buffers
 
     @property
     def host_seconds(self) -> float:
@@ -243,11 +238,9 @@ class Estimate:
         # The fixed cost of a call and the host's work for the batch, then the batch's own pass.
         # With I/O tiles its steps are each as long as the longer of computing and transferring.
         host = self.calibration.host_call_seconds + self.calibration.host_batch_seconds
-        step = (
-            max(self.target.seconds(self.interval_cycles), self.host_seconds)
-            if self.overlapped
-            else 0.0
-        )
+        step = 0.0
+        if self.overlapped:
+            step = max(self.target.seconds(self.interval_cycles), self.host_seconds)
         return host + pass_seconds(
             self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped
         )
@@ -261,11 +254,8 @@ class Estimate:
     def fallback_operators(self) -> dict[str, int]:
         """Number of nodes of each operator that has no formula of its own, only a conservative
         guess."""
-        counts: dict[str, int] = {}
-        for operator in self.operators:
-            if operator.work.fallback:
-                counts[operator.op_type] = counts.get(operator.op_type, 0) + 1
-        return counts
+        guessed = (operator.op_type for operator in self.operators if operator.work.fallback)
+        return dict(Counter(guessed))
 
     def by_cause(self) -> dict[str, int]:
         """Return the cycles of all tiles of a replica, I/O tiles included, by cause. They sum to
@@ -290,10 +280,10 @@ class Estimate:
 
     def by_operator(self) -> dict[str, int]:
         """Return cycles by operator type, most expensive first."""
-        cycles: dict[str, int] = {}
+        cycles = Counter[str]()
         for operator in self.operators:
-            cycles[operator.op_type] = cycles.get(operator.op_type, 0) + operator.cycles
-        return dict(sorted(cycles.items(), key=lambda item: -item[1]))
+            cycles[operator.op_type] += operator.cycles
+        return dict(cycles.most_common())
 
     @property
     def fullest(self) -> IpuCost:
@@ -399,17 +389,14 @@ def _ipu_cost(
     mine = [operator for operator in operators if operator.ipu == ipu]
     nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
     options = walk.options
-    weights = (
-        _weight_bytes(graph, nodes, walk.values, options.num_ipus) + walk.further_weight_bytes[ipu]
-    )
+    weights = _weight_bytes(graph, nodes, walk.values, options.num_ipus)
     # A pipeline's stage passes on one batch while it computes the next.
     handed = [walk.values[node.input[0]].bytes for node in nodes if node.op_type == IPU_COPY]
+    code = code_of_all(mine, outlined=options.enable_outlining)
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
-        weight_bytes=walk.per_tile(weights),
-        code=code_of_all(mine, outlined=options.enable_outlining).of_fullest(
-            walk.calibration.imbalance
-        ),
+        weight_bytes=walk.per_tile(weights + walk.further_weight_bytes[ipu]),
+        code=code.of_fullest(walk.calibration.imbalance),
         live_bytes=max((operator.live_bytes for operator in mine), default=0),
         handed_bytes=walk.per_tile(sum(handed)) if options.enable_pipelining else 0,
         io_tile_bytes=_io_tile_bytes(streams[ipu], options),

@@ -62,9 +62,8 @@ class Liveness:
         # Outputs of the graph end after its last node.
         ends = {info.name: len(graph.node) for info in graph.output}
         for i, node in reversed(list(enumerate(graph.node))):
-            shown = (
-                max((ends.get(name, i) for name in node.output), default=i) if _is_view(node) else i
-            )
+            views = node.output if operator_of(node).is_view else ()
+            shown = max((ends.get(name, i) for name in views), default=i)
             for name in iter_reads(node):
                 ends[name] = max(ends.get(name, i), shown)
         return ends
@@ -79,7 +78,7 @@ class Liveness:
         self._places.update(dict.fromkeys(node.output, ipu))
         if self._constants.issuperset(reads) and not operator_of(node).is_random:
             self._constants.update(node.output)
-        elif _is_view(node):
+        elif operator_of(node).is_view:
             self._show(node)
         else:
             self._make(i, node)
@@ -92,9 +91,8 @@ class Liveness:
             if name in self._live:
                 # A copy can only take the place of an operand: not of the node's own result, nor
                 # of a tensor on another IPU.
-                self.freed += (
-                    self._bytes(name) if self._live[name] < i and self._places[name] == ipu else 0
-                )
+                if self._live[name] < i and self._places[name] == ipu:
+                    self.freed += self._bytes(name)
                 self._totals[self._places[name]] -= self._bytes(name)
                 self._spans[name] = (self._live.pop(name), i)
         return total
@@ -123,12 +121,9 @@ class Liveness:
         for index in operator_of(node).in_place:
             if index < len(node.input):
                 name = self._holders.get(node.input[index], node.input[index])
-                dies = (
-                    name in self._live
-                    and self._ends[name] <= i
-                    and self._places[name] == self._ipus[i]
-                )
-                if dies and self._bytes(name) == size:
+                dies = name in self._live and self._ends[name] <= i
+                is_here = dies and self._places[name] == self._ipus[i]
+                if is_here and self._bytes(name) == size:
                     return name
         return None
 
@@ -147,7 +142,3 @@ class Liveness:
         for name, (begin, end) in spans:
             if begin <= i <= end and self._places[name] == ipu and self._bytes(name):
                 yield name, self._bytes(name)
-
-
-def _is_view(node: onnx.NodeProto) -> bool:
-    return operator_of(node).is_view

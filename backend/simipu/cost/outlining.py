@@ -43,9 +43,8 @@ def find_copied_weights(
     known = set(constants)
     weights = [_take_weights(node, values, known) for node in nodes]
     kinds: dict[Any, int] = {}
-    ids = np.array(
-        [kinds.setdefault(_describe(node, values), len(kinds)) for node in nodes], dtype=np.int64
-    )
+    numbers = [kinds.setdefault(_describe(node, values), len(kinds)) for node in nodes]
+    ids = np.array(numbers, dtype=np.int64)
     copied = [0] * len(nodes)
     free = np.ones(len(nodes), dtype=bool)
     for period in _rank_periods(ids, weights):
@@ -96,12 +95,9 @@ def _rank_periods(ids: Array, weights: Sequence[Collection[str]]) -> list[int]:
                 distances[i - last[kind]] += 1
             last[kind] = i
     periods = [period for period, _ in distances.most_common(_MAX_PERIODS)]
-    covered = {
-        period: sum(end - start for start, end in _iter_runs(ids, period)) for period in periods
-    }
-    return sorted(
-        (period for period in periods if covered[period]), key=lambda each: (-covered[each], each)
-    )
+    covered = {each: sum(end - start for start, end in _iter_runs(ids, each)) for each in periods}
+    repeating = (each for each in periods if covered[each])
+    return sorted(repeating, key=lambda each: (-covered[each], each))
 
 
 def _iter_runs(ids: Array, period: int) -> Iterator[tuple[int, int]]:

@@ -93,9 +93,8 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
-            known.update(
-                (node.output[0], each.t) for each in node.attribute if each.name == "value"
-            )
+            values = (each.t for each in node.attribute if each.name == "value")
+            known.update((node.output[0], value) for value in values)
     return {
         name: tensor
         for name, tensor in known.items()
@@ -112,21 +111,18 @@ def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> t
     makers = {output: inner for inner in body.node for output in inner.output}
     while goes_on in makers and makers[goes_on].op_type == "Identity":
         goes_on = makers[goes_on].input[0]
-    unconditional = goes_on == body.input[1].name or bool(
-        _value(goes_on, {**known, **known_constants(body)})
-    )
+    constant = known_constants(body).get(goes_on, known.get(goes_on))
+    unconditional = goes_on == body.input[1].name or bool(_read_number(constant, 0))
     if trips is None or (trips > MAX_TRIPS and not unconditional):
         return 1, "the trip count is not known: one iteration is counted"
-    return (
-        trips,
-        ""
-        if unconditional
-        else f"all {trips} iterations are run, although the condition may end it before",
-    )
+    if unconditional:
+        return trips, ""
+    return trips, f"all {trips} iterations are run, although the condition may end it before"
 
 
-def _value(name: str, known: Known) -> int | None:
-    return int(numpy_helper.to_array(known[name]).ravel()[0]) if name in known else None
+def _read_number(tensor: onnx.TensorProto | None, default: int) -> int:
+    """Return the element of a constant, as a whole number."""
+    return default if tensor is None else int(numpy_helper.to_array(tensor).ravel()[0])
 
 
 def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int, str]:
@@ -165,12 +161,8 @@ class Walk:
         values: dict[str, Value],
         calibration: Calibration,
     ) -> None:
-        self.target, self.options, self.values, self.calibration = (
-            target,
-            options,
-            values,
-            calibration,
-        )
+        self.target, self.options = target, options
+        self.values, self.calibration = values, calibration
         self.assumptions: list[str] = []
         self.further_weight_bytes = Counter[int]()
         """Bytes, by IPU, of weights of graphs inside nodes, and of results of constants alone, as
@@ -246,11 +238,8 @@ class Walk:
         #     Expand [1, n] -> [m, n]       (m - 1) * n more
         #     Concat [a, n], [b, n]         none: both parts are counted as weights
         #     Add [m, n], [n]               none: the largest operand covers the result
-        stored = [
-            self.values[name].size - self._grown.get(name, 0)
-            for name in node.input
-            if name in self.values
-        ]
+        read = [name for name in node.input if name in self.values]
+        stored = [self.values[name].size - self._grown.get(name, 0) for name in read]
         covered = sum(stored) if node.op_type == "Concat" else max(stored, default=0)
         for name in node.output:
             if name in self.values:
@@ -305,20 +294,12 @@ class Walk:
 
     def _is_strided(self, node: onnx.NodeProto) -> bool:
         """Return whether a Slice skips elements; False if its step is unknown."""
-        steps = 4
-        if (
-            node.op_type != "Slice"
-            or len(node.input) <= steps
-            or node.input[steps] not in self._known
-        ):
-            return False
-        return abs(int(numpy_helper.to_array(self._known[node.input[steps]]).ravel()[0])) != 1
+        steps = node.input[4:] if node.op_type == "Slice" else ()
+        return any(abs(_read_number(self._known.get(name), 1)) != 1 for name in steps)
 
     def _context(self, node: onnx.NodeProto) -> Context:
-        inputs, outputs = (
-            _values(node, node.input, self.values),
-            _values(node, node.output, self.values),
-        )
+        inputs = _values(node, node.input, self.values)
+        outputs = _values(node, node.output, self.values)
         return Context(
             node,
             inputs,
@@ -358,13 +339,9 @@ class Walk:
         # One graph runs at a time: time is that of the most expensive branch. The code of all of
         # them is on the tiles, and the peak is that of the branch that needs most memory.
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
-        others = [
-            operator for operators in found if operators is not dearest for operator in operators
-        ]
-        work = control(self._context(node), bodies.runs)
-        work = replace(
-            work, code=work.code + code_of_all(others, outlined=self.options.enable_outlining)
-        )
+        others = [each for operators in found if operators is not dearest for each in operators]
+        code = code_of_all(others, outlined=self.options.enable_outlining)
+        work = control(self._context(node), bodies.runs).plus(code=code)
         peak = max([live, *(operator.live_bytes for operator in others)])
         yield self._operator(node, work, ipu, inside, peak + work.temporary_bytes)
         for operator in dearest:
@@ -395,15 +372,11 @@ def operator_work(context: Context) -> Work:
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
     if cost is None or not context.outputs or folded:
         return Work(VIEW)
-    return move(context) if _is_empty(context) else cost(context)
-
-
-def _is_empty(context: Context) -> bool:
-    """Return whether a node has no data to compute with; its result, if any, is then filled with a
-    value."""
-    settings = operator_of(context.node).shaped_by
+    # Without data to compute with, the result, if any, is filled with a value.
+    settings = operator.shaped_by
     read = [value for place, value in enumerate(context.inputs) if place not in settings]
-    return not context.result.size or any(value is not None and not value.size for value in read)
+    is_empty = any(value is not None and not value.size for value in (*read, context.result))
+    return move(context) if is_empty else cost(context)
 
 
 def code_of_all(operators: Iterable[OperatorCost], *, outlined: bool) -> Code:

@@ -202,7 +202,7 @@ _PRODUCTS = {
     ),
     **_family(
         "DeformConv",
-        rows.deformable_convolution,
+        rows.leading_axes(0, 2, 4),
         composite.deformed,
         apart=(1, 3),
         count=counts.count_convolution,
@@ -309,9 +309,9 @@ _MOVING = {
     **_family("ScatterElements", places.scatter_elements, moves.gather, EXACT),
     **_family("ScatterND", places.scatter_nd, moves.gather, EXACT, apart=(1,)),
     **_family("Scatter", places.scatter_elements, moves.gather, EXACT, last_opset=10),
-    **_family("TensorScatter", rows.cache_update, composite.written, EXACT),
+    **_family("TensorScatter", rows.leading_axes(0, 1, 2), composite.written, EXACT),
     **_family("Col2Im", rows.leading_axis, composite.folded, shaped_by=(1, 2)),
-    **_family("GridSample", rows.grid_sample, composite.sampled),
+    **_family("GridSample", rows.leading_axes(0, 1), composite.sampled),
     **_family("RotaryEmbedding", rows.rotary_embedding, composite.rotary, apart=(1, 2)),
     **_family(
         "MaxUnpool",

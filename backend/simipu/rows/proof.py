@@ -50,15 +50,14 @@ def take_rows(
     axis of the resulting rows. `weights` has the values of initializers that the graph holds
     without data.
     """
-    if known := _find_dependence(model):
-        return model, streams, known
+    recorded = (entry.value for entry in model.metadata_props if entry.key == _DEPENDENCE)
+    if known := next(recorded, ""):
+        return model, streams, known[:_MAX_REASON_CHARACTERS]
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
     given = {stream.tensor: stream.shape for stream in inputs}
-    reason = (
-        f"its inputs do not share a batch dimension (axis {batch_axis})"
-        if given
-        else "it has no inputs"
-    )
+    reason = "it has no inputs"
+    if given:
+        reason = f"its inputs do not share a batch dimension (axis {batch_axis})"
     for batch, axes in _find_batches(given, batch_axis):
         try:
             if batch == 1:
@@ -71,11 +70,8 @@ def take_rows(
             reason = str(found)
             continue
         axes = axes | outputs
-        return (
-            graph,
-            tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams),
-            "",
-        )
+        moved = (replace(stream, batch_axis=axes[stream.tensor]) for stream in streams)
+        return graph, tuple(moved), ""
     return model, streams, reason
 
 
@@ -84,12 +80,6 @@ def note_dependence(model: onnx.ModelProto, reason: str) -> None:
     attempted."""
     kept = {entry.key: entry.value for entry in model.metadata_props}
     helper.set_model_props(model, {**kept, _DEPENDENCE: reason})
-
-
-def _find_dependence(model: onnx.ModelProto) -> str:
-    """Return the recorded reason why a model's rows depend on each other, else ""."""
-    found = (entry.value for entry in model.metadata_props if entry.key == _DEPENDENCE)
-    return next(found, "")[:_MAX_REASON_CHARACTERS]
 
 
 def _find_batches(
@@ -126,9 +116,8 @@ def make_row_independent(
     The result computes for n rows exactly what the compiled batch computes for those n rows and any
     others. Raises NotIndependent, with the node and the reason, if that cannot be proven.
     """
-    return _prove(model, batch, {value.name: batch_axis for value in find_inputs(model.graph)}, {})[
-        0
-    ]
+    axes = {value.name: batch_axis for value in find_inputs(model.graph)}
+    return _trace(model, batch, axes, {})[0]
 
 
 def _find_only_rows(
@@ -145,9 +134,8 @@ def _find_only_rows(
     found: dict[str, int] = {}
     followed: dict[str, int] | None = None
     for stream in results:
-        axis = next(
-            (axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)), None
-        )
+        fitting = (axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,))
+        axis = next(fitting, None)
         if axis is None:
             followed = _prove(model, 1, inputs, weights)[1] if followed is None else followed
             axis = followed[stream.tensor]
@@ -223,7 +211,7 @@ class _Constants(Mapping[str, Array]):
                 numpy_helper.to_array(value) if is_tensor else np.asarray(value)
             )
         elif (
-            node.op_type in _MOVING and not node.domain and all(name in self for name in node.input)
+            node.op_type in _MOVING and not node.domain and all(map(self.__contains__, node.input))
         ):
             self._makers[node.output[0]] = node, opset
 
@@ -234,11 +222,9 @@ class _Constants(Mapping[str, Array]):
             made = list(graph.run(None, {each: self[each] for each in node.input}))
             self._weights[name] = np.asarray(made[0])
             del self._makers[name]
-        return (
-            self._weights[name]
-            if name in self._weights
-            else numpy_helper.to_array(self._tensors[name])
-        )
+        if name in self._weights:
+            return self._weights[name]
+        return numpy_helper.to_array(self._tensors[name])
 
     def __iter__(self) -> Iterator[str]:
         yield from {**self._weights, **self._tensors, **self._makers}
@@ -299,15 +285,10 @@ class _Tracer:
         unknown = next((name for name in proto.output if name and name not in self.shapes), None)
         if unknown is not None:
             raise NotIndependent(f"its result {unknown!r} has no known shape")
-        return Node(
-            proto,
-            self.batch,
-            [self.rows.get(name) for name in proto.input],
-            [self.shapes.get(name) for name in proto.input],
-            [self.shapes[name] for name in proto.output if name],
-            self.constants,
-            self.opset,
-        )
+        rows = [self.rows.get(name) for name in proto.input]
+        shapes = [self.shapes.get(name) for name in proto.input]
+        results = [self.shapes[name] for name in proto.output if name]
+        return Node(proto, self.batch, rows, shapes, results, self.constants, self.opset)
 
 
 def place_rows(node: Node) -> dict[str, Rows]:

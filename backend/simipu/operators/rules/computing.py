@@ -64,9 +64,8 @@ def matmul(node: Node) -> list[Rows]:
         return [left.moved(rank - 2)]
     if right is not None and right.axis == right_rank - 1 and left is None:
         return [right.moved(rank - 1)]
-    if (left is not None and left.axis == left_rank - 2) or (
-        right is not None and right.axis == right_rank - 1
-    ):
+    is_left = left is not None and left.axis == left_rank - 2
+    if is_left or (right is not None and right.axis == right_rank - 1):
         raise NotIndependent("it multiplies rows with rows")
     # Rows lie before the matrices: there a product broadcasts like an elementwise operator.
     return elementwise(node)
@@ -143,11 +142,8 @@ def batch_norm(node: Node) -> list[Rows]:
     """Row rule of BatchNormalization: every axis except the channels' is a batch. Along the
     channels, all rows must have the same scales."""
     rows = node.only_rows()
-    if (
-        len(node.results) > 1
-        or node.attribute("training_mode", 0)
-        or not node.attribute("spatial", 1)
-    ):
+    is_trained = len(node.results) > 1 or node.attribute("training_mode", 0)
+    if is_trained or not node.attribute("spatial", 1):
         return leading_axis(node)
     return _of_channels(node, rows, range(1, 5))
 
@@ -225,9 +221,8 @@ def attention(node: Node) -> list[Rows]:
     mask, axes = 3, 4
     masked = node.has(mask) and len(node.shape(mask)) == axes
     masked = masked and (node.carries(mask) or node.shape(mask)[0] != 1)
-    return _leading_axes(
-        node, [index for index in range(len(node.rows)) if index != mask or masked]
-    )
+    batched = [index for index in range(len(node.rows)) if index != mask or masked]
+    return _leading_axes(node, batched)
 
 
 def rotary_embedding(node: Node) -> list[Rows]:
@@ -247,19 +242,10 @@ def rotary_embedding(node: Node) -> list[Rows]:
     return [rows]
 
 
-def grid_sample(node: Node) -> list[Rows]:
-    """Row rule of GridSample: pictures and grids have the batch first."""
-    return _leading_axes(node, [0, 1])
-
-
-def deformable_convolution(node: Node) -> list[Rows]:
-    """Row rule of DeformConv: pictures, offsets and masks have the batch first."""
-    return _leading_axes(node, [0, 2, 4])
-
-
-def cache_update(node: Node) -> list[Rows]:
-    """Row rule of TensorScatter: caches, updates and places have the batch first."""
-    return _leading_axes(node, [0, 1, 2])
+def leading_axes(*batched: int) -> Rule:
+    """Return the row rule of operators whose inputs `batched` have the batch first: pictures and
+    grids, offsets or masks, caches and their updates."""
+    return lambda node: _leading_axes(node, batched)
 
 
 def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
@@ -371,9 +357,8 @@ def arg(node: Node) -> list[Rows]:
     axis = node.axis(0, len(node.shape(0)))
     if axis == rows.axis:
         raise NotIndependent("it searches along the rows")
-    return [
-        rows if node.attribute("keepdims", 1) or axis > rows.axis else rows.moved(rows.axis - 1)
-    ]
+    stays = node.attribute("keepdims", 1) or axis > rows.axis
+    return [rows if stays else rows.moved(rows.axis - 1)]
 
 
 def cumulative(node: Node) -> list[Rows]:

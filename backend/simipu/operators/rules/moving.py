@@ -77,9 +77,10 @@ def squeeze(node: Node) -> list[Rows]:
     rank = len(node.shape(0))
     gone = {axis % rank for axis in named or ()}
     kept = [axis for axis in range(rank) if axis not in gone]
-    place = (
-        _reshaped(node) if named is None or rows.axis in gone else rows.moved(kept.index(rows.axis))
-    )
+    if named is None or rows.axis in gone:
+        place = _reshaped(node)
+    else:
+        place = rows.moved(kept.index(rows.axis))
     if not node.has(1) and node.attribute("axes") is None:
         axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
         if not axes:
@@ -124,9 +125,8 @@ def slice_(node: Node) -> list[Rows]:
     """Row rule of Slice: it slices other axes than the rows', or keeps all rows."""
     rows = node.only_rows()
     rank = len(node.shape(0))
-    starts, ends, axes, steps = (
-        node.attribute(name) for name in ("starts", "ends", "axes", "steps")
-    )
+    names = ("starts", "ends", "axes", "steps")
+    starts, ends, axes, steps = map(node.attribute, names)
     if starts is None:
         starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
     if starts is None or ends is None:
@@ -183,14 +183,9 @@ def gather_nd(node: Node) -> list[Rows]:
     # indices  [batch dims, i, j, depth]          result  [batch dims, i, j, rest]
     data, indices = node.rows
     depth, batched = node.shape(1)[-1], int(node.attribute("batch_dims", 0))
-    if (
-        data is None
-        and indices is not None
-        and indices.axis < len(node.shape(1)) - 1
-        and indices.axis >= batched
-    ):
-        return [indices]
     if data is None:
+        if indices is not None and batched <= indices.axis < len(node.shape(1)) - 1:
+            return [indices]
         raise NotIndependent("its data has no rows, but its indices have them as a batch")
     if data.axis < batched:
         if indices not in (None, data):
@@ -264,9 +259,8 @@ def affine_grid(node: Node) -> list[Rows]:
     assert size is not None
     if rows.axis or rows.size(1) != 1:
         raise NotIndependent("rows do not lie along its batch axis alone")
-    node.computed[1] = node.chain.add(
-        "Concat", node.count_rows(), node.chain.shape(size[1:].tolist()), axis=0
-    )
+    count, others = node.count_rows(), node.chain.shape(size[1:].tolist())
+    node.computed[1] = node.chain.add("Concat", count, others, axis=0)
     return [rows]
 
 
@@ -307,9 +301,8 @@ def pad(node: Node) -> list[Rows]:
         raise NotIndependent("its pads are not known")
     # `pads` holds the begins of all padded axes, then their ends.
     padded = [int(axis) % rank for axis in axes] if axes is not None else list(range(rank))
-    if any(
-        axis == rows.axis and (pads[i] or pads[i + len(padded)]) for i, axis in enumerate(padded)
-    ):
+    places = [i for i, axis in enumerate(padded) if axis == rows.axis]
+    if any(pads[i] or pads[i + len(padded)] for i in places):
         raise NotIndependent("it pads the rows")
     return [rows]
 
