@@ -17,6 +17,5 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from simipu.public import *  # noqa: F403
-    from simipu.public import __all__ as __all__
 else:
     __getattr__, __dir__ = make_lazy(__name__)

@@ -73,7 +73,7 @@ def encode_arrays(arrays: Sequence[Array]) -> bytes:
     for array in map(np.asarray, arrays):
         if array.dtype not in _TYPES or array.ndim > MAX_AXES:
             raise errors.RunError(
-                f"the graph gives an array of type {array.dtype}, which no stream has"
+                f"the graph returns an array of type {array.dtype}, which no stream supports"
             )
         parts.append(
             struct.pack(f"<BB{array.ndim}q", _TYPES.index(array.dtype), array.ndim, *array.shape)
@@ -86,7 +86,7 @@ def decode_loaded(answer: bytes | bytearray) -> None:
     """Check the answer to a load. Raises the child's error, or AnswerError for anything else."""
     _raise_error(answer)
     if answer != encode_loaded():
-        raise AnswerError("expected that the program is loaded")
+        raise AnswerError("expected the answer that the program is loaded")
 
 
 def decode_arrays(answer: bytes | bytearray, count: int) -> list[Array]:

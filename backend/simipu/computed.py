@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -262,24 +262,26 @@ def read_graph(program: Program) -> onnx.ModelProto:
         raise errors.LoadError(f"the graph of {program.title} is damaged: {error}") from error
     if any(node.domain == KERNELS for node in iter_nodes(model.graph)):
         raise errors.LoadError(
-            f"the graph of {program.title} has a node of domain "
-            f"{KERNELS!r}, which "
-            "no file may have: they are made when one is loaded; compile it with poprt again"
+            f"the graph of {program.title} has a node of domain {KERNELS!r}, which no file may "
+            "have: the loader makes such nodes; compile it with poprt again"
         )
     _check_operators(program, model)
     for way, kind, values in (
-        (Direction.HOST_TO_DEVICE, "takes", find_inputs(model.graph)),
-        (Direction.DEVICE_TO_HOST, "gives", model.graph.output),
+        (Direction.HOST_TO_DEVICE, "inputs", find_inputs(model.graph)),
+        (Direction.DEVICE_TO_HOST, "outputs", model.graph.output),
     ):
         streamed = {stream.tensor for stream in program.streams if stream.direction is way}
         found = {value.name for value in values}
         if found != streamed:
             raise errors.LoadError(
-                f"the graph of {program.title} {kind} "
-                f"{', '.join(sorted(found)) or 'nothing'}, its streams have "
-                f"{', '.join(sorted(streamed)) or 'nothing'}; compile it with poprt again"
+                f"the graph of {program.title}: expected {kind} {_list(streamed)}, found "
+                f"{_list(found)}; compile it with poprt again"
             )
     return model
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _check_operators(program: Program, model: onnx.ModelProto) -> None:
@@ -289,8 +291,8 @@ def _check_operators(program: Program, model: onnx.ModelProto) -> None:
         operator = operator_of(node)
         if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
             raise errors.LoadError(
-                f"the graph of {program.title} has operator "
-                f"{node.op_type} (node {node.name!r}), which is not served: {operator.refusal}"
+                f"the graph of {program.title} has operator {node.op_type} (node {node.name!r}), "
+                f"which is not supported: {operator.refusal}"
             )
 
 
@@ -330,15 +332,14 @@ def lower_program(
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
     if missing:
         raise errors.LoadError(
-            f"{program.title} needs the weights {', '.join(missing[:5])} "
-            "on the device; run the load program with the weights' tensor data first"
+            f"{program.title} needs the weights {', '.join(missing[:5])} on the device; run the "
+            "load program with the weights' tensor data first"
         )
     for tensor in model.graph.initializer:
         if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
             raise errors.LoadError(
-                f"{program.title} takes weight {tensor.name!r} of shape "
-                f"{list(tensor.dims)}, the executable has it of shape "
-                f"{list(weights[tensor.name].shape)}; compile it with poprt again"
+                f"{program.title}: expected weight {tensor.name!r} of shape {list(tensor.dims)}, "
+                f"found shape {list(weights[tensor.name].shape)}; compile it with poprt again"
             )
     try:
         inferred = infer_shapes(model)
@@ -452,15 +453,15 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     except ORT_ERRORS as error:
         if _lacked_memory(error):
             raise errors.LoadMemoryError(
-                f"program {label}: it asks for more than its limit of {options.memory_bytes} bytes "
-                "of memory (sim_memory_mib)"
+                f"program {label}: it needs more memory than its limit of {options.memory_bytes} "
+                "bytes (sim_memory_mib)"
             ) from error
         if not lowered.weights:
             hint = _NO_OPERATOR_HINT if _NO_OPERATOR in str(error) else ""
             raise errors.LoadError(
                 f"ONNX Runtime cannot load program {label}: {error}{hint}"
             ) from error
-        _log.info("program %s takes a copy of its weights: %s", label, error)
+        _log.info("program %s loads a copy of its weights: %s", label, error)
         whole = inline_weights(lowered).SerializeToString()
         return make_graph(Lowered(whole, {}, lowered.fold), options, label)
 

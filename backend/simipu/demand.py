@@ -48,7 +48,7 @@ class Demand:
         if self.tensor_bytes > memory_bytes:
             raise GraphTooLargeError(
                 f"tensor {self.tensor!r} takes {self.tensor_bytes} bytes, more than the limit of "
-                f"{memory_bytes} of memory"
+                f"{memory_bytes} bytes of memory"
             )
         if self.operations > seconds * cores * OPERATIONS_PER_CORE_SECOND:
             raise GraphTooLargeError(

@@ -232,7 +232,7 @@ class SimulatedExecutable:
                 f"Failed to deserialize {message.name} : Error reading executable - package hash "
                 f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile "
                 "the model again with this version, or set check_package_hash to false to load it "
-                "all the same"
+                "anyway"
             )
         constants = view[_align(start) :]
         return SimulatedExecutable(
@@ -285,8 +285,8 @@ def _check_head(payload: memoryview) -> int:
     end = _HEADER_BYTES + int.from_bytes(payload[8:_HEADER_BYTES], "little")
     if len(payload) < end or end == _HEADER_BYTES:
         raise LoadError(
-            f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it "
-            "with poprt again"
+            f"the executable payload is incomplete: expected at least {end} bytes, found "
+            f"{len(payload)}; compile it with poprt again"
         )
     return end
 
@@ -319,8 +319,8 @@ def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
     end = message.offset + math.prod(shape) * dtype.itemsize
     if end > len(payload):
         raise LoadError(
-            f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} "
-            "are there: the file is damaged; compile it with poprt again"
+            f"constant {message.name!r} of the executable: expected {end} bytes, found "
+            f"{len(payload)}; the file is damaged: compile it with poprt again"
         )
     return Constant(message.name, dtype, shape, payload[message.offset : end])
 
@@ -353,7 +353,7 @@ def _encode_program(program: Program) -> pb.Program:
 def _decode_program(message: pb.Program, is_branch: bool = False) -> Program:
     try:
         if is_branch and message.branches:
-            raise ValueError("a program that is fused is in one that is fused")
+            raise ValueError("a fused program contains another fused program")
         program = Program(
             **{name: getattr(message, name) for name in _SAME},
             kind=ProgramKind(message.kind),
@@ -378,11 +378,11 @@ def _check_branches(program: Program) -> None:
     others = [stream for stream in program.streams if stream.tensor != program.selector]
     key = operator.attrgetter("handle")
     if sorted(others, key=key) != sorted(expected, key=key):
-        raise ValueError("its streams are not those of its branches")
+        raise ValueError("its streams differ from those of its branches")
     if len(selectors) != 1 or selectors[0].direction is not Direction.HOST_TO_DEVICE:
-        raise ValueError(f"it selects by {program.selector!r}, which is none of its inputs")
+        raise ValueError(f"its selector {program.selector!r} is not one of its inputs")
     if math.prod(selectors[0].shape) != 1 or selectors[0].dtype.kind != "i":
-        raise ValueError(f"it selects by {program.selector!r}, which is not one whole number")
+        raise ValueError(f"its selector {program.selector!r} is not one whole number")
 
 
 def _decode_stream(message: pb.Stream) -> Stream:
@@ -415,8 +415,8 @@ class Device:
         if mine.num_ipus not in numbers or kinds[0] != kinds[1]:
             raise LoadError(
                 f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device "
-                f"{self.id} "
-                f"is {_describe(mine)}; compile for this device or load it on a matching one"
+                f"{self.id} is {_describe(mine)}; compile for this device or load it on a matching "
+                "one"
             )
 
 

@@ -68,8 +68,8 @@ def _fix(
         return program
     if not program.graph:
         raise LoadError(
-            f"{program.title} has no graph of its own, as a fused model "
-            "has none: neither can inputs of it be frozen nor its rows lie along another axis"
+            f"{program.title} is a fused model without a graph of its own: its inputs cannot be "
+            "frozen, and its batch axis cannot be changed"
         )
     model = read_static(program)
     _hold(model.graph, fixed)
@@ -129,8 +129,8 @@ def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelPr
         found = len(value.type.tensor_type.shape.dim)
         if found not in (0, len(shape)):
             raise LoadError(
-                f"input {value.name!r} has {found} dimensions, its stream is of shape "
-                f"{tuple(shape)}; compile it with poprt again"
+                f"input {value.name!r} has {found} dimensions, expected those of its stream of "
+                f"shape {tuple(shape)}; compile it with poprt again"
             )
         set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
     for value in model.graph.output:

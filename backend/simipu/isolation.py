@@ -295,7 +295,7 @@ class IsolatedGraph:
             if isinstance(error, StalledError):
                 how = str(error)
             elif isinstance(error, AnswerError):
-                how = f"answered in another way than asked ({error}) and was ended"
+                how = f"sent an invalid answer ({error}) and was ended"
             raise errors.DeviceLostError(
                 f"{self._label}: the engine's process {how}; a new one takes its place"
             ) from None

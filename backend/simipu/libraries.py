@@ -90,7 +90,7 @@ def register_library(library: OperatorLibrary) -> None:
         return
     if library.domain in _TAKEN:
         raise LoadError(
-            f"custom operators: the domain {library.domain!r} is taken; give them one of their own"
+            f"custom operators: the domain {library.domain!r} is reserved; use another domain"
         )
     if known is not None and known.path != library.path:
         raise LoadError(

@@ -1,62 +1,67 @@
-"""Public names of `simipu`, which the package imports when one of them is first used."""
+"""Public names of `simipu`, which the package imports when one of them is first used.
 
-from simipu.computed import GraphOptions
-from simipu.engine import Engine
-from simipu.errors import (
-    CompileError,
-    CompileMemoryError,
-    CompileTimeoutError,
-    DeviceLostError,
-    ForeignExecutableError,
-    LoadError,
-    LoadMemoryError,
-    LoadTimeoutError,
-    OutOfMemoryError,
-    RunCancelledError,
-    RunError,
-    RunMemoryError,
-    RunTimeoutError,
-    SimIpuError,
-)
-from simipu.executable import (
-    Constant,
-    Device,
-    Program,
-    ProgramKind,
-    SimulatedExecutable,
-    package_hash,
-)
-from simipu.libraries import OperatorLibrary, register_library
-from simipu.streams import Direction, Stream
-from simipu.target import TARGETS, Target
+Rooms import devices, executables, graphs and errors from `simipu`, and the rest from the faces
+`simipu.operators`, `simipu.rows`, `simipu.cost` and `simipu.numerics`. `simipu.errors`, `target`,
+`placement`, `forks` and `kernels` are faces for processes that do without ONNX Runtime.
+"""
 
-__all__ = [
-    "TARGETS",
-    "CompileError",
-    "CompileMemoryError",
-    "CompileTimeoutError",
-    "Constant",
-    "Device",
-    "DeviceLostError",
-    "Direction",
-    "Engine",
-    "ForeignExecutableError",
-    "GraphOptions",
-    "LoadError",
-    "LoadMemoryError",
-    "LoadTimeoutError",
-    "OperatorLibrary",
-    "OutOfMemoryError",
-    "Program",
-    "ProgramKind",
-    "RunCancelledError",
-    "RunError",
-    "RunMemoryError",
-    "RunTimeoutError",
-    "SimIpuError",
-    "SimulatedExecutable",
-    "Stream",
-    "Target",
-    "package_hash",
-    "register_library",
-]
+from typing import TYPE_CHECKING
+
+from simipu.computed import ORT_ERRORS as ORT_ERRORS
+from simipu.computed import GraphOptions as GraphOptions
+from simipu.computed import Lowered as Lowered
+from simipu.computed import lower_model as lower_model
+from simipu.computed import make_graph as make_graph
+from simipu.computed import read_graph as read_graph
+from simipu.demand import count_all_operations as count_all_operations
+from simipu.demand import measure as measure
+from simipu.engine import Engine as Engine
+from simipu.engine import ReadCallback as ReadCallback
+from simipu.engine import WriteCallback as WriteCallback
+from simipu.engine import iteration_timing as iteration_timing
+from simipu.errors import CompileError as CompileError
+from simipu.errors import CompileMemoryError as CompileMemoryError
+from simipu.errors import CompileTimeoutError as CompileTimeoutError
+from simipu.errors import DeviceLostError as DeviceLostError
+from simipu.errors import ForeignExecutableError as ForeignExecutableError
+from simipu.errors import LoadError as LoadError
+from simipu.errors import LoadMemoryError as LoadMemoryError
+from simipu.errors import LoadTimeoutError as LoadTimeoutError
+from simipu.errors import OutOfMemoryError as OutOfMemoryError
+from simipu.errors import RunCancelledError as RunCancelledError
+from simipu.errors import RunError as RunError
+from simipu.errors import RunMemoryError as RunMemoryError
+from simipu.errors import RunTimeoutError as RunTimeoutError
+from simipu.errors import SimIpuError as SimIpuError
+from simipu.executable import Constant as Constant
+from simipu.executable import Device as Device
+from simipu.executable import Program as Program
+from simipu.executable import ProgramKind as ProgramKind
+from simipu.executable import SimulatedExecutable as SimulatedExecutable
+from simipu.executable import package_hash as package_hash
+from simipu.fixing import fix_inputs as fix_inputs
+from simipu.fixing import read_static as read_static
+from simipu.forks import FORKS as FORKS
+from simipu.isolation import Trial as Trial
+from simipu.isolation import open_graph as open_graph
+from simipu.isolation import open_lowered as open_lowered
+from simipu.isolation import try_in_child as try_in_child
+from simipu.known_files import KNOWN_FILES as KNOWN_FILES
+from simipu.known_files import LoadLimits as LoadLimits
+from simipu.libraries import OperatorLibrary as OperatorLibrary
+from simipu.libraries import is_library_domain as is_library_domain
+from simipu.libraries import register_library as register_library
+from simipu.libraries import registered_libraries as registered_libraries
+from simipu.streams import Direction as Direction
+from simipu.streams import Stream as Stream
+from simipu.target import DEFAULT_CHIP as DEFAULT_CHIP
+from simipu.target import MAX_IPUS as MAX_IPUS
+from simipu.target import MAX_TILES_PER_IPU as MAX_TILES_PER_IPU
+from simipu.target import TARGETS as TARGETS
+from simipu.target import Target as Target
+from simipu.target import find_target as find_target
+from simipu.target import known_chips as known_chips
+from simipu.watchdog import WATCHDOG as WATCHDOG
+
+if not TYPE_CHECKING:
+    __all__ = [name for name in dir() if not name.startswith("_") and name != "TYPE_CHECKING"]

@@ -184,7 +184,7 @@ def test_a_weight_of_another_shape_is_refused(load, isolated):
     constant = Constant("w", np.dtype(np.float32), (1, 4), np.ones(4, np.float32).tobytes())
     with pytest.raises(
         LoadError,
-        match=r"weight 'w' of shape \[1048576, 4\], the executable has it of shape \[1, 4\]",
+        match=r"weight 'w' of shape \[1048576, 4\], found shape \[1, 4\]",
     ):
         load(hostile.make_model(nodes, [stub]), isolated, [constant])
 

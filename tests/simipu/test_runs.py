@@ -338,7 +338,7 @@ def test_small_weights_stay_in_the_graph():
 def test_a_constant_beyond_the_end_is_refused():
     payload = compile_linear(512).serialize()
     with pytest.raises(
-        LoadError, match="constant 'w' of the executable needs 6144 bytes, but 6143 are there"
+        LoadError, match="constant 'w' of the executable: expected 6144 bytes, found 6143"
     ):
         SimulatedExecutable.deserialize(payload[:-1])
 

@@ -9,10 +9,12 @@ says which tensors a tile holds, `outlining` which layers repeat. The cost of an
 from simipu.cost.estimate import Estimate, IpuCost, Peak, estimate, node_cycles
 from simipu.cost.walk import CostOptions, OperatorCost
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
+from simipu.operators.formulas.code import Code
 
 __all__ = [
     "CALIBRATION",
     "Calibration",
+    "Code",
     "CostOptions",
     "Estimate",
     "IpuCost",

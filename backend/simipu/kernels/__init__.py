@@ -53,8 +53,8 @@ def find_kernels() -> Kernels:
     found = Kernels(NONE, f"{OPTION} is {NONE}") if wanted == NONE else _load()
     if wanted not in ("", found.instructions):
         raise LoadError(
-            f"environment variable {OPTION}: expected what this machine has, found {wanted!r}; it "
-            f"has {found.instructions}{found.reason and f' ({found.reason})'}"
+            f"environment variable {OPTION}: expected the kernels of this machine, "
+            f"{found.instructions}{found.reason and f' ({found.reason})'}, found {wanted!r}"
         )
     if found.are_there:
         _log.info("kernels: %s", found.instructions)

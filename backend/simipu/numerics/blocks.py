@@ -57,7 +57,7 @@ def _scan_blocks(
     right = pad_end(chain, right, columns, columns - 2, blocks * block - depth)
     # The number of rows may be open until the graph is run, so zeros of the result's shape are made
     # from the operands' sizes; leading axes broadcast.
-    result_columns = [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
+    result_columns: list[Size] = [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
     start = add_zeros(chain, [(left, 0, rows - 1), 1], result_columns)
     lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
     rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))

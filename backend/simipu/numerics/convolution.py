@@ -426,8 +426,8 @@ def _arrange(chain: Chain, packing: Packing, filters: str, sizes: tuple[int, int
     spatial = [axis for axis in range(4, len(shape)) if axis != 5 + at]
     filters = chain.add("Transpose", filters, perm=[2, *spatial, 0, 1, 5 + at, 3])
     leading = [blocks, math.prod(kernel)] if blocks > 1 else [math.prod(kernel)]
-    sizes = chain.shape([*leading, conv.groups, outputs, packing.count * block])
-    return chain.add("Reshape", filters, sizes)
+    shape = [*leading, conv.groups, outputs, packing.count * block]
+    return chain.add("Reshape", filters, chain.shape(shape))
 
 
 def _sum_windows(chain: Chain, window_sum: _Sum, field: str, filters: str, total: str) -> str:

@@ -108,9 +108,9 @@ def lower(
         )
     if lowering.is_narrow and numerics is not None and numerics.raises and not lowering.has_kernels:
         raise LoadError(
-            "debug.floatPointOpException: expected the kernels, which look at every result, found "
-            "none; "
-            "install the project where there is a C compiler, or compile without the engine option"
+            "debug.floatPointOpException needs the kernels, which check every result, and there "
+            "are none; install the project where there is a C compiler, or compile without the "
+            "engine option"
         )
     # The placed graph is not changed: it is used for costs, and stored in files.
     lowered = onnx.ModelProto()

@@ -35,7 +35,7 @@ def read_sizes(node: onnx.NodeProto, name: str) -> list[int]:
         list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
     )
     if not listed:
-        raise refuse(node, f"expected one or several sizes in {name!r}, found none; give them")
+        raise refuse(node, f"attribute {name!r}: expected one or several sizes, found none")
     return [_check(node, name, each) for each in listed]
 
 
@@ -62,6 +62,6 @@ def _check(node: onnx.NodeProto, name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, int) or not least <= value <= LARGEST:
         found = "nothing" if value is None else f"{value!r}"
         raise refuse(
-            node, f"attribute {name!r}: expected a whole number from {least} on, found {found}"
+            node, f"attribute {name!r}: expected a whole number of at least {least}, found {found}"
         )
     return value

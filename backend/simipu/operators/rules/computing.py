@@ -121,7 +121,7 @@ def einsum(node: Node) -> list[Rows]:
     terms, arrow, result = equation.partition("->")
     operands = terms.split(",")
     if not arrow or "." in equation:
-        raise NotIndependent("its equation leaves the result, or axes, to be understood")
+        raise NotIndependent("its equation has no arrow, or an ellipsis")
     # "bij,bjk->bik" with rows along b in both operands: each row is a product of its own. In
     # "ij,jk->ik" rows along j would be summed. A letter that an operand without rows has, too,
     # would align the rows with something else.

@@ -43,7 +43,7 @@ def _reshaped(node: Node) -> Rows:
             place = Rows(axis, after // inner, before // outer)
             found += [place] if place.size(node.batch) == result[axis] else []
     if not found:
-        raise NotIndependent(f"from {shape} to {result} mixes rows with what stands around them")
+        raise NotIndependent(f"from {shape} to {result} mixes rows with other axes")
     return min(found, key=lambda place: place.before)
 
 
@@ -186,7 +186,7 @@ def gather_nd(node: Node) -> list[Rows]:
     if data is None:
         if indices is not None and batched <= indices.axis < len(node.shape(1)) - 1:
             return [indices]
-        raise NotIndependent("its data has no rows, but its indices have them as a batch")
+        raise NotIndependent("its indices carry rows along a batch dimension, but its data do not")
     if data.axis < batched:
         if indices not in (None, data):
             raise NotIndependent("its inputs carry their rows along different axes")

@@ -172,7 +172,7 @@ class Node:
         self.settled.add(index)
         name = self.proto.input[index]
         if place.before != 1:
-            raise NotIndependent(f"constant {name!r} meets rows that lie within others")
+            raise NotIndependent(f"constant {name!r} is combined with rows in several parts")
         # With block 2 and a batch of 3, "a b a b a b" is the same for each row, and "a b" its part.
         first = value.take(range(place.block), axis)
         repeats = [1] * value.ndim

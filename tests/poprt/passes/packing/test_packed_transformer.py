@@ -290,7 +290,7 @@ def refused(build):
         (lambda net, x: net.add("Concat", x, net.weight(2, 8, 1), axis=2), "tells samples apart"),
         (
             lambda net, x: net.add("Reshape", x, net.integers(4, 4, 4)),
-            "mixes rows with what stands around them",
+            "mixes rows with other axes",
         ),
         (
             lambda net, x: net.add("Gather", x, net.constant(-1, np.int64), axis=1),
