@@ -453,8 +453,8 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     except ORT_ERRORS as error:
         if _lacked_memory(error):
             raise errors.LoadMemoryError(
-                f"program {label}: it needs more memory than its limit of {options.memory_bytes} "
-                "bytes (sim_memory_mib)"
+                f"program {label}: it needs more than its limit of {options.memory_bytes} bytes of "
+                "memory (sim_memory_mib)"
             ) from error
         if not lowered.weights:
             hint = _NO_OPERATOR_HINT if _NO_OPERATOR in str(error) else ""

@@ -24,6 +24,8 @@ cancelled: some seconds of one core."""
 OPERATIONS_PER_CORE_SECOND = 10**11
 """Upper bound on the multiply-adds of one core per second: AVX-512 with two units at 3 GHz."""
 Shapes = Mapping[str, tuple[int, ...]]
+Spec = tuple[int, tuple[int, ...]]
+"""Element type and shape of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +99,22 @@ def _iter_graphs(
             yield from _iter_graphs(body, False)
 
 
+def find_specs(graph: onnx.GraphProto) -> dict[str, Spec]:
+    """Return the types and shapes of a graph's tensors whose shapes are known."""
+    found = {tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shape = tuple(dim.dim_value for dim in tensor.shape.dim)
+            found.setdefault(info.name, (tensor.elem_type, shape))
+    return found
+
+
 def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """Return the known shapes of a graph's tensors, and their bytes."""
     shapes, sizes = {}, {}
-    for tensor in graph.initializer:
-        shapes[tensor.name] = tuple(tensor.dims)
-    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        found = info.type.tensor_type
-        if found.HasField("shape") and all(dim.HasField("dim_value") for dim in found.shape.dim):
-            shapes[info.name] = tuple(dim.dim_value for dim in found.shape.dim)
-            types[info.name] = found.elem_type
-    for name, shape in shapes.items():
-        data_type = types[name]
+    for name, (data_type, shape) in find_specs(graph).items():
+        shapes[name] = shape
         known = data_type in helper.get_all_tensor_dtypes() and data_type != TensorProto.STRING
         sizes[name] = count_shape(shape) * (element_bytes(data_type) if known else 8)
     return shapes, sizes

@@ -23,6 +23,7 @@ from onnx import TensorProto, helper
 from onnxgraph.inference import register_domain_shapes
 from onnxgraph.nodes import STANDARD_DOMAINS
 
+from simipu.demand import Spec, find_specs
 from simipu.errors import LoadError
 from simipu.numerics.kernels import KERNELS
 from simipu.operators import CHIP_DOMAIN, Operator
@@ -33,8 +34,6 @@ from simipu.operators.graphcore_domain import KERNEL_DOMAIN
 from simipu.operators.table import register_domain
 
 _TAKEN = (*STANDARD_DOMAINS, CHIP_DOMAIN, KERNEL_DOMAIN, KERNELS)
-_Spec = tuple[int, tuple[int, ...]]
-"""Element type and shape of a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ def _make_entry(library: OperatorLibrary) -> Operator:
 def infer_by_running(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.ModelProto, bool]:
     """Add the types and shapes of a library node's results to the model, and return whether they
     are known. The node is run on zeros to find them."""
-    values = _find_values(model.graph)
+    values = find_specs(model.graph)
     specs = [values.get(name) if name else (0, ()) for name in node.input]
     known = [spec for spec in specs if spec is not None]
     if len(known) < len(specs):
@@ -152,18 +151,8 @@ def infer_by_running(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx
     return model, True
 
 
-def _find_values(graph: onnx.GraphProto) -> dict[str, _Spec]:
-    found = {tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in graph.initializer}
-    for info in (*graph.input, *graph.value_info, *graph.output):
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-            found.setdefault(info.name, (tensor.elem_type, shape))
-    return found
-
-
 @cache
-def _run_on_zeros(data: bytes, specs: Sequence[_Spec], imports: str) -> Mapping[str, _Spec]:
+def _run_on_zeros(data: bytes, specs: Sequence[Spec], imports: str) -> Mapping[str, Spec]:
     """Return the types and shapes of a node's results, by name."""
     node, feeds, inputs = onnx.NodeProto.FromString(data), dict[str, Any](), []
     for name, (element, shape) in zip(node.input, specs, strict=True):

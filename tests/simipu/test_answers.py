@@ -144,9 +144,7 @@ def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
         engine.load(5)
     monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (bomb, False)]))
     engine.load(5)
-    with pytest.raises(
-        DeviceLostError, match=r"sent an invalid answer .expected arrays"
-    ):
+    with pytest.raises(DeviceLostError, match=r"sent an invalid answer .expected arrays"):
         engine.compute(5, ONES)
     assert not list(tmp_path.iterdir())
 

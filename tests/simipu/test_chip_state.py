@@ -356,7 +356,12 @@ BYTES, SCALE = np.zeros((4, 4), np.uint8), np.zeros(1, np.int32)
             {"max_len": 4, "sequence_axis": 7},
             "expected an axis of 3",
         ),
-        ("KVCache", {"t": SCALE, "x": X, "p": X}, {"max_len": 9, "step_len": 2}, "what was kept"),
+        (
+            "KVCache",
+            {"t": SCALE, "x": X, "p": X},
+            {"max_len": 9, "step_len": 2},
+            "expected old entries",
+        ),
     ],
 )
 def test_what_is_none_of_theirs_is_refused_by_name(op_type, inputs, attributes, told):

@@ -84,9 +84,9 @@ def load():
         (hostile.declared_sequence(), "tensor 'z' is declared as sequence_type"),
         (
             hostile.sequence(),
-            "operator SequenceConstruct .* is not served: the IPU has tensors only",
+            "operator SequenceConstruct .* is not supported: the IPU has tensors only",
         ),
-        (hostile.optional(), "operator Optional .* is not served: the IPU has tensors only"),
+        (hostile.optional(), "operator Optional .* is not supported: the IPU has tensors only"),
         (hostile.label_strings(), "'LabelEncoder' has an operator of domain ai.onnx.ml"),
     ],
     ids=(

@@ -25,7 +25,7 @@ from simipu.operators import IPU_COPY, operator_of
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.code import NO_CODE, Code
 from simipu.operators.formulas.elementwise import is_quarter_cast
-from simipu.operators.formulas.layout import Layout, follow, linear
+from simipu.operators.formulas.layout import Layout, View, follow, linear
 from simipu.operators.formulas.moving import control, move
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.work import VIEW, Context, Work
@@ -282,13 +282,10 @@ class Walk:
                 # layout yet, because its first reader chooses one; then the view has none either.
                 if not read or max(sizes, key=sizes.__getitem__) not in read:
                     continue
-                self._layouts[name] = follow(
-                    node,
-                    [self._layouts[each] for each in read],
-                    [self.values[each] for each in read],
-                    value,
-                    strided=self._is_strided(node),
-                )
+                layouts = [self._layouts[each] for each in read]
+                inputs, strided = [self.values[each] for each in read], self._is_strided(node)
+                view = View(node, layouts, inputs, value, strided, layouts[0], inputs[0])
+                self._layouts[name] = follow(view, operator_of(node).view)
             else:
                 self._layouts[name] = work.layout or linear(name, value)
 

@@ -42,23 +42,23 @@ def _of_operands(count: Callable[[Sequence[Shape], int], int]) -> Count:
     return counted
 
 
-count_matmul = _of_operands(lambda inputs, elements: elements * inputs[0][-1])
-count_gemm = _of_operands(lambda inputs, elements: elements * max(inputs[0]))
+matmul = _of_operands(lambda inputs, elements: elements * inputs[0][-1])
+gemm = _of_operands(lambda inputs, elements: elements * max(inputs[0]))
 """Upper bound for Gemm: either side of the left operand may be the summed one."""
-count_convolution = _of_operands(lambda inputs, elements: elements * count_shape(inputs[1][1:]))
-count_transposed_convolution = _of_operands(
+convolution = _of_operands(lambda inputs, elements: elements * count_shape(inputs[1][1:]))
+transposed_convolution = _of_operands(
     lambda inputs, _: count_shape(inputs[0]) * count_shape(inputs[1][1:])
 )
-count_recurrent = _of_operands(
+recurrent = _of_operands(
     lambda inputs, _: count_shape(inputs[0][:2]) * sum(map(count_shape, inputs[1:3]))
 )
 """Count of a recurrent operator: every step multiplies its input and its state with their
 weights."""
-count_suppression = _of_operands(lambda inputs, _: count_shape(inputs[1]) * max(inputs[0]))
+suppression = _of_operands(lambda inputs, _: count_shape(inputs[1]) * max(inputs[0]))
 """Count of NonMaxSuppression: every box is compared with every other of its class."""
 
 
-def count_pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+def pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     """Return the count of a pool: every result reads its window, as far as that is within the
     input."""
     if not inputs:
@@ -70,7 +70,7 @@ def count_pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[
     )
 
 
-def count_einsum(node: onnx.NodeProto, inputs: Sequence[Shape], _: Sequence[Shape]) -> int:
+def einsum(node: onnx.NodeProto, inputs: Sequence[Shape], _: Sequence[Shape]) -> int:
     """Return the count of the most expensive order: the product of the sizes of all labels."""
     text = next((each.s for each in node.attribute if each.name == "equation"), b"")
     equation = text.decode("utf-8", "replace")

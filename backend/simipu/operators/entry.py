@@ -11,6 +11,7 @@ from onnxgraph import Chain, attribute
 
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
+from simipu.operators.formulas.layout import ViewRule
 from simipu.operators.formulas.work import Context, Work
 from simipu.operators.rules.computing import elementwise
 from simipu.operators.rules.places import Rule
@@ -104,6 +105,8 @@ class Operator:
     cost: Formula | None = guess
     """Formula of its cost on the chip. None: no cost, because it is a view, or known at compile
     time."""
+    view: ViewRule | None = None
+    """Rule for the layout of its result, if it is a view that changes shape."""
     family: Family = Family.OTHER
     rounding: Rounding = Rounding.ROUNDED
     count: Count = count_elements

@@ -212,7 +212,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             rows=rows.grouped("num_groups"),
             family=Family.NORM,
             apart=(1, 2),
-            cost=reducing.norm,
+            cost=reducing.channel_norm,
             body=_group_norm,
             meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer "
             "norm; further results are mean and inverse deviation of each group",

@@ -40,7 +40,7 @@ Runtime add in all opsets."""
 _UNSIGNED = (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64)
 
 
-def guard_vector_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+def vector_product(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute a product of a vector and a matrix as one of two matrices.
 
     ONNX Runtime fuses a Transpose into such a MatMul, which is wrong for vectors, and moves a
@@ -72,7 +72,7 @@ def _move_axis(
     return chain.add_as(result or chain.new_name(), op_type, source, axes)
 
 
-def guard_transpose(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
+def transpose(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     """Compute a Transpose that moves no axis as an Identity.
 
     Some versions of ONNX Runtime treat every Transpose before a Gemm as one that swaps axes (issue
@@ -87,7 +87,7 @@ def pass_on(chain: Chain, node: onnx.NodeProto, _around: GraphContext) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
 
 
-def guard_regions(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
+def regions(node: onnx.NodeProto, _around: GraphContext) -> Body | None:
     """Clip regions that extend more than one image's size beyond the image, if their size
     determines the number of samples. ONNX Runtime ends the process if it has no memory for the
     samples."""
@@ -106,7 +106,7 @@ def _cut_regions(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> No
     _copy_with(chain, node, 1, cut)
 
 
-def guard_recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+def recurrence(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute the results of an LSTM or a GRU over an empty input as empty tensors, or as its
     initial states: ONNX Runtime ends the process."""
     known = [
@@ -130,7 +130,7 @@ def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: GraphContext
             chain.add_as(name, "ConstantOfShape", sizes, value=zero)
 
 
-def guard_cast(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+def cast(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Cast to float before a Transpose that moves the first axis, not after it.
 
     ONNX Runtime ends the process as it fuses such a Transpose and a Cast into a MatMul of operands
@@ -160,7 +160,7 @@ def _cast_first(chain: Chain, node: onnx.NodeProto, around: GraphContext) -> Non
     chain.nodes[-1].output[0] = node.output[0]
 
 
-def guard_frames(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+def frames(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Use frames of at least one sample in an STFT: the processor traps on empty frames."""
     length = node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
     known = around.constants.get(length)
@@ -182,7 +182,7 @@ def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> N
     chain.nodes.append(made)
 
 
-def guard_division(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+def division(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute x / 0 as 0, and the least integer / -1 as itself: the processor traps on both.
 
     The chip's integers wrap. The standard leaves x / 0 undefined, and its reference returns 0.
@@ -190,7 +190,7 @@ def guard_division(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     return _divide if _can_trap(node, around) else None
 
 
-def guard_remainder(node: onnx.NodeProto, around: GraphContext) -> Body | None:
+def remainder(node: onnx.NodeProto, around: GraphContext) -> Body | None:
     """Compute the remainder of a division by 0 or -1 as 0: the processor traps on both."""
     return _find_remainder if _can_trap(node, around) else None
 

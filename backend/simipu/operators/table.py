@@ -15,10 +15,11 @@ import onnx
 from onnxgraph.nodes import STANDARD_DOMAINS
 
 from simipu.operators import counts, guards
+from simipu.operators.counts import Count
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Formula, Indexing, Operator, Rounding
 from simipu.operators.facts import add_facts
-from simipu.operators.formulas import composite, products, reducing
+from simipu.operators.formulas import composite, layout, products, reducing
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.elementwise import Elementwise
@@ -72,6 +73,18 @@ def _elementwise(
     return _family(names, rows.elementwise, cost, rounding)
 
 
+def _product(
+    names: str,
+    rule: Rule,
+    cost: Formula,
+    count: Count,
+    apart: Sequence[int],
+    rounding: Rounding = Rounding.ROUNDED,
+    **entry: Any,
+) -> dict[str, Operator]:
+    return _family(names, rule, cost, rounding, count=count, apart=apart, **entry)
+
+
 def _reading(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
     return _family(name, rule, moves.gather, EXACT, indexing=indexing, **entry)
 
@@ -102,12 +115,12 @@ _ELEMENTWISE = {
     **_elementwise("Max Min", _COMPARED, EXACT),
     # PopART's expressions of these select by the sign; the exponential of some adds little to that.
     **_elementwise("Celu Elu LeakyRelu PRelu Selu ThresholdedRelu", _SELECTING),
-    **_family("Div", rows.elementwise, ew.divide, guard=guards.guard_division),
+    **_family("Div", rows.elementwise, ew.divide, guard=guards.division),
     **_family(
         "Mod",
         rows.elementwise,
         Elementwise(InnerLoop(225, 4), InnerLoop(93, 2)),
-        guard=guards.guard_remainder,
+        guard=guards.remainder,
     ),
     **_elementwise("Reciprocal", Elementwise(InnerLoop(15, 4), InnerLoop(6, 2))),
     **_elementwise("Sqrt", Elementwise(InnerLoop(23, 4), InnerLoop(10, 2)), BOUNDED),
@@ -140,7 +153,7 @@ _ELEMENTWISE = {
     ),
     # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
     **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
-    **_family("Cast", rows.elementwise, ew.cast, guard=guards.guard_cast),
+    **_family("Cast", rows.elementwise, ew.cast, guard=guards.cast),
     **_family("QuantizeLinear", rows.quantize, composite.scaled(_CONVERTED), apart=(1, 2)),
     **_family("DequantizeLinear", rows.quantize, composite.scaled(_WIDENED), apart=(1, 2)),
     **_family(
@@ -151,87 +164,62 @@ _ELEMENTWISE = {
 }
 
 _PRODUCTS = {
-    **_family(
+    **_product(
         "MatMul",
         rows.matmul,
         products.matmul,
+        counts.matmul,
+        (0, 1),
         PRODUCT,
-        apart=(0, 1),
-        count=counts.count_matmul,
         reads_mapped_weights=True,
-        guard=guards.guard_vector_product,
+        guard=guards.vector_product,
     ),
-    **_family(
-        "Gemm",
-        rows.gemm,
-        products.gemm,
-        PRODUCT,
-        apart=(1,),
-        count=counts.count_gemm,
-        reads_mapped_weights=True,
+    **_product(
+        "Gemm", rows.gemm, products.gemm, counts.gemm, (1,), PRODUCT, reads_mapped_weights=True
     ),
-    **_family(
-        "Conv",
-        rows.grouped("group"),
-        products.convolution,
-        PRODUCT,
-        apart=(1, 2),
-        count=counts.count_convolution,
+    **_product(
+        "Conv", rows.grouped("group"), products.convolution, counts.convolution, (1, 2), PRODUCT
     ),
-    **_family(
+    **_product(
         "ConvTranspose",
         rows.leading_axis,
         products.convolution,
+        counts.transposed_convolution,
+        (1, 2),
         Rounding.SUMMED,
-        apart=(1, 2),
-        count=counts.count_transposed_convolution,
     ),
-    **_family(
+    **_product(
         "ConvInteger",
         rows.leading_axis,
         composite.WIDENED_CONVOLUTION,
-        apart=(1, 2, 3),
-        count=counts.count_convolution,
+        counts.convolution,
+        (1, 2, 3),
     ),
-    **_family(
+    **_product(
         "QLinearConv",
         rows.leading_axis,
-        composite.WIDENED_SCALED_CONVOLUTION,
-        apart=range(1, 9),
-        count=counts.count_convolution,
+        composite.SCALED_CONVOLUTION,
+        counts.convolution,
+        range(1, 9),
     ),
-    **_family(
-        "DeformConv",
-        rows.leading_axes(0, 2, 4),
-        composite.deformed,
-        apart=(1, 3),
-        count=counts.count_convolution,
+    **_product(
+        "DeformConv", rows.leading_axes(0, 2, 4), composite.deformed, counts.convolution, (1, 3)
     ),
-    **_family(
-        "MatMulInteger",
-        rows.integer_matmul,
-        composite.WIDENED_MATMUL,
-        apart=range(4),
-        count=counts.count_matmul,
+    **_product(
+        "MatMulInteger", rows.integer_matmul, composite.WIDENED_MATMUL, counts.matmul, range(4)
     ),
-    **_family(
-        "QLinearMatMul",
-        rows.quantized_matmul,
-        composite.WIDENED_SCALED_MATMUL,
-        apart=range(1, 8),
-        count=counts.count_matmul,
+    **_product(
+        "QLinearMatMul", rows.quantized_matmul, composite.SCALED_MATMUL, counts.matmul, range(1, 8)
     ),
-    **_family(
-        "Einsum", rows.einsum, composite.einsum, apart=range(_MAX_INPUTS), count=counts.count_einsum
-    ),
+    **_product("Einsum", rows.einsum, composite.einsum, counts.einsum, range(_MAX_INPUTS)),
     **_family("Attention", rows.attention, composite.attention, apart=(3,)),
-    **_family(
+    **_product(
         "GRU LSTM RNN",
         rows.recurrent,
         products.recurrent,
-        apart=range(1, 8),
-        count=counts.count_recurrent,
-        guard=guards.guard_recurrence,
+        counts.recurrent,
+        range(1, 8),
+        guard=guards.recurrence,
     ),
 }
 
@@ -247,7 +235,7 @@ _REDUCING = {
     **_family("Hardmax", rows.softmax, reducing.softmax, EXACT),
     **_family("LogSoftmax", rows.softmax, reducing.softmax),
     **_family("BatchNormalization", rows.batch_norm, composite.batch_norm, apart=range(1, 5)),
-    **_family("InstanceNormalization", rows.instance_norm, reducing.norm, apart=(1, 2)),
+    **_family("InstanceNormalization", rows.instance_norm, reducing.channel_norm, apart=(1, 2)),
     **_family("LRN", rows.along(1), composite.local_response),
     **_family("LayerNormalization RMSNormalization", rows.inner_axes, reducing.norm),
     **_family("LpNormalization", rows.along(-1), reducing.norm),
@@ -257,9 +245,9 @@ _REDUCING = {
         reducing.norm,
         condition="`axes` must be given",
     ),
-    **_family("AveragePool", rows.pool, reducing.pool, BOUNDED, count=counts.count_pool),
-    **_family("MaxPool", rows.pool, reducing.pool, EXACT, count=counts.count_pool),
-    **_family("LpPool", rows.pool, reducing.pool, count=counts.count_pool),
+    **_family("AveragePool", rows.pool, reducing.pool, BOUNDED, count=counts.pool),
+    **_family("MaxPool", rows.pool, reducing.pool, EXACT, count=counts.pool),
+    **_family("LpPool", rows.pool, reducing.pool, count=counts.pool),
     **_family("GlobalAveragePool", rows.pool, reducing.reduction, BOUNDED),
     **_family("GlobalMaxPool", rows.pool, reducing.reduction, EXACT),
     **_family("GlobalLpPool", rows.pool, reducing.reduction, last_opset=21),
@@ -278,18 +266,31 @@ _MOVING = {
     ),
     **_elementwise("Identity", None, EXACT),
     **_family("Dropout", rows.dropout, None, EXACT),
-    **_family("Flatten", places.flatten, None, EXACT),
-    **_family("Unsqueeze", places.unsqueeze, None, EXACT, shaped_by=(1,)),
-    **_family("Squeeze", places.squeeze, None, EXACT, shaped_by=(1,)),
-    **_family("Reshape", places.reshape, None, EXACT, shaped_by=(1,), sizes=1),
+    **_family("Flatten", places.flatten, None, EXACT, view=layout.reshaped_view),
+    **_family(
+        "Unsqueeze", places.unsqueeze, None, EXACT, view=layout.reshaped_view, shaped_by=(1,)
+    ),
+    **_family("Squeeze", places.squeeze, None, EXACT, view=layout.reshaped_view, shaped_by=(1,)),
+    **_family(
+        "Reshape", places.reshape, None, EXACT, view=layout.reshaped_view, shaped_by=(1,), sizes=1
+    ),
     **_family("Shape Size", whole_batch="what it says is of the compiled batch", cost=None),
-    **_family("Transpose", places.transpose, None, EXACT, guard=guards.guard_transpose),
-    **_family("Concat", places.concat, None, EXACT),
-    **_family("Slice", places.slice_, None, EXACT, shaped_by=(1, 2, 3, 4)),
-    **_family("Split", rows.along(0), None, EXACT, shaped_by=(1,)),
-    **_family("Expand", places.expand, None, EXACT, shaped_by=(1,), sizes=1),
-    **_family("Tile", places.tile, None, EXACT, shaped_by=(1,)),
-    **_family("Pad", places.pad, None, EXACT, apart=(3,), shaped_by=(1,)),
+    **_family(
+        "Transpose",
+        places.transpose,
+        None,
+        EXACT,
+        view=layout.transposed_view,
+        guard=guards.transpose,
+    ),
+    **_family("Concat", places.concat, None, EXACT, view=layout.joined_view),
+    **_family("Slice", places.slice_, None, EXACT, view=layout.cut_view, shaped_by=(1, 2, 3, 4)),
+    **_family("Split", rows.along(0), None, EXACT, view=layout.cut_view, shaped_by=(1,)),
+    **_family(
+        "Expand", places.expand, None, EXACT, view=layout.spread_out_view, shaped_by=(1,), sizes=1
+    ),
+    **_family("Tile", places.tile, None, EXACT, view=layout.spread_out_view, shaped_by=(1,)),
+    **_family("Pad", places.pad, None, EXACT, view=layout.cut_view, apart=(3,), shaped_by=(1,)),
     **_family("Trilu", places.trilu, moves.move, EXACT),
     **_family("DepthToSpace", places.depth_to_space, moves.move, EXACT),
     **_family("SpaceToDepth", places.space_to_depth, moves.move, EXACT),
@@ -325,7 +326,7 @@ _MOVING = {
         whole_batch=_REGIONS,
         cost=composite.regions,
         last_opset=21,
-        guard=guards.guard_regions,
+        guard=guards.regions,
     ),
     **_family("AffineGrid", places.affine_grid, composite.affine_grid, shaped_by=(1,)),
     **_family("OptionalGetElement", rows.elementwise, None, EXACT),
@@ -347,7 +348,7 @@ _MAKING = {
         composite.short_fourier,
         apart=(2,),
         shaped_by=(1, 3),
-        guard=guards.guard_frames,
+        guard=guards.frames,
     ),
 }
 
@@ -375,7 +376,11 @@ _BODIES = {
 _TAKEN_APART = {
     **_family("CastLike", rows.elementwise, ew.cast, taken_apart=True),
     **_family(
-        "GroupNormalization", rows.leading_axis, reducing.norm, apart=(1, 2), taken_apart=True
+        "GroupNormalization",
+        rows.leading_axis,
+        reducing.channel_norm,
+        apart=(1, 2),
+        taken_apart=True,
     ),
     **_family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
     **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
@@ -392,7 +397,7 @@ _REFUSED = {
         "RegexFullMatch StringConcat StringNormalizer StringSplit", refusal="the IPU has no strings"
     ),
     **_counted("Compress", (1,), cost=moves.move),
-    **_counted("NonMaxSuppression", (0, 1, 2, 3), count=counts.count_suppression),
+    **_counted("NonMaxSuppression", (0, 1, 2, 3), count=counts.suppression),
     **_counted("NonZero", (0,), whole_batch="it numbers elements over the whole batch"),
     **_counted("Unique", (0,), whole_batch="it looks for equal values over the whole batch"),
     **_family("ImageDecoder", refusal="ONNX Runtime has no kernel"),

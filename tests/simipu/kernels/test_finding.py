@@ -91,7 +91,9 @@ def test_what_the_environment_asks_for_must_be_there(monkeypatch):
         find_kernels()
     monkeypatch.setenv("SIMIPU_KERNELS", "avx512")
     monkeypatch.setattr(kernels, "_load", lambda: Kernels("avx2"))
-    with pytest.raises(LoadError, match=r"what this machine has, found 'avx512'; it has avx2$"):
+    with pytest.raises(
+        LoadError, match=r"expected the kernels of this machine, avx2, found 'avx512'$"
+    ):
         find_kernels()
 
 

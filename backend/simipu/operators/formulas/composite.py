@@ -228,12 +228,8 @@ def local_response(context: Context) -> Work:
     # result = x * (bias + alpha * sum of the neighbours' squares) ** -beta: besides the power, a
     # pass for each neighbour, one for the squares and one for the product.
     value, size = context.result, max(1, context.attribute("size", 1))
-    power = context.spread(
-        "norm",
-        context.pass_over(value, v.InnerLoop(context.calibration.pow_cycles, 1)),
-        steps=0,
-        local_steps=1,
-    )
+    powers = context.pass_over(value, v.InnerLoop(context.calibration.pow_cycles, 1))
+    power = context.spread("norm", powers, steps=0, local_steps=1)
     neighbours = context.exchange_cycles(context.bytes_per_tile(value))
     sums = passes(context, "norm", value, size + 2).plus(exchange=neighbours)
     return in_turn("norm", sums, power)
@@ -293,8 +289,8 @@ def widened(product: products.Formula, left: int, right: int) -> products.Formul
     return formula
 
 
-WIDENED_MATMUL, WIDENED_SCALED_MATMUL = (widened(products.matmul, 0, right) for right in (1, 3))
-WIDENED_CONVOLUTION, WIDENED_SCALED_CONVOLUTION = (
+WIDENED_MATMUL, SCALED_MATMUL = (widened(products.matmul, 0, right) for right in (1, 3))
+WIDENED_CONVOLUTION, SCALED_CONVOLUTION = (
     widened(products.convolution, 0, right) for right in (1, 3)
 )
 """Costs of integer products. The scaled ones have each operand's scale and zero point after it."""

@@ -9,7 +9,7 @@ for a view, at most once per operand, in pieces as long as the layout keeps toge
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -68,22 +68,22 @@ def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
-    """A node that moves nothing, with its inputs and its result."""
+class View:
+    """A node that moves nothing, with its inputs that have data, the source first, and its
+    result."""
 
     node: onnx.NodeProto
     layouts: Sequence[Layout]
     inputs: Sequence[Value]
     result: Value
     strided: bool
+    """True for a slice that skips elements."""
+    source: Layout
+    value: Value
 
-    @property
-    def source(self) -> Layout:
-        return self.layouts[0]
 
-    @property
-    def value(self) -> Value:
-        return self.inputs[0]
+ViewRule = Callable[[View], Layout]
+"""Function that returns the layout of a view, as far as it keeps elements together."""
 
 
 def linear(name: str, value: Value) -> Layout:
@@ -93,38 +93,25 @@ def linear(name: str, value: Value) -> Layout:
     return Layout(name, max(0, len(value.shape) - 1), length, length)
 
 
-def follow(
-    node: onnx.NodeProto,
-    layouts: Sequence[Layout],
-    inputs: Sequence[Value],
-    result: Value,
-    *,
-    strided: bool,
-) -> Layout:
-    """Return the layout of a view: that of its source, as far as the view keeps elements together.
-
-    `layouts` and `inputs` are those of the inputs with data, the source first; `strided` is true
-    for a slice that skips elements.
-    """
-    source, value = layouts[0], inputs[0]
-    rule = _VIEWS.get(node.op_type)
+def follow(view: View, rule: ViewRule | None) -> Layout:
+    """Return the layout of a view by the rule of its operator; without one its elements lie as its
+    source's, or row after row if the shape changes."""
+    source, value, result = view.source, view.value, view.result
     if rule is None or not value.shape or not result.shape:
         return source if value.shape == result.shape else linear(source.origin, result)
-    found = rule(_View(node, layouts, inputs, result, strided))
+    found = rule(view)
     parts = min(found.row_parts, max(1, result.shape[found.axis]))
-    return replace(
-        found,
-        origin=found.origin if value.shape == result.shape else node.output[0],
-        row_parts=parts,
-    )
+    origin = found.origin if value.shape == result.shape else view.node.output[0]
+    return replace(found, origin=origin, row_parts=parts)
 
 
-def _transposed(view: _View) -> Layout:
+def transposed_view(view: View) -> Layout:
+    """Layout of a Transpose."""
     order = list(attribute(view.node, "perm", list(reversed(range(len(view.result.shape))))))
     return replace(view.source, axis=order.index(view.source.axis))
 
 
-def _reshaped(view: _View) -> Layout:
+def reshaped_view(view: View) -> Layout:
     """Return a layout whose pieces lie along the dimension with the same stride, as far as whole
     pieces fit into it."""
     source, value, result = view.source, view.value, view.result
@@ -143,7 +130,7 @@ def _reshaped(view: _View) -> Layout:
     return replace(source, axis=len(result.shape) - 1, piece=1, grain=1, row_parts=1)
 
 
-def _cut(view: _View) -> Layout:
+def cut_view(view: View) -> Layout:
     """Return the layout of a slice or a padded tensor. Along the pieces' dimension it keeps their
     common divisor; along others whole pieces stay."""
     source, value = view.source, view.value
@@ -156,7 +143,8 @@ def _cut(view: _View) -> Layout:
     return replace(source.cut(size), row_parts=parts)
 
 
-def _joined(view: _View) -> Layout:
+def joined_view(view: View) -> Layout:
+    """Layout of a Concat."""
     # The parts stay where they are; the largest stands for all of them. Joined along its pieces'
     # dimension, a piece ends where a part ends.
     source = max(zip(view.layouts, view.inputs, strict=True), key=lambda each: each[1].size)[0]
@@ -164,12 +152,12 @@ def _joined(view: _View) -> Layout:
     if source.axis != axis:
         return source
     sizes = [value.shape[axis] for value in view.inputs if len(value.shape) > axis]
-    return replace(
-        source, piece=min(source.piece, *sizes, source.piece), grain=math.gcd(source.grain, *sizes)
-    )
+    piece = min(source.piece, *sizes, source.piece)
+    return replace(source, piece=piece, grain=math.gcd(source.grain, *sizes))
 
 
-def _spread_out(view: _View) -> Layout:
+def spread_out_view(view: View) -> Layout:
+    """Layout of an Expand or a Tile."""
     source, value, result = view.source, view.value, view.result
     # New dimensions come first, as in broadcasting. If the pieces' own dimension is repeated,
     # nothing longer than an element is certain to stay together.
@@ -177,12 +165,3 @@ def _spread_out(view: _View) -> Layout:
     kept = axis >= 0 and result.shape[axis] == value.shape[source.axis]
     moved = replace(source, axis=max(axis, 0))
     return moved if kept else replace(moved, piece=1, grain=1)
-
-
-_VIEWS = {
-    "Transpose": _transposed,
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshaped),
-    **dict.fromkeys(("Slice", "Split", "Pad"), _cut),
-    "Concat": _joined,
-    **dict.fromkeys(("Expand", "Tile"), _spread_out),
-}

@@ -32,10 +32,8 @@ def _atom_bytes(context: Context) -> int:
     value, layout = context.result, context.source_layout
     inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
     own = layout.grain * value.bytes_per_element if layout else inner
-    return next(
-        (atom for atom in v.REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0),
-        HALF_BYTES,
-    )
+    together = math.gcd(inner, own)
+    return next((atom for atom in v.REARRANGE_CYCLES_PER_BYTE if together % atom == 0), HALF_BYTES)
 
 
 def gather(context: Context) -> Work:

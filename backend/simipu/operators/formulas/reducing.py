@@ -25,7 +25,6 @@ _PASSES = 2
 _CHANNELS_LAST = 2
 """Number of axes of a tensor whose norm is over its rows; with more axes, the channels are the
 second."""
-_OF_CHANNELS = ("GroupNormalization", "InstanceNormalization")
 _EXP_START = 55
 _EXP, _EXP_FLOAT = v.InnerLoop(4, 4), v.InnerLoop(6, 2)
 _OF_A_ROW_BYTES = 12
@@ -60,14 +59,8 @@ class _Rows:
         parts = lay.row_parts if along else 1
         own = max(1, math.ceil(length / parts))
         run = min(own, lay.piece) if along else own
-        return _Rows(
-            elements,
-            math.ceil(elements / own),
-            run,
-            parts,
-            value.bytes_per_element,
-            lay.grain if along else own,
-        )
+        count, grain = math.ceil(elements / own), lay.grain if along else own
+        return _Rows(elements, count, run, parts, value.bytes_per_element, grain)
 
     @staticmethod
     def of_groups(context: Context, value: Value, layout: Layout | None, groups: int) -> _Rows:
@@ -102,13 +95,8 @@ class _Rows:
             return 0.0
         # The `parts` tiles that have the same rows share them: each adds up its part of them. Sums
         # travel as floats, also those of halves, and rows of them count as aligned to vectors.
-        return v.continuous_reduce_cycles(
-            math.ceil(self.count / self.parts),
-            self.parts,
-            FLOAT_BYTES,
-            workers,
-            v.VECTOR_BYTES // FLOAT_BYTES,
-        )
+        rows, grain = math.ceil(self.count / self.parts), v.VECTOR_BYTES // FLOAT_BYTES
+        return v.continuous_reduce_cycles(rows, self.parts, FLOAT_BYTES, workers, grain)
 
     def broadcast_cycles(self, workers: int) -> float:
         """Return the cycles of a pass with a value for each row."""
@@ -203,14 +191,19 @@ def _by_rows(context: Context, kind: str, vertex: v.RowVertex, vectors: Sequence
     )
 
 
-def norm(context: Context) -> Work:
+def channel_norm(context: Context) -> Work:
+    """Return the cost of a norm of groups of channels, axis 1, with all their positions."""
+    return norm(context, of_channels=True)
+
+
+def norm(context: Context, *, of_channels: bool = False) -> Work:
     """Return the cost of a norm: sums and sums of squares, the inverse deviation, and four passes:
     minus the mean, times the inverse, times gamma, plus beta. PopART's group norm needs groups of
     four channels, and returns the result in the source's layout: two regroupings, element by
     element (section 5.3)."""
     value, layout = context.source, context.source_layout
     workers, width = context.target.workers_per_tile, value.bytes_per_element
-    if len(value.shape) > _CHANNELS_LAST and context.node.op_type in _OF_CHANNELS:
+    if of_channels and len(value.shape) > _CHANNELS_LAST:
         groups = value.shape[0] * max(1, context.attribute("num_groups", value.shape[1]))
         vector = Value((value.shape[1], *(1 for _ in value.shape[2:])), width)
         rows = _Rows.of_groups(context, value, layout, groups)
