@@ -136,18 +136,12 @@ class ConverterOptions:
     """Source model, for passes that compare with it; the pipeline sets it."""
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise CompileError(
-                f"precision {self.precision!r} is not supported; choose {', '.join(PRECISIONS)}"
-            )
-        if self.io_precision not in IO_PRECISIONS:
-            raise CompileError(
-                f"io_precision {self.io_precision!r} is not supported; choose "
-                f"{', '.join(IO_PRECISIONS)}"
-            )
+        for name, supported in (("precision", PRECISIONS), ("io_precision", IO_PRECISIONS)):
+            if (found := getattr(self, name)) not in supported:
+                raise CompileError(f"{name}: expected {', '.join(supported)}, found {found!r}")
         if self.quantize and not self.precision.startswith("fp8"):
             raise CompileError(
-                "quantize makes a model ready for 8 bits: expected precision fp8 or fp8_weight, "
+                "quantize prepares a model for 8 bits: expected precision fp8 or fp8_weight, "
                 f"found {self.precision!r}"
             )
 
@@ -328,11 +322,13 @@ class CompilerOptions:
         ratios = self.virtual_graph_split_ratios
         if ratios and (len(ratios) != self.num_ipus or abs(sum(ratios) - 1) > _ROUNDING):
             raise CompileError(
-                "compiler option virtual_graph_split_ratios must be one share for each of the "
-                f"num_ipus={self.num_ipus}, 1 in all, found {_quote(ratios)}"
+                "compiler option virtual_graph_split_ratios: expected one share for each of the "
+                f"num_ipus={self.num_ipus} with the sum 1, found {_quote(ratios)}"
             )
         if self.enable_engine_caching and not self.cache_path:
-            raise CompileError("compiler option enable_engine_caching needs cache_path, a folder")
+            raise CompileError(
+                "compiler option enable_engine_caching requires cache_path, a folder"
+            )
         for name, rule in RULES.items():
             if rule.warned and getattr(self, name):
                 logging.getLogger("poprt").warning(
@@ -463,7 +459,7 @@ def _check(name: str, value: Any) -> Any:
         and not rule.minimum <= value <= rule.maximum
     ):
         raise CompileError(
-            f"compiler option {name} must be {rule.minimum} to {rule.maximum}, found "
+            f"compiler option {name}: expected {rule.minimum} to {rule.maximum}, found "
             f"{_quote(value)}"
         )
     if rule.entries and not all(

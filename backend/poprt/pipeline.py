@@ -169,8 +169,8 @@ def _find_skipped(names: Collection[str]) -> Collection[str]:
     needed = sorted(name for name in names if find_pass(name).info.is_ours)
     if needed:
         raise CompileError(
-            f"skip_passes names {needed[0]!r}, a check or step of ours without which no model "
-            "compiles here"
+            f"skip_passes: {needed[0]!r} is a check or step that every compilation requires; "
+            "remove it from the list"
         )
     return names
 

@@ -232,17 +232,17 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
     divergences = find_divergences(half, whole, feeds)
     if not divergences:
         return (
-            "No single node parts them: errors add up; keep the model in fp32, or parts of it "
+            "No single node causes it: errors add up; keep the model in fp32, or parts of it "
             "with fp16_skip_op_types"
         )
     named = "; ".join(divergence.describe() for divergence in divergences[:MAX_NAMED])
-    told = f"They first part at {named}"
+    told = f"They first differ at {named}"
     if renarrow is None:
         return f"{told}. Keep such operators in float with fp16_skip_op_types"
     mended = _mend(whole, feeds, renarrow, divergences)
     if mended is None:
         return (
-            f"{told}. No choice of operators kept in float was found that mends it; keep the "
+            f"{told}. No choice of operators kept in float was found that fixes it; keep the "
             "model in fp32"
         )
     types, error = mended

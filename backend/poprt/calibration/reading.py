@@ -92,7 +92,7 @@ def _iter_folder(folder: Path) -> Iterator[tuple[str, Array]]:
 
 def _iter_file(path: Path) -> Iterator[tuple[str, Array]]:
     if path.exists() and not path.is_file():
-        raise ValueError("no regular file")
+        raise ValueError("something that is not a regular file")
     content = path.read_bytes()
     return _iter_npz(content) if content[:2] == b"PK" else _iter_pickle(content)
 
@@ -121,14 +121,14 @@ def _iter_npz(content: bytes) -> Iterator[tuple[str, Array]]:
                 f"{total} bytes of arrays in a file of {len(content)}, which may have {most}"
             )
         if len({entry.filename for entry in entries}) < len(entries):
-            raise ValueError("two arrays of one name")
+            raise ValueError("two arrays with the same name")
         for entry in entries:
             name = entry.filename
             if not name.endswith(".npy") or entry.compress_type not in (
                 zipfile.ZIP_STORED,
                 zipfile.ZIP_DEFLATED,
             ):
-                raise ValueError(f"{name!r}, which numpy.savez would not have written")
+                raise ValueError(f"{name!r}, which numpy.savez does not write")
             with _naming(name):
                 array = _decode_npy(archive.read(entry))
             yield name[: -len(".npy")], array
@@ -160,7 +160,7 @@ def _make_array(
         or len(shape) > _MAX_AXES
         or not all(type(size) is int and size >= 0 for size in shape)
     ):
-        raise ValueError(f"a shape that is no tuple of at most {_MAX_AXES} sizes")
+        raise ValueError(f"a shape that is not a tuple of at most {_MAX_AXES} sizes")
     if math.prod(shape) * dtype.itemsize != len(raw):
         raise ValueError(
             f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has "
@@ -223,7 +223,7 @@ class _Noted:
         return self._call(*arguments)
 
     def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError("state for what has none")
+        raise pickle.UnpicklingError("state for an object without state")
 
 
 class _NotedType:
@@ -243,7 +243,7 @@ class _NotedType:
     def __setstate__(self, state: Any) -> None:
         _, order, *structure = state
         if order not in tuple("<>|=") or any(part is not None for part in structure[:3]):
-            raise pickle.UnpicklingError("a type that is no number's")
+            raise pickle.UnpicklingError("a type that is not a number type")
         self._order = order
 
     def make(self) -> np.dtype[Any]:
@@ -303,7 +303,7 @@ class _NotingUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _CALLS.get((module.replace("numpy._core", "numpy.core"), name))
         if found is None:
-            raise pickle.UnpicklingError(f"{module}.{name}, which is no array")
+            raise pickle.UnpicklingError(f"{module}.{name}, which is not an array")
         return found
 
 
@@ -395,7 +395,7 @@ def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
         tensor = value.type.tensor_type
         if not tensor.HasField("shape") or any(dim.dim_value < 1 for dim in tensor.shape.dim):
             raise CompileError(
-                f"input {value.name!r} has no static shape, so that no data fit it and none can be "
-                "made up for it; give it one with input_shape or batch_size"
+                f"input {value.name!r}: expected a static shape, found variable dimensions; set "
+                "input_shape or batch_size"
             )
     return make_streams(model.graph)[: len(inputs)]

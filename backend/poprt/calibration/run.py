@@ -126,11 +126,10 @@ def _watch(chain: Chain, name: str, *, growing: bool) -> str:
 
 
 _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
-_FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"
+_FAILED = "the calibration run failed, so the effect of half precision is unknown: %s"
 _TOOK_TOO_LONG = (
-    "the calibration run took longer than its limit, which grows with the model's work, so nothing "
-    "is known of what half precision does; compile with a smaller batch, or on more or faster "
-    "cores, to know it"
+    "the calibration run took longer than its limit, which grows with the model's work, so the "
+    "effect of half precision is unknown; compile with a smaller batch, or on more or faster cores"
 )
 
 _HALVES = frozenset((TensorProto.FLOAT16,))
@@ -243,7 +242,7 @@ def _compute(
     try:
         results = list(watching.run(batches, change=lambda graph: watches.append(Watch(graph))))
     except LoadTimeoutError as error:
-        _log.warning("nothing is known of overflow: with every result watched, %s", error)
+        _log.warning("overflow in half precision is unknown: with every result watched, %s", error)
         return (), ours or list(half.run(batches))
     count = len(half.model.graph.output)
     for values in results:

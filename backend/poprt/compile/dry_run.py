@@ -230,9 +230,9 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
         return None
     except (RunError, DeviceLostError) as error:
         raise CompileError(
-            f"the compiled model loads, but does not run: {error}. If it needs other values than "
-            "those that were made up, give some as calibration data (--data_preprocess) or skip "
-            "the dry run (--skip_dry_run)"
+            f"the compiled model loads, but does not run: {error}. If it requires other values "
+            "than random ones, give some as calibration data (--data_preprocess) or skip the dry "
+            "run (--skip_dry_run)"
         ) from error
 
 
@@ -346,7 +346,7 @@ class _DryRun:
                 raise
             except RunError as error:
                 _log.info(
-                    "rows were not compared: the model refuses the values that were made up: %s",
+                    "rows were not compared: the model rejects random values: %s",
                     error,
                 )
                 return None

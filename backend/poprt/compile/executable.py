@@ -160,7 +160,7 @@ class Executable:
             }
         except (popef.PopefError, LoadError, OSError) as error:
             raise CompileError(
-                f"{', '.join(map(str, paths))}: no executable of poprt's: {error}"
+                f"{', '.join(map(str, paths))}: expected an executable of poprt, found: {error}"
             ) from error
         self.metadata = model.metadata
         self.opaque_blobs: dict[str, bytes] = {

@@ -113,7 +113,7 @@ def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
     """Add `model` to the fused graph as its model number `number`."""
     if model.functions:
         raise CompileError(
-            f"model {number} to fuse brings functions of its own; inline them when exporting it"
+            f"model {number} to fuse has functions of its own; inline them when exporting it"
         )
     graph = without_weights(model, {t.name for t in model.graph.initializer}, as_inputs=False).graph
     outputs = _find_outputs(model, number)
@@ -175,7 +175,7 @@ def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[st
     for value in graph.output:
         if value.name in names or value.name not in renames:
             raise CompileError(
-                f"output {value.name!r} of a model to fuse is there twice, or made by no node"
+                f"output {value.name!r} of a model to fuse occurs twice, or no node makes it"
             )
         names[value.name] = fresh_name(f"{renames[value.name]}@taken", known)
     return names
@@ -274,8 +274,8 @@ def split_models(model: onnx.ModelProto) -> list[onnx.ModelProto]:
             or len(body.output) != len(node.output)
         ):
             raise CompileError(
-                "the model says that models are fused in it, and has no If "
-                f"{_branch_name(number)!r} that holds one: fuse them with MFConverter again"
+                f"fused model: expected an If {_branch_name(number)!r} that holds a model, found "
+                "none: fuse them with MFConverter again"
             )
         found.append(_take_out(model, number, node, body))
     return found
@@ -308,7 +308,7 @@ def check_fusion(
     outputs of one."""
     if options.enable_model_fusion and not models:
         raise CompileError(
-            "compiler option enable_model_fusion: the model is no fused one; fuse models with "
+            "compiler option enable_model_fusion: expected a fused model; fuse models with "
             "poprt.compile.converter.MFConverter first"
         )
     if (
@@ -317,8 +317,8 @@ def check_fusion(
         and set(outputs) != {value.name for model in models for value in model.graph.output}
     ):
         raise CompileError(
-            "a fused model is compiled with all its outputs: give None for outputs; drop those "
-            "that nobody needs from its models before they are fused"
+            "a fused model is compiled with all its outputs: give None for outputs; remove "
+            "unneeded ones from its models before they are fused"
         )
 
 

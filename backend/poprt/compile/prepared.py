@@ -237,7 +237,7 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
     )
     if not options.allow_out_of_memory:
         raise OutOfMemoryError(f"{text}; use {way} or allow_out_of_memory")
-    _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
+    _log.warning("%s; compiled nevertheless because of allow_out_of_memory", text)
 
 
 def _hash_name(

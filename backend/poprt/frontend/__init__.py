@@ -37,7 +37,5 @@ def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> F
     if framework == "tensorflow":
         return TensorflowFrontend(path, **options)
     if framework != "onnx":
-        raise CompileError(
-            f"framework {framework!r} has no front end; there are onnx and tensorflow"
-        )
+        raise CompileError(f"framework: expected onnx or tensorflow, found {framework!r}")
     return OnnxFrontend(path, **options)

@@ -237,12 +237,12 @@ class FP8Quantizer:
             )
         if loss_type == "gptq" and precision != "fp8_weight":
             raise CompileError(
-                f"gptq adjusts weights: it needs precision fp8_weight, found {precision!r}"
+                f"quantize_loss_type gptq: expected precision fp8_weight, found {precision!r}"
             )
         if data_preprocess is None and (precision == "fp8" or loss_type == "gptq"):
             raise CompileError(
-                "data_preprocess: expected samples by input name, without which nothing is known "
-                "of activations; found none"
+                "data_preprocess: expected samples by input name, which the calibration of "
+                "activations requires; found none"
             )
         if not isinstance(num_of_layers_keep_fp16, int) or num_of_layers_keep_fp16 < 0:
             raise CompileError(
@@ -304,7 +304,7 @@ class FP8Quantizer:
         for tensor in (layer.product.weight for layer in layers):
             if not has_data(tensor):
                 raise CompileError(
-                    f"weight {tensor.name!r} has no data, so that nothing is known of its loss"
+                    f"weight {tensor.name!r}: expected values, found none; load the weights first"
                 )
 
     def _search(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:

@@ -144,7 +144,7 @@ class DeviceManager:
         """Return a device of `num_ipus` IPUs. Raises RuntimeError if none can be attached."""
         if not 1 <= num_ipus <= MAX_IPUS:
             raise RuntimeError(
-                f"No IPU can be attached: {num_ipus} of 1 to {MAX_IPUS} are asked for"
+                f"No IPU can be attached: expected 1 to {MAX_IPUS} IPUs, found {num_ipus}"
             )
         try:
             return self._manager.getDevice(num_ipus, {"ipuVersion": DEFAULT_CHIP})

@@ -326,7 +326,7 @@ class PackLayout:
             return False
         raise ModelRuntimeError(
             f"output {name!r} of shape {shape} has neither {segment.rows} rows of {segment.places} "
-            "places nor a row for each sample, so that nobody could tell whose results are whose; "
+            "places nor a row for each sample, so the results of the samples cannot be told apart; "
             "such a model cannot be packed"
         )
 

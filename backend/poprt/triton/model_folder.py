@@ -264,7 +264,7 @@ class ModelFolder:
         if listed := "; ".join(differences):
             raise CompileError(
                 escape(
-                    f"{file} is kept and does not fit the new executable, so that nothing was "
+                    f"{file} is kept and does not fit the new executable, so nothing was "
                     f"replaced: {listed}; edit it, give another folder, or have --overwrite_config "
                     "write it anew"
                 )
@@ -421,7 +421,7 @@ class NewVersion(ModelFolder):
             return version
         raise CompileError(
             f"model folder {escape(self.path)}: expected a free number from {first} on, found none "
-            f"in {_MAX_RIVALS}; look what takes them"
+            f"in {_MAX_RIVALS}; find out which process makes versions"
         )
 
     def _look(self) -> None:

@@ -109,7 +109,7 @@ def test_outputs_that_part_are_told_of_with_the_first_node_and_what_mends_it(
     comparison = compiled.findings.comparison
     assert comparison.is_bad
     assert "beside float, on made-up inputs: largest error" in warned
-    assert re.search(rf"They first part at node '{first}' \(\w+\): {cause}", warned)
+    assert re.search(rf"They first differ at node '{first}' \(\w+\): {cause}", warned)
     types = re.search(r"--fp16_skip_op_types (\S+) brings the error to (\S+)", warned)
     caplog.clear()
     mended, warned = compile_half(

@@ -141,7 +141,7 @@ BAD = {
     "nonsense": (b"nonsense", "opcode"),
     "a list": (pickle.dumps([1]), "found a pickled list"),
     "an empty dict": (pickle.dumps({}), "found none"),
-    "a call": (pickle.dumps({"x": Calls(print, "run")}), "print, which is no array"),
+    "a call": (pickle.dumps({"x": Calls(print, "run")}), "print, which is not an array"),
     "objects over forged bytes": (
         pickle.dumps({"x": Forged(1, (2,), np.dtype("O"), False, bytes(16))}),
         "type 'O8', where only numbers can be used",
@@ -203,8 +203,8 @@ BAD = {
     "a far place": (b"\x80\x04}r\xff\xff\xff\xff.", "place 4294967295 in the memo"),
     "many digits": (b"I" + b"9" * 10_000 + b"\n.", "digits"),
     "cut short": (pickle.dumps({"x": np.zeros(4)})[:-20], "found"),
-    "state for a call": (b"\x80\x04cnumpy\ndtype\n}b.", "state for what has none"),
-    "another object": (b"\x80\x04cbuiltins\neval\n.", "builtins.eval, which is no array"),
+    "state for a call": (b"\x80\x04cnumpy\ndtype\n}b.", "state for an object without state"),
+    "another object": (b"\x80\x04cbuiltins\neval\n.", "builtins.eval, which is not an array"),
     "persistent": (b"\x80\x04Pabc\n.", "opcode PERSID"),
     "zip cut short": (npz(("x.npy", npy(ONES, bytes(8))))[:-10], "File is not a zip file"),
     "zip damaged": (
@@ -212,7 +212,7 @@ BAD = {
         "Bad CRC-32",
     ),
     "zip of nothing": (npz(), "found none"),
-    "zip of a text": (npz(("x.txt", b"x")), "'x.txt', which numpy.savez would not have written"),
+    "zip of a text": (npz(("x.txt", b"x")), "'x.txt', which numpy.savez does not write"),
     "zip of another method": (
         npz(("x.npy", npy(ONES, bytes(8))), method=zipfile.ZIP_LZMA),
         "numpy.savez would not",
@@ -254,7 +254,7 @@ def test_anything_else_is_refused_in_one_line(tmp_path, content, message):
 def test_folders_and_other_things_that_hold_nothing_are_refused(tmp_path):
     with pytest.raises(CompileError, match="found none"):
         read_calibration_data(tmp_path)
-    with pytest.raises(CompileError, match="found no regular file"):
+    with pytest.raises(CompileError, match="found something that is not a regular file"):
         read_calibration_data("/dev/zero")
     (tmp_path / "x.npy").write_bytes(npy(HUGE, bytes(8)))
     with pytest.raises(CompileError, match=r"found x.npy: 8 bytes, where float32"):

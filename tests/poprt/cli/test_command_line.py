@@ -261,7 +261,7 @@ def test_a_file_of_options_that_is_not_there_is_named(capsys):
 def test_options_of_popart_that_the_compiler_has_are_its_own(model, capsys, caplog):
     wrong = ("-i", model, "--batch_size", 2, "--export_popef", "--popart_options")
     assert poprt(*wrong, "numIpus=0") == 2
-    assert "num_ipus must be 1 to" in capsys.readouterr().err
+    assert "num_ipus: expected 1 to" in capsys.readouterr().err
     assert poprt(*wrong, "rearrangeAnchorsOnHost=false", "enableFoo=1") == 0
     assert "--popart_options enableFoo has no effect" in caplog.text
 

@@ -89,7 +89,7 @@ def test_a_wrong_call_stays_one() -> None:
     assert done.returncode == 2
     assert (
         done.stderr
-        == "poprt: error: compiler option num_ipus must be 1 to 65536, found 0; see poprt --help\n"
+        == "poprt: error: compiler option num_ipus: expected 1 to 65536, found 0; see poprt --help\n"
     )
 
 

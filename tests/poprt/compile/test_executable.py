@@ -53,7 +53,7 @@ def test_an_executable_is_a_popef_model(converted):
 def test_what_is_no_executable_is_refused_by_name(content, tmp_path):
     if content is not None:
         (tmp_path / "x.popef").write_bytes(content)
-    with pytest.raises(CompileError, match=r"x\.popef: no executable of poprt's: "):
+    with pytest.raises(CompileError, match=r"x\.popef: expected an executable of poprt, found: "):
         Executable(tmp_path / "x.popef")
 
 

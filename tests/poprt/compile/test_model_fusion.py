@@ -272,7 +272,7 @@ def test_a_model_that_only_says_that_it_is_fused_is_refused(fused, count):
 
 
 def test_options_that_do_not_go_with_fusion_are_refused(fused, models):
-    with pytest.raises(CompileError, match="the model is no fused one"):
+    with pytest.raises(CompileError, match="expected a fused model"):
         Compiler.compile(models[0], None, CompilerOptions(enable_model_fusion=True))
     with pytest.raises(CompileError, match="give None for outputs"):
         Compiler.compile(fused, ["graph0/y"])

@@ -60,8 +60,7 @@ def test_a_model_is_not_refused_for_what_it_is_compared_with(monkeypatch, caplog
     monkeypatch.setattr(sides.Side, "run", late)
     assert Compiler.compile(half, float_model=whole).findings.comparison is None
     assert (
-        "nothing is known of what half precision does: the model in float was not ready"
-        in caplog.text
+        "the effect of half precision is unknown: the model in float was not ready" in caplog.text
     )
 
 

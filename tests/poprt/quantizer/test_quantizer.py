@@ -323,7 +323,7 @@ def test_samples_may_be_more_or_fewer_than_a_batch(tmp_path):
     [
         ({"loss_type": "kl"}, "quantize_loss_type: expected mse, mae"),
         ({"precision": "fp16"}, "precision: expected fp8 or fp8_weight"),
-        ({"loss_type": "gptq"}, "gptq adjusts weights"),
+        ({"loss_type": "gptq"}, "gptq: expected precision fp8_weight"),
         ({"num_of_layers_keep_fp16": -1}, "num_of_layers_keep_fp16: expected 0 or more"),
         ({"options": {"fp9": 1}}, "options: expected fp8_params or fp8_skip_op_names, found 'fp9'"),
         ({"options": {"fp8_params": "F144"}}, "fp8_params: expected"),
@@ -339,7 +339,7 @@ def test_a_model_that_was_not_prepared_is_refused(tmp_path):
         CompileError, match=r"convert it with Converter\(precision='fp8', quantize=True\)"
     ):
         quantize(network(2), None, tmp_path, {"x": pictures()})
-    with pytest.raises(CompileError, match="quantize makes a model ready for 8 bits"):
+    with pytest.raises(CompileError, match="quantize prepares a model for 8 bits"):
         Converter(quantize=True)
 
 

@@ -367,7 +367,7 @@ def test_more_samples_than_unpack_info_has_room_for_are_refused(unpacked_sums):
 
 
 def test_a_model_that_pools_a_row_cannot_be_packed():
-    with pytest.raises(ModelRuntimeError, match="nobody could tell whose results are whose"):
+    with pytest.raises(ModelRuntimeError, match="results of the samples cannot be told apart"):
         PackLayout([describe("ids", (2, 4))], [describe("pooled", (2, 3))], PackRunnerConfig())
 
 

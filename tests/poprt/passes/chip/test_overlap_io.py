@@ -65,7 +65,8 @@ def test_a_paced_device_computes_as_many_batches_as_it_is_fed():
 @pytest.mark.parametrize("tiles", [2, 30, 33])
 def test_a_number_of_tiles_that_popart_would_not_take_is_refused(tiles):
     with pytest.raises(
-        CompileError, match=f"num_io_tiles must be 0, or even and at least 32 .*found {tiles}"
+        CompileError,
+        match=f"num_io_tiles: expected 0, or an even number of at least 32 .*found {tiles}",
     ):
         Compiler.compile(host_bound(), None, CompilerOptions(num_io_tiles=tiles))
 
