@@ -23,6 +23,7 @@ EXAMPLES = """
     poprt.compile.compiler.Compiler poprt.compile.converter.Converter
     poprt.frontend.get_frontend poprt.rewrite.base.Pass poprt.rewrite.base.get_pass
     poprt.rewrite.manager.PassManager poprt.backends.Backend
+    poprt.options.CompilerOptions
     poprt.runtime.runners.Runner
 """.split()
 CLASSES = [
@@ -41,9 +42,15 @@ CLASSES = [
     model_runtime.Session,
     model_runtime.SessionConfig,
     poprt.Backend,
+    poprt.CompilerOptions,
     poprt.Converter,
     poprt.PassManager,
     poprt.quantizer.FP8Quantizer,
+    poprt.optimizer.Optimizer,
+    poprt.runtime.HostConcatRunner,
+    poprt.runtime.LightRunner,
+    poprt.runtime.PackRunner,
+    poprt.runtime.PackRunnerConfig,
     poprt.runtime.Runner,
 ]
 """Classes that users create."""

@@ -33,6 +33,18 @@ class Session:
     """A model that is compiled and run on the simulated IPU.
 
     Settings must be made before `load`, which makes the model ready.
+
+    Args:
+        path_or_bytes: the ONNX file, or its bytes.
+        num_devices: number of IPUs.
+        output_dir: folder for executable.popef.
+        options: compiler options, or their values by name; they take precedence.
+        batches_per_step: number of batches in a run.
+        export_popef: whether `load` writes executable.popef.
+        align_output_dtype: whether outputs get the types that the model declares.
+
+    Raises:
+        CompileError: for a model that is not valid, or an option that is not supported.
     """
 
     _backend: Backend | None = None
@@ -157,9 +169,21 @@ def get_session(
 ) -> Session:
     """Return a session of an ONNX model.
 
-    `backend` is poprt (compiled for `num_devices` IPUs and `batches_per_step`, or with `options`)
-    or onnxruntime. `export_popef` writes output_dir/executable.popef. `align_output_dtype` gives
-    outputs the types that the model declares. Raises CompileError for another backend.
+    Args:
+        path_or_bytes: the ONNX file, or its bytes.
+        num_devices: number of IPUs.
+        backend: poprt, which compiles the model, or onnxruntime.
+        output_dir: folder for executable.popef.
+        options: compiler options, or their values by name; they take precedence.
+        batches_per_step: number of batches in a run.
+        export_popef: whether `load` writes executable.popef.
+        align_output_dtype: whether outputs get the types that the model declares.
+
+    Returns:
+        The session, which is not loaded yet.
+
+    Raises:
+        CompileError: for another backend.
     """
     if backend not in _BACKENDS:
         raise CompileError(f"backend: expected {' or '.join(_BACKENDS)}, found {backend!r}")

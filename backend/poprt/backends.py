@@ -153,8 +153,13 @@ class Backend:
 class ORTBackend(Backend):
     """Backend with the arguments of onnxruntime.InferenceSession.
 
-    Arguments that only InferenceSession has change nothing; the other keyword arguments are
-    Backend's. The model is compiled at once unless `lazy_load` is set.
+    Args:
+        path_or_bytes: the model: a ModelProto, its bytes, or a file.
+        sess_options: no effect.
+        providers: no effect.
+        provider_options: no effect.
+        lazy_load: whether to compile the model when it is first needed, instead of at once.
+        options: keyword arguments of Backend.
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 
 import onnx
 
@@ -10,14 +11,25 @@ from poprt.passes import Pass, PassManager
 
 
 class Optimizer:
-    """Passes, by name or as objects, to be run in the given order."""
+    """Passes that run in the given order.
+
+    Args:
+        passes: names of registered passes, or passes.
+
+    Raises:
+        CompileError: for a name that is not registered.
+    """
 
     def __init__(self, passes: Iterable[str | Pass] = ()) -> None:
-        """Look the passes up. Raises CompileError for a name that is not registered."""
         self._manager = PassManager(passes)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return a new model after all passes; the given model is not changed."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        return self._manager.run(copy)
+        """Run the passes.
+
+        Args:
+            model: the model, which is not changed.
+
+        Returns:
+            A new model.
+        """
+        return self._manager.run(deepcopy(model))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, get_type_hints
@@ -17,7 +18,14 @@ import numpy as np
 import onnx
 from simipu import CompileError, LoadError
 from simipu.numerics import Numerics
-from simipu.target import MAX_IPUS, MAX_TILES_PER_IPU, find_target, known_chips
+from simipu.target import (
+    DEFAULT_CHIP,
+    MAX_IPUS,
+    MAX_TILES_PER_IPU,
+    Target,
+    find_target,
+    known_chips,
+)
 
 from popef._tools.text import escape
 from poprt.passes.chip.transfers import IO_TILES
@@ -197,11 +205,8 @@ def _find_chip(name: str) -> str:
     try:
         return find_target(name).name if name else name
     except LoadError as error:
-        text = (
-            f"compiler option ipu_version={_quote(name)} is not supported; supported: "
-            f"{known_chips()}"
-        )
-        raise CompileError(text) from error
+        text = f"compiler option ipu_version={_quote(name)} is not supported; supported: "
+        raise CompileError(text + known_chips()) from error
 
 
 def _check_shares(shares: list[Any]) -> list[Any]:
@@ -220,9 +225,7 @@ def _encode(blobs: Any) -> Any:
 
 
 _CODE = Rule(no_effect="steers the real compiler's code; recorded in the executable, not modelled")
-_SCHEDULER = Rule(
-    no_effect="steers the real compiler's scheduler; recorded in the executable, not modelled"
-)
+_SCHEDULER = replace(_CODE, no_effect=_CODE.no_effect.replace("code", "scheduler"))
 _IR = Rule(no_effect="the IR that PopART writes is not public", warned=True, recorded=False)
 _LIBRARIES = Rule(
     no_effect="PopART's patterns and transforms are libraries of its own, which cannot be loaded "
@@ -242,9 +245,67 @@ class CompilerOptions:
     change nothing else here. Several IPUs, pipelining and I/O tiles change the modelled time and
     memory, never the results.
 
-    `ipu_version` "" means ipu21, the C600. It accepts ipu1 and bow in addition to the real ipu2 and
-    ipu21, and names such as c600 and mk2 for them. An unknown name raises AttributeError; a value
-    that an option cannot have raises CompileError.
+    Args:
+        num_ipus: number of IPUs to distribute the model over.
+        ipu_version: chip: ipu1, ipu2, ipu21 or bow, or a name such as c600 or mk2; "" means ipu21,
+            the C600.
+        batches_per_step: number of batches in a run of the program.
+        partials_type: type of partial sums of products: half or float.
+        available_memory_proportion: share of a tile's memory that products may use, 0 to 1.
+        num_io_tiles: number of tiles that only transfer data, in parallel with the computation.
+        enable_model_fusion: whether to reject a model that MFConverter did not fuse.
+        enable_prefetch_datastreams: no effect.
+        stream_buffering_depth: number of batches that are buffered on the host.
+        enable_pad_conv_channel: no effect.
+        serialize_ir: no effect; a warning.
+        serialized_ir_dest: no effect; a warning.
+        enable_gather_simplifier: no effect.
+        engine_options: options of the engine by name, as texts.
+        show_compilation_progress_bar: whether to show a bar on a terminal.
+        compilation_progress_logger: function that receives the progress and its total, 100.
+        custom_patterns: no effect; a warning.
+        custom_transform_applier_settings: no effect; a warning.
+        opaque_blobs: blobs by name that are written next to the executable; texts are encoded as
+            UTF-8.
+        use_128bit_conv_unit_load: whether weights of convolutions are loaded at double speed.
+        enable_multi_stage_reduce: no effect.
+        enable_fast_reduce: no effect.
+        enable_outlining: whether equal nodes share their code.
+        group_host_sync: no effect.
+        rearrange_streams_on_host: no effect.
+        rearrange_anchors_on_host: no effect.
+        outline_threshold: no effect.
+        enable_non_stable_softmax: no effect.
+        enable_pipelining: whether the IPUs work on consecutive batches in parallel.
+        enable_engine_caching: whether to keep executables as `cache_path`/HASH.popef and reuse
+            them.
+        cache_path: folder of the kept executables.
+        constant_weights: whether weights are part of the program; else they are streamed at load.
+        subgraph_copying_strategy: no effect; 0 is PopART's OnEnterAndExit, 1 is JustInTime.
+        virtual_graph_mode: how layers are assigned to IPUs: off, auto or manual.
+        virtual_graph_split_ratios: share of the model for each IPU; the sum is 1.
+        time_limit_scheduler: no effect.
+        swap_limit_scheduler: no effect.
+        transitive_closure_optimization_threshold: no effect.
+        create_host_transferable_tensor_with_offset: no effect.
+        enable_efficient_overlap_io_topo_cons: no effect.
+        allow_out_of_memory: whether to compile models that are estimated not to fit into a tile's
+            memory (Poplar's debug.allowOutOfMemory; the name is ours).
+        only_ipu_operators: whether to reject operators that the IPU's compiler lacks; by default
+            they only cause a warning (ours).
+        skip_dry_run: whether to omit the dry run, which loads the executable and runs it once
+            (ours).
+
+    Raises:
+        AttributeError: for an unknown name.
+        CompileError: for a value that an option cannot have.
+
+    Example:
+        >>> import poprt
+        >>> options = poprt.CompilerOptions(partials_type="float")
+        >>> options.num_ipus = 2
+        >>> options.changed()
+        (('num_ipus', '2'), ('partials_type', 'float'))
     """
 
     num_ipus: Annotated[int, Rule(minimum=1, maximum=MAX_IPUS)] = 1
@@ -314,8 +375,9 @@ class CompilerOptions:
     def check(self) -> None:
         """Check options against each other and log warnings for unsupported ones.
 
-        Raises CompileError for options that do not go together, or that were changed in place to
-        invalid values.
+        Raises:
+            CompileError: for options that do not go together, or that were changed in place to
+                invalid values.
         """
         for name in _KINDS:
             setattr(self, name, getattr(self, name))
@@ -337,9 +399,16 @@ class CompilerOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CompilerOptions:
-        """Return options from names and values; text is parsed as a Python literal.
+        """Return options from names and values.
 
-        Raises CompileError for an unknown name; the message lists the known names.
+        Args:
+            values: values by name; a text is parsed as a Python literal.
+
+        Returns:
+            The options.
+
+        Raises:
+            CompileError: for an unknown name, or a value that an option cannot have.
         """
         known = {entry.name: entry for entry in dataclasses.fields(cls)}
         unknown = sorted(set(values) - set(known))
@@ -351,13 +420,20 @@ class CompilerOptions:
         options.check()
         return options
 
+    def target(self) -> Target:
+        """Return the chip, with the number of IPUs."""
+        return find_target(self.ipu_version or DEFAULT_CHIP, self.num_ipus)
+
     def numerics(self) -> Numerics:
         """Return the settings of half precision.
 
         They depend on `partials_type` and the engine options debug.nanOverflowException and
         debug.floatPointOpException. These are false by default, as in the public frameworks'
-        configurations. Raises CompileError for a value that is neither true nor false, and for
-        stochastic rounding, which is not supported.
+        configurations.
+
+        Raises:
+            CompileError: for a value that is neither true nor false, and for stochastic rounding,
+                which is not supported.
         """
         nan_on_overflow, raises, is_random = map(self._read_switch, _NUMERIC_SWITCHES)
         if is_random:
@@ -393,11 +469,7 @@ def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerO
     written = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
     if written is None or options.num_io_tiles:
         return options
-    if (
-        not written.isascii()
-        or not written.isdecimal()
-        or len(written) > len(str(MAX_TILES_PER_IPU))
-    ):
+    if not re.fullmatch("[0-9]{1,4}", written):
         raise CompileError(
             f"the model's metadata {IO_TILES}: expected a number of I/O tiles, 0 to "
             f"{MAX_TILES_PER_IPU}, found {_quote(written)}"
@@ -445,9 +517,11 @@ def _check(name: str, value: Any) -> Any:
 
     Raises CompileError for a value that the option cannot have.
     """
-    rule = RULES[name]
+    rule, kind = RULES[name], _KINDS[name]
     value = _convert(name, value)
-    _check_kind(name, value)
+    fits = value is None or callable(value) if kind is type(None) else isinstance(value, kind)
+    if not fits or (kind is not bool and isinstance(value, bool)):
+        raise _mismatch(name, value)
     if rule.choices and value not in rule.choices:
         supported = ", ".join(map(repr, rule.choices))
         raise CompileError(
@@ -479,26 +553,12 @@ def _convert(name: str, value: Any) -> Any:
         value = value.item()
     if kind is bool and value in (0, 1):
         return bool(value)
-    if (
-        kind is float
-        and isinstance(value, int)
-        and not isinstance(value, bool)
-        and abs(value) < 2**63
-    ):
+    if kind is float and type(value) is int and abs(value) < 2**63:
         return float(value)
     if kind is list and isinstance(value, tuple):
         return list(value)
     convert = RULES[name].convert
     return value if convert is None else convert(value)
-
-
-def _check_kind(name: str, value: Any) -> None:
-    kind: Any = _KINDS[name]
-    if kind is type(None):
-        if value is not None and not callable(value):
-            raise _mismatch(name, value)
-    elif not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise _mismatch(name, value)
 
 
 def _mismatch(name: str, value: Any) -> CompileError:

@@ -319,57 +319,44 @@ def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
         results = [name for name in node.output if name in seen and seen[name].error > LIMIT]
         sources = {name: seen[name] for name in node.input if name in seen}
         if results and all(source.error <= LIMIT for source in sources.values()):
-            found.append(_explain_node(node, results[0], seen, sources, makers, users))
+            made_by = {name: makers[name].op_type for name in sources if name in makers}
+            used_by = [user.op_type for user in users.get(results[0], ())]
+            cause, others = _find_cause(node, seen[results[0]], sources, made_by, used_by)
+            found.append(Divergence(node, cause, (node.op_type, *others)))
     return found
 
 
-def _explain_node(
+def _find_cause(
     node: onnx.NodeProto,
-    result: str,
-    seen: Mapping[str, Tensor],
+    result: Tensor,
     sources: Mapping[str, Tensor],
-    makers: Mapping[str, onnx.NodeProto],
-    users: Mapping[str, Sequence[onnx.NodeProto]],
-) -> Divergence:
+    made_by: Mapping[str, str],
+    used_by: Sequence[str],
+) -> tuple[str, Sequence[str]]:
+    """Return the cause of a difference, and the operators to blame beside the node's own.
+
+    `made_by` has the operator that makes each source, `used_by` has those that read the result.
+    """
     # The causes, most certain first: overflow, a 0 where the operator is steep, a value that is no
     # number, a small sum of large values, results that vanish. What remains is rounding. Blamed are
-    # the operator and what makes or reads the tensor that half cannot hold.
-    made_by = [makers[name].op_type for name in sources if name in makers]
-    # A result stays in float only if the nodes that read it are in float, too.
-    used_by = [user.op_type for user in users.get(result, ())]
-    tensor = seen[result]
-    if tensor.largest > HALF_MAX:
-        return Divergence(
-            node,
-            f"overflow, {tensor.largest:.3g} is beyond {HALF_MAX:.0f}",
-            (node.op_type, *used_by),
-        )
+    # the operator and what makes or reads the tensor that half cannot hold: a result stays in float
+    # only if the nodes that read it are in float, too.
+    if result.largest > HALF_MAX:
+        return f"overflow, {result.largest:.3g} is beyond {HALF_MAX:.0f}", used_by
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
-        made_by = [makers[name].op_type for name in vanished if name in makers]
         cause = f"underflow, values of {vanished[0]!r} are below {_VANISHING:.2g} and 0 in half"
-        return Divergence(node, cause, (node.op_type, *made_by))
-    if not np.isfinite(tensor.largest_half):
-        return Divergence(
-            node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by)
-        )
+        return cause, [made_by[name] for name in vanished if name in made_by]
+    makers = list(made_by.values())
+    if not np.isfinite(result.largest_half):
+        return "its result is NaN or infinite in half", [*makers, *used_by]
     most = max((source.largest for source in sources.values()), default=0.0)
-    if node.op_type in _SUMS and most > tensor.largest / LIMIT:
-        cause = (
-            f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
-        )
-        return Divergence(node, cause, (node.op_type, *made_by))
-    if tensor.vanished > LIMIT:
-        return Divergence(
-            node,
-            f"underflow, results below {_VANISHING:.2g} are 0 in half",
-            (node.op_type, *used_by),
-        )
-    return Divergence(
-        node,
-        f"rounding, its result is off by {tensor.error:.2g} of the largest value",
-        (node.op_type, *made_by),
-    )
+    if node.op_type in _SUMS and most > result.largest / LIMIT:
+        left = f"no more than {result.largest:.3g} is left"
+        return f"cancellation, of values up to {most:.3g} {left}", makers
+    if result.vanished > LIMIT:
+        return f"underflow, results below {_VANISHING:.2g} are 0 in half", used_by
+    return f"rounding, its result is off by {result.error:.2g} of the largest value", makers
 
 
 def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]:

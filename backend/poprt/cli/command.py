@@ -16,7 +16,6 @@ import onnx
 from onnxgraph import ModelWriter, find_inputs, write_with_data
 from simipu import SimIpuError, register_library
 from simipu.errors import CompileError
-from simipu.target import DEFAULT_CHIP, find_target
 
 from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line, run
@@ -96,8 +95,6 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("the following arguments are required: -i/--input_model")
     if options.only_manual_sharding and options.manual_sharding_config is None:
         raise UsageError("--only_manual_sharding requires --manual_sharding_config, a YAML file")
-    if options.fused:
-        _check_fused(options)
     if options.new_version and not options.triton_model_dir:
         raise UsageError(
             "--new_version requires --triton_model_dir, the model folder of the new version"
@@ -109,15 +106,12 @@ def _check(options: argparse.Namespace) -> None:
         )
     _check_calibration(options)
 
-
-def _check_fused(options: argparse.Namespace) -> None:
-    """Raise UsageError for options that do not work with models to fuse."""
-    if not options.export_popef and not options.triton_model_dir:
+    if options.fused and not options.export_popef and not options.triton_model_dir:
         raise UsageError(
             "model_fusion requires export_popef: True, because a fused model is run from its PopEF "
             "file"
         )
-    if options.manual_sharding_config is not None:
+    if options.fused and options.manual_sharding_config is not None:
         raise UsageError(
             "model_fusion and manual_sharding_config cannot be combined: shard the models first"
         )
@@ -233,12 +227,8 @@ def _convert(
     if compiled is not None:
         _write(compiled, options, compiler_options, options.output_dir, folder)
     for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
-        target = find_target(
-            compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus
-        )
-        profile = make_profile(
-            each.input_model.stem, each.precision, model, target, cost_options(compiler_options)
-        )
+        how = compiler_options.target(), cost_options(compiler_options)
+        profile = make_profile(each.input_model.stem, each.precision, model, *how)
         print_profile(profile, make_console())
 
 
@@ -252,16 +242,13 @@ def _convert_model(
     model = options.source.open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
-    target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
-        check_weights(
-            model.graph,
-            target,
-            options.precision,
-            allow_out_of_memory=compiler_options.allow_out_of_memory,
-        )
+        allowed = compiler_options.allow_out_of_memory
+        target = compiler_options.target()
+        check_weights(model.graph, target, options.precision, allow_out_of_memory=allowed)
     beside = compiling or options.precision_compare
-    converted, whole = _converter(options).convert_beside_float(model, beside=beside)
+    converter = Converter(**read_converter_arguments(OPTIONS.values(), options))
+    converted, whole = converter.convert_beside_float(model, beside=beside)
     converted = _quantise(converted, whole, options)
     return _shard(converted, options) if options.manual_sharding_config else converted, whole
 
@@ -309,10 +296,15 @@ def _compile(
     options: argparse.Namespace,
     compiler_options: CompilerOptions,
 ) -> Executable:
-    data = read_calibration_data(options.data_preprocess) if options.data_preprocess else None
-    axis = options.batch_axis or 0
     return Compiler.compile(
-        converted, None, compiler_options, batch_axis=axis, float_model=whole, calibration_data=data
+        converted,
+        None,
+        compiler_options,
+        batch_axis=options.batch_axis or 0,
+        float_model=whole,
+        calibration_data=read_calibration_data(options.data_preprocess)
+        if options.data_preprocess
+        else None,
     )
 
 
@@ -365,10 +357,6 @@ def _show(model: onnx.ModelProto) -> None:
             print_line(
                 f"{kind} {value.name}: dtype - {_DTYPES.get(dtype, dtype)}, shape - [{sizes}]"
             )
-
-
-def _converter(options: argparse.Namespace) -> Converter:
-    return Converter(**read_converter_arguments(OPTIONS.values(), options))
 
 
 def _compiler_options(options: argparse.Namespace) -> CompilerOptions:

@@ -160,10 +160,8 @@ def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
     (value,) = (
         value for value in (graph.input if into else graph.output) if value.name == stream.tensor
     )
-    inner, outer = (
-        value.type.tensor_type.elem_type,
-        helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype)),
-    )
+    inner = value.type.tensor_type.elem_type
+    outer = helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype))
     if inner == outer:
         return
     hidden = fresh_name(f"{stream.tensor}/inside", set(iter_defined(graph)))

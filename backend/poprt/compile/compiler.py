@@ -20,7 +20,7 @@ from rich.console import Console
 from simipu import CompileError, OutOfMemoryError
 from simipu.fixing import read_static
 from simipu.numerics.quarter import QUARTERS
-from simipu.target import DEFAULT_CHIP, Target, find_target
+from simipu.target import Target
 
 from popef._tools.arrays import Array
 from poprt import pipeline
@@ -102,7 +102,7 @@ class Compiler:
                 f"weight {missing!r} has no data; a model without its weights can be profiled, but "
                 "not compiled"
             )
-        target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
+        target = options.target()
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = extract_weights(
             loaded, MIN_CONSTANT_BYTES if options.constant_weights else 0
@@ -114,25 +114,12 @@ class Compiler:
         parts = split_models(light)
         check_fusion(parts, outputs, options)
         with remember_inferences(), _progress(options, max(1, len(parts))) as on_step:
-            passes = pipeline.preparation(
-                pipeline.PreparationOptions(outputs, options.only_ipu_operators)
-            )
+            kept = pipeline.PreparationOptions(outputs, options.only_ipu_operators)
+            passes = pipeline.preparation(kept)
             parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
-            compilation = Compilation(
-                given=weights,
-                target=target,
-                options=options,
-                batch_axis=batch_axis,
-                on_step=on_step,
-                outputs=outputs,
-                float_model=float_model,
-                data=calibration_data,
-            )
-            compiled = (
-                compile_fused(compilation, parts)
-                if is_fused(loaded)
-                else compilation.compile(parts[0])
-            )
+            what = outputs, float_model, calibration_data
+            steps = Compilation(weights, target, options, batch_axis, on_step, *what)
+            compiled = compile_fused(steps, parts) if is_fused(loaded) else steps.compile(parts[0])
         if cache is not None:
             cache.keep(compiled)
         return compiled
@@ -260,10 +247,8 @@ def check_weights(
         if tensor.data_type in _BYTES
     }
     held = sorted(_find_held(graph) & sizes.keys(), key=lambda name: -sizes[name])
-    needed, there = (
-        sum(sizes[name] for name in held),
-        target.num_ipus * target.tiles_per_ipu * target.bytes_per_tile,
-    )
+    needed = sum(sizes[name] for name in held)
+    there = target.num_ipus * target.tiles_per_ipu * target.bytes_per_tile
     if needed <= there or allow_out_of_memory:
         return
     raise OutOfMemoryError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +28,6 @@ __all__ = ["Converter", "MFConverter", "Sharder"]
 
 OnStep = Callable[[str], None]
 """Callback that receives the name of each step before it runs."""
-
-
-def _ignore(_step: str) -> None:
-    """Do nothing."""
 
 
 class Converter:
@@ -131,12 +128,12 @@ class Converter:
         self.logger = logger or logging.getLogger("poprt")
         self.disable_progress_bar = disable_progress_bar
 
-    def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
+    def convert(self, model: onnx.ModelProto, on_step: OnStep | None = None) -> onnx.ModelProto:
         """Convert a model.
 
         Args:
             model: the model, which is not changed.
-            on_step: called with the name of each step.
+            on_step: called with the name of each step; None means no call.
 
         Returns:
             The converted model.
@@ -156,7 +153,7 @@ class Converter:
         return self.convert_beside_float(model, on_step, beside=False)[0]
 
     def convert_beside_float(
-        self, model: onnx.ModelProto, on_step: OnStep = _ignore, *, beside: bool = True
+        self, model: onnx.ModelProto, on_step: OnStep | None = None, *, beside: bool = True
     ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
         """Convert the model like `convert`, for `Compiler`, which compares two precisions (ours).
 
@@ -183,10 +180,10 @@ class Converter:
             remember_inferences(),
             _begin(model, passes) as own,
         ):
-            steps = _Steps((show, on_step))
+            steps = _Steps([show, on_step] if on_step else [show])
             converted = PassManager(before).run(own, steps.tell)
             narrows = beside and any(each.info.stage is Stage.PRECISION for each in after)
-            whole = _end(_copy(converted)) if narrows else None
+            whole = _end(deepcopy(converted)) if narrows else None
             made = _end(PassManager(after).run(converted, steps.tell))
         if self.options.quantize:
             Notes.leave(made, self.options.fp8_params, self.options.fp8_skip_op_names)
@@ -203,7 +200,7 @@ def _begin(
     """
     if all(type(each).__module__.startswith("poprt.") for each in passes):
         return lend_weights(model)
-    own = _copy(model)
+    own = deepcopy(model)
     for tensor in own.graph.initializer:
         inline(tensor)
     return nullcontext(own)
@@ -231,9 +228,3 @@ class _Steps:
             for listener in self.listeners:
                 listener(pipeline.STEPS[self.told][1])
             self.told += 1
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy

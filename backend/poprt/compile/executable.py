@@ -253,11 +253,7 @@ class Executable:
         if weights_filename is not None and self.weights:
             with popef.Writer(weights_filename) as writer:
                 self._write_weights(writer)
-        files = (
-            [filename, weights_filename]
-            if self.weights and weights_filename is not None
-            else [filename]
-        )
+        files = [filename, weights_filename if self.weights else None]
         self.note_loadable([Path(file) for file in files if isinstance(file, (str, os.PathLike))])
 
     def note_loadable(self, files: Sequence[Path]) -> None:
@@ -303,11 +299,8 @@ class EngineCache:
             digest.update(f"{name} {value.dtype} {value.shape}".encode())
             digest.update(np.ascontiguousarray(value).view(np.uint8).data)
         kept = None if outputs is None else list(outputs)
-        digest.update(
-            repr(
-                (options.changed(), kept, batch_axis, package_hash(), registered_libraries())
-            ).encode()
-        )
+        settings = options.changed(), kept, batch_axis, package_hash(), registered_libraries()
+        digest.update(repr(settings).encode())
         number = int.from_bytes(digest.digest()[:8], "little")
         return cls(Path(options.cache_path, f"{number}.popef"))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -98,10 +99,8 @@ class MFConverter:
 def _in_opset(model: onnx.ModelProto, opset: int, number: int) -> onnx.ModelProto:
     if find_opset(model, 1) == opset:
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
     try:
-        return get_pass("convert_version", opset)(copy)
+        return get_pass("convert_version", opset)(deepcopy(model))
     except CompileError as error:
         raise CompileError(
             f"model {number} to fuse is of opset {find_opset(model, 1)}, the newest of opset "
@@ -351,19 +350,18 @@ def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
     """Return the memory cost of all models together, with the live tensors of the model that has
     most of them."""
     fullest = max(costs, key=lambda cost: max(ipu.live_bytes for ipu in cost.ipus))
-    ipus = []
-    for mine in zip(*(cost.ipus for cost in costs), strict=True):
-        ipus.append(
-            IpuCost(
-                cycles=max(ipu.cycles for ipu in mine),
-                weight_bytes=sum(ipu.weight_bytes for ipu in mine),
-                code=sum((ipu.code for ipu in mine), Code()),
-                handed_bytes=sum(ipu.handed_bytes for ipu in mine),
-                live_bytes=max(ipu.live_bytes for ipu in mine),
-                io_tile_bytes=max(ipu.io_tile_bytes for ipu in mine),
-            )
+    ipus = tuple(
+        IpuCost(
+            cycles=max(ipu.cycles for ipu in mine),
+            weight_bytes=sum(ipu.weight_bytes for ipu in mine),
+            code=sum((ipu.code for ipu in mine), Code()),
+            handed_bytes=sum(ipu.handed_bytes for ipu in mine),
+            live_bytes=max(ipu.live_bytes for ipu in mine),
+            io_tile_bytes=max(ipu.io_tile_bytes for ipu in mine),
         )
-    return replace(fullest, ipus=tuple(ipus))
+        for mine in zip(*(cost.ipus for cost in costs), strict=True)
+    )
+    return replace(fullest, ipus=ipus)
 
 
 def _fuse_programs(programs: Sequence[Program]) -> Program:

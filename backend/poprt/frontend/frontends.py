@@ -108,10 +108,8 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
     strip_placement(light.graph)
     for node in iter_nodes(light.graph):
         if node.op_type == "Cast":
-            for index in reversed(
-                [i for i, each in enumerate(node.attribute) if each.name == "scale"]
-            ):
-                del node.attribute[index]
+            for scale in [each for each in node.attribute if each.name == "scale"]:
+                node.attribute.remove(scale)
     onnx.checker.check_model(light)
 
 
@@ -122,21 +120,26 @@ Model = onnx.ModelProto | bytes | str | Path
 def read_model(model: Model) -> onnx.ModelProto:
     """Return the model itself, or load it from the bytes or the file.
 
-    Large weights stay where they are, so the result is for this process only. Raises CompileError
-    if there is no model.
+    Large weights stay where they are, so the result is for this process only.
+
+    Args:
+        model: the model, its bytes, or its file.
+
+    Returns:
+        The model.
+
+    Raises:
+        CompileError: if there is no model.
     """
     if isinstance(model, (str, Path)):
         return OnnxFrontend(model).open_model()
-    return _parse(model) if isinstance(model, bytes) else model
-
-
-def _parse(data: bytes) -> onnx.ModelProto:
+    if not isinstance(model, bytes):
+        return model
     try:
-        return onnx.load_model_from_string(data)
+        return onnx.load_model_from_string(model)
     except DecodeError as error:
-        raise CompileError(
-            f"{len(data)} bytes: expected a serialised ONNX model, found {error}"
-        ) from error
+        text = f"{len(model)} bytes: expected a serialised ONNX model, found {error}"
+        raise CompileError(text) from error
 
 
 # Field numbers of onnx.proto, and the wire types of protobuf.
@@ -167,9 +170,8 @@ def open_model(file: Path) -> onnx.ModelProto:
     model = _read(file)
     try:
         for tensor, is_weight in iter_tensors(model.graph):
-            if tensor.data_location == TensorProto.EXTERNAL and not (
-                is_weight and is_outlined(tensor)
-            ):
+            is_placed = is_weight and is_outlined(tensor)
+            if tensor.data_location == TensorProto.EXTERNAL and not is_placed:
                 _place(tensor, file.parent)
                 if not is_weight:
                     inline(tensor)
@@ -249,9 +251,8 @@ class _Pieces:
         return found
 
     def _find_raw(self, tensor: _Field) -> _Field | None:
-        fields = list(
-            islice(_iter_fields(self._content, tensor.value, tensor.end), _MAX_TENSOR_FIELDS + 1)
-        )
+        found = _iter_fields(self._content, tensor.value, tensor.end)
+        fields = list(islice(found, _MAX_TENSOR_FIELDS + 1))
         raws = [field for field in fields if (field.number, field.wire) == (_RAW_DATA, _BYTES)]
         if len(fields) > _MAX_TENSOR_FIELDS:
             return None  # its values are separate fields, perhaps millions: they are not examined
@@ -266,8 +267,7 @@ class _Pieces:
             if (field.number, field.wire) != (_GRAPH, _BYTES) or not self._cuts:
                 yield self._content[field.start : field.end]
                 continue
-            graph = b"".join(self._iter_graph(field))
-            yield _encode_key(_GRAPH) + _encode_varint(len(graph)) + graph
+            yield _encode_field(_GRAPH, b"".join(self._iter_graph(field)))
 
     def _iter_graph(self, graph: _Field) -> Iterator[bytes]:
         for field in _iter_fields(self._content, graph.value, graph.end):
@@ -276,7 +276,7 @@ class _Pieces:
                 yield self._content[field.start : field.end]
                 continue
             tensor = self._content[field.value : raw.start] + self._content[raw.end : field.end]
-            yield _encode_key(_INITIALIZER) + _encode_varint(len(tensor)) + tensor
+            yield _encode_field(_INITIALIZER, tensor)
 
 
 def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
@@ -322,8 +322,8 @@ def _read_varint(content: mmap.mmap, start: int, end: int) -> tuple[int, int]:
     raise DecodeError(f"byte {start}: expected a number of at most 10 bytes")
 
 
-def _encode_key(number: int) -> bytes:
-    return _encode_varint(number << 3 | _BYTES)
+def _encode_field(number: int, value: bytes) -> bytes:
+    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(value)) + value
 
 
 def _encode_varint(number: int) -> bytes:

@@ -123,19 +123,12 @@ def make_arguments(request: Mapping[str, Any]) -> list[str]:
     words += ["--opset", str(request["opset"])]
     words += ["--inputs", _join(name + _write_shape(shapes.get(name)) for name in fed)]
     words += ["--rename-inputs", _join(_refuse_separators(fed.values()))]
-    words += [
-        "--outputs",
-        _join(made),
-        "--rename-outputs",
-        _join(_refuse_separators(made.values())),
-    ]
+    words += ["--outputs", _join(made)]
+    words += ["--rename-outputs", _join(_refuse_separators(made.values()))]
     for side, names in (("inputs", inputs), ("outputs", outputs)):
-        given = request[f"{side}_as_nchw"]
-        if given:
-            words += [
-                f"--{side}-as-nchw",
-                _join(names.find(each, f"--{side}_as_nchw") for each in given),
-            ]
+        if given := request[f"{side}_as_nchw"]:
+            found = (names.find(each, f"--{side}_as_nchw") for each in given)
+            words += [f"--{side}-as-nchw", _join(found)]
     if request["is_large"]:
         return [*words, "--large_model", "--output", LARGE_MODEL]
     return [*words, "--output", MODEL]

@@ -47,15 +47,24 @@ _log = logging.getLogger("poprt")
 class TensorflowFrontend:
     """Loads a TensorFlow SavedModel, or a frozen graph (`saved_model=False`), as ONNX of `opset`.
 
-    signature_def: the signature to use; the default is `serving_default`, else the only one. tag:
-    the SavedModel's tag (default: serve). inputs, outputs: names, as lists or separated by commas:
-    of tensors (`Identity:0`) or from the signature (`output_0`). An input name may be followed by
-    its shape, as in tf2onnx (`x:0[1,224,224,3]`). A SavedModel does not need them: the default is
-    all of the signature's, by its names. inputs_as_nchw, outputs_as_nchw: tensors to transpose from
-    NHWC to NCHW. input_shape: sizes by name.
+    Names are lists, or texts separated by commas: names of tensors (`Identity:0`) or from the
+    signature (`output_0`).
 
-    The constructor raises CompileError if TensorFlow or tf2onnx is not installed, or nothing is at
-    `path`.
+    Args:
+        path: folder of the SavedModel, or file of the frozen graph.
+        saved_model: whether `path` is a SavedModel.
+        signature_def: the signature to use; "" means serving_default, else the only one.
+        tag: the SavedModel's tag; "" means serve.
+        opset: opset of the ONNX model.
+        inputs_as_nchw: inputs to transpose from NHWC to NCHW.
+        outputs_as_nchw: outputs to transpose from NHWC to NCHW.
+        inputs: names of the inputs, each of which may be followed by its shape as in tf2onnx
+            (`x:0[1,224,224,3]`); None means all of the signature's, by its names.
+        input_shape: sizes by name.
+        outputs: names of the outputs; None means all of the signature's, by its names.
+
+    Raises:
+        CompileError: if TensorFlow or tf2onnx is not installed, or `path` holds no such model.
     """
 
     def __init__(

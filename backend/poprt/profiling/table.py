@@ -142,33 +142,12 @@ def _operators(profile: Profile) -> Table:
     for each in types:
         share = each.cycles / max(1, profile.estimate.cycles)
         peak = f"{profile.peak_share(each.macs, each.cycles):.1%}" if each.macs else ""
-        add_row(
-            table,
-            [
-                each.op_type,
-                str(each.count),
-                f"{each.cycles:,}",
-                f"{share:.1%}",
-                describe_macs(each.macs),
-                peak,
-                each.bound,
-            ],
-        )
+        cells = [each.op_type, str(each.count), f"{each.cycles:,}", f"{share:.1%}"]
+        add_row(table, [*cells, describe_macs(each.macs), peak, each.bound])
     cycles, macs = profile.estimate.cycles, sum(each.macs for each in types)
     table.add_section()
-    count = sum(each.count for each in types)
-    add_row(
-        table,
-        [
-            "all",
-            str(count),
-            f"{cycles:,}",
-            "",
-            describe_macs(macs),
-            f"{profile.peak_share(macs, cycles):.1%}",
-            "",
-        ],
-    )
+    cells = ["all", str(sum(each.count for each in types)), f"{cycles:,}", "", describe_macs(macs)]
+    add_row(table, [*cells, f"{profile.peak_share(macs, cycles):.1%}", ""])
     return table
 
 
@@ -189,11 +168,9 @@ def _memory(profile: Profile) -> Table:
             add_row(table, [cause, f"{size:,}", f"{size / tile:.1%}"])
     table.add_section()
     peak, beside = profile.estimate.peak_tile_bytes, profile.estimate.fullest.io_tile_bytes
-    add_row(table, [f"peak, {_fits(peak, tile)}", f"{peak:,}", f"{peak / tile:.1%}"])
-    if beside:
-        add_row(
-            table, [f"an I/O tile, {_fits(beside, tile)}", f"{beside:,}", f"{beside / tile:.1%}"]
-        )
+    for name, size in (("peak", peak), ("an I/O tile", beside)):
+        if size or name == "peak":
+            add_row(table, [f"{name}, {_fits(size, tile)}", f"{size:,}", f"{size / tile:.1%}"])
     return table
 
 
@@ -202,12 +179,10 @@ def list_alive(peak: Peak) -> list[tuple[str, int]]:
 
     Sizes are bytes of a tile.
     """
-    copies = (
-        [(f"copies of {peak.op_type} {peak.node}", peak.temporary_bytes)]
-        if peak.temporary_bytes
-        else []
-    )
-    return sorted([*peak.tensors, *copies], key=lambda each: -each[1])
+    alive = list(peak.tensors)
+    if peak.temporary_bytes:
+        alive.append((f"copies of {peak.op_type} {peak.node}", peak.temporary_bytes))
+    return sorted(alive, key=lambda each: -each[1])
 
 
 def _alive(profile: Profile, peak: Peak) -> Table:
@@ -226,15 +201,10 @@ def _ipus(profile: Profile) -> Table:
         "IPU|", "cycles|", "weights|", "live|", "handed on|", "code|", "peak of a tile|", "fits"
     )
     for number, ipu in enumerate(profile.estimate.ipus):
-        sizes = (
-            ipu.weight_bytes,
-            ipu.live_bytes,
-            ipu.handed_bytes,
-            ipu.code_bytes,
-            ipu.peak_tile_bytes,
-        )
+        parts = ipu.weight_bytes, ipu.live_bytes, ipu.handed_bytes, ipu.code_bytes
         fits = "yes" if ipu.fullest_tile_bytes <= profile.target.bytes_per_tile else "no"
-        add_row(table, [str(number), f"{ipu.cycles:,}", *(f"{size:,}" for size in sizes), fits])
+        cells = [f"{size:,}" for size in (ipu.cycles, *parts, ipu.peak_tile_bytes)]
+        add_row(table, [str(number), *cells, fits])
     return table
 
 
@@ -252,13 +222,8 @@ def _nodes(profile: Profile, top: int) -> Table:
     for each in profile.dearest(top):
         work = each.work
         peak = f"{profile.peak_share(work.macs, each.cycles):.1%}" if work.macs else ""
-        cells = [
-            each.name,
-            each.op_type,
-            f"{each.cycles:,}",
-            f"{each.cycles / profile.estimate.cycles:.1%}",
-            peak,
-        ]
+        share = each.cycles / profile.estimate.cycles
+        cells = [each.name, each.op_type, f"{each.cycles:,}", f"{share:.1%}", peak]
         add_row(table, [*cells, str(work.tiles), str(work.steps), work.plan or work.kind])
     return table
 

@@ -8,6 +8,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -258,8 +259,7 @@ class FP8Quantizer:
         Raises CompileError for a model that is not in half or has no weights, and for samples that
         do not fit.
         """
-        model = onnx.ModelProto()
-        model.CopyFrom(onnx_model)
+        model = deepcopy(onnx_model)
         notes = self._given.over(Notes.take(model))
         model = get_pass("unique_name_for_nodes")(model)
         layers = [
@@ -277,11 +277,8 @@ class FP8Quantizer:
         self._write_log(layers, kept)
         for layer in layers:
             if layer.adjusted is not None and layer.name not in kept:
-                hold(
-                    layer.product.weight,
-                    layer.adjusted.values.astype(np.float16),
-                    TensorProto.FLOAT16,
-                )
+                values = layer.adjusted.values.astype(np.float16)
+                hold(layer.product.weight, values, TensorProto.FLOAT16)
         convert = get_pass(
             "float_to_fp8",
             notes.params,
@@ -293,10 +290,9 @@ class FP8Quantizer:
         return PassManager([convert, "final_check"]).run(model)
 
     def _check(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
-        has_products = bool(layers) or TensorProto.FLOAT16 in {
-            t.data_type for t in model.graph.initializer
-        }
-        if not has_products:
+        if not layers and all(
+            each.data_type != TensorProto.FLOAT16 for each in model.graph.initializer
+        ):
             raise CompileError(
                 "the model has no products with weights in half to quantise; convert it with "
                 f"Converter(precision={self._precision!r}, quantize=True) first"
@@ -336,11 +332,9 @@ class FP8Quantizer:
             )
         values = Values.of(counts)
         choice = search(values, self._loss_type)
-        return (
-            choice
-            if self._loss_type == "kld"
-            else replace(choice, remarks=_describe(values, choice.best))
-        )
+        if self._loss_type == "kld":
+            return choice
+        return replace(choice, remarks=_describe(values, choice.best))
 
     def _adjust(self, model: onnx.ModelProto, layers: Sequence[_Layer], params: Fp8Params) -> None:
         assert self._data is not None
@@ -378,9 +372,8 @@ class FP8Quantizer:
             yield f"{layer.product.node.op_type} {layer.name!r}"
             if layer.adjusted is not None:
                 weight, found = layer.product.weight.name, layer.adjusted
-                yield (
-                    f"  weight {weight!r}: loss {found.loss:.6g}, rounded {found.rounded_loss:.6g}"
-                )
+                losses = f"loss {found.loss:.6g}, rounded {found.rounded_loss:.6g}"
+                yield f"  weight {weight!r}: {losses}"
             for what, name, choice in (
                 ("weight", layer.product.weight.name, layer.weight),
                 ("activation", layer.product.activation, layer.activation),

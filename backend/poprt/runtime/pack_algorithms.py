@@ -38,21 +38,31 @@ class PackRunnerConfig:
     """Configuration of how requests of different lengths are packed into runs. Defaults are the
     real class's.
 
-    timeout_microseconds: how long the first sample of a run waits for others; 0: it does not wait.
-    max_valid_num: maximum number of samples of a run; 0: as many as unpack_info has space for, or
-    as fit. dynamic_input_name: the input whose length is the sample's; default: the mask, else the
-    first input. unpack_info_input_name: the int32 input that takes the samples' lengths; default:
-    the input called unpack_info, if there is one. compile_batch_size: number of rows, if the inputs
-    were compiled without a dimension for them; -1: they have one. mask_name: the input that says
-    which places hold data. dynamic_group: the inputs that have the sample's length, or lists of
-    them, one for each column of unpack_info; default: all of the shape of dynamic_input_name.
-    algorithm: see PackAlgorithm; end_to_end is always used if the model has unpack_info
-    and single-row mode is off. disable_data_across_rows: single-row mode. enable_padding_remove:
-    drop the places whose mask is 0. delimiter_num: number of zeros between two samples of a row.
-    enable_prefetch_datastreams: has no effect here.
-
     Scripts set additional attributes, some of them misspelt (`algorithom`). The real class allows
     this; they change nothing.
+
+    Args:
+        timeout_microseconds: how long the first sample of a run waits for others; 0 means that it
+            does not wait.
+        max_valid_num: maximum number of samples of a run; 0 means as many as unpack_info has space
+            for, or as fit.
+        dynamic_input_name: the input whose length is the sample's; "" means the mask, else the
+            first input.
+        unpack_info_input_name: the int32 input that takes the samples' lengths; "" means the input
+            called unpack_info, if there is one.
+        compile_batch_size: number of rows, if the inputs were compiled without a dimension for
+            them; -1 means that they have one.
+        mask_name: the input that says which places hold data.
+        dynamic_group: the inputs that have the sample's length, or lists of them, one for each
+            column of unpack_info; empty means all of the shape of dynamic_input_name.
+        algorithm: see PackAlgorithm; end_to_end is always used if the model has unpack_info and
+            single-row mode is off.
+        delimiter_num: number of zeros between two samples of a row.
+        disable_data_across_rows: whether each sample stays in one row (single-row mode).
+        enable_padding_remove: whether to drop the places whose mask is 0.
+        enable_prefetch_datastreams: no effect.
+        device_wait_config: how long to wait for a device.
+        index_check: what happens to indices out of range, see RuntimeConfig (ours).
     """
 
     timeout_microseconds: int = 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,10 +86,7 @@ class PackLayout:
         Raises ModelRuntimeError, naming the tensor, for data that do not fit into a run.
         """
         for name in inputs:
-            if name not in self._inputs:
-                raise ModelRuntimeError(
-                    f"input {name!r} is not known; there are {', '.join(self._inputs)}"
-                )
+            _check_name("input", name, self._inputs)
         kept = self._find_kept(inputs) if self._unpads else None
         arrays: dict[str, Array] = {}
         lengths = [0] * len(self._segments)
@@ -142,11 +139,8 @@ class PackLayout:
             places.take(start, length)
             for places, start, length in zip(group.places, starts, sample.lengths, strict=True)
         ]
-        flat, segment_of, numbered = (
-            group.flat,
-            self._segment_of,
-            self._mask if self._numbers_mask else None,
-        )
+        flat, segment_of = group.flat, self._segment_of
+        numbered = self._mask if self._numbers_mask else None
         for name, array in sample.inputs.items():
             index = segment_of.get(name)
             if index is None:
@@ -206,10 +200,7 @@ class PackLayout:
         name = given or (UNPACK_INFO if UNPACK_INFO in self._inputs else "")
         if not name:
             return ""
-        if name not in self._inputs:
-            raise ModelRuntimeError(
-                f"unpack_info {name!r}: expected one of {', '.join(self._inputs)}"
-            )
+        _check_name("unpack_info", name, self._inputs)
         shape, dtype = self._inputs[name]
         if len(shape) != 2 or dtype != np.int32:  # noqa: PLR2004 - samples by segments
             raise ModelRuntimeError(
@@ -234,10 +225,7 @@ class PackLayout:
             if self._numbers_mask or self._unpads:
                 raise ModelRuntimeError("single-row mode and the removal of padding need mask_name")
             return
-        if self._mask not in self._segment_of:
-            raise ModelRuntimeError(
-                f"mask {self._mask!r}: expected one of {', '.join(self._segment_of)}"
-            )
+        _check_name("mask", self._mask, self._segment_of)
         dtype, places = self._inputs[self._mask][1], self._segments[0].places
         if self._numbers_mask and np.ones((), dtype) * dtype.type(min(places, 2)) != min(places, 2):
             raise ModelRuntimeError(
@@ -270,10 +258,7 @@ class PackLayout:
         ]
 
     def _known(self, name: str) -> tuple[int, ...]:
-        if name not in self._inputs:
-            raise ModelRuntimeError(
-                f"dynamic input {name!r}: expected one of {', '.join(self._inputs)}"
-            )
+        _check_name("dynamic input", name, self._inputs)
         return self._inputs[name][0]
 
     def _make_segment(self, names: Sequence[str], batch_size: int) -> Segment:
@@ -320,12 +305,11 @@ class PackLayout:
         shape, segment = self._outputs[name][0], self._segments[0]
         if self._unpack_info and shape[:1] == self._inputs[self._unpack_info][0][:1]:
             return True
-        if shape[:2] == (segment.rows, segment.places) or shape[:1] == (
-            segment.rows * segment.places,
-        ):
+        rows, places = segment.rows, segment.places
+        if shape[:2] == (rows, places) or shape[:1] == (rows * places,):
             return False
         raise ModelRuntimeError(
-            f"output {name!r} of shape {shape} has neither {segment.rows} rows of {segment.places} "
+            f"output {name!r} of shape {shape} has neither {rows} rows of {places} "
             "places nor a row for each sample, so the results of the samples cannot be told apart; "
             "such a model cannot be packed"
         )
@@ -401,10 +385,7 @@ class PackLayout:
 
     def _check_outputs(self, outputs: Arrays, length: int) -> None:
         for name, array in outputs.items():
-            if name not in self._outputs:
-                raise ModelRuntimeError(
-                    f"output {name!r} is not known; there are {', '.join(self._outputs)}"
-                )
+            _check_name("output", name, self._outputs)
             dtype, size = self._outputs[name][1], self._sizes[name]
             if not self._is_whole[name]:
                 size *= length
@@ -414,3 +395,8 @@ class PackLayout:
                     f"output {name!r}: expected {dtype}, writable, with room for {size} elements, "
                     f"found {array.dtype} of shape {array.shape}, {kind}"
                 )
+
+
+def _check_name(kind: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ModelRuntimeError(f"{kind} {name!r}: expected one of {', '.join(known)}")

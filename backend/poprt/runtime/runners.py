@@ -135,7 +135,12 @@ ModelRunner = Runner
 
 
 class PackRunner(Runner):
-    """Runner that packs samples, under the name of the C++ class."""
+    """Runner that packs samples, under the name of the C++ class.
+
+    Args:
+        popef: the PopEF file, or the executable that `Compiler` returned.
+        config: how samples are packed; None means the defaults.
+    """
 
     def __init__(
         self, popef: str | PathLike[str] | Executable, config: PackRunnerConfig | None = None
@@ -148,15 +153,18 @@ class LightRunner(Runner):
     replaced.
 
     Weights are streamed if the model was compiled with constant_weights False.
+
+    Args:
+        popef: the PopEF file, or the executable that `Compiler` returned.
+        config: the configuration; None means the defaults.
+
+    Raises:
+        CompileError: for a file that does not hold an executable of poprt.
     """
 
     def __init__(
         self, popef: str | PathLike[str] | Executable, config: LightRunnerConfig | None = None
     ) -> None:
-        """Open the runner like Runner.
-
-        Raises CompileError for a file that holds no executable of poprt's.
-        """
         self._executable = popef if isinstance(popef, Executable) else Executable(str(popef))
         self._anchors: dict[str, Array] = {}
         super().__init__(self._executable, config or LightRunnerConfig())
@@ -197,15 +205,10 @@ class LightRunner(Runner):
 
         Requests in flight use the old weights and are waited for.
         """
+        old = self._executable
+        weights = old.weights | {name: value.copy() for name, value in self._anchors.items()}
         changed = Executable.of(
-            self._executable.executable,
-            self._executable.metadata,
-            {
-                **self._executable.weights,
-                **{name: value.copy() for name, value in self._anchors.items()},
-            },
-            self._executable.opaque_blobs,
-            self._executable.findings,
+            old.executable, old.metadata, weights, old.opaque_blobs, old.findings
         )
         self._executable = self._model = changed
         self._anchors.clear()
@@ -223,10 +226,14 @@ class LightRunner(Runner):
 
 @dataclass
 class HostConcatConfig:
-    """Configuration of one joint input: its name, its original inputs in order, its shape (inputs,
-    elements of each) and size.
+    """Configuration of one joint input.
 
-    `input_shape`, the shape of each original input, is ours: without it they are described as flat.
+    Args:
+        tensor_name: name of the joint input.
+        input_tensor_names: names of the original inputs, in order.
+        shape: shape of the joint input: number of inputs, elements of each.
+        data_size_bytes: size of the joint input in bytes.
+        input_shape: shape of each original input; empty means that they are flat (ours).
     """
 
     tensor_name: str = ""
@@ -240,8 +247,9 @@ class HostConcatConfig:
 class HostConcatRunnerConfig(LightRunnerConfig):
     """Configuration of a HostConcatRunner.
 
-    `host_concat_config` has the joint inputs by name. If it is empty, they are read from the
-    PopEF's opaque blob, which callers copy there from the converted model's metadata.
+    Args:
+        host_concat_config: the joint inputs by name. If it is empty, they are read from the PopEF's
+            opaque blob, which callers copy there from the converted model's metadata.
     """
 
     host_concat_config: Mapping[str, HostConcatConfig] = field(default_factory=dict)
@@ -251,7 +259,14 @@ class HostConcatRunner(LightRunner):
     """Runner that takes the inputs that the model had before apply_host_concat_split.
 
     Requests may have any number of rows, as for Runner. A model without joint inputs runs
-    unchanged. Raises ModelRuntimeError for a configuration that does not fit the model.
+    unchanged.
+
+    Args:
+        popef: the PopEF file, or the executable that `Compiler` returned.
+        config: the joint inputs; None means those of the PopEF file.
+
+    Raises:
+        ModelRuntimeError: for a configuration that does not fit the model.
     """
 
     def __init__(

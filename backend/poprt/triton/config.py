@@ -27,14 +27,7 @@ KINDS = {"input": popef.TensorType.INPUT, "output": popef.TensorType.OUTPUT}
 """Kind of tensors, by the configuration's field."""
 _MAX_BYTES = 16 << 20
 _ORDER = (
-    "name",
-    "backend",
-    "max_batch_size",
-    "dynamic_batching",
-    "input",
-    "output",
-    "parameters",
-    "instance_group",
+    "name backend max_batch_size dynamic_batching input output parameters instance_group".split()
 )
 _BLOCKS = ("input", "output")
 """Fields that are written on several lines, to be readable."""
@@ -90,12 +83,8 @@ def make_config(
             "one are "
             "not proven to be independent, or do not lie along the first axis; leave the option out"
         )
-    _add_tensors(
-        config,
-        compiled,
-        names,
-        -1 if rows.dependence is None and rows.batch_axes else _rows_per_run(compiled),
-    )
+    is_open = rows.dependence is None and rows.batch_axes
+    _add_tensors(config, compiled, names, -1 if is_open else _rows_per_run(compiled))
     return config
 
 
@@ -137,9 +126,8 @@ def _add_tensors(
 
 def _triton_type(info: popef.TensorInfo) -> str:
     """Return Triton's name of a type, such as TYPE_FP16 (float16), TYPE_INT8 or TYPE_BOOL."""
-    return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace(
-        "FLOAT", "FP"
-    )
+    name = popef.popefTypeToNumpyDType(info.dataType()).name
+    return f"TYPE_{name.upper().replace('FLOAT', 'FP')}"
 
 
 def encode_config(config: ModelConfig) -> str:
@@ -153,9 +141,8 @@ def _encode_field(config: ModelConfig, field: str) -> str:
     for other, _ in config.ListFields():
         if other.name != field:
             part.ClearField(other.name)
-    in_one_line = field not in _BLOCKS
     text: str = text_format.MessageToString(
-        part, as_utf8=True, use_short_repeated_primitives=True, as_one_line=in_one_line
+        part, True, field not in _BLOCKS, use_short_repeated_primitives=True
     ).strip()
     return f"{text}\n" if text else ""
 
@@ -174,11 +161,8 @@ def read_config(file: Path) -> ModelConfig:
             file.read_text(encoding="utf-8"), new_config(), allow_unknown_field=True
         )
     except (text_format.ParseError, ValueError, RecursionError) as error:
-        raise CompileError(
-            escape(
-                f"{file}: expected a model configuration in protobuf's text format, found {error}"
-            )
-        ) from error
+        text = f"{file}: expected a model configuration in protobuf's text format, found {error}"
+        raise CompileError(escape(text)) from error
 
 
 def iter_policy_differences(kept: ModelConfig, queue_timeout_ms: int) -> Iterator[str]:

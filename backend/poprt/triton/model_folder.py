@@ -18,9 +18,8 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
@@ -92,16 +91,13 @@ def _lock(descriptor: int, wait: bool) -> bool:
 
 
 VERSION = "1"
+_CONFIG, _NAMES = "config.pbtxt", "name_map.json"
 ADDRESS = "127.0.0.1:8000"
 """Address of the HTTP of `poplar-triton serve` with its default port."""
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """New contents of name_map.json and config.pbtxt; None for an existing file that is kept."""
-
-    names: bytes | None
-    config: bytes | None
+Texts = tuple[bytes | None, bytes | None]
+"""New contents of name_map.json and config.pbtxt; None for an existing file that is kept."""
 
 
 class ModelFolder:
@@ -131,8 +127,8 @@ class ModelFolder:
         self._overwrite = overwrite_config
         self._queue_timeout_ms = queue_timeout_ms
         self._held = ExitStack()
-        self._config_file = self.path / "config.pbtxt"
-        self._names_file = self.version / "name_map.json"
+        self._config_file = self.path / _CONFIG
+        self._names_file = self.version / _NAMES
 
     def __enter__(self) -> ModelFolder:
         with ExitStack() as held:
@@ -158,13 +154,12 @@ class ModelFolder:
         Raises CompileError, which lists all differences between a kept file and the new executable;
         the folder is then unchanged.
         """
-        texts = self._settle(compiled)
+        names, config = self._settle(compiled)
         weights, executable = self._popef_files()
         with Staging() as staging:
-            if texts.names is not None:
-                staging.open(self._names_file).write(texts.names)
-            if texts.config is not None:
-                staging.open(self._config_file).write(texts.config)
+            for text, file in ((names, self._names_file), (config, self._config_file)):
+                if text is not None:
+                    staging.open(file).write(text)
             if not compiled.weights:
                 staging.remove(weights)
             stage_executable(staging, compiled, self.version)
@@ -172,8 +167,8 @@ class ModelFolder:
         lines = [f"wrote {file}" for file in (executable, weights)[: 1 + bool(compiled.weights)]]
         return [
             *lines,
-            f"{'kept' if texts.names is None else 'wrote'} {self._names_file}",
-            f"{'kept' if texts.config is None else 'wrote'} {self._config_file}",
+            f"{'kept' if names is None else 'wrote'} {self._names_file}",
+            f"{'kept' if config is None else 'wrote'} {self._config_file}",
         ]
 
     def describe_use(self) -> list[str]:
@@ -207,7 +202,7 @@ class ModelFolder:
         if not kept_config:
             made = make_config(self.name, compiled, names, self._queue_timeout_ms)
             config = encode_config(made).encode()
-        return Texts(None if kept_names else (json.dumps(names, indent=4) + "\n").encode(), config)
+        return None if kept_names else (json.dumps(names, indent=4) + "\n").encode(), config
 
     def _popef_files(self) -> tuple[Path, Path]:
         """Return the PopEF files in the order in which they are replaced.
@@ -242,7 +237,7 @@ class ModelFolder:
         if path := paths.get("name_map_file_path"):
             file = self._find(path)
             if file is None:
-                self._refuse(self._config_file, iter([f"name_map_file_path {path!r} is not there"]))
+                self._refuse(self._config_file, [f"name_map_file_path {path!r} is not there"])
             else:
                 names = self._merge_names(
                     file, {anchor.name(): anchor.name() for anchor in user_anchors(compiled)}
@@ -260,7 +255,7 @@ class ModelFolder:
             None,
         )
 
-    def _refuse(self, file: Path, differences: Iterator[str]) -> None:
+    def _refuse(self, file: Path, differences: Iterable[str]) -> None:
         if listed := "; ".join(differences):
             raise CompileError(
                 escape(
@@ -339,7 +334,6 @@ _SCRATCH = ".poprt-"
 """Prefix of scratch folders. It is not a number: Triton logs that it ignores such a folder."""
 _MAX_RIVALS = 1_000
 """Maximum number of other publishers that may take the next number first."""
-_CONFIG, _NAMES = "config.pbtxt", "name_map.json"
 
 
 class NewVersion(ModelFolder):
@@ -380,21 +374,21 @@ class NewVersion(ModelFolder):
         """
         self._look()  # again: others may have published since
         names_file, staged = self._names_file, scratch / "version"
-        texts = self._settle(compiled)
+        names, config = self._settle(compiled)
         with create(staged / _NAMES, self.version / _NAMES) as file:
-            file.write(names_file.read_bytes() if texts.names is None else texts.names)
-        if texts.config is not None:
+            file.write(names_file.read_bytes() if names is None else names)
+        if config is not None:
             with create(scratch / _CONFIG, self._config_file) as file:
-                file.write(texts.config)
+                file.write(config)
         version = self._place(staged, [_NAMES, *order])
         note_executable(compiled, version)
-        if texts.config is not None:
+        if config is not None:
             place_file(scratch / _CONFIG, self._config_file)
-        names = f"wrote {version / _NAMES}"
+        written = f"wrote {version / _NAMES}"
         return [
             *(f"wrote {version / name}" for name in reversed(order)),
-            names if texts.names is not None else f"{names}, as {names_file} has it",
-            f"{'kept' if texts.config is None else 'wrote'} {self._config_file}",
+            written if names is not None else f"{written}, as {names_file} has it",
+            f"{'kept' if config is None else 'wrote'} {self._config_file}",
         ]
 
     def _export(self, compiled: Executable, staged: Path) -> list[str]:
@@ -436,17 +430,14 @@ class NewVersion(ModelFolder):
     def _check_config(
         self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]
     ) -> None:
-        path = (
-            kept.parameters["executable_path"].string_value
-            if "executable_path" in kept.parameters
-            else ""
-        )
+        paths = {key: value.string_value for key, value in kept.parameters.items()}
+        path = paths.get("executable_path")
         if path and not self._is_ours(path):
             what = (
                 f"executable_path {path!r} is one file for all versions, so that a new one "
                 "changes nothing"
             )
-            self._refuse(self._config_file, iter([what]))
+            self._refuse(self._config_file, [what])
         super()._check_config(kept, compiled, names)
 
     def _find(self, name: str) -> Path | None:

@@ -166,11 +166,11 @@ BAD = {
     ),
     "a negative size": (
         pickle.dumps({"x": Forged(1, (-1, -2), F4, False, bytes(8))}),
-        "no tuple of at most 32 sizes",
+        "not a tuple of at most 32 sizes",
     ),
     "many axes": (
         pickle.dumps({"x": Forged(1, (1,) * 40, F4, False, bytes(4))}),
-        "no tuple of at most 32 sizes",
+        "not a tuple of at most 32 sizes",
     ),
     "no state": (
         pickle.dumps({"x": Calls(reconstruct, np.ndarray, (0,), b"b")}),
@@ -215,7 +215,7 @@ BAD = {
     "zip of a text": (npz(("x.txt", b"x")), "'x.txt', which numpy.savez does not write"),
     "zip of another method": (
         npz(("x.npy", npy(ONES, bytes(8))), method=zipfile.ZIP_LZMA),
-        "numpy.savez would not",
+        "numpy.savez does not",
     ),
     "zip bomb": (npz(("x.npy", bytes(100 << 20))), "104857600 bytes of arrays in a file of"),
     "zip header beyond": (

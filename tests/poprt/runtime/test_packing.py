@@ -309,7 +309,7 @@ def test_an_input_that_is_left_out_is_zeros_and_warned_of_once(caplog):
 @pytest.mark.parametrize(
     ("inputs", "outputs", "reason"),
     [
-        ({"q": np.ones(1)}, {}, "input 'q' is not known; there are ids, mask"),
+        ({"q": np.ones(1)}, {}, "input 'q': expected one of ids, mask"),
         ({"ids": np.ones(3, np.int32)}, {}, "input 'mask' is not given; a sample has ids, mask"),
         (sample(9), {}, "input 'ids': expected a sample of length 1 to 8, found 9"),
         (sample(0), {}, "expected a sample of length 1 to 8, found 0"),
@@ -320,7 +320,7 @@ def test_an_input_that_is_left_out_is_zeros_and_warned_of_once(caplog):
         ),
         ({**sample(3), "ids": np.ones(3)}, {}, r"expected int32 of one sample, shape \(length\)"),
         ({**sample(3), "ids": np.ones((2, 3), np.int32)}, {}, r"found int32 of \(2, 3\)"),
-        (sample(3), {"q": np.ones(3)}, "output 'q' is not known; there are sums, doubled"),
+        (sample(3), {"q": np.ones(3)}, "output 'q': expected one of sums, doubled"),
         (
             sample(3),
             {"sums": np.ones(2, np.float32)},
