@@ -3,13 +3,14 @@ real tool's names."""
 
 from __future__ import annotations
 
+import copy
+
 import onnx
 from onnx import TensorProto
-from onnxgraph import GraphError, find_makers, iter_graphs, iter_reads, replace_nodes, sort_nodes
+from onnxgraph import find_makers, iter_graphs, iter_reads, replace_nodes
 from onnxgraph.edit import forget_values
-from simipu import CompileError
 
-from poprt.passes.interface.surgery import read_constant
+from poprt.passes.interface.surgery import order_nodes, read_constant
 from poprt.passes.shape_inference import infer_shapes
 
 __all__ = ["clean_info", "get_constant", "get_dtype", "get_shape", "topological_sort"]
@@ -21,11 +22,7 @@ def topological_sort(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
     Raises CompileError for nodes in a cycle.
     """
-    try:
-        ordered = sort_nodes(graph)
-    except GraphError as error:
-        raise CompileError(str(error)) from error
-    return [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered or graph.node]
+    return [copy.deepcopy(node) for node in order_nodes(graph) or graph.node]
 
 
 def clean_info(model: onnx.ModelProto) -> onnx.ModelProto:

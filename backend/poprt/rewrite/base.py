@@ -198,7 +198,6 @@ class ImmutablePass(Pass):
 
 _PASSES: dict[str, type[Pass]] = {}
 _P = TypeVar("_P", bound=type[Pass])
-_SETS = ("values", "before", "depend", "against")
 _KINDS = ("against", "depend", "before")
 
 
@@ -215,7 +214,8 @@ def register(name: str, **facts: Any) -> Callable[[_P], _P]:
 
     Args:
         name: the name of the pass.
-        facts: fields of its `PassInfo`.
+        facts: fields of its `PassInfo`. Sets may be texts of words; `takes` may be a text of
+            words, each an option of the argument's name, or argument=option.
 
     Returns:
         The decorator.
@@ -235,13 +235,30 @@ def register(name: str, **facts: Any) -> Callable[[_P], _P]:
     return add
 
 
+def _read_words(given: str | Iterable[str]) -> frozenset[str]:
+    return frozenset(given.split() if isinstance(given, str) else given)
+
+
+def _read_takes(given: str | Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(given, str):
+        return given
+    pairs = (word.partition("=") for word in given.split())
+    return {argument: option or argument for argument, _, option in pairs}
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "takes": _read_takes,
+    **dict.fromkeys(("values", "before", "depend", "against"), _read_words),
+}
+
+
 def override_register(name: str, **facts: Any) -> Callable[[_P], _P]:
     """Return a decorator that registers a pass under a name that may be registered already. The
     pass replaces the registered one, and runs in its stage and under its conditions."""
-    sets = {key: frozenset(value) for key, value in facts.items() if key in _SETS}
+    read = {key: _READERS[key](value) if key in _READERS else value for key, value in facts.items()}
 
     def add(made: _P) -> _P:
-        made.name, made.info = name, replace(_info_in_place(name, made), **{**facts, **sets})
+        made.name, made.info = name, replace(_info_in_place(name, made), **read)
         _PASSES[name] = made
         return made
 

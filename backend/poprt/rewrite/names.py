@@ -81,13 +81,13 @@ class NameScope:
     def take(self, wanted: str, *, is_numbered: bool = False) -> str:
         """Return an unused name, and mark it as used. A taken one gets underscores, or a number."""
         if not is_numbered or wanted not in self.taken:
-            return _take(wanted, self.taken)
+            return take_name(wanted, self.taken)
         numbered = (f"{wanted}_{number}" for number in count(1))
-        return _take(next(name for name in numbered if name not in self.taken), self.taken)
+        return take_name(next(name for name in numbered if name not in self.taken), self.taken)
 
     def take_prefix(self, wanted: str) -> str:
         """Return a prefix that no name has before its last slash, and mark it as used."""
-        return _take(wanted, self._prefixes)
+        return take_name(wanted, self._prefixes)
 
     def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """Add a weight to the main graph and return its name."""
@@ -119,7 +119,8 @@ class NameScope:
         return self._shared[key]
 
 
-def _take(wanted: str, taken: set[str]) -> str:
+def take_name(wanted: str, taken: set[str]) -> str:
+    """Return an unused name, and add it to the taken ones. A taken one gets underscores."""
     found = fresh_name(wanted, taken)
     taken.add(found)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ WHOLE = frozenset(
     getattr(TensorProto, name)
     for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
 )
-_LISTS = {
+NUMBER_ATTRIBUTES = {
     "value_int": np.int64,
     "value_ints": np.int64,
     "value_float": np.float32,
@@ -46,9 +47,22 @@ def constant_of(node: onnx.NodeProto) -> TensorProto | None:
     held = node.attribute[0]
     if held.name == "value":
         return held.t
-    if held.name not in _LISTS:
+    if held.name not in NUMBER_ATTRIBUTES:
         return None
-    return numpy_helper.from_array(np.asarray(helper.get_attribute_value(held), _LISTS[held.name]))
+    return numpy_helper.from_array(
+        np.asarray(helper.get_attribute_value(held), NUMBER_ATTRIBUTES[held.name])
+    )
+
+
+@cache
+def _find_schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
+    has = onnx.defs.has(op_type, opset)
+    return onnx.defs.get_schema(op_type, opset) if has else None
+
+
+def find_schema(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema | None:
+    """Return the schema of a standard operator in an opset; None for other operators."""
+    return _find_schema(node.op_type, opset) if node.domain in STANDARD_DOMAINS else None
 
 
 def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:

@@ -63,7 +63,7 @@ _MAX_TOLD = 10
 """Maximum number of tensors that final_check names."""
 
 
-@register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
+@register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before="admit")
 class CheckOperators(ImmutablePass):
     """Reject operators that are neither in the ONNX standard, nor supported operators of the chip,
     nor custom operators with a registered shape function."""
@@ -107,9 +107,7 @@ class Admit(Pass):
         return model
 
 
-@register(
-    "check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"}
-)
+@register("check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes="only=only_ipu_operators")
 class CheckIpuOperators(ImmutablePass):
     """Warn about operators that the IPU's own compiler does not support; with `only`, reject
     them."""
@@ -365,9 +363,7 @@ def _check_type(what: str, found: onnx.TypeProto) -> None:
 _VARIADIC = onnx.defs.OpSchema.FormalParameterOption.Variadic
 
 
-@register(
-    "check_types", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",)
-)
+@register("check_types", stage=Stage.FOLDING, default=True, is_ours=True, before="constant_folding")
 class CheckTypes(Pass):
     """Reject nodes whose inputs have types that the standard does not allow or are produced by no
     node, and results that are produced twice."""

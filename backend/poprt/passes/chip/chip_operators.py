@@ -3,6 +3,7 @@ ai.graphcore."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from typing import ClassVar
 
@@ -30,8 +31,7 @@ class _Renaming(GraphRule):
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Rename the node if the chip's operator takes its type."""
         if self.takes(node, view):
-            made = onnx.NodeProto()
-            made.CopyFrom(node)
+            made = copy.deepcopy(node)
             made.op_type, made.domain = self.renames, CHIP_DOMAIN
             view.replace(node, [made])
 
@@ -123,12 +123,7 @@ class ReplaceCastsWithNotZero(PatternRule):
 _BEFORE, _AFTER = "before_", "after_"
 
 
-@register(
-    "auto_insert_remap",
-    stage=Stage.LAYOUT,
-    option="enable_insert_remap",
-    takes={"remap_mode": "remap_mode"},
-)
+@register("auto_insert_remap", stage=Stage.LAYOUT, option="enable_insert_remap", takes="remap_mode")
 class AutoInsertRemap(Pass):
     """Put a Remap, which lays a tensor out anew, before or behind operators.
 
@@ -180,8 +175,7 @@ class _Placing(GraphRule):
         if any(iter_bodies(node)):
             return
         name = node.op_type.lower()
-        changed = onnx.NodeProto()
-        changed.CopyFrom(node)
+        changed = copy.deepcopy(node)
         before = self._put_before(changed, view) if name in self.before else []
         after = self._put_after(changed, view) if name in self.after else []
         if before or after:

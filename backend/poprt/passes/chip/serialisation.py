@@ -131,12 +131,7 @@ def _slice(
     return made.add("Cast", made.slice(cast.input[0], start, end, axis), **attributes)
 
 
-@register(
-    "serialize_matmul",
-    stage=Stage.CHIP,
-    option="serialize_matmul",
-    takes={"serialize_matmul": "serialize_matmul"},
-)
+@register("serialize_matmul", stage=Stage.CHIP, option="serialize_matmul", takes="serialize_matmul")
 class SerializeMatMul(_Serialising):
     """Compute products in parts, one after the other.
 
@@ -200,7 +195,7 @@ class SerializeMatMul(_Serialising):
     "serialize_matmul_add",
     stage=Stage.CHIP,
     option="serialize_matmul_add",
-    takes={"serialize_matmul_add": "serialize_matmul_add"},
+    takes="serialize_matmul_add",
 )
 class SerializeMatMulAdd(_Serialising):
     """Compute products and the biases added to them in parts, along the last dimension of weight

@@ -42,7 +42,7 @@ _RANK = 2
     "apply_host_concat_split",
     stage=Stage.CHIP,
     option="apply_hcsr",
-    takes={"merged_inputs": "apply_hcsr"},
+    takes="merged_inputs=apply_hcsr",
 )
 class ApplyHostConcatSplit(Pass):
     """Merge inputs of the same type and shape, [512, 1] three times, into one, [3, 512]:

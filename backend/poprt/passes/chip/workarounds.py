@@ -4,6 +4,7 @@ whose meaning depends on their shapes (Einsum, NonZero)."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,9 +39,7 @@ _INDICES = (TensorProto.INT32, TensorProto.INT64)
 _HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
-@register(
-    "widen_integers", stage=Stage.FOLDING, default=True, is_ours=True, before=("check_types",)
-)
+@register("widen_integers", stage=Stage.FOLDING, default=True, is_ours=True, before="check_types")
 class WidenIntegers(NodeRule):
     """Whole numbers that an operator does not take in the model's opset are those of 32 bits in it,
     or, where it takes floats only, floats: the same as long as nothing has more than their 24 bits.
@@ -191,8 +190,7 @@ class TopkWorkaround(NodeRule):
         rank, axis = view.rank(node.input[0]), attribute(node, "axis", -1)
         if not rank or axis >= 0:
             return None
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         del made.attribute[:]
         made.attribute.extend(each for each in node.attribute if each.name != "axis")
         made.attribute.append(helper.make_attribute("axis", axis % rank))

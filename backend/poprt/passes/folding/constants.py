@@ -8,6 +8,7 @@ process.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,12 +55,7 @@ _NOT_FOLDED = names_where(
 stay 8-bit, as ONNX Runtime's optimiser leaves them."""
 
 
-@register(
-    "constant_folding",
-    stage=Stage.FOLDING,
-    default=True,
-    takes={"max_tensor_size": "max_tensor_size"},
-)
+@register("constant_folding", stage=Stage.FOLDING, default=True, takes="max_tensor_size")
 class ConstantFolding(Pass):
     """Compute everything in a model with static input shapes that does not depend on its inputs, in
     bodies too.
@@ -112,7 +108,7 @@ class ConstantFolding(Pass):
 
 
 @register(
-    "check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",)
+    "check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before="constant_folding"
 )
 class CheckConstants(Pass):
     """Reject constants that no model can hold, because ONNX Runtime's versions differ in when and
@@ -164,8 +160,7 @@ def _hide_defined(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
     for node in iter_nodes(model.graph):
         is_standard = node.domain in STANDARD_DOMAINS
         if not is_standard or find_operator(node.op_type).is_defined:
-            hidden = onnx.NodeProto()
-            hidden.CopyFrom(node)
+            hidden = copy.deepcopy(node)
             node.domain, node.op_type, node.name = "", "Identity", f"poprt/whole/{len(whole)}"
             del node.attribute[:], node.input[1:], node.output[1:]
             whole[node.name] = hidden
@@ -319,8 +314,7 @@ class _Plan:
             self.given[self._add(place, node.output[0])] = held
             place.known.add(node.output[0])
             return True
-        own = onnx.NodeProto()
-        own.CopyFrom(node)
+        own = copy.deepcopy(node)
         own.input[:] = [key or "" for key in sources]
         for j, name in enumerate(node.output):
             if name:
@@ -457,10 +451,9 @@ def _is_unread(name: str, place: _Place) -> bool:
 
 
 def _named(tensor: TensorProto, name: str) -> TensorProto:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy
+    named = copy.deepcopy(tensor)
+    named.name = name
+    return named
 
 
 def _find_known(node: onnx.NodeProto, view: GraphView) -> TensorProto | None:

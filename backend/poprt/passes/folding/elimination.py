@@ -50,8 +50,8 @@ _BRANCHES = {True: "then_branch", False: "else_branch"}
     "eliminate_nop_if",
     stage=Stage.FOLDING,
     default=True,
-    before=("constant_folding",),
-    depend=("const_input_shape",),
+    before="constant_folding",
+    depend="const_input_shape",
 )
 class EliminateNopIf(Pass):
     """Put the nodes of the branch taken where an If with a known condition is, in bodies too.

@@ -102,37 +102,33 @@ def keeps_shape(node: onnx.NodeProto, source: str, view: GraphEditor) -> bool:
     return shape is not None and shape == view.shape(source)
 
 
+class _ShapeBypass(_Bypass):
+    """Base class of passes that remove nodes which keep the shape of their input."""
+
+    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
+        """Return the input of a node that keeps its shape."""
+        return node.input[0] if keeps_shape(node, node.input[0], view) else None
+
+
 @register("eliminate_nop_expand", stage=Stage.FOLDING, default=True)
-class EliminateNopExpand(_Bypass):
+class EliminateNopExpand(_ShapeBypass):
     """Drop an Expand to the shape that there is."""
 
     op_types = frozenset({"Expand"})
 
-    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
-        """Return the input of an Expand to its own shape."""
-        return node.input[0] if keeps_shape(node, node.input[0], view) else None
-
 
 @register("eliminate_nop_flatten", stage=Stage.FOLDING, default=True)
-class EliminateNopFlatten(_Bypass):
+class EliminateNopFlatten(_ShapeBypass):
     """Drop a Flatten of what is flat."""
 
     op_types = frozenset({"Flatten"})
 
-    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
-        """Return the input of a Flatten that keeps the shape."""
-        return node.input[0] if keeps_shape(node, node.input[0], view) else None
-
 
 @register("eliminate_nop_reshape", stage=Stage.FOLDING, default=True)
-class EliminateNopReshape(_Bypass):
+class EliminateNopReshape(_ShapeBypass):
     """Drop a Reshape to the shape that there is."""
 
     op_types = frozenset({"Reshape"})
-
-    def passes_on(self, node: onnx.NodeProto, view: GraphEditor) -> str | None:
-        """Return the input of a Reshape to its own shape."""
-        return node.input[0] if keeps_shape(node, node.input[0], view) else None
 
 
 @register("eliminate_nop_pad", stage=Stage.FOLDING, default=True)

@@ -3,6 +3,7 @@ in `masks`."""
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -89,8 +90,7 @@ def _scale_projection(name: str, factor: float, view: GraphEditor) -> bool:
     )
     for node, read in readers:
         scaled = view.derive(("scaled", factor), [read], partial(_scale_weight, read, factor, view))
-        changed = onnx.NodeProto()
-        changed.CopyFrom(node)
+        changed = copy.deepcopy(node)
         changed.input[:] = [scaled if each == read else each for each in node.input]
         view.rewrite(node, [changed], [node])
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import onnx
@@ -125,8 +126,7 @@ def _carry(
         body.input.append(state)
         # Scan outputs, to which each iteration adds a slice, come after the loop state.
         loop.output.insert(count, last)
-        kept = onnx.ValueInfoProto()
-        kept.CopyFrom(state)
+        kept = copy.deepcopy(state)
         kept.name = result
         body.output.insert(1 + count, _alias(body, kept, view.names))
         count += 1

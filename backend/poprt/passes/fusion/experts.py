@@ -3,6 +3,7 @@ one."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class _Expert:
         return self.nodes[-1]
 
 
-@register("merge_moe", stage=Stage.PATTERNS, option="merge_moe", takes={"merge_str": "merge_moe"})
+@register("merge_moe", stage=Stage.PATTERNS, option="merge_moe", takes="merge_str=merge_moe")
 class MergeMoE(GraphRule):
     """Have two experts, which are the nodes from a first to a last one, compute as one with a
     leading axis of two: their weights, of equal shapes, lie on each other, and what comes out is
@@ -206,8 +207,7 @@ def _build(experts: Sequence[_Expert], made: NodeBuilder, view: GraphEditor) -> 
     }
     for one, two in zip(*(expert.nodes for expert in experts), strict=True):
         rank = len(view.shape(one.output[0]) or ())
-        joint = onnx.NodeProto()
-        joint.CopyFrom(one)
+        joint = copy.deepcopy(one)
         joint.input[:] = [
             names.get(left) or (left and _stack((left, right), rank, made, view))
             for left, right in zip(one.input, two.input, strict=True)

@@ -261,11 +261,7 @@ def _fuse_groups(node: onnx.NodeProto, view: GraphEditor) -> None:
 
 
 @register(
-    "replace_group_norm",
-    stage=Stage.FOLDING,
-    default=True,
-    is_ours=True,
-    before=("constant_folding",),
+    "replace_group_norm", stage=Stage.FOLDING, default=True, is_ours=True, before="constant_folding"
 )
 class ReplaceGroupNorm(GraphRule):
     """Give the standard's GroupNormalization PopART's, before it is taken apart: ONNX Runtime has

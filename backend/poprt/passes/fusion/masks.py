@@ -3,6 +3,7 @@ multiple of the chip's vector size."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,8 +94,7 @@ class InsertAttentionMask(GraphRule):
             mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT"
         )
         for place, each in enumerate(adds):
-            changed = onnx.NodeProto()
-            changed.CopyFrom(each)
+            changed = copy.deepcopy(each)
             changed.input[:] = [mask if name == found.result else name for name in each.input]
             view.rewrite(each, [*(made.nodes if place == 0 else []), changed], [each])
 
@@ -409,8 +409,7 @@ def _build(found: _Attention, made: NodeBuilder, view: GraphEditor) -> None:
         if step is found.steps[-1] and not masks:
             hidden = np.where(np.arange(found.keys + added) < found.keys, 0, lowest)
             result = made.add("Add", result, made.constant(hidden, dtype))
-        node = onnx.NodeProto()
-        node.CopyFrom(step)
+        node = copy.deepcopy(step)
         node.input[_main(step, view)] = result
         if step in masks:
             place = 1 - _main(step, view)

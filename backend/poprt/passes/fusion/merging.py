@@ -125,12 +125,7 @@ def _join(products: Sequence[_Product], view: GraphEditor) -> None:
     view.rewrite(at, made.nodes, [each.last for each in products])
 
 
-@register(
-    "merge_matmul",
-    stage=Stage.PATTERNS,
-    option="merge_matmul",
-    takes={"merge_matmul": "merge_matmul"},
-)
+@register("merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes="merge_matmul")
 class MergeMatMul(_MergingProducts):
     """Make one product of two of the same tensor with weights, which are put side by side, and
     split it.
@@ -143,10 +138,7 @@ class MergeMatMul(_MergingProducts):
 
 
 @register(
-    "merge_matmul_add",
-    stage=Stage.PATTERNS,
-    option="merge_matmul_add",
-    takes={"merge_matmul_add": "merge_matmul_add"},
+    "merge_matmul_add", stage=Stage.PATTERNS, option="merge_matmul_add", takes="merge_matmul_add"
 )
 class MergeMatMulAdd(_MergingProducts):
     """Merge two products that share an input, with the biases that are added to them.

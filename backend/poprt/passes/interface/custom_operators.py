@@ -8,13 +8,13 @@ instead, which are code for the real compiler.)
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, defs
 from onnxgraph import (
     find_opset,
-    fresh_name,
     iter_bodies,
     iter_defined,
     iter_graphs,
@@ -28,6 +28,7 @@ from simipu.operators import CHIP_DOMAIN
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.names import take_name
 
 Body = Callable[[onnx.NodeProto, int], Sequence[onnx.NodeProto]]
 """Function that returns the nodes for a node of the operator and the opset of its model. The nodes
@@ -124,8 +125,7 @@ def _resolve(node: onnx.NodeProto, given: dict[str, AttributeProto]) -> None:
     for each in node.attribute:
         value = given.get(each.ref_attr_name) if each.ref_attr_name else each
         if value is not None:
-            own = AttributeProto()
-            own.CopyFrom(value)
+            own = copy.deepcopy(value)
             own.name = each.name
             found.append(own)
     del node.attribute[:]
@@ -133,7 +133,7 @@ def _resolve(node: onnx.NodeProto, given: dict[str, AttributeProto]) -> None:
 
 
 @register(
-    "inline_custom_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",)
+    "inline_custom_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before="admit"
 )
 class InlineCustomOperators(Pass):
     """Put what was registered for users' operators (`register_op_body`, `register_op_function`) in
@@ -191,8 +191,7 @@ def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.Node
     renames = dict(names)
     for name in dict.fromkeys(_iter_made(graph.node)):
         if name not in names:
-            renames[name] = fresh_name(f"{prefix}/{name}", taken)
-            taken.add(renames[name])
+            renames[name] = take_name(f"{prefix}/{name}", taken)
     rename(graph, renames)
     for number, each in enumerate(graph.node):
         each.name = f"{node.name or prefix}/{number}"

@@ -4,12 +4,10 @@ names and the order of its nodes, and where its constants are."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
-import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto
 from onnxgraph import (
     FLOAT_TYPES,
     GraphError,
@@ -33,6 +31,7 @@ from onnxgraph.nodes import find_users
 from simipu import CompileError
 
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.views import constant_of
 from poprt.rewrite.weights import MAXIMUM_IR_VERSION
 
 MINIMUM_IR_VERSION = 8
@@ -51,10 +50,7 @@ class LimitIrVersion(Pass):
 
 
 @register(
-    "remove_outputs",
-    stage=Stage.INTERFACE,
-    option="remove_outputs",
-    takes={"outputs": "remove_outputs"},
+    "remove_outputs", stage=Stage.INTERFACE, option="remove_outputs", takes="outputs=remove_outputs"
 )
 class RemoveOutputs(Pass):
     """Drop outputs; what only they need goes when constants are folded."""
@@ -81,7 +77,7 @@ class RemoveOutputs(Pass):
         return model
 
 
-@register("keep_outputs", stage=Stage.INTERFACE, is_ours=True, takes={"outputs": "outputs"})
+@register("keep_outputs", stage=Stage.INTERFACE, is_ours=True, takes="outputs")
 class KeepOutputs(Pass):
     """Keep those outputs, in the order given; None: all."""
 
@@ -102,12 +98,7 @@ class KeepOutputs(Pass):
         return model
 
 
-@register(
-    "add_checkpoints",
-    stage=Stage.INTERFACE,
-    option="checkpoints",
-    takes={"checkpoints": "checkpoints"},
-)
+@register("add_checkpoints", stage=Stage.INTERFACE, option="checkpoints", takes="checkpoints")
 class AddCheckpoints(Pass):
     """Make inner tensors outputs, after those that there are."""
 
@@ -263,6 +254,14 @@ class UniqueNameForNodes(Pass):
         return model
 
 
+def order_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
+    """Call `onnxgraph.sort_nodes`. Raise CompileError for nodes in a cycle."""
+    try:
+        return sort_nodes(graph)
+    except GraphError as error:
+        raise CompileError(str(error)) from error
+
+
 @register("sort_graph", stage=Stage.INTERFACE, default=True)
 class SortGraph(Pass):
     """Bring the nodes of every graph, bodies' too, into an order in which each reads only what is
@@ -271,37 +270,21 @@ class SortGraph(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Sort the nodes. Raise CompileError for nodes in a cycle."""
         for graph in iter_graphs(model.graph):
-            try:
-                ordered = sort_nodes(graph)
-            except GraphError as error:
-                raise CompileError(str(error)) from error
+            ordered = order_nodes(graph)
             if ordered is not None:
                 replace_nodes(graph, ordered)
         return model
 
 
-_HELD: dict[str, Callable[[Any], TensorProto]] = {
-    "value_int": lambda value: numpy_helper.from_array(np.asarray(value, np.int64)),
-    "value_ints": lambda value: numpy_helper.from_array(np.asarray(value, np.int64)),
-    "value_float": lambda value: numpy_helper.from_array(np.asarray(value, np.float32)),
-    "value_floats": lambda value: numpy_helper.from_array(np.asarray(value, np.float32)),
-}
-"""Attributes, other than `value`, in which a Constant may hold numbers, each with its conversion to
-a tensor (opset 12)."""
+_NO_NUMBERS = (TensorProto.STRING, TensorProto.UNDEFINED)
 
 
 def read_constant(node: onnx.NodeProto) -> TensorProto | None:
     """Return the numbers of a Constant. Return None for other nodes, and for a Constant that is no
     dense tensor of numbers."""
-    if node.op_type != "Constant" or len(node.attribute) != 1:
-        return None
-    (held,) = node.attribute
-    if held.name == "value" and held.type == AttributeProto.TENSOR:
-        return (
-            held.t if held.t.data_type not in (TensorProto.STRING, TensorProto.UNDEFINED) else None
-        )
-    make = _HELD.get(held.name)
-    return None if make is None else make(helper.get_attribute_value(held))
+    tensor = constant_of(node)
+    is_numbers = tensor is not None and tensor.data_type not in _NO_NUMBERS
+    return tensor if is_numbers else None
 
 
 def hold_as_tensor(node: onnx.NodeProto) -> None:

@@ -31,10 +31,8 @@ from onnxgraph import (
     iter_reads,
     like_first_input,
     register_stand_in,
-    sort_nodes,
 )
 from onnxgraph.edit import replace_nodes, set_attribute
-from onnxgraph.nodes import GraphError
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.numerics.quarter import QUARTERS
@@ -48,6 +46,7 @@ from simipu.placement import (
 )
 from simipu.target import MAX_IPUS
 
+from poprt.passes.interface.surgery import order_nodes
 from poprt.rewrite.base import Pass, Stage, register
 
 _DOMAIN = "ai.graphcore"
@@ -99,7 +98,7 @@ class TakeQuarters(Pass):
     "place_nodes",
     stage=Stage.LOWERING,
     option="shards",
-    takes={"target": "target", "options": "options", "calibration": "calibration"},
+    takes="target options calibration",
     is_ours=True,
 )
 class PlaceNodes(Pass):
@@ -138,9 +137,9 @@ class PlaceNodes(Pass):
     "insert_copies",
     stage=Stage.LOWERING,
     option="shards",
-    takes={"num_ipus": "num_ipus"},
+    takes="num_ipus",
     is_ours=True,
-    depend=("place_nodes",),
+    depend="place_nodes",
 )
 class InsertCopies(Pass):
     """Put a copy, IpuCopy as in PopART, of each tensor that another IPU reads before the first node
@@ -348,10 +347,7 @@ def _check_names(graph: onnx.GraphProto, points: Iterable[str]) -> None:
 
 def _spread(graph: onnx.GraphProto, points: Points) -> list[int]:
     """Return the number of each node."""
-    try:
-        ordered = list(sort_nodes(graph) or graph.node)
-    except GraphError as error:
-        raise CompileError(str(error)) from error
+    ordered = list(order_nodes(graph) or graph.node)
     makers, numbers = find_makers(graph), dict[str, int]()
     for point in (node for node in ordered if node.name in points):
         waiting = [point]

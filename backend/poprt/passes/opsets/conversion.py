@@ -5,6 +5,7 @@ The rules are in `older_forms` and `older_spellings`."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -57,7 +58,7 @@ _WIDER_IN_POW = dict.fromkeys(
 
 
 @register(
-    "check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",)
+    "check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before="check_operators"
 )
 class CheckOpset(Pass):
     """Reject a model whose opset the installed onnx does not support."""
@@ -78,9 +79,9 @@ class CheckOpset(Pass):
     "convert_version",
     stage=Stage.INTERFACE,
     option="convert_version",
-    takes={"version": "convert_version"},
+    takes="version=convert_version",
     is_ours=True,
-    depend=("admit",),
+    depend="admit",
 )
 class ConvertVersion(Pass):
     """Write a model in another opset, its bodies too; None: leave it.
@@ -256,8 +257,7 @@ class _OlderForms(NodeRule):
         if not casts:
             return None
         chain = view.start(node, "wider")
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         for place, (name, parameter) in enumerate(inputs):
             if name and parameter.type_str in casts:
                 made.input[place] = chain.add("Cast", name, to=casts[parameter.type_str])
@@ -349,8 +349,7 @@ def expand(
     )
     made = []
     for number, inner in enumerate(body.node):
-        own = onnx.NodeProto()
-        own.CopyFrom(inner)
+        own = copy.deepcopy(inner)
         own.name = f"{prefix}/{inner.op_type}_{number}"
         _settle(own, prefix, renames, given)
         made.append(own)

@@ -44,8 +44,8 @@ attributes about memory use."""
     stage=Stage.INTERFACE,
     default=True,
     is_ours=True,
-    depend=("admit",),
-    before=("convert_version",),
+    depend="admit",
+    before="convert_version",
 )
 class UpgradeLegacyOpset(Pass):
     """Write a model of an opset before 7 in opset 7: operands that are broadcast along an axis get

@@ -6,6 +6,7 @@ An operator without a rule has kept its form; at most, newer opsets support more
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from onnxgraph.opsets import AXES_ARE_INPUTS, DROPOUT_TAKES_MODE, REDUCTIONS_TAK
 
 from popef._tools.arrays import Array
 from poprt.rewrite.names import NodeBuilder
-from poprt.rewrite.views import GraphView, Shape, find_value
+from poprt.rewrite.views import NUMBER_ATTRIBUTES, GraphView, Shape, find_value
 
 
 class NoOlderFormError(Exception):
@@ -97,8 +98,7 @@ class Older:
     ) -> onnx.NodeProto:
         """Return a copy of the node without some attributes, with others, and with other inputs if
         given."""
-        made = onnx.NodeProto()
-        made.CopyFrom(self.node)
+        made = copy.deepcopy(self.node)
         gone = {*dropped, *added}
         kept = [each for each in made.attribute if each.name not in gone]
         del made.attribute[:]
@@ -430,10 +430,8 @@ def fourier(node: Older) -> list[onnx.NodeProto] | None:
 @rule("Constant", since=12)
 def constant(node: Older) -> list[onnx.NodeProto] | None:
     """Convert numbers in other attributes to a tensor."""
-    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64,
-             "value_ints": np.int64}  # fmt: skip
     name = node.node.attribute[0].name if node.node.attribute else ""
-    if name not in kinds:
+    if name not in NUMBER_ATTRIBUTES:
         return None
-    value = onnx.numpy_helper.from_array(np.asarray(node.get(name), kinds[name]))
+    value = onnx.numpy_helper.from_array(np.asarray(node.get(name), NUMBER_ATTRIBUTES[name]))
     return [node.without([name], value=value)]

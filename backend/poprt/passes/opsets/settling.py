@@ -3,8 +3,10 @@ specification interpret differently. After these passes all three agree."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from poprt.rewrite.rules import NodeRule
 from poprt.rewrite.views import FLOATS, GraphView
 
 _POOLS = names_where(lambda entry: entry.family is Family.POOL)
+_settle = partial(register, stage=Stage.INTERFACE, default=True, is_ours=True)
 _SAME = ("SAME_UPPER", "SAME_LOWER")
 _SPATIAL = 2
 """First axis along which a window moves."""
@@ -44,13 +47,7 @@ class _Reshaping(NodeRule):
         return model
 
 
-@register(
-    "settle_windows",
-    stage=Stage.INTERFACE,
-    default=True,
-    is_ours=True,
-    before=("constant_folding", "shape_inference"),
-)
+@_settle("settle_windows", before="constant_folding shape_inference")
 class SettleWindows(_Reshaping):
     """Write the padding of pools and convolutions down where ONNX Runtime and ONNX's shape
     inference find another, or none.
@@ -77,8 +74,7 @@ class SettleWindows(_Reshaping):
         found = window.find_pads()
         if found is None and not window.rounds_twice:
             return None
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         drop_attribute(made, "ceil_mode")
         around = view.start(node, "padded")
         if found is not None:
@@ -240,13 +236,7 @@ _STATES = range(5, 7)
 """Inputs with the initial states, of shape (directions, rows, size), or rows first."""
 
 
-@register(
-    "settle_layouts",
-    stage=Stage.INTERFACE,
-    default=True,
-    is_ours=True,
-    before=("constant_folding",),
-)
+@_settle("settle_layouts", before="constant_folding")
 class SettleLayouts(NodeRule):
     """Transpose around recurrent networks with `layout` 1 (rows first), because ONNX Runtime
     supports steps first only."""
@@ -258,8 +248,7 @@ class SettleLayouts(NodeRule):
         """Return the node with steps first, between Transposes."""
         if not attribute(node, "layout", 0):
             return None
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         drop_attribute(made, "layout")
         around = view.start(node, "steps_first")
         for place in (0, *_STATES):
@@ -281,13 +270,7 @@ _DEFAULTS: dict[str, tuple[str, Any]] = {
 """Attributes whose default ONNX's shape inference (1.23) fails on or misreads."""
 
 
-@register(
-    "settle_defaults",
-    stage=Stage.INTERFACE,
-    default=True,
-    is_ours=True,
-    before=("constant_folding",),
-)
+@_settle("settle_defaults", before="constant_folding")
 class SettleDefaults(NodeRule):
     """Write down attributes that a node leaves out and whose default ONNX's shape inference gets
     wrong: the axes of a MeanVarianceNormalization, and that an STFT is one-sided."""
@@ -300,15 +283,12 @@ class SettleDefaults(NodeRule):
         name, default = _DEFAULTS[node.op_type]
         if attribute(node, name) is not None:
             return None
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         set_attribute(made, name, default)
         return [made]
 
 
-@register(
-    "settle_slices", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
-)
+@_settle("settle_slices", before="constant_folding")
 class SettleSlices(_Reshaping):
     """Limit the starts of Slices of opsets before 10 to their axes, because ONNX's shape inference
     finds no size for a start before the first element, counted from the end."""
@@ -321,8 +301,7 @@ class SettleSlices(_Reshaping):
         if shape is None or starts is None:
             return None
         axes = attribute(node, "axes") or range(len(starts))
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         for name in ("starts", "ends"):
             bounds = zip(attribute(node, name), axes, strict=True)
             set_attribute(made, name, [max(bound, -shape[axis]) for bound, axis in bounds])
@@ -332,9 +311,7 @@ class SettleSlices(_Reshaping):
         return [made]
 
 
-@register(
-    "settle_slopes", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
-)
+@_settle("settle_slopes", before="constant_folding")
 class SettleSlopes(_Reshaping):
     """Expand the input of a PRelu to the shape of a larger slope, because ONNX's shape inference
     gives the result the input's shape, while ONNX Runtime broadcasts both."""
@@ -352,8 +329,7 @@ class SettleSlopes(_Reshaping):
             return None
         if shape == tuple(source):
             return None
-        made = onnx.NodeProto()
-        made.CopyFrom(node)
+        made = copy.deepcopy(node)
         around = view.start(node, "expanded")
         made.input[0] = around.add("Expand", node.input[0], around.shape(shape))
         around.nodes.append(made)
@@ -361,13 +337,7 @@ class SettleSlopes(_Reshaping):
         return around.nodes
 
 
-@register(
-    "settle_conditions",
-    stage=Stage.INTERFACE,
-    default=True,
-    is_ours=True,
-    before=("constant_folding",),
-)
+@_settle("settle_conditions", before="constant_folding")
 class SettleConditions(NodeRule):
     """Write a Compress whose condition is a constant as a Gather, whose size is known."""
 
@@ -391,14 +361,7 @@ class SettleConditions(NodeRule):
 _DIGITS = re.compile(r"\d+")
 
 
-@register(
-    "settle_bits",
-    stage=Stage.INTERFACE,
-    default=True,
-    is_ours=True,
-    takes={"precision": "precision"},
-    before=("half_to_float", "double_to_float", "constant_folding"),
-)
+@_settle("settle_bits", takes="precision", before="half_to_float double_to_float constant_folding")
 class SettleBits(NodeRule):
     """Compute BitCasts of constants while their types are those that were given, and refuse those
     whose bits the conversion would change: of 64 bits, and of halves where a model becomes one in
@@ -432,9 +395,7 @@ class SettleBits(NodeRule):
         )
 
 
-@register(
-    "settle_bodies", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
-)
+@_settle("settle_bodies", before="constant_folding")
 class SettleBodies(Pass):
     """Write the types of inputs and outputs down that bodies of Loop, Scan and If leave out: what
     changes a type looks for it there."""

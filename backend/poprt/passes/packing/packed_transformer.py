@@ -158,9 +158,7 @@ _READERS: Mapping[str, tuple[Any, str]] = {
 }
 
 
-@register(
-    "packed_transformer", stage=Stage.CHIP, option="pack_args", takes={"pack_args": "pack_args"}
-)
+@register("packed_transformer", stage=Stage.CHIP, option="pack_args", takes="pack_args")
 class PackedTransformer(Pass):
     """Have a model take samples that lie end to end in [batch, tokens], over the ends of rows, and
     give the results of each sample in a row of its own.

@@ -7,6 +7,7 @@ chip's own are computed by their entries in the operator table.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,7 @@ LOG_NAME = "precision_compare.log"
 _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
 
 
-@register(
-    "check_with_fake_data",
-    stage=Stage.CHIP,
-    option="check",
-    takes={"origin_model": "origin_model", "fix_inputs": "fix_inputs"},
-)
+@register("check_with_fake_data", stage=Stage.CHIP, option="check", takes="origin_model fix_inputs")
 class CheckWithFakeData(ImmutablePass):
     """Compute the model on made-up data, and beside it the one that it comes from, if it is given,
     and say how far their outputs part.
@@ -64,7 +60,7 @@ class CheckWithFakeData(ImmutablePass):
         ours = _compute("converted", model, feeds, Numerics())
         if self._origin is None:
             return model
-        origin = FixInputs(self._fixed).run(_copy(self._origin))
+        origin = FixInputs(self._fixed).run(copy.deepcopy(self._origin))
         names = [value.name for value in model.graph.output]
         theirs = _compute("original", _with_outputs(origin, names), feeds, None)
         comparer = Comparer(names, find_classes(origin))
@@ -113,8 +109,12 @@ class LayerPrecisionCompare(ImmutablePass):
         values = graph_values(infer_shapes(model).graph)
         lines: list[str] = []
         for names in iter_chunks(layers, values):
-            ours = _compute("converted", _with_outputs(_copy(model), names), feeds, self._numerics)
-            theirs = _compute("original", _with_outputs(_copy(self._origin), names), feeds, None)
+            ours = _compute(
+                "converted", _with_outputs(copy.deepcopy(model), names), feeds, self._numerics
+            )
+            theirs = _compute(
+                "original", _with_outputs(copy.deepcopy(self._origin), names), feeds, None
+            )
             for name in names:
                 title = f"{layers[name]} output {name!r}"
                 distance = cos_dist(
@@ -156,12 +156,6 @@ def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[st
         for node in origin.graph.node
         if find_operator(node.op_type).is_product and node.output[0] in made
     }
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

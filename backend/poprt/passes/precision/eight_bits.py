@@ -6,6 +6,7 @@ They write the graph that the chip would compute; `simipu.numerics` models the r
 
 from __future__ import annotations
 
+import copy
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from onnxgraph import (
     replace_nodes,
     used_names,
 )
+from onnxgraph.edit import drop_initializers
 from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
@@ -37,8 +39,7 @@ from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Pass, Stage, register
-
-_Array = Array
+from poprt.rewrite.names import take_name
 
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
 _SCALES = range(-32, 32)
@@ -93,12 +94,8 @@ class Fp8Params:
     stage=Stage.PRECISION,
     option="precision",
     values=_QUARTER_PRECISIONS,
-    takes={
-        "fp8_params": "fp8_params",
-        "skip_op_names": "fp8_skip_op_names",
-        "convert_model": "precision",
-    },
-    depend=("float_to_half",),
+    takes="fp8_params skip_op_names=fp8_skip_op_names convert_model=precision",
+    depend="float_to_half",
 )
 class FloatToFp8(Pass):
     """Give every Conv, Gemm and MatMul of a graph in half that has a weight 8-bit operands, as on
@@ -292,16 +289,15 @@ class _Narrowing:
         quarter, scale = to
         key = (weight.tensor.name, quarter.data_type, scale)
         if key not in self._weights:
-            tensor = TensorProto()
-            tensor.CopyFrom(weight.tensor)
-            tensor.name = self._weights[key] = self._name(f"{weight.tensor.name}/fp8")
+            tensor = copy.deepcopy(weight.tensor)
+            tensor.name = self._weights[key] = take_name(f"{weight.tensor.name}/fp8", self._taken)
             change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
             self._made.append(_Weight(tensor, weight.owner))
         if key in casts:
             node.input[place] = casts[key]
             return []
         narrow = self._weights[key]
-        node.input[place] = casts[key] = self._name(f"{narrow}/half")
+        node.input[place] = casts[key] = take_name(f"{narrow}/half", self._taken)
         return [make_cast(narrow, casts[key], TensorProto.FLOAT16, scale=scale)]
 
     def activation(
@@ -313,17 +309,12 @@ class _Narrowing:
         if key in casts:
             node.input[place] = casts[key]
             return []
-        narrow = self._name(f"{name}/fp8")
-        node.input[place] = casts[key] = self._name(f"{narrow}/half")
+        narrow = take_name(f"{name}/fp8", self._taken)
+        node.input[place] = casts[key] = take_name(f"{narrow}/half", self._taken)
         return [
             make_cast(name, narrow, quarter.data_type, scale=scale),
             make_cast(narrow, casts[key], TensorProto.FLOAT16, scale=scale),
         ]
-
-    def _name(self, wanted: str) -> str:
-        name = fresh_name(wanted, self._taken)
-        self._taken.add(name)
-        return name
 
 
 @register("float_to_int8", stage=Stage.PRECISION)
@@ -358,10 +349,7 @@ class FloatToInt8(Pass):
             nodes = [each for tensor in found for each in self._dequantize(graph, tensor, taken)]
             missing = [name for name in missing if name not in {tensor.name for tensor in found}]
             if found:
-                names = {tensor.name for tensor in found}
-                for i in reversed(range(len(graph.initializer))):
-                    if graph.initializer[i].name in names:
-                        del graph.initializer[i]
+                drop_initializers(graph, {tensor.name for tensor in found})
                 replace_nodes(graph, [*nodes, *graph.node])
         if missing:
             raise CompileError(f"float_to_int8: the model has no weight {missing[0]!r}")
@@ -371,31 +359,22 @@ class FloatToInt8(Pass):
         self, graph: onnx.GraphProto, tensor: TensorProto, taken: set[str]
     ) -> list[onnx.NodeProto]:
         value, offset, scale = _read_int8(tensor, self._given[tensor.name])
-        chain = Chain(fresh_name(f"{tensor.name}/int8", taken))
-        taken.add(chain.prefix)
+        chain = Chain(take_name(f"{tensor.name}/int8", taken))
         names: list[str] = []
         for array in (value, scale, offset):
-            names.append(fresh_name(f"{chain.prefix}/{len(names)}", taken))
-            taken.add(names[-1])
+            names.append(take_name(f"{chain.prefix}/{len(names)}", taken))
             graph.initializer.append(numpy_helper.from_array(array, names[-1]))
-        if tensor.data_type == TensorProto.FLOAT:
-            return [
-                helper.make_node(
-                    "DequantizeLinear", names, [tensor.name], name=f"{chain.prefix}/widen"
-                )
-            ]
-        wide = fresh_name(f"{tensor.name}/float", taken)
-        return [
-            helper.make_node("DequantizeLinear", names, [wide], name=f"{chain.prefix}/widen"),
-            make_cast(wide, tensor.name, tensor.data_type),
-        ]
+        is_float = tensor.data_type == TensorProto.FLOAT
+        wide = tensor.name if is_float else fresh_name(f"{tensor.name}/float", taken)
+        made = helper.make_node("DequantizeLinear", names, [wide], name=f"{chain.prefix}/widen")
+        return [made] if is_float else [made, make_cast(wide, tensor.name, tensor.data_type)]
 
 
 _OLDEST_DEQUANTIZING = 10
 """Opset that introduced DequantizeLinear."""
 
 
-def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[_Array, _Array, _Array]:
+def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[Array, Array, Array]:
     """Return the value, offset and scale given for a weight as arrays. Raise CompileError for
     invalid ones."""
     try:

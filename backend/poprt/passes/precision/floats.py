@@ -6,9 +6,10 @@ They write the graph that the chip would compute; `simipu.numerics` models the r
 
 from __future__ import annotations
 
+import copy
 from collections import ChainMap
 from collections.abc import Collection, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,6 @@ from onnxgraph import (
     used_names,
 )
 from onnxgraph.edit import forget_values, set_attribute
-from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import (
     change_values,
     has_data,
@@ -47,6 +47,7 @@ from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.passes.precision.overflowing import find_overflowing
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.views import find_schema
 
 HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 HALF_LIMIT = 65500.0
@@ -113,7 +114,7 @@ def has_halves(model: onnx.ModelProto) -> bool:
     return any(TensorProto.FLOAT16 in _types(graph) for graph in iter_graphs(model.graph))
 
 
-@register("double_to_float", stage=Stage.FOLDING, default=True, before=("constant_folding",))
+@register("double_to_float", stage=Stage.FOLDING, default=True, before="constant_folding")
 class DoubleToFloat(Pass):
     """Turn the doubles of a model, which the chip has none of, into floats: weights, and for the
     model to stay valid what nodes hold and make, casts, inputs and outputs."""
@@ -129,7 +130,7 @@ class DoubleToFloat(Pass):
     option="precision",
     values=HALF_PRECISIONS,
     is_ours=True,
-    before=("constant_folding",),
+    before="constant_folding",
 )
 class HalfToFloat(Pass):
     """Turn a model in half into one in float, if there is any half in it; float_to_half turns it
@@ -195,11 +196,10 @@ def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
     stage=Stage.PRECISION,
     option="precision",
     values=HALF_PRECISIONS,
-    takes={
-        "skip_op_types": "fp16_skip_op_types",
-        "enable_avoid_overflow_patterns": "enable_avoid_overflow_patterns",
-        "skip_op_names": "fp16_skip_op_names",
-    },
+    takes=(
+        "skip_op_types=fp16_skip_op_types enable_avoid_overflow_patterns "
+        "skip_op_names=fp16_skip_op_names"
+    ),
 )
 class FloatToHalf(Pass):
     """Turn inputs, outputs, weights and operators of a model to half.
@@ -314,7 +314,8 @@ class FloatToHalf(Pass):
             if name not in float_names:
                 float_names[name] = conversion.name_in_float(name)
                 if name in weights:
-                    added.append(_renamed(weights[name], float_names[name]))
+                    added.append(copy.deepcopy(weights[name]))
+                    added[-1].name = float_names[name]
                 else:
                     before.append(make_cast(name, float_names[name], TensorProto.FLOAT))
             node.input[index] = float_names[name]
@@ -370,7 +371,6 @@ class _Conversion:
     """Outputs of nodes that stay in float because they may overflow."""
     taken: Collection[str]
     """Names that the model uses."""
-    schemas: dict[str, onnx.defs.OpSchema | None] = field(default_factory=dict)
 
     def find_staying(self, graph: onnx.GraphProto) -> set[str]:
         """Return the float tensors that do not need to become half. They are weights, or made by
@@ -406,7 +406,7 @@ class _Conversion:
     def wants_float(self, node: onnx.NodeProto, index: int) -> bool:
         """Return whether an input must be float even in a half graph, as the scales of Resize
         must."""
-        schema = self._find_schema(node)
+        schema = find_schema(node, self.version)
         if schema is None:
             return False
         parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
@@ -417,20 +417,8 @@ class _Conversion:
         return fresh_name(f"{name}/float", self.taken)
 
     def _has_half(self, node: onnx.NodeProto) -> bool:
-        schema = self._find_schema(node)
+        schema = find_schema(node, self.version)
         return schema is None or has_half(schema)
-
-    def _find_schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
-        """Return an operator's schema; None for other domains, whose operators take half wherever
-        they take float."""
-        if node.domain not in STANDARD_DOMAINS:
-            return None
-        if node.op_type not in self.schemas:
-            has = onnx.defs.has(node.op_type, self.version)
-            self.schemas[node.op_type] = (
-                onnx.defs.get_schema(node.op_type, self.version) if has else None
-            )
-        return self.schemas[node.op_type]
 
 
 def has_half(schema: onnx.defs.OpSchema) -> bool:
@@ -455,10 +443,3 @@ def _retype_attribute(node: onnx.NodeProto, name: str) -> None:
     for each in node.attribute:
         if each.name == name and each.i == TensorProto.FLOAT:
             each.i = TensorProto.FLOAT16
-
-
-def _renamed(tensor: TensorProto, name: str) -> TensorProto:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    copy.name = name
-    return copy

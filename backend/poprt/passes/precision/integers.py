@@ -29,13 +29,14 @@ from onnxgraph import (
     replace_nodes,
 )
 from onnxgraph.edit import forget_values
-from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import change_values, has_data, read_array, register_change
 from simipu import CompileError
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor
 from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.names import take_name
+from poprt.rewrite.views import find_schema
 
 _BORDER_TYPES: dict[str, dict[int, int]] = {
     "fp32": {TensorProto.FLOAT16: TensorProto.FLOAT},
@@ -49,7 +50,7 @@ _BORDER_TYPES: dict[str, dict[int, int]] = {
     stage=Stage.CHIP,
     option="io_precision",
     values=tuple(_BORDER_TYPES),
-    takes={"io_precision": "io_precision"},
+    takes="io_precision",
     is_ours=True,
 )
 class IoPrecision(Pass):
@@ -88,8 +89,7 @@ def cast_borders(graph: onnx.GraphProto, types: Mapping[int, int]) -> None:
     taken = set(iter_defined(graph))
     inner = {}
     for name, element in before.items():
-        inner[name] = fresh_name(f"{name}/{TensorProto.DataType.Name(element).lower()}", taken)
-        taken.add(inner[name])
+        inner[name] = take_name(f"{name}/{TensorProto.DataType.Name(element).lower()}", taken)
     rename(graph, inner)
     # Rename outputs that were folded to constants, which no node computes.
     for tensor in graph.initializer:
@@ -198,7 +198,6 @@ class _Narrowing:
         """Names of the 64-bit twins of tensors, if they have one."""
         self._as_bytes: set[str] = set()
         """Tensors that are cast to bytes."""
-        self._schemas: dict[str, onnx.defs.OpSchema | None] = {}
 
     def plan(self, graph: onnx.GraphProto) -> list[_NodePlan]:
         """Return the plans of a graph's nodes, including the nodes in bodies."""
@@ -227,7 +226,7 @@ class _Narrowing:
             return _NodePlan()
         if node.op_type == "Cast" and attribute(node, "to") == TensorProto.UINT8:
             self._as_bytes.add(node.input[0])
-        schema = self._find_schema(node)
+        schema = find_schema(node, self._version)
         if schema is None or any(iter_bodies(node)):
             wide = _LOOP_LIMIT if node.op_type == "Loop" else None
             return _NodePlan({place: _WIDE if place == wide else _NARROW for place in places})
@@ -263,16 +262,6 @@ class _Narrowing:
             if name in outputs:
                 find(schema.outputs, place).outputs.append(name)
         return groups
-
-    def _find_schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
-        if node.domain not in STANDARD_DOMAINS:
-            return None
-        if node.op_type not in self._schemas:
-            has = onnx.defs.has(node.op_type, self._version)
-            self._schemas[node.op_type] = (
-                onnx.defs.get_schema(node.op_type, self._version) if has else None
-            )
-        return self._schemas[node.op_type]
 
     def change(self, graph: onnx.GraphProto, plans: Sequence[_NodePlan], fixed_inputs: int) -> None:
         """Change a graph and its bodies. The first `fixed_inputs` inputs of the graph keep their
@@ -368,8 +357,7 @@ class _Narrowing:
         value."""
         casts = []
         for place, name in enumerate(node.input):
-            node.input[place] = fresh_name(f"{name}/int32", self._taken)
-            self._taken.add(node.input[place])
+            node.input[place] = take_name(f"{name}/int32", self._taken)
             casts.append(make_cast(name, node.input[place], _I32))
         return casts
 

@@ -6,6 +6,7 @@ sizes that are used as shapes only, as those of a Reshape.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -121,12 +122,11 @@ def _list_nodes(model: onnx.ModelProto, names: Mapping[str, object]) -> list[onn
 def _rename(node: onnx.NodeProto, weights: Collection[str]) -> onnx.NodeProto:
     """Return a copy of the node for a larger batch. Its tensors have other names, except
     weights."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    for names in (copy.input, copy.output):
+    larger = copy.deepcopy(node)
+    for names in (larger.input, larger.output):
         names[:] = [name + _LARGER if name and name not in weights else name for name in names]
-    copy.ClearField("name")
-    return copy
+    larger.ClearField("name")
+    return larger
 
 
 def _write_sizes(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:

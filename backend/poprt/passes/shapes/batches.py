@@ -9,6 +9,7 @@ computes its only row.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ from onnxgraph import (
     drop_weights,
     find_inputs,
     find_opset,
-    fresh_name,
     infer_shapes,
     iter_bodies,
     iter_defined,
@@ -42,6 +42,7 @@ from poprt.frontend.frontends import make_streams
 from poprt.passes.interface.surgery import MINIMUM_IR_VERSION
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
+from poprt.rewrite.names import take_name
 from poprt.rewrite.views import Shape
 
 _PRIMES = tuple(
@@ -78,9 +79,9 @@ Make = Callable[[int], Array]
     "widen_batch",
     stage=Stage.FOLDING,
     option="batch_size",
-    takes={"batch_size": "batch_size", "batch_axis": "batch_axis"},
+    takes="batch_size batch_axis",
     is_ours=True,
-    depend=("const_input_shape",),
+    depend="const_input_shape",
 )
 class WidenBatch(Pass):
     """Give a static model whose inputs have a batch of 1 a batch of `batch_size`.
@@ -243,8 +244,7 @@ class _Widening:
         replaced = {graph.node[place].input[index] for place, index, _ in self.edits}
         for place, index, make in self.edits:
             node = graph.node[place]
-            name = fresh_name(f"{node.output[0]}/batch_{index}", taken)
-            taken.add(name)
+            name = take_name(f"{node.output[0]}/batch_{index}", taken)
             graph.initializer.append(numpy_helper.from_array(make(size), name))
             node.input[index] = name
         unused = replaced - used_names(graph)
@@ -386,8 +386,7 @@ class _Widening:
         """Infer the shapes of a node's results with ONNX, from its inputs for a batch of the
         prime."""
         types, data = {}, {}
-        own = onnx.NodeProto()
-        own.CopyFrom(node)
+        own = copy.deepcopy(node)
         for index, name in enumerate(node.input):
             if not name:
                 continue

@@ -3,6 +3,7 @@ constants. The IPU runs static graphs only."""
 
 from __future__ import annotations
 
+import copy
 import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     find_inputs,
     find_opset,
-    fresh_name,
     infer_shapes,
     iter_defined,
     iter_graphs,
@@ -34,6 +34,7 @@ from poprt.passes.shape_inference import infer_shapes as declare_shapes
 from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_shape
+from poprt.rewrite.names import take_name
 
 _EXAMPLE_SIZE = 128
 """Size that an error suggests for a variable dimension other than the batch."""
@@ -62,9 +63,9 @@ def _inputs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
     "fix_inputs",
     stage=Stage.INTERFACE,
     option="fix_inputs",
-    takes={"values": "fix_inputs", "input_shape": "input_shape"},
+    takes="values=fix_inputs input_shape",
     is_ours=True,
-    before=("const_input_shape",),
+    before="const_input_shape",
 )
 class FixInputs(Pass):
     """Turn inputs of a model into constants: `values` has numbers, arrays, or texts of numbers with
@@ -102,12 +103,7 @@ class FixInputs(Pass):
     "const_input_shape",
     stage=Stage.INTERFACE,
     default=True,
-    takes={
-        "const_input_shape": "shapes_left",
-        "batch_size": "batch_size",
-        "batch_axis": "batch_axis",
-        "widens": "widens",
-    },
+    takes="const_input_shape=shapes_left batch_size batch_axis widens",
 )
 class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
@@ -263,8 +259,7 @@ class FillSqueezeAxes(Pass):
                 if axes and version < AXES_ARE_INPUTS:
                     set_attribute(node, "axes", axes)
                 elif axes:
-                    name = fresh_name(f"{node.output[0]}/axes", taken)
-                    taken.add(name)
+                    name = take_name(f"{node.output[0]}/axes", taken)
                     graph.initializer.append(
                         numpy_helper.from_array(np.asarray(axes, np.int64), name)
                     )
@@ -283,7 +278,7 @@ class ForgetDeclaredShapes(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Remove the declarations. The inferred shapes are not declared: see declare_outputs."""
-        declared = [*map(_copy, model.graph.value_info), *map(_copy, model.graph.output)]
+        declared = [copy.deepcopy(each) for each in (*model.graph.value_info, *model.graph.output)]
         _clear_shapes(model.graph)
         for value in model.graph.output:
             value.type.tensor_type.ClearField("elem_type")
@@ -309,7 +304,7 @@ class ForgetDeclaredShapes(Pass):
         return model
 
 
-@register("declare_outputs", stage=Stage.CHECKS, is_ours=True, depend=("forget_declared_shapes",))
+@register("declare_outputs", stage=Stage.CHECKS, is_ours=True, depend="forget_declared_shapes")
 class DeclareOutputs(Pass):
     """Write the inferred shapes of the outputs into the graph, and no others: whoever reads it
     infers those anew."""
@@ -328,12 +323,6 @@ def _clear_shapes(graph: onnx.GraphProto) -> None:
             value.type.CopyFrom(given[value.name].type)
         else:
             value.type.tensor_type.ClearField("shape")
-
-
-def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(value)
-    return copy
 
 
 def _find_sizes(
