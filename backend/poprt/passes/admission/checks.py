@@ -327,13 +327,9 @@ def _given_name(graph: onnx.GraphProto, name: str) -> str:
     the borders another name inside."""
     return (
         name.removesuffix("/int64")
-        if _border_names(graph) & {name.removesuffix("/int64")}
+        if name.removesuffix("/int64") in {v.name for v in (*graph.input, *graph.output)}
         else name
     )
-
-
-def _border_names(graph: onnx.GraphProto) -> set[str]:
-    return {value.name for value in (*graph.input, *graph.output)}
 
 
 def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:

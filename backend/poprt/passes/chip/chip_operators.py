@@ -14,7 +14,7 @@ from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, OPERATORS
 
-from poprt.rewrite.base import Pass, Stage, register
+from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NameScope, NodeBuilder
 from poprt.rewrite.patterns import Match, Once, Op, PatternRule, Var
@@ -124,7 +124,7 @@ _BEFORE, _AFTER = "before_", "after_"
 
 
 @register("auto_insert_remap", stage=Stage.LAYOUT, option="enable_insert_remap", takes="remap_mode")
-class AutoInsertRemap(Pass):
+class AutoInsertRemap(GraphRule):
     """Put a Remap, which lays a tensor out anew, before or behind operators.
 
     remap_mode: a text with commas, or a list, of before_ or after_ and an operator in lower case;
@@ -149,26 +149,9 @@ class AutoInsertRemap(Pass):
             if op_type not in known:
                 self.logger.warning("remap_mode %s: there is no such operator", mode)
 
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Insert one Remap at each place."""
-        return _Placing.of(self._before, self._after).run(model)
-
-
-class _Placing(GraphRule):
-    """Rule that inserts Remaps before and behind operators of these names, in lower case."""
-
-    before: Collection[str]
-    after: Collection[str]
-
-    @classmethod
-    def of(cls, before: Collection[str], after: Collection[str]) -> _Placing:
-        """Return a rule for these operator names."""
-        made = cls()
-        made.before, made.after = before, after
-        return made
-
     def matches(self, node: onnx.NodeProto) -> bool:
-        return node.op_type.lower() in {*self.before, *self.after}
+        """Return whether a node is one of the operators."""
+        return node.op_type.lower() in self._before | self._after
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Insert Remaps around a node, on a copy of it."""
@@ -176,8 +159,8 @@ class _Placing(GraphRule):
             return
         name = node.op_type.lower()
         changed = copy.deepcopy(node)
-        before = self._put_before(changed, view) if name in self.before else []
-        after = self._put_after(changed, view) if name in self.after else []
+        before = self._put_before(changed, view) if name in self._before else []
+        after = self._put_after(changed, view) if name in self._after else []
         if before or after:
             view.rewrite(node, [*before, changed, *after], [node])
 

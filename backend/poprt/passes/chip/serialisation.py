@@ -29,6 +29,12 @@ INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE = (
     "none",
 )
 _MODES = (INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE)
+_CUTS: Mapping[str, tuple[tuple[tuple[int, int], ...], str]] = {
+    OUTPUT_CHANNELS: (((1, -1),), "columns in its right operand"),
+    INPUT_CHANNELS: (((0, -2),), "rows in its left operand"),
+    REDUCING_DIM: (((0, -1), (1, -2)), "elements to sum over"),
+}
+"""Operands that each mode cuts, with the axis, and the cut dimension in words."""
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _MAX_PARTS = 4096
 """Maximum number of parts of one product; more nodes are assumed to be a mistake."""
@@ -169,25 +175,15 @@ class SerializeMatMul(_Serialising):
         view: GraphEditor,
     ) -> list[str]:
         """Return the products of the parts."""
-        first, second = node.input
-        left, right = shapes
+        cuts, what = _CUTS[order.mode]
+        step = self._measure(node, shapes[cuts[0][0]][cuts[0][1]], order, what)
         parts = []
-        if order.mode == OUTPUT_CHANNELS:
-            step = self._measure(node, right[-1], order, "columns in its right operand")
-        elif order.mode == INPUT_CHANNELS:
-            step = self._measure(node, left[-2], order, "rows in its left operand")
-        else:
-            step = self._measure(node, left[-1], order, "elements to sum over")
         for start in range(0, step * order.factor, step):
-            taken, other = first, second
-            if order.mode == INPUT_CHANNELS:
-                taken = _slice(made, view, node, 0, start, start + step, len(left) - 2)
-            if order.mode == REDUCING_DIM:
-                taken = _slice(made, view, node, 0, start, start + step, len(left) - 1)
-                other = _slice(made, view, node, 1, start, start + step, len(right) - 2)
-            if order.mode == OUTPUT_CHANNELS:
-                other = _slice(made, view, node, 1, start, start + step, len(right) - 1)
-            parts.append(made.add("MatMul", taken, other))
+            operands = list(node.input)
+            for place, axis in cuts:
+                along = len(shapes[place]) + axis
+                operands[place] = _slice(made, view, node, place, start, start + step, along)
+            parts.append(made.add("MatMul", *operands))
         return parts
 
 

@@ -24,11 +24,10 @@ from onnxgraph import (
     iter_nodes,
     replace_nodes,
     used_names,
-    weights,
 )
 from onnxgraph.edit import drop_initializers, forget_values, keep_opsets
 from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes
-from onnxgraph.weights import OUTLINED_TYPES, has_data, inline
+from onnxgraph.weights import LARGE, OUTLINED_TYPES, has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
 from simipu.numerics.quarter import QUARTERS
@@ -87,7 +86,11 @@ class ConstantFolding(Pass):
     def _fold(self, model: onnx.ModelProto) -> onnx.ModelProto:
         _declare({value.name: value for value in model.graph.output}, model.graph.initializer)
         if any(_is_taken_apart(node) for node in iter_nodes(model.graph)):
-            left = {t.name for t in model.graph.initializer if _is_large(t) or not has_data(t)}
+            left = {
+                t.name
+                for t in model.graph.initializer
+                if math.prod(t.dims) >= LARGE or not has_data(t)
+            }
             change_without_weights(model, left, _take_apart)
         for _ in range(_MAX_ROUNDS):
             if not any(_may_fold(node) for node in iter_nodes(model.graph)):
@@ -182,10 +185,6 @@ def _declare(outputs: Mapping[str, onnx.ValueInfoProto], tensors: Iterable[Tenso
         if tensor.name in outputs:
             made = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             outputs[tensor.name].type.CopyFrom(made.type)
-
-
-def _is_large(tensor: TensorProto) -> bool:
-    return math.prod(tensor.dims) >= weights.LARGE
 
 
 def _is_taken_apart(node: onnx.NodeProto) -> bool:
@@ -293,12 +292,10 @@ class _Plan:
             if home is not None:
                 home.found[name] = home.unread[name]
             # An initializer exists already.
-            if key is not None and (key in self.nodes or self._is_known(key)):
+            if key is not None and (
+                key in self.nodes or self.homes[key][1] in self.homes[key][0].known
+            ):
                 self.wanted[key] = None
-
-    def _is_known(self, key: str) -> bool:
-        place, name = self.homes[key]
-        return name in place.known
 
     def _take(self, node: onnx.NodeProto, place: _Place) -> bool:
         """Add a node to the plan if it can be computed. Return whether it was added."""

@@ -164,20 +164,26 @@ class _Known:
         model = onnx.ModelProto(
             ir_version=self.model.ir_version, opset_import=self.model.opset_import, graph=graph
         )
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = (
-            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        )  # it can crash
-        options.log_severity_level = 4
-        try:
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
-            fed = {value.name: np.zeros(self.shapes[value.name], np.float32) for value in inputs}
-            (found,) = session.run(None, fed)
-        except ORT_ERRORS:
-            return None  # compiling the whole model reports the error
-        return found if found.size == 1 else None
+        fed = {value.name: np.zeros(self.shapes[value.name], np.float32) for value in inputs}
+        found = run_unoptimised(model, [fed])  # compiling the whole model reports errors
+        return found[0] if found is not None and found[0].size == 1 else None
+
+
+def run_unoptimised(
+    model: onnx.ModelProto, feeds: Iterable[Mapping[str, Array]]
+) -> list[Array] | None:
+    """Return the only output of a small model for each of its feeds. Return None if ONNX Runtime
+    rejects the model. Its optimisers are off: they can crash."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return [np.asarray(session.run(None, dict(each))[0]) for each in feeds]
+    except ORT_ERRORS:
+        return None
 
 
 @register("eliminate_deadend", stage=Stage.FOLDING, default=True)

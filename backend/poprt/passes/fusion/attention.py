@@ -10,13 +10,12 @@ from functools import partial
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import FLOAT_TYPES
 from onnxgraph.weights import has_data, read_array
-from simipu.computed import ORT_ERRORS
 
 from popef._tools.arrays import Array
+from poprt.passes.folding.elimination import run_unoptimised
 from poprt.rewrite.base import register
 from poprt.rewrite.editor import GraphEditor, is_movable, join_weights
 from poprt.rewrite.patterns import Once, Op, Var
@@ -296,7 +295,8 @@ def _find_matrix(
     model = _make_model(nodes, source, result, shape, held, view)
     numbered = np.broadcast_to(np.arange(1, size + 1, dtype=np.float32), (rows, size))
     by_row = np.repeat(np.arange(1, rows + 1, dtype=np.float32), size).reshape(rows, size)
-    found = _run(model, source, [each.reshape(shape) for each in (numbered, by_row)])
+    tried = [np.ascontiguousarray(each.reshape(shape)) for each in (numbered, by_row)]
+    found = run_unoptimised(model, [{source: each} for each in tried])
     if found is None or any(each.shape != shape for each in found):
         return None
     moved, kept = (each.reshape(rows, size) for each in found)
@@ -318,23 +318,6 @@ def _take_rows(held: list[TensorProto], nodes: list[onnx.NodeProto], rows: int) 
             sizes = numpy_helper.to_array(tensor).copy()
             sizes[:1] = np.where(sizes[:1] == rows, min(_ROWS, rows), sizes[:1])
             tensor.CopyFrom(numpy_helper.from_array(sizes, tensor.name))
-
-
-def _run(model: onnx.ModelProto, source: str, tried: list[Array]) -> list[Array] | None:
-    """Return the result of a model with one input for each tried value. Return None if ONNX Runtime
-    rejects the model."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        return [
-            np.asarray(session.run(None, {source: np.ascontiguousarray(each)})[0]) for each in tried
-        ]
-    except ORT_ERRORS:
-        return None
 
 
 def _find_held(nodes: list[onnx.NodeProto], source: str, view: GraphEditor) -> list[TensorProto]:

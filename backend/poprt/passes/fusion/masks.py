@@ -32,15 +32,6 @@ _MAX_TRUTHS = 2**26
 """Maximum number of elements of a constant that says which tokens see which."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mask:
-    """Mask that is added to scores. It is made from `tokens`, [batch, tokens], and hides tokens
-    where that is 0."""
-
-    tokens: str
-    result: str
-
-
 @register("insert_attention_mask")
 class InsertAttentionMask(GraphRule):
     """Give masks that are made of one number for each token, (1 - mask) times a large negative
@@ -71,31 +62,30 @@ class InsertAttentionMask(GraphRule):
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace a mask at the end of its formula, if its result is added to scores of the same
         tokens."""
-        found = _read_mask(node, view)
-        if found is None:
+        segments, result = _find_masked(node, view), node.output[0]
+        if not segments:
             return
-        batch, tokens = view.shape(found.tokens) or (0, 0)
+        batch, tokens = view.shape(segments) or (0, 0)
         adds = [
             each
-            for each in view.readers.get(found.result, {}).values()
-            if is_operator(each, "Add") and _takes_scores(each, found.result, (batch, tokens), view)
+            for each in view.readers.get(result, {}).values()
+            if is_operator(each, "Add") and _takes_scores(each, result, (batch, tokens), view)
         ]
         if not adds:
             return
         adds.sort(key=view.place)
-        scores = _other(adds[0], found.result)
+        scores = _other(adds[0], result)
         made = view.start(node, "segments")
-        segments = found.tokens
         if view.type(segments) != TensorProto.INT32:
             segments = made.add("Cast", segments, to=TensorProto.INT32)
-        is_half = view.type(found.result) == TensorProto.FLOAT16
+        is_half = view.type(result) == TensorProto.FLOAT16
         mask = made.new_name()
         made.chip(
             mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT"
         )
         for place, each in enumerate(adds):
             changed = copy.deepcopy(each)
-            changed.input[:] = [mask if name == found.result else name for name in each.input]
+            changed.input[:] = [mask if name == result else name for name in each.input]
             view.rewrite(each, [*(made.nodes if place == 0 else []), changed], [each])
 
 
@@ -106,11 +96,11 @@ def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozense
     view.index()
     given = {value.name for value in find_inputs(graph)}
     found = (
-        _read_mask(node, view)
+        _find_masked(node, view)
         for node in graph.node
         if node.op_type in InsertAttentionMask.op_types
     )
-    sources = {_find_given(each.tokens, view) for each in found if each is not None}
+    sources = {_find_given(each, view) for each in found if each}
     return frozenset(sources & given)
 
 
@@ -175,12 +165,12 @@ _MASK = AnyOf(
 """Masks that are added to scores. `shown` is what they are made from: 0 where a token is hidden."""
 
 
-def _read_mask(node: onnx.NodeProto, view: GraphEditor) -> _Mask | None:
-    if view.type(node.output[0]) not in FLOAT_TYPES:
-        return None
-    found = _MASK.find(node.output[0], view)
-    tokens = _find_tokens(found["shown"], view) if found is not None else ""
-    return _Mask(tokens, node.output[0]) if tokens else None
+def _find_masked(node: onnx.NodeProto, view: GraphEditor) -> str:
+    """Return the tensor [batch, tokens] from which a node makes a mask that is added to scores. The
+    mask hides tokens where that is 0. Return "" for other nodes."""
+    is_float = view.type(node.output[0]) in FLOAT_TYPES
+    found = _MASK.find(node.output[0], view) if is_float else None
+    return _find_tokens(found["shown"], view) if found is not None else ""
 
 
 def _find_tokens(name: str, view: GraphEditor) -> str:

@@ -9,7 +9,7 @@ converter of onnx does the same, but puts the axes of an operand in the wrong pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx
@@ -19,7 +19,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.opsets import RESIZE_SCALES_FROM_MIDDLES
 from simipu import CompileError
 
-from poprt.passes.opsets.older_forms import NoOlderFormError, Older
+from poprt.passes.opsets.older_forms import NoOlderFormError, Older, Rule, rule
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.rules import NodeRule
@@ -33,7 +33,6 @@ _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
 _CHANNELS = 2
 """Maximum rank at which channels are the last axis."""
 
-Rule = Callable[[Older], list[onnx.NodeProto]]
 LEGACY_RULES: dict[str, Rule] = {}
 """Rules by operator; a rule returns the nodes that replace one. Nodes of other operators only lose
 attributes about memory use."""
@@ -223,12 +222,7 @@ class KeepResizes(NodeRule):
         return chain.nodes
 
 
-def _rule(*op_types: str) -> Callable[[Rule], Rule]:
-    def add(made: Rule) -> Rule:
-        LEGACY_RULES.update(dict.fromkeys(op_types, made))
-        return made
-
-    return add
+_rule = partial(rule, rules=LEGACY_RULES)
 
 
 @_rule(*sorted(_BROADCAST), "PRelu")

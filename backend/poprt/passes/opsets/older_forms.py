@@ -121,15 +121,15 @@ RULES: dict[str, Rule] = {}
 """Rules by operator; a rule returns the nodes that replace one, or None to keep it."""
 
 
-def rule(*op_types: str, since: int = 0) -> Callable[[Rule], Rule]:
-    """Return a decorator for the rule of some operators. Nodes stay unless the conversion crosses
-    the opset `since`; 0 stands for any."""
+def rule(*op_types: str, since: int = 0, rules: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
+    """Return a decorator that adds the rule of some operators to `rules`. Nodes stay unless the
+    conversion crosses the opset `since`; 0 stands for any."""
 
     def add(made: Rule) -> Rule:
         def write(node: Older) -> list[onnx.NodeProto] | None:
             return made(node) if not since or node.crosses(since) else None
 
-        RULES.update(dict.fromkeys(op_types, write))
+        rules.update(dict.fromkeys(op_types, write))
         return made
 
     return add

@@ -27,7 +27,6 @@ from onnxgraph.edit import forget_values, replace_nodes, set_shape
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, operator_of
 
-from popef._tools.arrays import Array
 from poprt.passes.fusion.masks import find_mask_inputs
 from poprt.passes.packing.token_flow import (
     BOTH,
@@ -330,7 +329,9 @@ class _Packing:
         own = onnx.NodeProto()
         own.CopyFrom(node if is_packed else flow.unpacked)
         own.input[:] = [self._bring(name, packed=is_packed) for name in own.input]
-        self._change(own, flow.shrunk if is_packed else {**flow.shrunk, **flow.changed})
+        changed = flow.shrunk if is_packed else {**flow.shrunk, **flow.changed}
+        for place, value in changed.items():
+            own.input[place] = self.names.hold_once(f"{own.output[0]}/sizes", value)
         if not is_packed:
             self.unpacked.update(filter(None, node.output))
         if node.op_type in SOFTMAXES and flow.mixes and node.input[0] not in self.masked:
@@ -352,10 +353,6 @@ class _Packing:
         combines = operator.is_elementwise and (len(of_tokens) > 1 or flow.mixes)
         return combines or not self.masked.isdisjoint(node.input)
 
-    def _change(self, node: onnx.NodeProto, changed: Mapping[int, Array]) -> None:
-        for place, value in changed.items():
-            node.input[place] = self.names.hold_once(f"{node.output[0]}/sizes", value)
-
     def _bring(self, name: str, *, packed: bool) -> str:
         """Return the name of a tensor in its packed or unpacked form, which is made if needed."""
         if name not in self.labels or packed == (name not in self.unpacked):
@@ -369,36 +366,23 @@ class _Packing:
         """Add the Unpack or Repack of a tensor, with Reshapes if needed: both have batch and tokens
         as separate axes."""
         made, sizes = NodeBuilder(result, names=self.names), self.sizes
-        rest = list(self._rest(name, labels))
+        rest = list((self.view.shape(name) or ())[1 if labels[0] == BOTH else _FLAT :])
         pair = (sizes.batch, sizes.tokens), (sizes.samples, sizes.longest)
         before, behind = pair[::-1] if packed else pair
         source = name
         if labels[0] == BOTH:
             source = made.add("Reshape", name, made.shape([*before, *rest]))
-        shared: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "max_valid_num": sizes.samples,
             "segment_max_size": list(self.args.segment_max_size),
         }
-        turned = made.new_name() if labels[0] == BOTH else result
         if packed:
-            made.chip(
-                turned,
-                "Repack",
-                source,
-                LENGTHS,
-                **shared,
-                batch_size=sizes.batch,
-                sequence_length=sizes.tokens,
-            )
-        else:
-            made.chip(turned, "Unpack", source, LENGTHS, **shared)
+            attributes |= {"batch_size": sizes.batch, "sequence_length": sizes.tokens}
+        turned = made.new_name() if labels[0] == BOTH else result
+        made.chip(turned, "Repack" if packed else "Unpack", source, LENGTHS, **attributes)
         if labels[0] == BOTH:
             made.add_as(result, "Reshape", turned, made.shape([behind[0] * behind[1], *rest]))
         self.nodes += made.nodes
-
-    def _rest(self, name: str, labels: Labels) -> Sequence[int]:
-        shape = self.view.shape(name) or ()
-        return shape[1 if labels[0] == BOTH else _FLAT :]
 
     def _give_outputs(self, graph: onnx.GraphProto) -> None:
         """Make each output unpacked, with each sample's results in a row of its own, under the old
