@@ -292,10 +292,12 @@ class _Plan:
             if home is not None:
                 home.found[name] = home.unread[name]
             # An initializer exists already.
-            if key is not None and (
-                key in self.nodes or self.homes[key][1] in self.homes[key][0].known
-            ):
+            if key is not None and (key in self.nodes or self._is_known(key)):
                 self.wanted[key] = None
+
+    def _is_known(self, key: str) -> bool:
+        place, name = self.homes[key]
+        return name in place.known
 
     def _take(self, node: onnx.NodeProto, place: _Place) -> bool:
         """Add a node to the plan if it can be computed. Return whether it was added."""

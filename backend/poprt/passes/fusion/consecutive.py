@@ -53,16 +53,12 @@ class FuseConsecutiveCast(_Pairs):
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge two Casts. A Cast with attributes other than the type (as our scale) stays."""
-        given, between, wanted = (
-            view.type(first.input[0]),
-            attribute(first, "to", 0),
-            attribute(second, "to", 0),
-        )
+        given = view.type(first.input[0])
+        between, wanted = attribute(first, "to", 0), attribute(second, "to", 0)
         if len(first.attribute) > 1 or len(second.attribute) > 1:
             return
-        if not (
-            is_lossless(given, between, wanted) or _fits(first.input[0], between, wanted, view)
-        ):
+        is_safe = is_lossless(given, between, wanted)
+        if not is_safe and not _fits(first.input[0], between, wanted, view):
             return
         if given == wanted and view.bypass(second, first.input[0]):
             return
@@ -74,12 +70,7 @@ def _dtype(element: int) -> np.dtype[np.generic] | None:
     if element not in helper.get_all_tensor_dtypes() or element == TensorProto.STRING:
         return None
     name = TensorProto.DataType.Name(element)
-    plain = name in ("FLOAT", "FLOAT16", "DOUBLE", "BOOL") or name.lstrip("U") in (
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-    )
+    plain = name.lstrip("U") in "FLOAT FLOAT16 DOUBLE BOOL INT8 INT16 INT32 INT64".split()
     return helper.tensor_dtype_to_np_dtype(element) if plain else None
 
 

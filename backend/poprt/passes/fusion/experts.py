@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnxgraph.weights import has_data, read_array
-from simipu import CompileError
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
+from poprt.passes.fusion.merging import NamedMerge
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
 from poprt.rewrite.names import NodeBuilder
-from poprt.rewrite.rules import GraphRule
 from poprt.rewrite.views import Shape, is_operator
 
 _COUNT = 4
@@ -39,7 +38,7 @@ class _Expert:
 
 
 @register("merge_moe", stage=Stage.PATTERNS, option="merge_moe", takes="merge_str=merge_moe")
-class MergeMoE(GraphRule):
+class MergeMoE(NamedMerge):
     """Have two experts, which are the nodes from a first to a last one, compute as one with a
     leading axis of two: their weights, of equal shapes, lie on each other, and what comes out is
     split.
@@ -51,28 +50,16 @@ class MergeMoE(GraphRule):
 
     op_types = frozenset()
 
-    def __init__(self, merge_str: str | Sequence[str] | None = None) -> None:
-        super().__init__()
-        listed = merge_str.split(",") if isinstance(merge_str, str) else list(merge_str or ())
-        self._names = [name.strip() for name in listed]
-        is_shared = bool(set(self._names[:2]) & set(self._names[2:]))
-        if self._names and (len(self._names) != _COUNT or is_shared or not all(self._names)):
-            raise CompileError(
-                "merge_moe: expected B1,E1,B2,E2, the names of the first and last node of two "
-                f"experts, found {merge_str!r}"
-            )
+    expected = "B1,E1,B2,E2, the names of the first and last node of two experts"
+    missing = "there are no two experts in the model that do the same with other weights"
 
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Merge the experts. Warn if they are missing or cannot be merged."""
-        self._is_done = False
-        model = super().run(model) if self._names else model
-        if self._names and not self._is_done:
-            self.logger.warning(
-                "merge_moe: there are no two experts in the model that do the same with other "
-                "weights: %s",
-                ", ".join(self._names),
-            )
-        return model
+    def __init__(self, merge_str: str | Sequence[str] | None = None) -> None:
+        super().__init__(merge_str)
+
+    def takes(self, names: Sequence[str]) -> bool:
+        """Return whether there are four names, and no node is of both experts."""
+        is_shared = bool(set(names[:2]) & set(names[2:]))
+        return len(names) == _COUNT and not is_shared and all(names)
 
     def matches(self, node: onnx.NodeProto) -> bool:
         """Return whether a node is the last of a named expert."""

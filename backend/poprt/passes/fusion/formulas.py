@@ -304,10 +304,8 @@ def _weights(
 ) -> tuple[str, str]:
     """Return the scale and bias of a norm, with one element for each channel. Missing ones become
     ones and zeros."""
-    scale, bias = (
-        scale or made.constant(np.ones(channels), dtype),
-        bias or made.constant(np.zeros(channels), dtype),
-    )
+    scale = scale or made.constant(np.ones(channels), dtype)
+    bias = bias or made.constant(np.zeros(channels), dtype)
     return _flatten(scale, made, view), _flatten(bias, made, view)
 
 
@@ -338,9 +336,11 @@ class ReplaceGroupNormWithFastNorm(GraphRule):
         shape = view.shape(node.input[0])
         is_half = view.type(node.input[0]) == TensorProto.FLOAT16
         is_layer = attribute(node, "num_groups", 1) == 1 and len(shape or ()) == _ROWS_AND_CHANNELS
-        if not is_half or not is_layer or any(node.output[1:]):
+        if shape is None or not is_half or not is_layer or any(node.output[1:]):
             return
-        source, end = _find_reshapes(node, view)
+        source, end = _find_ends(node, view)
+        if (view.shape(source) or ())[-1:] != shape[-1:]:
+            source, end = node.input[0], node
         made = view.start(end, "fast")
         made.chip(
             end.output[0],
@@ -354,15 +354,6 @@ class ReplaceGroupNormWithFastNorm(GraphRule):
         norm, name = made.nodes[-1], node.name
         view.rewrite(end, made.nodes, [end])
         norm.name = name or norm.name
-
-
-def _find_reshapes(node: onnx.NodeProto, view: GraphEditor) -> tuple[str, onnx.NodeProto]:
-    """Return the source of a norm and the node that makes its result. Reshapes around it are
-    skipped if one undoes the other and rows stay whole."""
-    source, end = _find_ends(node, view)
-    if (view.shape(source) or ())[-1:] != (view.shape(node.input[0]) or ())[-1:]:
-        return node.input[0], node
-    return source, end
 
 
 def _find_ends(node: onnx.NodeProto, view: GraphEditor) -> tuple[str, onnx.NodeProto]:

@@ -39,29 +39,24 @@ def _is_used_once(view: GraphEditor, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
-    """Factor and summand of a BatchNormalization in inference, by channel."""
+    """BatchNormalization in inference behind a product, with its factor and summand by channel."""
 
+    product: onnx.NodeProto
+    node: onnx.NodeProto
     scale: Array
     shift: Array
 
     @classmethod
-    def of(cls, node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
-        """Return factor and summand in double. Return None if any operand is not constant, or the
-        node computes statistics."""
-        if (
-            any(node.output[1:])
-            or attribute(node, "training_mode", 0)
-            or not attribute(node, "spatial", 1)
-        ):
-            return None
+    def of(cls, product: onnx.NodeProto, node: onnx.NodeProto, view: GraphEditor) -> _Norm | None:
+        """Return the norm with factor and summand in double. Return None if any operand is not
+        constant, or the node computes statistics."""
+        trains = any(node.output[1:]) or attribute(node, "training_mode", 0)
         found = [_weight(view, name) for name in node.input[1:]]
-        gain, bias, mean, variance = (
-            None if each is None else each.astype(np.float64) for each in found
-        )
-        if gain is None or bias is None or mean is None or variance is None:
+        if trains or not attribute(node, "spatial", 1) or any(each is None for each in found):
             return None
+        gain, bias, mean, variance = (np.asarray(each, np.float64) for each in found)
         scale = gain / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-        return cls(scale, bias - mean * scale)
+        return cls(product, node, scale, bias - mean * scale)
 
 
 class _NormFusion(GraphRule):
@@ -73,13 +68,12 @@ class _NormFusion(GraphRule):
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Fuse a normalisation that is the only reader of its product."""
         product = view.private_maker(node.input[0])
-        norm = _Norm.of(node, view) if product is not None else None
-        if product is not None and norm is not None and product.op_type in self.products:
-            self.fuse(product, node, norm, view)
+        if product is not None and product.op_type in self.products:
+            norm = _Norm.of(product, node, view)
+            if norm is not None:
+                self.fuse(norm, view)
 
-    def fuse(
-        self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor
-    ) -> None:
+    def fuse(self, norm: _Norm, view: GraphEditor) -> None:
         """Change the constants of the product, if it has constants."""
         raise NotImplementedError
 
@@ -93,10 +87,9 @@ class FuseBnIntoConv(_NormFusion):
 
     products = frozenset({"Conv"})
 
-    def fuse(
-        self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor
-    ) -> None:
+    def fuse(self, norm: _Norm, view: GraphEditor) -> None:
         """Scale weights and bias. The old weights stay if other nodes read them."""
+        product = norm.product
         weights = _weight(view, product.input[1])
         has_bias = len(product.input) > 2 and product.input[2]  # noqa: PLR2004  data, weights, bias
         bias = _weight(view, product.input[2]) if has_bias else np.zeros_like(norm.shift)
@@ -104,16 +97,15 @@ class FuseBnIntoConv(_NormFusion):
             return
         scaled = weights * norm.scale.reshape(-1, *[1] * (weights.ndim - 1))
         shifted = (bias * norm.scale + norm.shift).astype(weights.dtype)
-        _set_weights(product, node, scaled.astype(weights.dtype), shifted, view)
+        _set_weights(norm, scaled.astype(weights.dtype), shifted, view)
 
 
-def _set_weights(
-    product: onnx.NodeProto, norm: onnx.NodeProto, weights: Array, bias: Array, view: GraphEditor
-) -> bool:
+def _set_weights(norm: _Norm, weights: Array, bias: Array, view: GraphEditor) -> bool:
     """Give a product the weights and the bias of the norm behind it, which is removed. Return
     whether that is possible."""
-    source, weight, result = product.input[0], product.input[1], product.output[0]
-    if not view.bypass(norm, result):
+    product, result = norm.product, norm.product.output[0]
+    source, weight = product.input[:2]
+    if not view.bypass(norm.node, result):
         return False
     held = view.hold(f"{weight}/scaled", weights), view.hold(f"{result}/bias", bias)
     view.set_inputs(product, [source, *held])
@@ -130,11 +122,9 @@ class FuseBnIntoGemm(_NormFusion):
 
     products = frozenset({"Gemm", "MatMul"})
 
-    def fuse(
-        self, product: onnx.NodeProto, node: onnx.NodeProto, norm: _Norm, view: GraphEditor
-    ) -> None:
+    def fuse(self, norm: _Norm, view: GraphEditor) -> None:
         """Scale weights and bias. A MatMul becomes a Gemm to have a bias."""
-        name = product.input[1]
+        product, name = norm.product, norm.product.input[1]
         weights = _weight(view, name) if _is_used_once(view, name) else None
         if weights is None or weights.ndim != _MATRIX or view.rank(product.input[0]) != _MATRIX:
             return
@@ -146,7 +136,7 @@ class FuseBnIntoGemm(_NormFusion):
             return
         scaled = weights * (norm.scale.reshape(-1, 1) if is_turned else norm.scale)
         shifted = (bias * norm.scale + norm.shift).astype(weights.dtype)
-        if not _set_weights(product, node, scaled.astype(weights.dtype), shifted, view):
+        if not _set_weights(norm, scaled.astype(weights.dtype), shifted, view):
             return
         product.op_type = "Gemm"
         for each in product.attribute:
@@ -245,11 +235,8 @@ class FuseCastIntoOnehot(GraphRule):
                 self._fuse(first, node, view)
 
     def _fuse(self, first: onnx.NodeProto, cast: onnx.NodeProto, view: GraphEditor) -> None:
-        values, wanted, result = (
-            view.value(first.input[2]),
-            attribute(cast, "to", 0),
-            first.output[0],
-        )
+        values, wanted = view.value(first.input[2]), attribute(cast, "to", 0)
+        result = first.output[0]
         if values is None or wanted not in _ONE_HOT_TYPES or not view.bypass(cast, result):
             return
         made = values.astype(helper.tensor_dtype_to_np_dtype(wanted))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import onnx
 from onnx import helper
@@ -21,35 +22,44 @@ from poprt.rewrite.views import is_operator
 _MATRIX_RANK = 2
 
 
-class _MergingProducts(GraphRule):
-    """Base class that merges two products of one tensor with weights, named by the user, along the
-    last dimension."""
+class NamedMerge(GraphRule):
+    """Base class of passes that merge two parts of a graph, whose nodes the user names."""
 
-    op_types = frozenset(("MatMul",))
+    expected: ClassVar[str]
+    """Names that the pass takes, in words."""
+    missing: ClassVar[str]
+    """Warning if the names do not match such nodes, or the parts cannot be merged."""
 
-    def __init__(
-        self, option: str, names: str | Sequence[str] | None, count: int, expected: str
-    ) -> None:
+    def __init__(self, names: str | Sequence[str] | None) -> None:
         super().__init__()
         listed = names.split(",") if isinstance(names, str) else list(names or ())
-        self._option, self._names = option, [name.strip() for name in listed]
-        if self._names and len(set(self._names)) != count:
-            raise CompileError(
-                f"{option}: expected {expected}, the names of nodes, found {names!r}"
-            )
+        self._names = [name.strip() for name in listed]
+        if self._names and not self.takes(self._names):
+            raise CompileError(f"{self.name}: expected {self.expected}, found {names!r}")
+
+    def takes(self, names: Sequence[str]) -> bool:
+        """Return whether the number of names is right, and none is missing."""
+        raise NotImplementedError
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Merge the products. Warn if the names do not match such nodes, or the products cannot be
-        merged."""
+        """Merge the parts. Warn if they are missing or cannot be merged."""
         self._is_done = False
         model = super().run(model) if self._names else model
         if self._names and not self._is_done:
-            self.logger.warning(
-                "%s: there are no such products of one tensor with weights in the model: %s",
-                self._option,
-                ", ".join(self._names),
-            )
+            self.logger.warning("%s: %s: %s", self.name, self.missing, ", ".join(self._names))
         return model
+
+
+class _MergingProducts(NamedMerge):
+    """Base class that merges two products of one tensor with weights along the last dimension."""
+
+    op_types = frozenset(("MatMul",))
+    missing = "there are no such products of one tensor with weights in the model"
+    count: ClassVar[int]
+
+    def takes(self, names: Sequence[str]) -> bool:
+        """Return whether there are as many names as expected, all different."""
+        return len(set(names)) == self.count
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Merge the products at the first of the two."""
@@ -133,8 +143,10 @@ class MergeMatMul(_MergingProducts):
     merge_matmul: the names of both nodes, as a text with a comma or one by one.
     """
 
+    expected, count = "A,B, the names of nodes", 2
+
     def __init__(self, merge_matmul: str | Sequence[str] | None = None) -> None:
-        super().__init__("merge_matmul", merge_matmul, 2, "A,B")
+        super().__init__(merge_matmul)
 
 
 @register(
@@ -146,8 +158,10 @@ class MergeMatMulAdd(_MergingProducts):
     merge_matmul_add: the names of product, sum, product and sum.
     """
 
+    expected, count = "M1,A1,M2,A2, the names of nodes", 4
+
     def __init__(self, merge_matmul_add: str | Sequence[str] | None = None) -> None:
-        super().__init__("merge_matmul_add", merge_matmul_add, 4, "M1,A1,M2,A2")
+        super().__init__(merge_matmul_add)
 
 
 @dataclass(frozen=True, slots=True)
