@@ -43,12 +43,11 @@ _MIN_RANK = 2
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Options for one product. `keeps` is the real tool's KEEP_PRECISION, for partial sums in
-    float. Here sums of parts are always made in float, and rounded once."""
+    """Options for one product. The real tool's KEEP_PRECISION, for partial sums in float, has no
+    effect: here sums of parts are always made in float, and rounded once."""
 
     factor: int
     mode: str = OUTPUT_CHANNELS
-    keeps: bool = False
 
     @classmethod
     def parse(cls, option: str, name: str, given: Any) -> _Order:
@@ -69,7 +68,7 @@ class _Order:
                 f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to "
                 f"{_MAX_PARTS}, a mode of {', '.join(_MODES)}, and True or False; found {given!r}"
             )
-        return cls(factor, mode, keeps)
+        return cls(factor, mode)
 
     @property
     def does_nothing(self) -> bool:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from onnxgraph import find_inputs, graph_values, infer_shapes, replace_inputs, replace_nodes
 from onnxgraph.nodes import element_bytes
 from simipu import CompileError
+from simipu.operators import CHIP_DOMAIN
 from simipu.target import TARGETS
 
 from poprt._names import sHostConcatRunnerConfig
@@ -136,7 +137,7 @@ def _merge(
     given = [names.take(f"{each}/before_remap") for each in old] if remap else old
     made.nodes.append(
         helper.make_node(
-            "HCSR", [name], given, name=f"{name}/HCSR", domain="ai.graphcore", shape=shape
+            "HCSR", [name], given, name=f"{name}/HCSR", domain=CHIP_DOMAIN, shape=shape
         )
     )
     if remap:

@@ -265,8 +265,7 @@ class ReplaceWhereMask(GraphRule):
         zero = made.constant(0.0, view.dtype(scores))
         mask = made.new_name()
         chosen = (condition, lowest, zero) if lows[0] == 0 else (condition, zero, lowest)
-        made.nodes.append(onnx.NodeProto())
-        made.nodes[-1].CopyFrom(node)
+        made.nodes.append(copy.deepcopy(node))
         made.nodes[-1].input[:], made.nodes[-1].output[:] = chosen, [mask]
         made.nodes[-1].name = mask
         made.add_as(node.output[0], "Add", scores, mask)

@@ -4,7 +4,7 @@ names and the order of its nodes, and where its constants are."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, TensorProto
@@ -49,6 +49,16 @@ class LimitIrVersion(Pass):
         return model
 
 
+def check_known(option: str, given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raise CompileError for a name, given by an option, that the model lacks. `what` says what the
+    known names are."""
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise CompileError(
+            f"{option} names {unknown[0]!r}; the model's {what} are {', '.join(known)}"
+        )
+
+
 @register(
     "remove_outputs", stage=Stage.INTERFACE, option="remove_outputs", takes="outputs=remove_outputs"
 )
@@ -63,11 +73,7 @@ class RemoveOutputs(Pass):
         """Remove the outputs. Raise CompileError for an output that the model lacks, and if none is
         left."""
         names = [value.name for value in model.graph.output]
-        unknown = sorted(self._outputs - set(names))
-        if unknown:
-            raise CompileError(
-                f"remove_outputs names {unknown[0]!r}; the model's outputs are {', '.join(names)}"
-            )
+        check_known("remove_outputs", self._outputs, names, "outputs")
         kept = [name for name in names if name not in self._outputs]
         if not kept:
             raise CompileError(

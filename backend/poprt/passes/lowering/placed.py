@@ -36,7 +36,7 @@ from onnxgraph.edit import replace_nodes, set_attribute
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.numerics.quarter import QUARTERS
-from simipu.operators import IPU_COPY, operator_of
+from simipu.operators import CHIP_DOMAIN, IPU_COPY, operator_of
 from simipu.placement import (
     IPU_ATTRIBUTE,
     STAGE_ATTRIBUTE,
@@ -48,9 +48,6 @@ from simipu.target import MAX_IPUS
 
 from poprt.passes.interface.surgery import order_nodes
 from poprt.rewrite.base import Pass, Stage, register
-
-_DOMAIN = "ai.graphcore"
-"""Domain of the operators that PopART has in addition to the standard's."""
 
 
 @register("take_quarters", stage=Stage.LOWERING, option="has_quarters", is_ours=True)
@@ -173,7 +170,7 @@ class InsertCopies(Pass):
             made.update(dict.fromkeys(node.output, ipu))
         replace_nodes(graph, nodes)
         if copies:
-            model.opset_import.add(domain=_DOMAIN, version=1)
+            model.opset_import.add(domain=CHIP_DOMAIN, version=1)
             _declare_copies(graph, {copy: name for (name, _), copy in copies.items()})
         return model
 
@@ -189,14 +186,14 @@ def _declare_copies(graph: onnx.GraphProto, copies: dict[str, str]) -> None:
 
 def _make_copy(source: str, result: str, ipu: int, stage: int | None) -> onnx.NodeProto:
     """Return a node that copies a tensor to an IPU, in the pipeline stage that reads it first."""
-    copy = helper.make_node(IPU_COPY, [source], [result], name=result, domain=_DOMAIN)
+    copy = helper.make_node(IPU_COPY, [source], [result], name=result, domain=CHIP_DOMAIN)
     set_attribute(copy, IPU_ATTRIBUTE, ipu)
     if stage is not None:
         set_attribute(copy, STAGE_ATTRIBUTE, stage)
     return copy
 
 
-register_stand_in(_DOMAIN, IPU_COPY)(like_first_input)
+register_stand_in(CHIP_DOMAIN, IPU_COPY)(like_first_input)
 
 
 def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:

@@ -7,6 +7,7 @@ computes a shape does not change. Where the two widths meet, a Cast is inserted.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -319,8 +320,7 @@ class _Narrowing:
                 continue
             if read & _WIDE:
                 self._twins[tensor.name] = fresh_name(f"{tensor.name}/int64", self._taken)
-                copies.append(TensorProto())
-                copies[-1].CopyFrom(tensor)
+                copies.append(copy.deepcopy(tensor))
                 copies[-1].name = self._twins[tensor.name]
             self._narrow(tensor, tensor.name)
         graph.initializer.extend(copies)

@@ -30,6 +30,7 @@ from simipu import CompileError
 from simipu.rows import note_dependence
 
 from popef._tools.arrays import Array
+from poprt.passes.interface.surgery import check_known
 from poprt.passes.shape_inference import infer_shapes as declare_shapes
 from poprt.passes.shapes.batch_sizes import find_batch_arithmetic
 from poprt.rewrite.base import Pass, Stage, register
@@ -47,12 +48,7 @@ def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
 
     Raises CompileError for a name that the model lacks.
     """
-    inputs = _inputs_by_name(model.graph)
-    unknown = sorted(set(input_shape) - set(inputs))
-    if unknown:
-        raise CompileError(
-            f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}"
-        )
+    check_known("input_shape", input_shape, _inputs_by_name(model.graph), "inputs")
 
 
 def _inputs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
@@ -86,11 +82,7 @@ class FixInputs(Pass):
         """Replace the inputs by constants. Raise CompileError for an unknown input, and for values
         that do not match the input's type and shape."""
         inputs = _inputs_by_name(model.graph)
-        unknown = sorted(set(self._values) - set(inputs))
-        if unknown:
-            raise CompileError(
-                f"fix_inputs names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}"
-            )
+        check_known("fix_inputs", self._values, inputs, "inputs")
         for name, given in self._values.items():
             value = inputs[name]
             array = _shape(value, _parse(value, given), given, self._input_shape.get(name))
