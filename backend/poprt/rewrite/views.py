@@ -54,6 +54,11 @@ def constant_of(node: onnx.NodeProto) -> TensorProto | None:
     )
 
 
+def type_name(element: int) -> str:
+    """Return an element type's name in the standard's schemas."""
+    return f"tensor({TensorProto.DataType.Name(element).lower()})"
+
+
 @cache
 def _find_schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
     has = onnx.defs.has(op_type, opset)

@@ -19,7 +19,7 @@ from poprt.rewrite.base import Stage, register
 from poprt.rewrite.names import NodeBuilder
 from poprt.rewrite.patterns import Op, Var
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import WHOLE, GraphView, Shape
+from poprt.rewrite.views import WHOLE, GraphView, Shape, type_name
 
 _SETTINGS = frozenset(
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceSumSquare Resize".split()
@@ -87,7 +87,7 @@ def _find_wide(op_type: str, given: int, opset: int) -> int:
     except onnx.defs.SchemaError:
         return given  # unknown opset: check_opset reports it
     for wide in (given, TensorProto.INT32, TensorProto.FLOAT):
-        if f"tensor({TensorProto.DataType.Name(wide).lower()})" in types:
+        if type_name(wide) in types:
             return wide
     return given
 

@@ -12,7 +12,6 @@ import onnx
 from onnxgraph.weights import has_data, read_array
 from simipu.operators import operator_of
 
-from popef._tools.arrays import Array
 from poprt.passes.fusion.merging import NamedMerge
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor
@@ -107,7 +106,10 @@ def _find(begin: onnx.NodeProto, end: onnx.NodeProto, view: GraphEditor) -> _Exp
         waiting += [maker for maker in makers if maker is not None and id(maker) not in inside]
     sources = set(_dynamic(begin, view))
     nodes = sorted(inside.values(), key=view.place)
-    kept = all(_is_private(node, inside, view) for node in nodes if node is not end)
+    results = [node.output[0] for node in nodes if node is not end]
+    kept = view.outputs.isdisjoint(results) and all(
+        view.readers.get(name, {}).keys() <= inside.keys() for name in results
+    )
     return (
         _Expert(nodes, sources.pop()) if len(sources) == 1 and kept and nodes[-1] is end else None
     )
@@ -116,13 +118,6 @@ def _find(begin: onnx.NodeProto, end: onnx.NodeProto, view: GraphEditor) -> _Exp
 def _dynamic(node: onnx.NodeProto, view: GraphEditor) -> list[str]:
     """Return the inputs of a node that are no weights."""
     return [name for name in node.input if name and view.tensor(name) is None]
-
-
-def _is_private(
-    node: onnx.NodeProto, inside: Mapping[int, onnx.NodeProto], view: GraphEditor
-) -> bool:
-    name = node.output[0]
-    return name not in view.outputs and view.readers.get(name, {}).keys() <= inside.keys()
 
 
 def _can_join(node: onnx.NodeProto, view: GraphEditor) -> bool:
@@ -211,14 +206,9 @@ def _build(experts: Sequence[_Expert], made: NodeBuilder, view: GraphEditor) -> 
 def _stack(pair: tuple[str, str], rank: int, made: NodeBuilder, view: GraphEditor) -> str:
     """Return two weights stacked along a new first axis, with the rank of the tensor that they
     meet. A scalar that both share is returned as it is."""
-    first, second = (_read(name, view) for name in pair)
+    tensors = [view.tensor(name) for name in pair]
+    first, second = (read_array(each) for each in tensors if each is not None)
     if first.shape == () and np.array_equal(first, second):
         return pair[0]
     shape: Shape = (2, *(1,) * (rank - first.ndim), *first.shape)
     return made.constant(np.stack([first, second]).reshape(shape), first.dtype)
-
-
-def _read(name: str, view: GraphEditor) -> Array:
-    tensor = view.tensor(name)
-    assert tensor is not None, "who asks knows that it is a weight"
-    return read_array(tensor)

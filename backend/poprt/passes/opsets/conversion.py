@@ -27,7 +27,7 @@ from poprt.passes.opsets.older_forms import RULES, NoOlderFormError, Older
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.explanations import describe_node
 from poprt.rewrite.rules import NodeRule
-from poprt.rewrite.views import GraphView
+from poprt.rewrite.views import GraphView, type_name
 
 _ONNX_ERRORS = (
     onnx.checker.ValidationError,
@@ -273,7 +273,7 @@ class _OlderForms(NodeRule):
         known = defs.get_schema("Identity", self.opset).inputs[0].types
         for name in (*node.input, *node.output):
             element = view.type(name) if name else 0
-            if element and f"tensor({_spell(element)})" not in known:
+            if element and type_name(element) not in known:
                 raise NoOlderFormError(
                     f"{name!r} is of {TensorProto.DataType.Name(element)}, which opset "
                     f"{self.opset} has not"
@@ -297,14 +297,10 @@ class _OlderForms(NodeRule):
         casts: dict[str, int] = {}
         for name, parameter in parameters:
             element = view.type(name) if name else 0
-            if not element or f"tensor({_spell(element)})" in parameter.types:
+            if not element or type_name(element) in parameter.types:
                 continue
             known = {**_WIDER, **(_WIDER_IN_POW if node.op_type == "Pow" else {})}
-            wider = [
-                each
-                for each in known.get(element, ())
-                if f"tensor({_spell(each)})" in parameter.types
-            ]
+            wider = [each for each in known.get(element, ()) if type_name(each) in parameter.types]
             if not wider:
                 raise NoOlderFormError(
                     f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} "
@@ -320,11 +316,6 @@ def _match(
     """Return each tensor of a node with its parameter in the schema; the last parameter may stand
     for many."""
     return [(name, parameters[min(place, len(parameters) - 1)]) for place, name in enumerate(names)]
-
-
-def _spell(element: int) -> str:
-    """Return a type's name in schemas."""
-    return str(TensorProto.DataType.Name(element)).lower()
 
 
 def expand(
