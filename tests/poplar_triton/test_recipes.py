@@ -436,3 +436,21 @@ def test_a_failure_of_poprt_is_told_in_its_own_words(folder, child):
         RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"
     ):
         recipes.build(folder.parent, force=True)
+
+
+def test_the_table_of_the_examples_is_that_of_their_recipes():
+    folder = Path(__file__).parents[2] / "model_repository"
+    table = (folder / "README.md").read_text()
+    rows = {
+        (cells[0].strip("`"), *cells[2:])
+        for line in table.splitlines()
+        if line.startswith("| `") and len(cells := line.strip("| ").split(" | ")) > 1
+    }
+    found = set()
+    for file in folder.glob("*/recipe.json"):
+        recipe = json.loads(file.read_text())
+        words = recipe["poprt"]
+        precision = words[words.index("--precision") + 1]
+        package = f"{recipe['package']} {recipe['version']}"
+        found.add((file.parent.name, precision, package, recipe["license"]))
+    assert rows == found
