@@ -2,6 +2,7 @@
 converted, compiled and run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from simipu.kernels import build
 from simipu.operators import table
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import parse_parameters
-from triton_poplar.sessions import _find_libraries
+from triton_poplar.sessions import make_graph_options
 
 F = TensorProto.FLOAT
 DOMAIN = "my.ops"
@@ -205,8 +206,14 @@ def test_a_models_parameter_wants_absolute_paths():
 
 
 def test_a_models_parameter_becomes_an_option_of_its_graphs():
-    assert _find_libraries("my.ops=/a.so,other=/b.so") == (
+    def libraries(text):
+        parameters = parse_parameters(
+            {"parameters": {"sim_custom_ops": {"string_value": text}} if text else {}}
+        )
+        return make_graph_options(SimpleNamespace(parameters=parameters, num_threads=1)).libraries
+
+    assert libraries("my.ops=/a.so,other=/b.so") == (
         OperatorLibrary("my.ops", "/a.so"),
         OperatorLibrary("other", "/b.so"),
     )
-    assert _find_libraries("") == ()
+    assert libraries("") == ()
