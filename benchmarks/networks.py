@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes
-from simipu.operators.domain import CHIP_DOMAIN
+from simipu.operators import CHIP_DOMAIN
 
 
 class Builder:

@@ -7,10 +7,9 @@ ONNX standard and for those of the chip's own compiler.
 and `simipu.numerics` do, and do not depend on each other.
 """
 
-from simipu.operators.cache import has_past
-from simipu.operators.domain import CHIP_DOMAIN
+from simipu.operators.attributes import CHIP_DOMAIN
 from simipu.operators.entry import Family, Operator, Rounding
-from simipu.operators.graphcore_domain import CHIP_OPERATORS, TYPED
+from simipu.operators.graphcore_domain import CHIP_OPERATORS, TYPED, has_past
 from simipu.operators.table import IPU_COPY, OPERATORS, find_operator, names_where, operator_of
 
 __all__ = [

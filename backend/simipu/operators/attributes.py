@@ -1,5 +1,5 @@
-"""Validated reading of attributes and shapes of the chip's own operators; nodes may come from
-unknown sources."""
+"""Domain of the chip's own operators, and validated reading of their attributes and shapes; nodes
+may come from unknown sources."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from onnxgraph import attribute
 
 from simipu.errors import CompileError
 
+CHIP_DOMAIN = "ai.graphcore"
+"""Domain name of PopART's opset."""
 LARGEST = 2**31 - 1
 """Maximum of a size: the chip counts in 32 bits."""
 

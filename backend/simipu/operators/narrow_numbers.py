@@ -18,8 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import Chain, register_stand_in
 
-from simipu.operators.attributes import read_choice, read_size, refuse
-from simipu.operators.domain import CHIP_DOMAIN
+from simipu.operators.attributes import CHIP_DOMAIN, read_choice, read_size, refuse
 from simipu.operators.entry import GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves

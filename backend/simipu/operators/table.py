@@ -15,8 +15,8 @@ import onnx
 from onnxgraph.nodes import STANDARD_DOMAINS
 
 from simipu.operators import counts, guards
+from simipu.operators.attributes import CHIP_DOMAIN
 from simipu.operators.counts import Count
-from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Formula, Indexing, Operator, Rounding
 from simipu.operators.facts import add_facts
 from simipu.operators.formulas import composite, layout, products, reducing

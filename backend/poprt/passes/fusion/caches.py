@@ -10,8 +10,7 @@ from onnx import helper
 from onnxgraph import Chain, attribute, infer_shapes, iter_bodies, iter_nodes
 from onnxgraph.edit import replace_nodes
 from simipu import CompileError
-from simipu.operators import CHIP_DOMAIN
-from simipu.operators.cache import has_past
+from simipu.operators import CHIP_DOMAIN, has_past
 
 from poprt.rewrite.base import Pass, Stage, register
 from poprt.rewrite.names import NameScope

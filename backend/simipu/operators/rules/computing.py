@@ -160,8 +160,7 @@ def _of_channels(node: Node, rows: Rows, parameters: Sequence[int]) -> list[Rows
     """Make parameters, which have one number for each channel (axis 1), independent of the number
     of rows."""
     if rows.axis == 1:
-        for index in parameters:
-            node.forget_rows(index, 0, rows.moved(0), broadcasts=False)
+        node.repeat_others(rows.moved(0), *parameters)
     return [rows]
 
 
@@ -234,11 +233,10 @@ def rotary_embedding(node: Node) -> list[Rows]:
     rows = node.rows[0]
     if rows is None or rows.axis == 0 or rows.axis != len(node.shape(0)) - 2:
         return _leading_axes(node, [0, *beside])
-    for index in beside:
-        if node.rows[index] is None:
-            node.forget_rows(index, tokens, rows.moved(tokens), broadcasts=False)
-        elif node.rows[index] != rows.moved(tokens):
-            raise NotIndependent("its positions carry rows along another axis")
+    place = rows.moved(tokens)
+    if any(node.rows[index] not in (None, place) for index in beside):
+        raise NotIndependent("its positions carry rows along another axis")
+    node.repeat_others(place, *beside)
     return [rows]
 
 
@@ -255,9 +253,7 @@ def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
     others = [rows for index, rows in enumerate(node.rows) if index not in batched]
     if len(places) != 1 or any(others) or (place := places.pop()).axis != 0:
         raise NotIndependent("its inputs do not all carry their rows along axis 0")
-    for index in batched:
-        if node.has(index) and node.rows[index] is None:
-            node.forget_rows(index, 0, place, broadcasts=False)
+    node.repeat_others(place, *batched)
     return [place] * len(node.results)
 
 

@@ -115,9 +115,7 @@ def concat(node: Node) -> list[Rows]:
     (place,) = places
     if node.axis(0, len(node.shape(0))) == place.axis:
         raise NotIndependent("it joins rows")
-    for index, rows in enumerate(node.rows):
-        if rows is None:
-            node.forget_rows(index, place.axis, place, broadcasts=False)
+    node.repeat_others(place)
     return [place]
 
 
@@ -171,8 +169,7 @@ def gather_elements(node: Node) -> list[Rows]:
     data, indices = node.rows
     if data is None or node.axis(0, len(node.shape(0))) == data.axis or indices not in (None, data):
         raise NotIndependent("its indices may point at other rows")
-    if indices is None:
-        node.forget_rows(1, data.axis, data, broadcasts=False)
+    node.repeat_others(data, 1)
     return [data]
 
 
@@ -190,8 +187,7 @@ def gather_nd(node: Node) -> list[Rows]:
     if data.axis < batched:
         if indices not in (None, data):
             raise NotIndependent("its inputs carry their rows along different axes")
-        if indices is None:
-            node.forget_rows(1, data.axis, data, broadcasts=False)
+        node.repeat_others(data, 1)
         return [data]
     if indices is not None:
         raise NotIndependent("both its inputs carry rows")
@@ -231,9 +227,7 @@ def scatter_elements(node: Node) -> list[Rows]:
     places = {rows for rows in (data, indices, updates) if rows is not None}
     if len(places) != 1 or node.axis(0, len(node.shape(0))) == (place := places.pop()).axis:
         raise NotIndependent("its indices may point at other rows")
-    for index, rows in enumerate(node.rows):
-        if rows is None:
-            node.forget_rows(index, place.axis, place, broadcasts=False)
+    node.repeat_others(place)
     return [place]
 
 
@@ -247,8 +241,7 @@ def scatter_nd(node: Node) -> list[Rows]:
     place = data.moved(data.axis - depth + len(node.shape(1)) - 1)
     if updates not in (None, place):
         raise NotIndependent("its inputs carry their rows along different axes")
-    if updates is None:
-        node.forget_rows(2, place.axis, place, broadcasts=False)
+    node.repeat_others(place, 2)
     return [data]
 
 
@@ -405,8 +398,7 @@ def reverse_sequence(node: Node) -> list[Rows]:
     rows = node.rows[0]
     if rows is None or int(node.attribute("batch_axis", 1)) != rows.axis:
         raise NotIndependent("rows do not lie along its batch axis")
-    if node.rows[1] is None:
-        node.forget_rows(1, 0, rows.moved(0), broadcasts=False)
-    elif node.rows[1] != rows.moved(0):
+    if node.rows[1] not in (None, rows.moved(0)):
         raise NotIndependent("its lengths carry rows along another axis")
+    node.repeat_others(rows.moved(0), 1)
     return [rows]

@@ -164,6 +164,13 @@ class Node:
         else:
             self.computed[index] = self._repeat(first, axis)
 
+    def repeat_others(self, place: Rows, *indices: int) -> None:
+        """Repeat constants without rows as often as there are rows, along the axis of `place`
+        (default: all inputs). Raises the errors of `forget_rows`."""
+        for index in indices or range(len(self.rows)):
+            if self.has(index) and self.rows[index] is None:
+                self.forget_rows(index, place.axis, place, broadcasts=False)
+
     def _find_shared(self, index: int, axis: int, place: Rows) -> Array:
         """Return the part of a constant that belongs to each row. Raises NotIndependent if the
         parts differ."""
