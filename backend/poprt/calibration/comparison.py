@@ -5,8 +5,9 @@ and float differ, the cause, and the option that fixes it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -17,6 +18,8 @@ from simipu.numerics.rounding import HALF_MAX
 
 from popef._tools.arrays import Array
 from poprt.calibration.sides import Feeds, Renarrow, Side
+
+T = TypeVar("T")
 
 _TABLE_AXES = 2
 """Number of axes of a table of classes: rows by classes."""
@@ -260,19 +263,26 @@ def _mend(
 
     With these types in float the outputs agree.
     """
+
+    def compare(types: frozenset[str]) -> Comparison:
+        half = renarrow(types)
+        (ours,), (theirs,) = half.run([feeds]), whole.run([feeds])
+        names = [value.name for value in half.model.graph.output]
+        comparer = Comparer(names, find_classes(half.model))
+        comparer.add(ours, theirs)
+        return comparer.result(made_up=True)
+
     types: frozenset[str] = frozenset()
     end = time.monotonic() + MAX_SECONDS_TO_MEND
     for _ in range(MAX_ROUNDS):
-        if time.monotonic() > end:
-            break
         more = types.union(*(divergence.blamed for divergence in divergences))
-        if more == types:
+        if time.monotonic() > end or more == types:
             return None
         types = more
         try:
-            comparison = _try(whole, feeds, renarrow, types)
+            comparison = compare(types)
             if not comparison.is_bad:
-                return _prune(whole, feeds, renarrow, types, comparison)
+                return _prune(compare, types, comparison)
             divergences = find_divergences(renarrow(types), whole, feeds)
         except (CompileError, LoadError, RunError):
             return None
@@ -280,7 +290,7 @@ def _mend(
 
 
 def _prune(
-    whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str], comparison: Comparison
+    compare: Callable[[frozenset[str]], Comparison], types: frozenset[str], comparison: Comparison
 ) -> tuple[frozenset[str], float]:
     """Remove the types that need not stay in float, as far as time allows.
 
@@ -291,18 +301,10 @@ def _prune(
         fewer = types - {name}
         if not fewer or time.monotonic() > end:
             break
-        tried = _try(whole, feeds, renarrow, fewer)
+        tried = compare(fewer)
         if not tried.is_bad:
             types, comparison = fewer, tried
     return types, comparison.error
-
-
-def _try(whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str]) -> Comparison:
-    half = renarrow(types)
-    (ours,), (theirs,) = half.run([feeds]), whole.run([feeds])
-    comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
-    comparer.add(ours, theirs)
-    return comparer.result(made_up=True)
 
 
 def find_divergences(half: Side, whole: Side, feeds: Feeds) -> list[Divergence]:
@@ -407,16 +409,24 @@ def _iter_floats(model: onnx.ModelProto) -> Iterator[str]:
 
 def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
     """Yield groups of tensors that fit into memory together, in float."""
-    chunk: list[str] = []
+    return iter_groups(names, lambda name: 4 * values[name].size, _CHUNK_BYTES)
+
+
+def iter_groups(
+    items: Iterable[T], count_bytes: Callable[[T], int], limit_bytes: int
+) -> Iterator[list[T]]:
+    """Yield consecutive items in groups of at most `limit_bytes`; a larger item is alone."""
+    group: list[T] = []
     size = 0
-    for name in names:
-        if chunk and size + 4 * values[name].size > _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(name)
-        size += 4 * values[name].size
-    if chunk:
-        yield chunk
+    for item in items:
+        needed = count_bytes(item)
+        if group and size + needed > limit_bytes:
+            yield group
+            group, size = [], 0
+        group.append(item)
+        size += needed
+    if group:
+        yield group
 
 
 def _compare(ours: Array, theirs: Array) -> Tensor:

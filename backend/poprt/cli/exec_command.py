@@ -11,7 +11,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +31,7 @@ from poprt.compile.executable import Executable
 from poprt.runtime import (
     DataDesc,
     HostConcatRunner,
-    HostConcatRunnerConfig,
     LightRunner,
-    LightRunnerConfig,
     PackRunnerConfig,
     Runner,
     RuntimeConfig,
@@ -143,14 +141,6 @@ def _open_model(options: argparse.Namespace) -> tuple[Runner, Feed]:
     return _feed_all(Runner(options.popef, config), options.batchSize)
 
 
-def _open_light(options: argparse.Namespace) -> tuple[Runner, Feed]:
-    return _feed_all(LightRunner(options.popef, LightRunnerConfig()), None)
-
-
-def _open_host_concat(options: argparse.Namespace) -> tuple[Runner, Feed]:
-    return _feed_all(HostConcatRunner(options.popef, HostConcatRunnerConfig()), None)
-
-
 def _open_pack(options: argparse.Namespace) -> tuple[Runner, Feed]:
     config = PackRunnerConfig(
         options.packTimeout, options.maxValidNum, options.dynamicInputName or ""
@@ -165,10 +155,10 @@ def _open_pack(options: argparse.Namespace) -> tuple[Runner, Feed]:
     return runner, Feed(inputs, runner.get_execute_outputs(), options.maskName, dynamic)
 
 
-_OPENERS = {
+_OPENERS: Mapping[str, Callable[[argparse.Namespace], tuple[Runner, Feed]]] = {
     "modelRunner": _open_model,
-    "lightRunner": _open_light,
-    "hostConcatRunner": _open_host_concat,
+    "lightRunner": lambda options: _feed_all(LightRunner(options.popef), None),
+    "hostConcatRunner": lambda options: _feed_all(HostConcatRunner(options.popef), None),
     "packRunner": _open_pack,
 }
 _OPTIONS = (

@@ -17,6 +17,7 @@ import poprt
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape
+from poprt.cli.entry import FLAG, Form, Option, Takes
 from poprt.cli.option_table import OPTIONS
 from poprt.compile.model_fusion import MAX_MODELS
 
@@ -63,31 +64,29 @@ def make_tf2onnx_parser() -> Parser:
             "tf2onnx --saved_model --inputs_as_nchw inputs:0",
         ),
     )
-    add = parser.add_argument
-    add(
-        "--saved_model",
-        action="store_true",
-        help="the input model is a SavedModel (a folder always is)",
-    )
-    add(
-        "--signature_def",
-        default="",
-        help="signature of the SavedModel (default: serving_default, or the only one)",
-    )
-    add("--tag", default="", help="tag of the SavedModel (default: serve)")
-    for side in ("inputs", "outputs"):
-        add(
-            f"--{side}",
-            metavar="NAMES",
-            help="tensor names (default for a SavedModel: all of the signature)",
-        )
-    add("--opset", type=int, default=11, help="opset of the ONNX model (default: %(default)s)")
-    for side in ("inputs", "outputs"):
-        add(
-            f"--{side}_as_nchw",
-            metavar="NAMES",
-            help="names of tensors to transpose from NHWC to NCHW",
-        )
+    sides = "tensor names (default for a SavedModel: all of the signature)"
+    transposed = "names of tensors to transpose from NHWC to NCHW"
+    names = Takes(Form.VALUE, "NAMES")
+    for option in (
+        Option("saved_model", "the input model is a SavedModel (a folder always is)", FLAG),
+        Option(
+            "signature_def",
+            "signature of the SavedModel (default: serving_default, or the only one)",
+            default="",
+        ),
+        Option("tag", "tag of the SavedModel (default: serve)", default=""),
+        Option("inputs", sides, names),
+        Option("outputs", sides, names),
+        Option(
+            "opset",
+            "opset of the ONNX model (default: %(default)s)",
+            Takes(Form.VALUE, type=int),
+            default=11,
+        ),
+        Option("inputs_as_nchw", transposed, names),
+        Option("outputs_as_nchw", transposed, names),
+    ):
+        option.add_to(parser)
     return parser
 
 

@@ -345,10 +345,7 @@ class _DryRun:
             except RunMemoryError:
                 raise
             except RunError as error:
-                _log.info(
-                    "rows were not compared: the model rejects random values: %s",
-                    error,
-                )
+                _log.info("rows were not compared: the model rejects random values: %s", error)
                 return None
             if max(distances, default=0.0) <= bound:
                 return None

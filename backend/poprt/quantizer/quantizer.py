@@ -22,7 +22,7 @@ from simipu import CompileError, LoadError, RunError
 from simipu.errors import DeviceLostError, LoadTimeoutError
 
 from popef._tools.arrays import Array
-from poprt.calibration.comparison import iter_chunks
+from poprt.calibration.comparison import iter_chunks, iter_groups
 from poprt.calibration.reading import Data, iter_batches, read_samples
 from poprt.calibration.sides import Side
 from poprt.calibration.statistics import HalfCounts, Moments
@@ -349,7 +349,11 @@ class FP8Quantizer:
             and users[layer.product.weight.name] == 1
             and (layout := _layout(layer.product))
         }
-        for group in _iter_groups([layer for layer in layers if layer.name in layouts], layouts):
+        adjusted = [layer for layer in layers if layer.name in layouts]
+        # Hessians of a group fit into memory together.
+        for group in iter_groups(
+            adjusted, lambda layer: Hessian.size_bytes(layouts[layer.name]), _HESSIAN_BYTES
+        ):
             hessians = {layer.name: Hessian(layouts[layer.name]) for layer in group}
             readers: dict[str, list[str]] = {}
             for layer in group:
@@ -388,21 +392,6 @@ class FP8Quantizer:
 
 def _layout(product: Product) -> Layout | None:
     return Layout.of(product.node, product.place, tuple(product.weight.dims))
-
-
-def _iter_groups(layers: Iterable[_Layer], layouts: Mapping[str, Layout]) -> Iterator[list[_Layer]]:
-    """Yield groups of layers whose Hessians fit into memory together."""
-    group: list[_Layer] = []
-    size = 0
-    for layer in layers:
-        needed = Hessian.size_bytes(layouts[layer.name])
-        if group and size + needed > _HESSIAN_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(layer)
-        size += needed
-    if group:
-        yield group
 
 
 def _pair(choice: Choice) -> tuple[str, int]:
