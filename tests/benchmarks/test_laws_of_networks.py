@@ -80,7 +80,7 @@ class Network:
 
 
 SLOW = ("ALBERT", "RoFormer")
-"""Networks of the slow tests only: BERT and RoFormer v2 have the same operators."""
+"""Networks of the slow tests only: BERT and RoFormer v2 have their operators."""
 
 
 @pytest.fixture(
@@ -118,7 +118,7 @@ def test_narrower_types_take_no_longer(network: Network, batch: int) -> None:
     assert half.cycles <= network.estimate(batch, partials_type="float").cycles
 
 
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.server), 16])
 @pytest.mark.parametrize(
     ("option", "values"),
     [

@@ -155,7 +155,7 @@ def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
 @ISOLATED
 def test_time_of_a_load_is_limited(load, isolated):
     nodes = [
-        helper.make_node("Relu", ["x" if i == 0 else f"t{i}"], [f"t{i + 1}"]) for i in range(20_000)
+        helper.make_node("Relu", ["x" if i == 0 else f"t{i}"], [f"t{i + 1}"]) for i in range(5_000)
     ]
     model = hostile.make_model([*nodes, helper.make_node("Relu", [nodes[-1].output[0]], ["y"])])
     with pytest.raises(LoadTimeoutError, match=r"within 0\.001 s"):
