@@ -15,6 +15,7 @@ The names are those of the real `popef` package, so programs written for it run 
 from typing import TYPE_CHECKING
 
 from ._tools.lazy import make_lazy
+from ._tools.version import __version__ as __version__
 from .log import configure as _configure_log
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from model_runtime.runner import (
     TensorMemoryView,
 )
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
+from popef._tools.version import __version__ as __version__
 
 __all__ = [
     "AnchorCallbackPolicy",
@@ -63,6 +64,7 @@ __all__ = [
     "StoppedError",
     "TensorMemory",
     "TensorMemoryView",
+    "__version__",
     "host_sync_timeout_seconds",
     "predicate_factory",
 ]

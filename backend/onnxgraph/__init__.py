@@ -53,6 +53,7 @@ from onnxgraph.nodes import (
     used_names,
 )
 from onnxgraph.writing import ModelWriter, write_with_data
+from popef._tools.version import __version__ as __version__
 
 __all__ = [
     "FLOAT_TYPES",
@@ -61,6 +62,7 @@ __all__ = [
     "GraphTooLargeError",
     "ModelWriter",
     "Value",
+    "__version__",
     "attribute",
     "change_without_weights",
     "check_graph",

@@ -4,6 +4,7 @@ that run it, and the child process that they run it in.
 TensorFlow is imported on first use, not on import of this package.
 """
 
+from popef._tools.version import __version__ as __version__
 from poplar_serving.errors import BuildError, ExportError, FrameError, LibraryError, ServingError
 from poplar_serving.exporting import export
 from poplar_serving.library import build, load, load_library
@@ -14,6 +15,7 @@ __all__ = [
     "FrameError",
     "LibraryError",
     "ServingError",
+    "__version__",
     "build",
     "export",
     "load",

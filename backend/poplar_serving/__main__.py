@@ -10,8 +10,9 @@ from pathlib import Path
 from model_runtime.errors import ModelRuntimeError
 from simipu import SimIpuError
 
-from popef._tools.arguments import Parser, find_version, positive
+from popef._tools.arguments import Parser, positive
 from popef._tools.console import print_line, run
+from popef._tools.version import __version__
 from poplar_serving.errors import ServingError
 from poplar_serving.exporting import export
 from poplar_serving.library import SOURCES, build
@@ -50,7 +51,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="python -m poplar_serving",
         description="Serve PopEF inside TensorFlow SavedModels.",
-        version=f"poplar_serving {find_version()}",
+        version=f"poplar_serving {__version__}",
     )
     text = "compile the operators for the installed TensorFlow"
     make = parser.add_command("build", _build, text)

@@ -7,5 +7,7 @@ is itself a server for TensorFlow Serving's protocols.
 
 import os
 
+from popef._tools.version import __version__ as __version__
+
 # Before ONNX Runtime is imported: see simipu/__init__.py.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

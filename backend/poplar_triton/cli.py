@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from popef._tools.arguments import Parser, find_version, whole_number
+from popef._tools.arguments import Parser, whole_number
 from popef._tools.console import print_line, run
+from popef._tools.version import __version__
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, RecipeError, ServerError
 from poplar_triton.serving import command as serve_command
@@ -135,7 +136,7 @@ def make_parser(names: Iterable[str] = ()) -> Parser:
     parser = Parser(
         prog="poplar-triton",
         description="Serve PopEF models on Triton, on a simulated IPU.",
-        version=f"poplar-triton {find_version()}",
+        version=f"poplar-triton {__version__}",
         examples=(
             "poplar-triton doctor",
             "poplar-triton serve models",

@@ -9,6 +9,7 @@ import os
 # Must be set before ONNX Runtime is imported: see simipu/__init__.py.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
+from popef._tools.version import __version__ as __version__
 from poprt import (
     backend,
     backends,
@@ -27,8 +28,6 @@ from poprt.compile.compiler import Compiler
 from poprt.compile.converter import Converter
 from poprt.options import CompilerOptions
 from poprt.passes import Pass, PassManager, get_pass, get_registered_passes
-
-__version__ = "0.2.0"
 
 __all__ = [
     "Backend",

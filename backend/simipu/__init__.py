@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from popef._tools.lazy import make_lazy
+from popef._tools.version import __version__ as __version__
 
 # From its import on, ONNX Runtime 1.32 for Linux sends telemetry and keeps a file of it in
 # ~/.cache.

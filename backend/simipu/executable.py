@@ -11,7 +11,6 @@ payload of a poplarExecutable blob:
 
 from __future__ import annotations
 
-import hashlib
 import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,11 +27,7 @@ from simipu.errors import ForeignExecutableError, LoadError, RunError
 from simipu.numerics import Numerics
 from simipu.streams import Direction, Stream
 from simipu.target import Target, find_target
-
-FORMAT_VERSION = 4
-"""Version of the format. Every change that makes an older reader misunderstand a newer payload, or
-compute something else, increases it."""
-
+from simipu.version import FORMAT_VERSION, package_hash
 
 MAX_AXES = 32
 """Maximum number of axes, which every version of numpy supports."""
@@ -44,17 +39,6 @@ _DTYPES = frozenset(
 )
 _MAGIC = b"simipu"
 _HEADER_BYTES, _ALIGNMENT = 16, 64
-
-
-def package_hash() -> str:
-    """Return the hash that identifies this version of the simulator, as the Poplar package hash
-    identifies an SDK.
-
-    Executables contain it. Loading one with another hash fails unless `check_package_hash` is off.
-    """
-    return hashlib.sha1(
-        f"simipu executable format {FORMAT_VERSION}".encode(), usedforsecurity=False
-    ).hexdigest()[:10]
 
 
 class ProgramKind(IntEnum):

@@ -20,7 +20,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 
-from simipu.executable import package_hash
+from simipu.version import package_hash
 
 MAX_ENTRIES = 4096
 """Maximum number of entries; beyond it the older half is removed."""

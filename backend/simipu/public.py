@@ -38,7 +38,6 @@ from simipu.executable import Device as Device
 from simipu.executable import Program as Program
 from simipu.executable import ProgramKind as ProgramKind
 from simipu.executable import SimulatedExecutable as SimulatedExecutable
-from simipu.executable import package_hash as package_hash
 from simipu.fixing import fix_inputs as fix_inputs
 from simipu.fixing import read_static as read_static
 from simipu.forks import FORKS as FORKS
@@ -61,6 +60,7 @@ from simipu.target import TARGETS as TARGETS
 from simipu.target import Target as Target
 from simipu.target import find_target as find_target
 from simipu.target import known_chips as known_chips
+from simipu.version import package_hash as package_hash
 from simipu.watchdog import WATCHDOG as WATCHDOG
 
 if not TYPE_CHECKING:

@@ -6,8 +6,6 @@ import argparse
 import difflib
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from importlib import metadata
 from typing import Any, NoReturn
 
 from ..errors import UnsupportedError
@@ -160,13 +158,6 @@ def proportion(text: str) -> float:
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"expected a number above 0 and at most 1, found {text!r}")
     return value
-
-
-def find_version() -> str:
-    """Return the version of this package, which all commands of the project share."""
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("popef")
-    return "of an unknown version: it is not installed"
 
 
 def split_names(texts: Sequence[str]) -> list[str]:

@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .._tools.arguments import Parser, count, find_version
+from .._tools.arguments import Parser, count
 from .._tools.console import Progress, UsageError, print_line, run
+from .._tools.version import __version__
 from ..enums import BlobType, enumerant
 from ..errors import PopefError, Severity
 from ..reader import Reader
@@ -31,7 +32,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="popef",
         description="Check, split, merge and rewrite PopEF files.",
-        version=f"popef {find_version()}",
+        version=f"popef {__version__}",
         examples=(
             "popef verify model.popef",
             "popef extract model.popef -o payloads",

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .._tools.arguments import Parser, find_version
+from .._tools.arguments import Parser
 from .._tools.console import naming, run
 from .._tools.text import escape_lines
+from .._tools.version import __version__
 from ..enums import BlobType, enumerant
 from ..log import log_line
 from ..reader import FeedReader, Reader, TensorReader
@@ -41,7 +42,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="popef_dump",
         description="Print the contents of a PopEF file.",
-        version=f"popef_dump {find_version()}",
+        version=f"popef_dump {__version__}",
         examples=(
             "popef_dump --metadata model.popef",
             "popef_dump --json --all weights.popef",

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from popef._tools.arguments import find_version
 from popef._tools.text import escape
+from popef._tools.version import __version__
 from poplar_triton.errors import CommandError
 from poplar_triton.profile.estimator import Settings
 from poplar_triton.recipes import sha256
@@ -45,7 +45,7 @@ class Case:
         return {
             "model": str(self.model),
             "sha256": self.digest,
-            "version": find_version(),
+            "version": __version__,
             "settings": settings,
         }
 

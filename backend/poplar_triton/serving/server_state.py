@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from popef._tools.arguments import find_version
+from popef._tools.version import __version__
 from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.stubs import Stall, Stub
 
@@ -227,7 +227,7 @@ class ServerState(Collector):
         build = GaugeMetricFamily(
             "poplar_supervisor_build_info", "Always 1; label: the version", labels=["version"]
         )
-        build.add_metric([find_version()], 1)
+        build.add_metric([__version__], 1)
         yield build
         yield GaugeMetricFamily(
             "poplar_supervisor_start_seconds",

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError
 from simipu import SimIpuError
+from simipu.version import describe_poprt
 
 import popef
 from popef._tools.arguments import Parser, count
 from popef._tools.arrays import Array
 from popef._tools.console import print_line, run
 from poprt.cli.entry import COUNT, NUMBER, Form, Option, Takes
-from poprt.cli.parser import describe_version
 from poprt.compile.executable import Executable
 from poprt.runtime import (
     DataDesc,
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser() -> Parser:
     """Return the parser of `poprt_exec`."""
-    parser = Parser(prog="poprt_exec", version=describe_version(), examples=_EXAMPLES)
+    parser = Parser(prog="poprt_exec", version=describe_poprt(), examples=_EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("poprt_run_popef", help="run a PopEF file on random inputs")
     command.add_path("--popef", type=Path, required=True, metavar="FILE", help="PopEF file to run")

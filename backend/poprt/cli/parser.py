@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from simipu import package_hash
+from simipu.version import describe_poprt
 
-import poprt
 from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape
@@ -30,18 +29,12 @@ _EXAMPLES = (
 )
 
 
-def describe_version() -> str:
-    """Return the real tool's three lines: its version, and its SDK at build time and run time."""
-    sdk = f"simulated IPU (package hash {package_hash()})"
-    return f"PopRT version: {poprt.__version__}\nSDK built with: {sdk}\nSDK at run time: {sdk}"
-
-
 def make_parser() -> Parser:
     """Return the parser. It does not require a model; that is checked later."""
     parser = Parser(
         prog="poprt",
         description="Convert an ONNX model and compile it to PopEF for the simulated IPU.",
-        version=describe_version(),
+        version=describe_poprt(),
         examples=_EXAMPLES,
     )
     for option in OPTIONS.values():

@@ -368,7 +368,7 @@ def test_rows_of_other_work_are_not_lost(models, run, read, tmp_path, monkeypatc
         assert status == 1
         assert "expected rows of the models and settings of this command, found" in err
         assert "choose another --output, or remove the file to start again" in err
-    monkeypatch.setattr(cases, "find_version", lambda: "9.9")
+    monkeypatch.setattr(cases, "__version__", "9.9")
     assert "found 12 others, such as" in run(models, *SWEEP)[2]
     assert read("out") == before
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from poplar_triton.serving.resource_use import ResourceUse
 from poplar_triton.serving.server_state import Phase, ServerState, describe_dead
 from poplar_triton.serving.stubs import Stall, Stub
 
-from popef._tools.arguments import find_version
+from popef._tools.version import __version__
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_what_has_happened_is_counted(state, address):
         'poplar_supervisor_reloads_total{model="m",outcome="failure"}': 2,
         'poplar_supervisor_stalls_total{program="tritonserver"}': 1,
         'poplar_supervisor_stalls_total{program="stub"}': 1,
-        f'poplar_supervisor_build_info{{version="{find_version()}"}}': 1,
+        f'poplar_supervisor_build_info{{version="{__version__}"}}': 1,
         "poplar_supervisor_start_seconds": 6.5,
         'poplar_supervisor_reload_seconds_total{model="m"}': 2.5,
         "poplar_supervisor_server_threads": 98,

@@ -1,0 +1,34 @@
+"""Entry points of the commands. They import a command's modules only when they are needed: so
+`--version` answers at once, and Ctrl-C during the imports ends without a traceback."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+
+from .version import __version__
+
+_INTERRUPTED = 130
+
+
+def start(module: str, describe_version: Callable[[], str]) -> int:
+    """Run `main` of a module and return the exit status of the process."""
+    if sys.argv[1:] in (["--version"], ["-v"]):
+        print(describe_version())
+        return 0
+    try:
+        run: Callable[[], int] = importlib.import_module(module).main
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return run()
+
+
+def popef() -> int:
+    """Run the command `popef`."""
+    return start("popef.commands.cli", lambda: f"popef {__version__}")
+
+
+def popef_dump() -> int:
+    """Run the command `popef_dump`."""
+    return start("popef.commands.dump", lambda: f"popef_dump {__version__}")
