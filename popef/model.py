@@ -137,11 +137,8 @@ class _Parts:
         self._warn_of_strays()
 
     def choose(self, name: str | None) -> ExecutableReader:
-        found = (
-            list(chain(*self.executables.values()))
-            if name is None
-            else self.executables.get(name, [])
-        )
+        every = list(chain(*self.executables.values()))
+        found = every if name is None else self.executables.get(name, [])
         if len(found) == 1:
             return found[0]
         wanted = "one executable" if name is None else f"one executable called {name!r}"

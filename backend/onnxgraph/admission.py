@@ -91,14 +91,8 @@ def _check_names(graph: onnx.GraphProto) -> None:
         names = [value.name for value in (*inner.input, *inner.output, *inner.value_info)]
         names += (tensor.name for tensor in inner.initializer)
         for node in inner.node:
-            names += (
-                node.name,
-                node.op_type,
-                node.domain,
-                *node.input,
-                *node.output,
-                *(each.name for each in node.attribute),
-            )
+            names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+            names += (each.name for each in node.attribute)
         fault = next((name for name in names if not isinstance(name, str)), None)
         if fault is not None:
             raise GraphError(f"expected names in UTF-8, found {fault!r}")
@@ -230,13 +224,8 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
         elif node.op_type in ("Shape", "Size"):
             count = 1  # its rank, which files spell out
         elif node.op_type in _CARRIERS:
-            count = max(
-                (
-                    *taken,
-                    *(math.prod(each.t.dims) for each in node.attribute if len(each.t.dims) <= 1),
-                ),
-                default=0,
-            )
+            shapes = [each.t.dims for each in node.attribute if len(each.t.dims) <= 1]
+            count = max((*taken, *map(math.prod, shapes)), default=0)
         counts.update(dict.fromkeys(node.output, count))
         most = max(most, count)
         most = max((most, *(_count_shape_numbers(body, counts) for body in iter_any_bodies(node))))

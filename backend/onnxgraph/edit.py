@@ -12,7 +12,14 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxgraph.nodes import find_inputs, iter_bodies, iter_nodes, iter_reads, used_names
+from onnxgraph.nodes import (
+    find_inputs,
+    find_own_names,
+    iter_bodies,
+    iter_nodes,
+    iter_reads,
+    used_names,
+)
 
 
 @dataclass(slots=True)
@@ -160,7 +167,7 @@ def rename_in_node(node: onnx.NodeProto, renames: Mapping[str, str]) -> None:
     node.input[:] = [renames.get(name, name) for name in node.input]
     node.output[:] = [renames.get(name, name) for name in node.output]
     for body in iter_bodies(node):
-        hidden = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        hidden = find_own_names(body)
         seen = {old: new for old, new in renames.items() if old not in hidden}
         rename(body, seen)
         for value in body.output:

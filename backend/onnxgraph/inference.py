@@ -18,14 +18,15 @@ import onnx
 from onnx import TensorProto, helper
 
 from onnxgraph.edit import replace_nodes
-from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes, iter_bodies
-
-_FLOATS = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.FLOAT8E4M3FNUZ,
-    TensorProto.FLOAT8E5M2FNUZ,
+from onnxgraph.nodes import (
+    FLOAT_TYPES,
+    STANDARD_DOMAINS,
+    element_bytes,
+    find_own_names,
+    iter_bodies,
 )
+
+_FLOATS = (*FLOAT_TYPES, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256
 """Number of elements above which a float weight is large. No shape depends on its values: the
 tensors that shapes are made of are smaller."""
@@ -222,9 +223,7 @@ def _lend_constants(
     seen = outer.new_child(small)
     for node in graph.node:
         for body in iter_bodies(node):
-            own = {value.name for value in body.input} | {
-                tensor.name for tensor in body.initializer
-            }
+            own = find_own_names(body)
             read = dict.fromkeys(
                 name for inner in body.node for name in inner.input if name not in own
             )
@@ -402,11 +401,8 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
                 written = True
         states = len(body.input) - 2
         for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
-            if (
-                _static_shape(inner) is not None
-                and _static_shape(inner) == _static_shape(result)
-                and name not in known
-            ):
+            shape = _static_shape(inner)
+            if shape is not None and shape == _static_shape(result) and name not in known:
                 _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
                 written = True
         for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):

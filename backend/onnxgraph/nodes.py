@@ -73,9 +73,8 @@ def count_bytes(tensor: TensorProto) -> int:
 
 def is_packed(data_type: int) -> bool:
     """Return whether several elements share a byte."""
-    return "INT4" in TensorProto.DataType.Name(data_type) or "FLOAT4" in TensorProto.DataType.Name(
-        data_type
-    )
+    name = TensorProto.DataType.Name(data_type)
+    return "INT4" in name or "FLOAT4" in name
 
 
 STANDARD_DOMAINS = ("", "ai.onnx")
@@ -165,11 +164,16 @@ def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node reads, including those that its bodies capture."""
     yield from filter(None, node.input)
     for body in iter_bodies(node):
-        made = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        made = find_own_names(body)
         for inner in body.node:
             yield from (name for name in iter_reads(inner) if name not in made)
             made.update(inner.output)
         yield from (value.name for value in body.output if value.name not in made)
+
+
+def find_own_names(body: onnx.GraphProto) -> set[str]:
+    """Return the names of a body's inputs and initializers, which hide outer tensors."""
+    return {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
 
 
 def used_names(graph: onnx.GraphProto) -> set[str]:

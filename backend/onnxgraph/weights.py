@@ -29,14 +29,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxgraph.edit import copy_with_weights
-from onnxgraph.nodes import GraphError, count_bytes, iter_tensors
+from onnxgraph.nodes import FLOAT_TYPES, GraphError, count_bytes, iter_tensors
 from popef._tools.arrays import Array
 from popef._tools.text import escape
 
 LARGE = 1 << 18
 """Number of elements from which copying a weight is worth avoiding."""
 LARGE_BYTES = 4 * LARGE
-OUTLINED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
+OUTLINED_TYPES = FLOAT_TYPES
 """Element types that all passes can leave outlined."""
 _TOKEN = secrets.token_hex(16)
 """Mark of what this process has outlined: no model from elsewhere can make this process read a
@@ -92,17 +92,9 @@ def outline(tensor: TensorProto, file: Path, offset: int) -> None:
 def _make_outlined(tensor: TensorProto, location: str, offset: int) -> TensorProto:
     made = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     made.data_location = TensorProto.EXTERNAL
-    _write_down(
-        made,
-        {
-            "location": location,
-            "offset": str(offset),
-            "stored": str(tensor.data_type),
-            "shape": ",".join(map(str, tensor.dims)),
-            "changes": "",
-            "token": _TOKEN,
-        },
-    )
+    told = {"location": location, "offset": str(offset), "stored": str(tensor.data_type)}
+    told |= {"shape": ",".join(map(str, tensor.dims)), "changes": "", "token": _TOKEN}
+    _write_down(made, told)
     return made
 
 
@@ -157,11 +149,8 @@ def read_array(tensor: TensorProto) -> Array:
     cached while in use, and are read-only.
     """
     if not is_outlined(tensor):
-        return (
-            _read_codes(tensor)
-            if tensor.data_type in _CODED_TYPES
-            else numpy_helper.to_array(tensor)
-        )
+        coded = tensor.data_type in _CODED_TYPES
+        return _read_codes(tensor) if coded else numpy_helper.to_array(tensor)
     told = _describe(tensor)
     is_file = told["location"] not in _lenders
     key: tuple[str | int, ...] = describe_place(tensor)
@@ -278,14 +267,8 @@ def has_data(tensor: TensorProto) -> bool:
     if tensor.HasField("raw_data"):
         # Reading raw_data, or its size, copies gigabytes; the check on admission has counted them.
         return math.prod(tensor.dims) > LARGE or len(tensor.raw_data) > 0
-    fields = (
-        tensor.float_data,
-        tensor.int32_data,
-        tensor.int64_data,
-        tensor.double_data,
-        tensor.uint64_data,
-    )
-    return any(len(each) for each in fields)
+    kinds = ("float", "int32", "int64", "double", "uint64")
+    return any(len(getattr(tensor, f"{kind}_data")) for kind in kinds)
 
 
 def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:

@@ -226,11 +226,9 @@ def _check_dataset(
         raise TypeError(
             f"input_dataset: expected a tf.data.Dataset, found {type(dataset).__name__}"
         )
-    name, given = (
-        ("predict_step_signature", predict_signature)
-        if step is None
-        else ("preprocessing_step_signature", step_signature)
-    )
+    name, given = "predict_step_signature", predict_signature
+    if step is not None:
+        name, given = "preprocessing_step_signature", step_signature
     if given is not None:
         raise ExportError(f"{name} and input_dataset: expected one of them, found both")
 

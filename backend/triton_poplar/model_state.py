@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import popef
-from popef.queue_policy import UNBOUNDED_MICROSECONDS
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 if TYPE_CHECKING:
     from model_runtime.descriptions import FusedRequests
+
+
+UNBOUNDED_MICROSECONDS = 24 * 60 * 60 * 10**6
+"""One day, longer than any request waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +303,8 @@ def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str
     untouched = not config.get("input") and not config.get("output")
     max_batch_size = state.max_batch_size
     proven = state.rows.dependence is None
-    if (
-        untouched
-        and proven
-        and not max_batch_size
-        and state.batch_size
-        and not state.rows.batch_axes
-    ):
+    has_rows = proven and state.batch_size and not state.rows.batch_axes
+    if untouched and has_rows and not max_batch_size:
         max_batch_size = min(state.total_batch_size * BATCHES_PER_REQUEST, MAX_BATCH_SIZE)
     added: dict[str, Any] = {"max_batch_size": max_batch_size}
     if max_batch_size and not any(name in config for name in _SCHEDULERS):

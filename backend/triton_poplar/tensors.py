@@ -129,9 +129,8 @@ def check_config_tensors(
                 f"{tensor.triton_type} of the PopEF file (anchor {tensor.anchor!r})"
             )
         reshape = entry.get("reshape")
-        dims = [
-            int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])
-        ]
+        given = entry["dims"] if reshape is None else reshape.get("shape", [])
+        dims = [int(dim) for dim in given]
         expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
@@ -157,8 +156,6 @@ def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: b
             f"{fixed}with max_batch_size 0, dims include the batch, {batch} or -1, at position "
             f"{tensor.batch_axis}"
         )
-    return fixed + (
-        "the model has no batch, so dims are whole shapes"
-        if wraps_rows
-        else "dims do not include the batch dimension"
-    )
+    if wraps_rows:
+        return f"{fixed}the model has no batch, so dims are whole shapes"
+    return f"{fixed}dims do not include the batch dimension"

@@ -137,9 +137,7 @@ def _discard_output() -> None:
 def _report(program: str, error: Exception, text: str) -> None:
     lines = [*getattr(error, "output_lines", ())]
     if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
-        lines += "".join(
-            traceback.format_exception(type(error), error, error.__traceback__)
-        ).splitlines()
+        lines += "".join(traceback.format_exception(error)).splitlines()
     for line in (*lines, f"{program}: error: {text}"):
         print_line(line, stderr=True)
 
@@ -167,11 +165,8 @@ def _describe(
 def _describe_os_error(error: OSError, options: argparse.Namespace) -> str:
     if error.filename is None or error.strerror is None:
         return error.strerror or str(error)
-    file = (
-        os.fsdecode(error.filename)
-        if isinstance(error.filename, (str, bytes))
-        else str(error.filename)
-    )
+    name = error.filename
+    file = os.fsdecode(name) if isinstance(name, (str, bytes)) else str(name)
     option = _find_option(Path(file), options)
     return f"{option}{': ' if option else ''}{file}: {error.strerror}"
 
@@ -224,12 +219,8 @@ class Progress:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _REDRAW_SECONDS
             self._drawn = True
-            print(
-                f"\r{self._title} {100 * self._done // self._total:3} %",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
+            text = f"\r{self._title} {100 * self._done // self._total:3} %"
+            print(text, end="", file=sys.stderr, flush=True)
 
     def track(self, parts: Iterable[_PartT], size: Callable[[_PartT], int]) -> Iterator[_PartT]:
         """Yield the parts and count the `size` of each as done when the next one is requested."""

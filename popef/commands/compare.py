@@ -43,14 +43,9 @@ def _by_key(reader: Reader) -> dict[Key, Blob]:
     found: dict[Key, Blob] = {}
     counts: Counter[tuple[BlobType, str]] = Counter()
     for blob in reader.blobs():
-        structure = blob.structure
-        name = str(
-            structure.executable
-            if isinstance(structure, Metadata)
-            else getattr(structure, "name", "")
-        )
-        found[blob.type, name, counts[blob.type, name]] = blob
-        counts[blob.type, name] += 1
+        kind = blob.type, blob.name
+        found[blob.type, blob.name, counts[kind]] = blob
+        counts[kind] += 1
     return found
 
 
@@ -146,10 +141,8 @@ def _iter_array_differences(ours: Blob, theirs: Blob) -> Iterator[str]:
         different += int(raw.reshape(x.size, -1).any(axis=1).sum())
         if raw.any() and a.dtype.kind in "fiu":
             with np.errstate(invalid="ignore", over="ignore"):
-                largest = max(
-                    largest,
-                    np.nan_to_num(np.abs(x.astype(np.float64) - y.astype(np.float64))).max(),
-                )
+                distance = np.abs(x.astype(np.float64) - y.astype(np.float64))
+                largest = max(largest, np.nan_to_num(distance).max())
     if different:
         yield f"data: {different} of {a.size} elements differ" + (
             f", at most by {largest:g}" if a.dtype.kind in "fiu" else ""

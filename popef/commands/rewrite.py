@@ -35,12 +35,8 @@ _MAX_NAME = 100
 def file_name(blob: Blob, *, raw: bool) -> str:
     """Return a file name for the payload of a blob: its index, its harmless name and a suffix for
     its type."""
-    structure = blob.structure
-    name = (
-        structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
-    )
     suffix = ".bin" if raw else _SUFFIXES.get(blob.type, ".bin")
-    return f"{blob.index:03}-{harmless(name) or blob.type.name.lower()}{suffix}"
+    return f"{blob.index:03}-{harmless(blob.name) or blob.type.name.lower()}{suffix}"
 
 
 def harmless(name: str) -> str:
@@ -123,11 +119,9 @@ def recode(source: str, target: str, *, compress: bool) -> None:
         reader.parseFile(source)
         progress = Progress(f"{source}:", os.path.getsize(source))
         for blob in progress.track(reader.blobs(), count_bytes):
-            executable = (
-                ExecutableReader(blob, reader.limits)
-                if isinstance(blob.structure, Executable)
-                else None
-            )
+            executable = None
+            if isinstance(blob.structure, Executable):
+                executable = ExecutableReader(blob, reader.limits)
             if executable is None or executable.compressed == compress:
                 writer.copyBlob(blob)
                 continue

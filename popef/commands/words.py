@@ -73,9 +73,8 @@ def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]
         except PopefError:
             # Without a header the next blob cannot be found, so this blob is the last one shown.
             yield f"blob {index}: bytes {start} to ?"
-            yield from _message_or_raw(
-                source, start, source.size, label, limits, BlobHeader.SCHEMA
-            )[0]
+            schema = BlobHeader.SCHEMA
+            yield from _message_or_raw(source, start, source.size, label, limits, schema)[0]
             raise
         end = start + header.size
         yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
@@ -309,11 +308,9 @@ def _elements(word: int, code: int, index: int, count: int) -> str:
     if bits == WORD_BITS:
         values = [value - (1 << 64) if value >> 63 else value for value in values]
     last = first + len(values) - 1
-    return (
-        f"[{first}] = {values[0]}"
-        if len(values) == 1
-        else f"[{first} to {last}] = {', '.join(map(str, values))}"
-    )
+    if len(values) == 1:
+        return f"[{first}] = {values[0]}"
+    return f"[{first} to {last}] = {', '.join(map(str, values))}"
 
 
 def _data_note(raw: int, fields: list[Field[Any, Any]]) -> str:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import popef
 from popef import DataType, Limits, TensorDataInfo, TensorInfo
 from popef.codec import encode
-from popef.scan import HEAD_BYTES, Blob, read_blob
+from popef.scan import HEAD_BYTES, Blob, TensorTemplates, read_blob, tensor_data_info, tensor_head
 from popef.source import MemorySource
-from popef.templates import TensorTemplates, tensor_data_info, tensor_head
 
 SHAPES = st.lists(st.integers(0, 4), max_size=5)
 INFOS = st.builds(

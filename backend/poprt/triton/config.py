@@ -15,7 +15,6 @@ from simipu import CompileError
 
 import popef
 from popef._tools.text import escape
-from popef.queue_policy import make_queue_policy
 from poprt.compile.executable import Executable
 
 BATCHES_PER_REQUEST = 1_000
@@ -233,3 +232,16 @@ def _iter_facts(
 
 def _dims(entry: ModelConfig) -> list[int]:
     return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+
+
+def make_queue_policy(timeout_ms: int) -> dict[str, Any]:
+    """Return the fields of `dynamic_batching.default_queue_policy`.
+
+    Requests that wait longer than `timeout_ms` are rejected. A request's own `timeout` counts where
+    it is shorter.
+    """
+    return {
+        "timeout_action": "REJECT",
+        "default_timeout_microseconds": timeout_ms * 1000,
+        "allow_timeout_override": True,
+    }
