@@ -105,17 +105,10 @@ class Session(CompiledModel):
         self._config = config = config or SessionConfig()
         self._paths = resolve_paths(model)
         model = model if isinstance(model, popef.Model) else read_model(model)
-        super().__init__(
-            model,
-            specialise(
-                model,
-                config.executable
-                or SimulatedExecutable.deserialize(
-                    model.executable.executable(), check_package_hash=config.check_package_hash
-                ),
-                config.batch_axis,
-            ),
+        executable = config.executable or SimulatedExecutable.deserialize(
+            model.executable.executable(), check_package_hash=config.check_package_hash
         )
+        super().__init__(model, specialise(model, executable, config.batch_axis))
         self.runs_alone = bool(self.row_dependence) and not config.join_dependent_rows
         """True if a request shares no batch with another, and has at most one batch."""
         self.runs_at_once = self.overlapped_runs if config.paced else 1

@@ -10,14 +10,14 @@ import dataclasses
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
 from ..errors import Limits, Rule, Severity
-from ..record import WORD_BITS, AnyEnumerant, Field, Kind, Struct
+from ..record import WORD_BITS, Field, Kind, Struct
 from ..types import STRUCTURE_OF_BLOB, STRUCTURES, TensorDataInfo, TensorInfo
 from ..writer import Writer
 from .words import describe_words_of
@@ -39,21 +39,26 @@ def _fill(made: str, match: re.Match[str]) -> str:
     return match[1] + made + match[2]
 
 
+def _table(*columns: str, rows: Iterable[tuple[object, ...]]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "".join(f"| {' | '.join(map(str, cells))} |\n" for cells in lines)
+
+
 def _structures() -> str:
-    return "\n".join("\n".join(_structure(kind.SCHEMA)) + "\n" for kind in STRUCTURES)
+    return "\n".join(_structure(kind.SCHEMA) for kind in STRUCTURES)
 
 
-def _structure(structure: Struct) -> Iterator[str]:
+def _structure(structure: Struct) -> str:
     (data, pointers), (long_data, long_pointers) = structure.short, structure.long
     size = f"{data} data words, {pointers} pointers"
     if (data, pointers) != (long_data, long_pointers):
         size += f"; the long form {long_data} and {long_pointers}"
-    yield f"**{structure.name}** ({size})\n"
-    yield "| ordinal | field | type | where | meaning |"
-    yield "| --- | --- | --- | --- | --- |"
+    rows = []
     for ordinal, field in enumerate(structure.fields):
         meaning = ("*Inferred.* " if field.inferred else "") + (field.__doc__ or "")
-        yield f"| {ordinal} | `{field.name}` | {_type(field)} | {_where(field)} | {meaning} |"
+        rows.append((ordinal, f"`{field.name}`", _type(field), _where(field), meaning))
+    table = _table("ordinal", "field", "type", "where", "meaning", rows=rows)
+    return f"**{structure.name}** ({size})\n\n{table}"
 
 
 def _type(field: Field[Any, Any]) -> str:
@@ -75,32 +80,15 @@ def _where(field: Field[Any, Any]) -> str:
 
 
 def _enumerations() -> str:
-    return "\n".join(
-        [
-            "| ordinal | BlobType | structure that follows |",
-            "| --- | --- | --- |",
-            *(
-                f"| {int(kind)} | {enumerant(kind)} | {STRUCTURE_OF_BLOB[kind].__name__} |"
-                for kind in _known(BlobType)
-            ),
-            "",
-            "| ordinal | DataType | bytes of an element |",
-            "| --- | --- | --- |",
-            *(
-                f"| {int(kind)} | {enumerant(kind)} | {ITEM_BYTES[kind]} |"
-                for kind in _known(DataType)
-            ),
-            "",
-            "| ordinal | TensorType |",
-            "| --- | --- |",
-            *(f"| {int(kind)} | {enumerant(kind)} |" for kind in _known(TensorType)),
-            "",
-        ]
+    blobs = [(int(each), enumerant(each), STRUCTURE_OF_BLOB[each].__name__) for each in BlobType]
+    data = [(int(each), enumerant(each), ITEM_BYTES[each]) for each in DataType]
+    tensors = [(int(each), enumerant(each)) for each in TensorType]
+    tables = (
+        _table("ordinal", "BlobType", "structure that follows", rows=blobs),
+        _table("ordinal", "DataType", "bytes of an element", rows=data),
+        _table("ordinal", "TensorType", rows=tensors),
     )
-
-
-def _known(enumeration: type[AnyEnumerant]) -> list[AnyEnumerant]:
-    return list(enumeration.__members__.values())
+    return "\n".join(tables)
 
 
 def _rules(severity: Severity) -> str:
@@ -109,10 +97,9 @@ def _rules(severity: Severity) -> str:
 
 
 def _limits() -> str:
-    lines = ["| limit | default | of what |", "| --- | --- | --- |"]
-    for field in dataclasses.fields(Limits):
-        lines.append(f"| `{field.name}` | {field.default:,} | {field.metadata['doc']} |")
-    return "\n".join(lines) + "\n"
+    limits = dataclasses.fields(Limits)
+    rows = [(f"`{each.name}`", f"{each.default:,}", each.metadata["doc"]) for each in limits]
+    return _table("limit", "default", "of what", rows=rows)
 
 
 def _example() -> str:

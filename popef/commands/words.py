@@ -192,12 +192,8 @@ class _Walk:
                 self._expect(kind in (None, Kind.STRUCT), name, segment, position, "a structure")
                 at = message.struct(segment, position)
                 assert at is not None
-                self._note(
-                    segment,
-                    position,
-                    f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} "
-                    "pointers",
-                )
+                where, size = _place(at[0], at[1]), f"{at[2]} data words, {at[3]} pointers"
+                self._note(segment, position, f"{name}: structure at {where}, {size}")
                 self._struct(name, schema, at, depth + 1)
             else:
                 self._expect(kind is not Kind.STRUCT, name, segment, position, "a list")
@@ -263,12 +259,8 @@ class _Walk:
             at = self._message.structs(*pointer)
             step = at.data_words + at.num_pointers
             self._note(*pointer, f"{name}: list of {at.length} structures at {where}")
-            self._note(
-                segment,
-                start,
-                f"{name}: tag, {at.length} of {at.data_words} data words, {at.num_pointers} "
-                "pointers",
-            )
+            size = f"{at.data_words} data words, {at.num_pointers} pointers"
+            self._note(segment, start, f"{name}: tag, {at.length} of {size}")
             for i in range(at.length if step else 0):
                 element = (segment, at.first + i * step, at.data_words, at.num_pointers)
                 self._struct(f"{name}[{i}]", schema, element, depth)
