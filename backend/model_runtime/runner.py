@@ -157,7 +157,7 @@ class Promise(concurrent.futures.Future[OutputMemory]):
 class OutputFutureMemory(Mapping[str, TensorMemory]):
     """Pending results; reading one waits for it."""
 
-    def __init__(self, names: Sequence[str], promise: Promise, runner: object) -> None:
+    def __init__(self, names: Collection[str], promise: Promise, runner: object) -> None:
         self._names = list(names)
         self._future = promise
         # Keep the runner alive until the results are read.
@@ -369,8 +369,8 @@ class ModelRunner:
         names: Collection[str] = self._outputs
         if self._fused is not None:
             inputs, names = self._complete_inputs(self._fused, inputs)
-        rows = self._count_rows(inputs)
-        arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
+        arrays = self._take_inputs(inputs)
+        rows = self._count_rows(arrays)
         buffers = self._make_output_buffers(outputs, rows, names)
         promise = Promise()
         axes = self._axes if self._batched else None
@@ -389,7 +389,7 @@ class ModelRunner:
         with self._request_flow.queues.lock:
             self._request_flow.enqueue_request(arrays, rows, started)
             self._request_flow.set_request_outputs(buffers, rows, ended)
-        return OutputFutureMemory(list(names), promise, self)
+        return OutputFutureMemory(names, promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
         """Return records of the last requests, in the order in which they ended (our addition, see
@@ -440,7 +440,12 @@ class ModelRunner:
         axis = self._axes[name]
         return np.moveaxis(array, axis, 0) if 0 < axis < array.ndim else array
 
-    def _count_rows(self, inputs: Mapping[str, Array]) -> int:
+    def _take_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the inputs with their rows along the leading axis.
+
+        Raises:
+            ModelRuntimeError: for other inputs than those of the model.
+        """
         if self._config.validate_io_params:
             _check_names("input", inputs, self._inputs)
         missing = sorted(self._inputs.keys() - inputs.keys())
@@ -449,11 +454,12 @@ class ModelRunner:
                 f"input {missing[0]!r} is not given; the model's inputs are "
                 f"{', '.join(self._inputs)}"
             )
+        return {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
+
+    def _count_rows(self, arrays: Mapping[str, Array]) -> int:
         if not self._batched:
             return 1
-        counts = {
-            name: len(self._rows_first(name, np.atleast_1d(inputs[name]))) for name in self._inputs
-        }
+        counts = {name: len(array) if array.ndim else 1 for name, array in arrays.items()}
         rows = next(iter(counts.values()))
         if set(counts.values()) != {rows} or not rows:
             raise ModelRuntimeError(
