@@ -158,20 +158,13 @@ def _session_threads() -> list[SessionThread]:
     return [thread for thread in threading.enumerate() if isinstance(thread, SessionThread)]
 
 
-def _clear_after_fork() -> None:
-    """Clear the waits in a fork, which has its parent's sessions but not their threads.
-
-    simipu.forks informs the sessions.
-    """
-    _endless_waits.clear()
-
-
 # Where this is imported too late already no thread but this one is left to wait. Python has no
 # public hook between the end of the main thread and that of the others.
 with suppress(RuntimeError):
     threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]  # noqa: SLF001
 atexit.register(_stop_all)
-os.register_at_fork(after_in_child=_clear_after_fork)
+# A fork has its parent's sessions but not their threads. simipu.forks informs the sessions.
+os.register_at_fork(after_in_child=_endless_waits.clear)
 
 
 class ServingThread:

@@ -50,7 +50,9 @@ def find_library() -> Path:
     and this TensorFlow.
     """
     given = os.environ.get(LIBRARY_VARIABLE)
-    return Path(given) if given else _own_place()
+    if given:
+        return Path(given)
+    return Path(sys.prefix) / "lib" / "poplar_serving" / f"application_runtime-{_digest()}.so"
 
 
 def build(
@@ -140,10 +142,6 @@ def load(export_dir: str | PathLike[str], tags: Any = None, options: Any = None)
     """
     load_library()
     return import_tensorflow().saved_model.load(os.fspath(export_dir), tags, options)
-
-
-def _own_place() -> Path:
-    return Path(sys.prefix) / "lib" / "poplar_serving" / f"application_runtime-{_digest()}.so"
 
 
 def _digest() -> str:

@@ -29,10 +29,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, *, version: str | None = None, examples: Sequence[str] = (), **options: Any
     ) -> None:
-        shown = (
-            ["examples:\n" + "\n".join(f"  {example}" for example in examples)] if examples else []
-        )
-        epilog = "\n\n".join([*filter(None, (options.pop("epilog", None),)), *shown])
+        shown = "\n".join(["examples:", *(f"  {each}" for each in examples)]) if examples else ""
+        epilog = "\n\n".join(filter(None, (options.pop("epilog", None), shown)))
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(
             **{"allow_abbrev": False, "formatter_class": kind, "epilog": epilog, **options}
