@@ -63,9 +63,8 @@ class DeviceClock:
         remaining_ns = done_ns - time.perf_counter_ns()
         if remaining_ns <= 0:
             return -remaining_ns
-        if remaining_ns > _WAKE_NS and not self._cancelled.wait(
-            min((remaining_ns - _WAKE_NS) / 1e9, threading.TIMEOUT_MAX)
-        ):
+        seconds = min((remaining_ns - _WAKE_NS) / 1e9, threading.TIMEOUT_MAX)
+        if seconds > 0 and not self._cancelled.wait(seconds):
             remaining_ns = done_ns - time.perf_counter_ns()
         if not self._cancelled.is_set():
             time.sleep(max(0, remaining_ns) / 1e9)

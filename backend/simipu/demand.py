@@ -64,9 +64,8 @@ def measure(inferred: onnx.ModelProto) -> Demand:
     graph = inferred.graph
     sizes: dict[str, int] = {}
     dearest = (0, "")
-    constants = {tensor.name for tensor in graph.initializer} - {
-        value.name for value in graph.input
-    }
+    given = {value.name for value in graph.input}
+    constants = {tensor.name for tensor in graph.initializer} - given
     folded: int | None = 0
     made: list[str] = []
     for inner, is_main in _iter_graphs(graph):
@@ -75,11 +74,8 @@ def measure(inferred: onnx.ModelProto) -> Demand:
         for node in inner.node:
             count = count_operations(node, shapes)
             dearest = max(dearest, (count or 0, node.name or node.op_type))
-            if (
-                is_main
-                and constants.issuperset(filter(None, node.input))
-                and not any(iter_bodies(node))
-            ):
+            is_constant = is_main and constants.issuperset(filter(None, node.input))
+            if is_constant and not any(iter_bodies(node)):
                 constants.update(node.output)
                 made += node.output
                 folded = None if folded is None or count is None else folded + count

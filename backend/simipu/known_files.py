@@ -118,9 +118,8 @@ class KnownFiles:
                 return
             self._make_room(folder)
             # One write, and an unreadable entry counts as unknown, so no temporary file is needed.
-            new = os.open(
-                digest, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN, 0o600, dir_fd=folder
-            )
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _OPEN
+            new = os.open(digest, flags, 0o600, dir_fd=folder)
             with open(new, "wb", buffering=0) as stream:
                 stream.write(json.dumps(asdict(limits)).encode())
 
@@ -142,14 +141,9 @@ class KnownFiles:
             found = os.fstat(folder)
             is_mine = found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
             if not is_mine:
-                _log.warning(
-                    "%s is not used: expected a folder of user %d, mode 0700, found user %d, mode "
-                    "%04o",
-                    self.folder,
-                    os.geteuid(),
-                    found.st_uid,
-                    stat.S_IMODE(found.st_mode),
-                )
+                text = "%s is not used: expected user %d, mode 0700, found user %d, mode %04o"
+                mode = stat.S_IMODE(found.st_mode)
+                _log.warning(text, self.folder, os.geteuid(), found.st_uid, mode)
             yield folder if is_mine else None
         finally:
             os.close(folder)

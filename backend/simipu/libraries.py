@@ -137,9 +137,8 @@ def infer_by_running(model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx
     plain = onnx.NodeProto()
     plain.CopyFrom(node)
     plain.name = plain.doc_string = ""
-    made = _run_on_zeros(
-        plain.SerializeToString(deterministic=True), tuple(known), json.dumps(imports)
-    )
+    data = plain.SerializeToString(deterministic=True)
+    made = _run_on_zeros(data, tuple(known), json.dumps(imports))
     outputs = {value.name: value for value in model.graph.output}
     for name, (element, shape) in made.items():
         kind = TensorProto.FLOAT16 if in_half and element == TensorProto.FLOAT else element
@@ -161,9 +160,8 @@ def _run_on_zeros(data: bytes, specs: Sequence[Spec], imports: str) -> Mapping[s
             feeds[name] = np.zeros(shape, helper.tensor_dtype_to_np_dtype(kind))
             inputs.append(helper.make_tensor_value_info(name, kind, shape))
     names = [name for name in node.output if name]
-    graph = helper.make_graph(
-        [node], "alone", inputs, [onnx.ValueInfoProto(name=name) for name in names]
-    )
+    outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    graph = helper.make_graph([node], "alone", inputs, outputs)
     opsets = [helper.make_opsetid(*entry) for entry in json.loads(imports).items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
     options = onnxruntime.SessionOptions()

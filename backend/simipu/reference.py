@@ -26,17 +26,16 @@ from simipu.computed import ORT_ERRORS, Lowered, inline_weights
 from simipu.errors import LoadError, RunError
 from simipu.operators import operator_of
 
-IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
-    "BatchNormalization": frozenset(("spatial",)),
-    "CastLike": frozenset(("round_mode",)),
-    "GRU": frozenset(("activation_alpha", "activation_beta", "activations", "clip")),
-    "LSTM": frozenset(
-        ("activation_alpha", "activation_beta", "activations", "clip", "input_forget")
-    ),
-    "RNN": frozenset(("clip",)),
-    "Scan": frozenset(("directions",)),
-    "Upsample": frozenset(("scales",)),
+_IGNORED = {
+    "BatchNormalization": "spatial",
+    "CastLike": "round_mode",
+    "GRU": "activation_alpha activation_beta activations clip",
+    "LSTM": "activation_alpha activation_beta activations clip input_forget",
+    "RNN": "clip",
+    "Scan": "directions",
+    "Upsample": "scales",
 }
+IGNORED_ATTRIBUTES = {name: frozenset(words.split()) for name, words in _IGNORED.items()}
 """Attributes, by operator, that the reference ignores although they change answers."""
 WRONG_OPERATORS = frozenset(
     (
@@ -121,9 +120,8 @@ class _Operator(OpRun):
         if not any(isinstance(value, list) for value in values):
             session = self._find_session(given)
             if session is not None:
-                feeds = {
-                    f"i{place}": value for place, value in enumerate(given) if value is not None
-                }
+                named_values = enumerate(given)
+                feeds = {f"i{place}": value for place, value in named_values if value is not None}
                 made = iter(session.run(None, feeds))
                 return tuple(next(made) if name else _NOTHING for name in self.onnx_node.output)
         return self._compute(values)
@@ -136,10 +134,8 @@ class _Operator(OpRun):
         if key not in self._sessions:
             try:
                 session = self._open(given)
-                results = {
-                    value.type.removeprefix("tensor(").rstrip(")")
-                    for value in session.get_outputs()
-                }
+                types = [value.type for value in session.get_outputs()]
+                results = {each.removeprefix("tensor(").rstrip(")") for each in types}
                 self._sessions[key] = session if results <= _SPELLED else None
             except ort_errors.NotImplemented:
                 self._sessions[key] = None
@@ -162,9 +158,8 @@ class _Operator(OpRun):
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "operator", inputs, outputs)
         opset = min(self._opset, operator_of(node).last_opset or self._opset)
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8
-        )
+        opsets = [helper.make_opsetid("", opset)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4

@@ -173,10 +173,8 @@ def _find_python_paths() -> Iterator[str]:
 
 def _find_landlock_abi() -> int:
     """Return the version of Landlock; 0 if it is not available."""
-    version = _LIBC.syscall(
-        _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_QUERY_VERSION)
-    )
-    return max(0, int(version))
+    size, flags = ctypes.c_size_t(0), ctypes.c_uint32(_QUERY_VERSION)
+    return max(0, int(_LIBC.syscall(_CREATE_RULESET, None, size, flags)))
 
 
 def _limit_files(abi: int, readable: Sequence[str]) -> None:
@@ -202,10 +200,8 @@ def _allow_reading(ruleset: int, path: str) -> None:
     rights = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)
     opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        rule = struct.pack("=Qi", rights, opened)
-        _call(
-            _ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), rule, ctypes.c_uint32(0)
-        )
+        rule, kind = struct.pack("=Qi", rights, opened), ctypes.c_int(_PATH_BENEATH)
+        _call(_ADD_RULE, ctypes.c_int(ruleset), kind, rule, ctypes.c_uint32(0))
     finally:
         os.close(opened)
 
