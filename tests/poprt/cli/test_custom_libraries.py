@@ -177,8 +177,8 @@ def test_what_is_no_library_is_refused(library, tmp_path):
     for bad, reason in (
         (OperatorLibrary(DOMAIN, str(tmp_path / "nosuch.so")), "no such file"),
         (OperatorLibrary(DOMAIN, str(tmp_path / "no.so")), "ONNX Runtime cannot load"),
-        (OperatorLibrary("ai.graphcore", library), "the domain 'ai.graphcore' is taken"),
-        (OperatorLibrary("", library), "the domain '' is taken"),
+        (OperatorLibrary("ai.graphcore", library), "the domain 'ai.graphcore' is reserved"),
+        (OperatorLibrary("", library), "the domain '' is reserved"),
     ):
         with pytest.raises(LoadError, match=reason):
             register_library(bad)

@@ -91,7 +91,10 @@ def test_skipped_operators_stay_in_float(linear):
             "remove_outputs names 'q'; the model's outputs are y, z",
         ),
         ({"batch_size": 2, "remove_outputs": ["y", "z"]}, "leaves no output"),
-        ({"batch_size": 2, "precision": "int4"}, "precision 'int4' is not supported"),
+        (
+            {"batch_size": 2, "precision": "int4"},
+            "precision: expected fp32, fp16, fp8, fp8_weight, found 'int4'",
+        ),
     ],
 )
 def test_a_wrong_conversion_says_what_is_wrong(linear, options, reason):
