@@ -188,8 +188,10 @@ class Op(Pattern):
     def match(self, name: str, found: Match) -> Iterator[Match]:
         """Yield the ways in which the operator's inputs match."""
         view = found.view
-        name = name if self._op_type == "Cast" else _skip_cast(view, name)
         node = view.maker(name)
+        if node is not None and node.op_type == "Cast" != self._op_type:
+            name = _skip_cast(view, name)
+            node = view.maker(name)
         if node is None or not is_operator(node, self._op_type, domain=self._domain):
             return
         if any(attribute(node, key) != value for key, value in self._attributes.items()):

@@ -45,6 +45,10 @@ class GraphRule(_Rule):
     `rewrite_at` goes a bounded number of steps from each.
     """
 
+    required: ClassVar[frozenset[str]] = frozenset()
+    """Operators of which a model must have one; if empty, it needs none. Formulas end with common
+    operators, and have a rare one inside."""
+
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Search for a pattern at a node and replace it."""
         raise NotImplementedError
@@ -57,7 +61,7 @@ class GraphRule(_Rule):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Change the graphs, and remove weights that only removed nodes have read."""
-        if any(self.matches(node) for node in iter_nodes(model.graph)):
+        if self._may_change(model):
             known = infer_shapes(model).graph if self.needs_shapes else None
             names = NameScope.of(model)
             self._visit(names, model.graph, known, None)
@@ -66,6 +70,11 @@ class GraphRule(_Rule):
             if names.uses_chip:
                 declare_chip(model)
         return model
+
+    def _may_change(self, model: onnx.ModelProto) -> bool:
+        nodes = list(iter_nodes(model.graph))
+        is_there = not self.required or any(node.op_type in self.required for node in nodes)
+        return is_there and any(map(self.matches, nodes))
 
     def _visit(
         self,

@@ -63,6 +63,7 @@ class GeluPattern(_GeluPass):
     """Give GELUs in the tanh form, written out or the standard's, the chip's Gelu, which computes
     that form."""
 
+    required = frozenset(("Gelu", "Tanh"))
     pattern = _TANH_GELU | Op("Gelu", _X, approximate=b"tanh")
 
 
@@ -75,6 +76,7 @@ class ErfGeluPattern(_GeluPass):
     `approximate` (none) says.
     """
 
+    required = frozenset(("Erf", "Gelu"))
     pattern = _ERF_GELU | Op("Gelu", _X, approximate=b"none") | Op("Gelu", _X, approximate=None)
     attributes: ClassVar[dict[str, str]] = {"approximate": "none"}
 
@@ -108,6 +110,7 @@ class LayerNormPattern(GraphRule):
     """
 
     op_types = frozenset(("Add", "Div", "InstanceNormalization", "LayerNormalization", "Mul"))
+    required = frozenset(("InstanceNormalization", "LayerNormalization", "Pow", "Sqrt"))
 
     def rewrite_at(self, node: onnx.NodeProto, view: GraphEditor) -> None:
         """Replace the norm at the standard's operator, at the operator that norms groups, or at
