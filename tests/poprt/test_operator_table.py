@@ -86,6 +86,13 @@ def iter_other_tables():
                 continue
             if any(isinstance(each, ast.Tuple) for each in getattr(statement, "targets", [])):
                 continue  # several names, of one operator or two each
+            if any(
+                isinstance(each, ast.Call)
+                and isinstance(each.func, ast.Name)
+                and each.func.id == "Op"
+                for each in ast.walk(statement.value)
+            ):
+                continue  # the pattern of a formula
             words = [
                 word
                 for each in ast.walk(statement.value)
