@@ -1,7 +1,7 @@
 """Texts for messages: nodes and shapes in words, the inputs that a tensor depends on, and which
 branch of an If makes a model invalid at its shapes.
 
-Branches that are never taken are already removed at this point (`passes.elimination`)."""
+Branches that are never taken are already removed at this point (`passes.folding`)."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ what matches one.
     x = Var("x")
     GELU = Times(0.5, Once(Once(Op("Erf", Times(0.5**0.5, x))) + 1.0), x)
 
-`patterns`, `rules` and `path_patterns` serve different purposes:
+When to use which:
 
 - `PatternRule`: a pass that replaces a fixed formula of several nodes. It has a pattern, a
   condition and a replacement.
 - `NodeRule`: a pass that replaces single nodes, and looks at most at their neighbours.
 - `GraphRule`: a pass that walks a variable number of nodes, in both directions, or changes nodes in
   place. It may search for patterns, too (`Pattern.find`).
-- `PatternMatcher`: search by path strings, as the scripts of users call it.
+- `PatternMatcher` (`poprt.passes.pattern_helper`): search by path strings, for scripts of users.
 
 A pattern describes how a tensor is made, from its maker back to its sources. The operands of
 commutative operators match in both orders. A number in a pattern matches a constant of one element.
