@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+from collections import Counter
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import numpy as np
@@ -227,6 +228,11 @@ class Reader:
         self._mapped = mapped
         self._sources: list[Source] = []
         self._blobs: list[Blob] = []
+
+    def __repr__(self) -> str:
+        kinds = Counter(blob.type.name.lower() for blob in self._blobs)
+        found = ", ".join(f"{number} {kind}" for kind, number in kinds.items()) or "nothing"
+        return f"<{type(self).__name__} of {len(self._sources)} file(s) with {found}>"
 
     def parseFile(self, path: str | os.PathLike[str]) -> None:
         """Add the blobs of a file; a pipe or the like is read to its end and kept in memory.

@@ -4,7 +4,7 @@ model: each has the inputs of one of its models, and gets the outputs of that mo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,14 @@ class DataDesc:
     def numpy_data_type(self) -> np.dtype[Any]:
         """Return the element type as a numpy dtype."""
         return np.dtype(popef.popefTypeToNumpyDType(self.data_type))
+
+
+def describe_tensors(inputs: Iterable[DataDesc], outputs: Iterable[DataDesc]) -> str:
+    """Return names, types and shapes in one line, inputs first."""
+    return " -> ".join(
+        ", ".join(f"{each.name} {each.numpy_data_type()} {list(each.shape)}" for each in side)
+        for side in (inputs, outputs)
+    )
 
 
 class InputDesc(DataDesc):

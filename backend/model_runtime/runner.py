@@ -15,7 +15,7 @@ from simipu import GraphOptions
 from simipu.forks import FORKS
 
 import popef
-from model_runtime.descriptions import DataDesc, FusedRequests, describe_anchor
+from model_runtime.descriptions import DataDesc, FusedRequests, describe_anchor, describe_tensors
 from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
@@ -321,6 +321,10 @@ class ModelRunner:
         """Underlying session."""
         return self._session
 
+    def __repr__(self) -> str:
+        tensors = describe_tensors(self.getExecuteInputs(), self.getExecuteOutputs())
+        return f"<{type(self).__name__} of {self._session.describe_source()}: {tensors}>"
+
     def getExecuteInputs(self) -> list[DataDesc]:
         """Return the inputs of a request; shapes are those of one compiled batch."""
         return list(self._inputs.values())
@@ -367,6 +371,11 @@ class ModelRunner:
             ModelRuntimeError: for inputs that do not fit.
         """
         names: Collection[str] = self._outputs
+        if not isinstance(inputs, Mapping):
+            raise ModelRuntimeError(
+                f"inputs: expected a dict of arrays by the names {', '.join(self._inputs)}, found "
+                f"{type(inputs).__name__}"
+            )
         if self._fused is not None:
             inputs, names = self._complete_inputs(self._fused, inputs)
         arrays = self._take_inputs(inputs)

@@ -134,6 +134,13 @@ class Session(CompiledModel):
         if config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.describe_source()}>"
+
+    def describe_source(self) -> str:
+        """Return what the model was read from, in words (our addition)."""
+        return ", ".join(map(str, self._paths)) if self._paths is not None else "a popef.Model"
+
     def __reduce__(self) -> tuple[type[Session], tuple[Sequence[str], SessionConfig]]:
         """Pickle by path and configuration: handlers, queues and the device stay here."""
         return type(self), (self.paths(), self._config)

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import numpy as np
 import onnx
@@ -367,10 +367,12 @@ class CompilerOptions:
     skip_dry_run: Annotated[bool, Rule(recorded=False, ours=True)] = False
     """Compile without the dry run, which loads the executable and runs it once (ours)."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _KINDS:
-            value = _check(name, value)
-        object.__setattr__(self, name, value)
+    if not TYPE_CHECKING:  # type checkers would take every name for an attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in _KINDS:
+                value = _check(name, value)
+            object.__setattr__(self, name, value)
 
     def check(self) -> None:
         """Check options against each other and log warnings for unsupported ones.

@@ -526,3 +526,16 @@ def test_a_tensor_that_replicas_share_is_each_requests_own(compile_popef):
         for scale in (np.float32([1]), np.float32([5])):
             found = runner.execute({"x": rows, "scale": scale})["y"]
             np.testing.assert_array_equal(found, rows * scale + rows)
+
+
+def test_a_runner_and_a_session_say_what_they_run(compile_popef, linear):
+    path = compile_popef(linear)
+    with ModelRunner(str(path), ModelRunnerConfig(batching_dim=0)) as runner:
+        assert (
+            repr(runner)
+            == f"<ModelRunner of {path}: x float32 [4, 4] -> y float32 [4, 3], z float32 [4, 4]>"
+        )
+        assert repr(runner.session) == f"<Session of {path}>"
+        for wrong in ([np.zeros((4, 4))], np.zeros((4, 4)), None):
+            with pytest.raises(ModelRuntimeError, match="expected a dict of arrays by the names x"):
+                runner.execute(wrong)

@@ -15,6 +15,7 @@ from typing import Any
 import onnx
 from onnxgraph import remember_inferences
 from onnxgraph.weights import inline, is_lent, lend_weights
+from simipu import CompileError
 
 from poprt import pipeline
 from poprt.compile.model_fusion import MFConverter
@@ -169,6 +170,11 @@ class Converter:
         Raises:
             CompileError: as `convert` does.
         """
+        if not isinstance(model, onnx.ModelProto):
+            raise CompileError(
+                f"model: expected onnx.ModelProto, found {type(model).__name__}; read a file with "
+                "onnx.load(path)"
+            )
         passes = pipeline.conversion(self.options, model)
         before = [each for each in passes if each.info.stage < Stage.PRECISION]
         after = passes[len(before) :]

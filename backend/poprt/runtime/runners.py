@@ -11,6 +11,7 @@ from os import PathLike
 import model_runtime
 import numpy as np
 from model_runtime import ModelRuntimeError, OutputFutureMemory, RequestTracepoint
+from model_runtime.descriptions import describe_tensors
 from simipu import CompileError
 
 import popef
@@ -71,6 +72,11 @@ class Runner:
     def __reduce__(self) -> tuple[type[Runner], tuple[str | Executable, AnyConfig]]:
         """Pickle what the runner was made from, a path or an Executable, and the configuration."""
         return type(self), (self._model, self._config)
+
+    def __repr__(self) -> str:
+        source = "an Executable" if isinstance(self._model, Executable) else self._model
+        inputs, outputs = self._runner.getExecuteInputs(), self._runner.getExecuteOutputs()
+        return f"<{type(self).__name__} of {source}: {describe_tensors(inputs, outputs)}>"
 
     def execute(self, input: Arrays, output: Arrays) -> None:
         """Compute a request and wait for it.
