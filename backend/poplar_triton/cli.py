@@ -12,20 +12,23 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from popef._tools.arguments import Parser, whole_number
+from popef._tools.arguments import Parser
 from popef._tools.console import print_line, run
 from popef._tools.version import __version__
 from poplar_triton import doctor
 from poplar_triton.errors import CommandError, RecipeError, ServerError
 from poplar_triton.serving import command as serve_command
-from poplar_triton.serving.command import make_server
+from poplar_triton.serving.command import MAX_PORT, add_number, make_server
 from poplar_triton.serving.installation import install
 from poplar_triton.serving.server import check_repository, find_repository
 
 Command = Callable[[argparse.Namespace], int]
 Commands = argparse._SubParsersAction  # noqa: SLF001  what add_subparsers returns has no other name
+Add = Callable[..., Parser]
+"""Function that adds the parser of a command: `_add` with the command's name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,11 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     and 130 if interrupted before the server was ready."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    own, triton_options = (
-        (words[: words.index("--")], words[words.index("--") + 1 :])
-        if "--" in words
-        else (words, [])
-    )
+    end = words.index("--") if "--" in words else len(words)
+    own, triton_options = words[:end], words[end + 1 :]
     called = [word for word in own[:1] if word in _COMMANDS]
     parser = make_parser(called)
     parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
@@ -67,13 +67,9 @@ def _demo(options: argparse.Namespace) -> int:
     log = options.model_repository.parent / ".cache" / "demo-tritonserver.log"
     log.parent.mkdir(exist_ok=True)
     with console.status("starting tritonserver"), make_server(options, log) as server:
-        equal = runner.run(
-            server.http_url,
-            server.grpc_url,
-            options.model_repository,
-            console,
-            ipu_seconds=_ipu_seconds(options.model_repository),
-        )
+        urls = server.http_url, server.grpc_url
+        ipu_seconds = _ipu_seconds(options.model_repository)
+        equal = runner.run(*urls, options.model_repository, console, ipu_seconds=ipu_seconds)
     return 0 if equal and server.exit_status == 0 else 1
 
 
@@ -87,12 +83,8 @@ def _build(options: argparse.Namespace) -> int:
             f"{options.model_repository}: expected model folders with a recipe.json, found none; "
             "nothing to build"
         )
-    build(
-        options.model_repository,
-        force=options.force,
-        only=options.only or None,
-        console=make_console(),
-    )
+    only, console = options.only or None, make_console()
+    build(options.model_repository, force=options.force, only=only, console=console)
     return 0
 
 
@@ -145,51 +137,37 @@ def make_parser(names: Iterable[str] = ()) -> Parser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name in names or _COMMANDS:
-        _COMMANDS[name](commands)
+        _COMMANDS[name](partial(_add, commands, name))
     return parser
 
 
-def _add_serve(commands: Commands[Parser]) -> None:
+def _add_serve(add: Add) -> None:
     text = "start a tritonserver on a model repository and supervise it"
-    serve = _add(
-        commands,
-        "serve",
-        serve_command.run,
-        text,
-        serve_command.EXAMPLES,
-        epilog=serve_command.EPILOG,
-    )
+    serve = add(serve_command.run, text, serve_command.EXAMPLES, serve_command.EPILOG)
     serve_command.add_arguments(serve)
-    _add_server_options(serve, (8000, 8001, 8002), with_store=True)
+    _add_server_options(serve, find_repository, (8000, 8001, 8002))
 
 
-def _add_tfserving(commands: Commands[Parser]) -> None:
+def _add_tfserving(add: Add) -> None:
     from poplar_triton.tfserving import command
 
     text = "serve models to TensorFlow Serving clients, over gRPC and REST"
-    command.add_arguments(
-        _add(commands, "tfserving", command.run, text, command.EXAMPLES, epilog=command.EPILOG)
-    )
+    command.add_arguments(add(command.run, text, command.EXAMPLES, command.EPILOG))
 
 
-def _add_demo(commands: Commands[Parser]) -> None:
-    examples = ("poplar-triton demo model_repository",)
+def _add_demo(add: Add) -> None:
     text = "serve the example models, query them and compare the answers with ONNX Runtime"
-    _add_server_options(_add(commands, "demo", _demo, text, examples), (0, 0, 0))
+    examples = ("poplar-triton demo model_repository",)
+    _add_server_options(add(_demo, text, examples), Path, (0, 0, 0))
 
 
-def _add_build(commands: Commands[Parser]) -> None:
+def _add_build(add: Add) -> None:
+    text = "compile the models of a repository that have a recipe.json"
     examples = (
         "poplar-triton build model_repository",
         "poplar-triton build model_repository --only magika --force",
     )
-    make = _add(
-        commands,
-        "build",
-        _build,
-        "compile the models of a repository that have a recipe.json",
-        examples,
-    )
+    make = add(_build, text, examples)
     make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
     make.add_argument(
         "--only", nargs="+", default=[], metavar="MODEL", help="compile only these models"
@@ -197,22 +175,16 @@ def _add_build(commands: Commands[Parser]) -> None:
     make.add_argument("--force", action="store_true", help="recompile models that are up to date")
 
 
-def _add_profile(commands: Commands[Parser]) -> None:
+def _add_profile(add: Add) -> None:
     from poplar_triton.profile import command
 
     text = "estimate a model's time and memory on the chip (modelled)"
-    command.add_arguments(_add(commands, "profile", command.run, text, command.EXAMPLES))
+    command.add_arguments(add(command.run, text, command.EXAMPLES))
 
 
-def _add_install(commands: Commands[Parser]) -> None:
-    examples = ("poplar-triton install /opt/tritonserver/backends",)
-    put = _add(
-        commands,
-        "install",
-        _install,
-        "install the backend into an existing Triton server",
-        examples,
-    )
+def _add_install(add: Add) -> None:
+    text = "install the backend into an existing Triton server"
+    put = add(_install, text, ("poplar-triton install /opt/tritonserver/backends",))
     put.add_path(
         "backends_dir",
         folder=True,
@@ -222,15 +194,13 @@ def _add_install(commands: Commands[Parser]) -> None:
     )
 
 
-def _add_doctor(commands: Commands[Parser]) -> None:
+def _add_doctor(add: Add) -> None:
     text = "check this machine's prerequisites for the embedded server"
-    look = _add(
-        commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json")
-    )
+    look = add(_doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
     look.add_argument("--json", action="store_true", help="machine-readable")
 
 
-_COMMANDS: dict[str, Callable[[Commands[Parser]], None]] = {
+_COMMANDS: dict[str, Callable[[Add], None]] = {
     "serve": _add_serve,
     "tfserving": _add_tfserving,
     "demo": _add_demo,
@@ -259,19 +229,11 @@ def _add(
 
 
 def _add_server_options(
-    parser: Parser, ports: tuple[int, int, int], *, with_store: bool = False
+    parser: Parser, kind: Callable[[str], Path | str], ports: tuple[int, int, int]
 ) -> None:
-    kind = find_repository if with_store else Path
     parser.add_path("model_repository", folder=True, type=kind, metavar="MODEL_REPOSITORY")
-    port_type = whole_number(0, 65535)
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
-        parser.add_argument(
-            f"--{name}-port",
-            type=port_type,
-            default=port,
-            metavar="N",
-            help="0: any free port (default: %(default)s)",
-        )
+        add_number(parser, f"--{name}-port", (0, MAX_PORT), port, "0: any free port")
 
 
 if __name__ == "__main__":

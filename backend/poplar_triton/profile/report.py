@@ -142,10 +142,7 @@ def _describe_settings(profile: Profile) -> str:
 def _figures(profile: Profile) -> list[list[str]]:
     result = profile.estimate
     macs = sum(operator.work.macs for operator in result.operators)
-    found = {
-        "samples/s": f"{result.samples_per_second:,.0f}",
-        "cycles": f"{result.cycles:,}",
-    }
+    found = {"samples/s": f"{result.samples_per_second:,.0f}", "cycles": f"{result.cycles:,}"}
     if macs:
         found |= {
             "MACs": describe_macs(macs),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -103,27 +103,6 @@ def _find_configured(path: Path, places: list[Path]) -> Path | None:
 
 _BATCH = -1
 """Marker for the batch size as the first size that is given for an input."""
-
-
-class Source(Protocol):
-    """Model that can be converted to a batch size and a precision."""
-
-    name: str
-    target: str
-    """Default target of the model."""
-    precision: str
-    options: CostOptions
-
-    def convert(
-        self,
-        batch_size: int | None,
-        precision: str,
-        on_step: Callable[[str], None],
-        **converter: Any,
-    ) -> onnx.ModelProto:
-        """Return the static graph that the chip would run, converted with these further arguments
-        of the Converter. Raises CompileError if there is none of that size or precision."""
-        ...
 
 
 def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
@@ -265,6 +244,10 @@ class PopefSource:
                 f"independent; profile its ONNX model for {batch_size}"
             )
         return _undo_rows(read_static(program, batch_size))
+
+
+Source: TypeAlias = OnnxSource | PopefSource
+"""Model that can be converted to a batch size and a precision. `target` is its default target."""
 
 
 def _undo_rows(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -79,9 +79,9 @@ class Canary:
             if not is_busy and now >= case.next_at:
                 self._begin(version, case, versions[version])
         silent = [(model, case.fault) for (model, _), case in self._cases.items() if case.fault]
-        self._state.note_silent_models(
-            [f"model {model!r} ({fault})" for model, fault in sorted(silent)]
-        )
+        self._state.silent_models = [
+            f"model {model!r} ({fault})" for model, fault in sorted(silent)
+        ]
         why = f"it used no CPU time for {LIMIT_SECONDS:g} s while a canary waited"
         return [
             Stall(stub.pid, why, stub)

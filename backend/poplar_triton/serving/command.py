@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -13,15 +13,11 @@ from popef._tools.console import UsageError
 from popef._tools.zero_requests import make_curl
 from poplar_triton import doctor
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.endpoint import READY, UNAVAILABLE
-from poplar_triton.serving.health import HealthServer
+from poplar_triton.serving.endpoint import HOST, READY, UNAVAILABLE
+from poplar_triton.serving.health import HealthServer, Reporter
 from poplar_triton.serving.log import LogFormat, make_copy, make_tell
 from poplar_triton.serving.options import find_all, find_option, is_on
-from poplar_triton.serving.server import (
-    START_SECONDS,
-    Interrupt,
-    TritonServer,
-)
+from poplar_triton.serving.server import START_SECONDS, Interrupt, TritonServer
 from poplar_triton.serving.server_state import ServerState
 from poplar_triton.serving.supervisor import (
     RESTART_WINDOW_SECONDS,
@@ -43,17 +39,18 @@ _MODE = "--model-control-mode"
 _KEY = "poplar-supervisor"
 _REPOSITORY_API = "model-repository"
 _MAX_SECONDS, _MAX_RESTARTS = 86400, 1000
+MAX_PORT = 65535
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of `serve`, except the ports of the server."""
     add_life_arguments(parser)
-    parser.add_argument(
+    add_number(
+        parser,
         "--max-drain-seconds",
-        type=whole_number(0, _MAX_SECONDS),
-        default=0,
-        metavar="N",
-        help="seconds to keep serving after SIGTERM while requests still arrive, as on open gRPC "
+        (0, _MAX_SECONDS),
+        0,
+        "seconds to keep serving after SIGTERM while requests still arrive, as on open gRPC "
         "streams (default: --drain-seconds)",
     )
     parser.add_argument(
@@ -63,21 +60,15 @@ def add_arguments(parser: Parser) -> None:
         help="action if the process of an instance has died: report it; reload its model; exit "
         "Triton, which --restart can restart (default: %(default)s)",
     )
-    parser.add_argument(
-        "--restart",
-        type=whole_number(0, _MAX_RESTARTS),
-        default=0,
-        metavar="N",
-        help=f"number of restarts of an ended Triton within {RESTART_WINDOW_SECONDS / 60:g} "
-        "minutes "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
+    window = f"{RESTART_WINDOW_SECONDS / 60:g} minutes"
+    text = f"number of restarts of an ended Triton within {window}"
+    add_number(parser, "--restart", (0, _MAX_RESTARTS), 0, text)
+    add_number(
+        parser,
         "--canary-seconds",
-        type=whole_number(0, _MAX_SECONDS),
-        default=0,
-        metavar="N",
-        help="interval in seconds of test requests of zeros to each model; a model that does not "
+        (0, _MAX_SECONDS),
+        0,
+        "interval in seconds of test requests of zeros to each model; a model that does not "
         "respond is not ready (default: no test requests)",
     )
     parser.add_argument(
@@ -85,8 +76,7 @@ def add_arguments(parser: Parser) -> None:
         choices=[each.value for each in LogFormat],
         default=LogFormat.TEXT.value,
         help="format of the lines on stderr, Triton's lines included: text, or json with one "
-        "object "
-        "per line (default: %(default)s)",
+        "object per line (default: %(default)s)",
     )
     parser.add_argument(
         "--server",
@@ -100,34 +90,51 @@ def add_arguments(parser: Parser) -> None:
 def add_life_arguments(parser: Parser) -> None:
     """Add the arguments that every server has: how it starts and stops, and where its state is
     shown."""
-    parser.add_argument(
-        "--health-port",
-        type=whole_number(0, 65535),
-        metavar="N",
-        help="port of /ready, /live and /metrics; 0: any free port (default: no such port)",
-    )
-    parser.add_argument(
-        "--health-address",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="listen address of the health port; 0.0.0.0 for all addresses (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--drain-seconds",
-        type=whole_number(0, _MAX_SECONDS),
-        default=0,
-        metavar="N",
-        help="seconds to keep serving, with /ready 503, between SIGTERM and the stop (default: "
-        "%(default)s)",
-    )
-    parser.add_argument(
-        "--start-seconds",
-        type=whole_number(1, _MAX_SECONDS),
-        default=START_SECONDS,
-        metavar="N",
-        help="time limit in seconds for the server to load its models and become ready (default: "
-        "%(default)s)",
-    )
+    text = "port of /ready, /live and /metrics; 0: any free port (default: no such port)"
+    add_number(parser, "--health-port", (0, MAX_PORT), None, text)
+    add_address(parser, "--health-address", "the health port")
+    text = "seconds to keep serving, with /ready 503, between SIGTERM and the stop"
+    add_number(parser, "--drain-seconds", (0, _MAX_SECONDS), 0, text)
+    text = "time limit in seconds for the server to load its models and become ready"
+    add_number(parser, "--start-seconds", (1, _MAX_SECONDS), START_SECONDS, text)
+
+
+def add_number(
+    parser: Parser,
+    name: str,
+    limits: tuple[int, int],
+    default: int | None,
+    text: str,
+    metavar: str = "N",
+) -> None:
+    """Add an option with a whole number within `limits`. Its help ends with the default, unless
+    `text` tells it."""
+    shown = text if "(default: " in text else f"{text} (default: %(default)s)"
+    kind = whole_number(*limits)
+    parser.add_argument(name, type=kind, default=default, metavar=metavar, help=shown)
+
+
+def add_address(parser: Parser, name: str, what: str) -> None:
+    """Add the option with the address on which `what` listens."""
+    text = f"listen address of {what}; 0.0.0.0 for all addresses (default: %(default)s)"
+    parser.add_argument(name, default=HOST, metavar="ADDRESS", help=text)
+
+
+def start_health(
+    options: argparse.Namespace, reporter: Reporter, stack: ExitStack
+) -> HealthServer | None:
+    """Start the health port of the options, if they name one, until the end of `stack`."""
+    if options.health_port is None:
+        return None
+    return stack.enter_context(HealthServer(options.health_address, options.health_port, reporter))
+
+
+def print_places(places: Mapping[str, str], health: HealthServer | None, request: str = "") -> None:
+    """Print where a server is, and a request that it answers."""
+    lines = ["", *(f"{name:8} {place}" for name, place in places.items())]
+    lines += [f"health   {health.url}/ready"] if health else []
+    lines += [f"Try: {request}"] if request else []
+    print("\n".join([*lines, "Ctrl-C stops the server.", ""]), flush=True)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -153,11 +160,7 @@ def run(options: argparse.Namespace) -> int:
     interrupt = Interrupt()
     interrupt.catch_signals()
     with ExitStack() as stack:
-        health = None
-        if options.health_port is not None:
-            health = stack.enter_context(
-                HealthServer(options.health_address, options.health_port, state)
-            )
+        health = start_health(options, state, stack)
         with make_server(options, copy=make_copy(log_format), interrupt=interrupt) as server:
             supervisor = Supervisor(server, state, settings, tell)
             supervisor.catch_signals()
@@ -222,18 +225,12 @@ def _introduce(
 ) -> None:
     """Print where the server is and a request that it answers, and on stderr which models it does
     not serve."""
-    request = _find_request(server, _list_served(server, tell))
-    lines = [
-        "",
-        f"HTTP     http://{server.http_url}",
-        f"gRPC     {server.grpc_url}",
-        f"metrics  {server.metrics_url}",
-        *([f"health   {health.url}/ready"] if health else []),
-        *([f"Try: {request}"] if request else []),
-        "Ctrl-C stops the server.",
-        "",
-    ]
-    print("\n".join(lines), flush=True)
+    places = {
+        "HTTP": f"http://{server.http_url}",
+        "gRPC": server.grpc_url,
+        "metrics": server.metrics_url,
+    }
+    print_places(places, health, _find_request(server, _list_served(server, tell)))
 
 
 def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str]:

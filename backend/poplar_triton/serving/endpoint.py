@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from popef._tools.child import run_python
@@ -55,40 +55,6 @@ class ServedVersion:
     version: str
     state: str
     reason: str
-
-
-class Endpoint(Protocol):
-    """Requests to a server. Each raises ServerError with the reason if it gets no answer."""
-
-    def is_live(self) -> bool | None:
-        """Return whether the server is live, or None if nothing listens. A server that rejects the
-        question counts as live."""
-
-    def is_ready(self, seconds: float) -> bool:
-        """Return whether the server answers within `seconds` that it is ready. A server that
-        rejects the question counts as ready."""
-
-    def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
-        """Return whether a version of a model says that it is ready.
-
-        From Triton 25.12 on it is not ready with a dead instance. From 26.03 on it is ready only if
-        its own is_ready() says so.
-        """
-
-    def list_models(self) -> list[ServedVersion]:
-        """Return the repository index. The server reads the repository for it, which takes half a
-        minute if a store is unreachable."""
-
-    def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
-        """Return the configuration with which a model, or this version of it, is served, or None if
-        it is not served."""
-
-    def load(
-        self, model: str, config: Mapping[str, Any] | None = None, seconds: float = LOAD_SECONDS
-    ) -> None:
-        """Load a model. With a configuration it is reloaded though its files are unchanged; the old
-        one serves until the new one does. The call waits at most `seconds`, but the load goes
-        on."""
 
 
 def make_endpoint(options: Sequence[str], http_port: int, grpc_port: int) -> Endpoint:
@@ -126,7 +92,10 @@ def _reach(address: str | None) -> str:
 
 
 class HttpEndpoint:
-    """Endpoint over HTTP, for which Triton has no TLS. Loads try `loader` first."""
+    """Endpoint over HTTP, for which Triton has no TLS. Loads try `loader` first.
+
+    Each request raises ServerError with the reason if it gets no answer.
+    """
 
     def __init__(
         self, url: str, headers: Mapping[str, str], loader: LoadProcess | None = None
@@ -137,19 +106,26 @@ class HttpEndpoint:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def is_live(self) -> bool | None:
-        """See Endpoint."""
+        """Return whether the server is live, or None if nothing listens. A server that rejects the
+        question counts as live."""
         return self._is_fine("/v2/health/live", ASK_SECONDS)
 
     def is_ready(self, seconds: float) -> bool:
-        """See Endpoint."""
+        """Return whether the server answers within `seconds` that it is ready. A server that
+        rejects the question counts as ready."""
         return bool(self._is_fine("/v2/health/ready", seconds))
 
     def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
-        """See Endpoint."""
+        """Return whether a version of a model says that it is ready.
+
+        From Triton 25.12 on it is not ready with a dead instance. From 26.03 on it is ready only if
+        its own is_ready() says so.
+        """
         return bool(self._is_fine(f"/v2/models/{_quote_version(model, version)}/ready", seconds))
 
     def list_models(self) -> list[ServedVersion]:
-        """See Endpoint."""
+        """Return the repository index. The server reads the repository for it, which takes half a
+        minute if a store is unreachable."""
         index = self._ask("/v2/repository/index", b"{}")
         if not isinstance(index, list):
             raise ServerError("expected the list of models, found something else")
@@ -161,7 +137,8 @@ class HttpEndpoint:
         ]
 
     def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
-        """See Endpoint."""
+        """Return the configuration with which a model, or this version of it, is served, or None if
+        it is not served."""
         with _none_where_unknown():
             config = self._ask(f"/v2/models/{_quote_version(model, version)}/config")
             return config if isinstance(config, dict) else {}
@@ -170,7 +147,9 @@ class HttpEndpoint:
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, seconds: float = LOAD_SECONDS
     ) -> None:
-        """See Endpoint."""
+        """Load a model. With a configuration it is reloaded though its files are unchanged; the old
+        one serves until the new one does. The call waits at most `seconds`, but the load goes
+        on."""
         if self._loader is not None:
             with suppress(UnreachableError):
                 self._loader.load(model, config, seconds)
@@ -304,7 +283,7 @@ class GrpcEndpoint:
         self._known: Any = None
 
     def is_live(self) -> bool | None:
-        """See Endpoint."""
+        """See HttpEndpoint."""
         if not self._is_open():
             return None
         with suppress(ServerError):
@@ -312,13 +291,13 @@ class GrpcEndpoint:
         return True
 
     def is_ready(self, seconds: float) -> bool:
-        """See Endpoint."""
+        """See HttpEndpoint."""
         with suppress(ServerError):
             return bool(self._ask("ServerReady", seconds).ready)
         return self._is_open()
 
     def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
-        """See Endpoint."""
+        """See HttpEndpoint."""
         try:
             return bool(self._ask("ModelReady", seconds, name=model, version=version).ready)
         except UnreachableError:
@@ -327,14 +306,14 @@ class GrpcEndpoint:
             return False
 
     def list_models(self) -> list[ServedVersion]:
-        """See Endpoint."""
+        """See HttpEndpoint."""
         index = self._ask("RepositoryIndex")
         return [
             ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models
         ]
 
     def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
-        """See Endpoint."""
+        """See HttpEndpoint."""
         from google.protobuf import json_format
 
         with _none_where_unknown():
@@ -345,7 +324,7 @@ class GrpcEndpoint:
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, seconds: float = LOAD_SECONDS
     ) -> None:
-        """See Endpoint."""
+        """See HttpEndpoint."""
         parameters = {} if config is None else {"config": {"string_param": json.dumps(config)}}
         self._ask("RepositoryModelLoad", seconds, model_name=model, parameters=parameters)
 
@@ -387,6 +366,10 @@ class GrpcEndpoint:
         return grpc.secure_channel(place, grpc.ssl_channel_credentials(root, key, chain), options)
 
 
+Endpoint: TypeAlias = HttpEndpoint | GrpcEndpoint
+"""Client of a server: both have the methods of HttpEndpoint, except `infer_zeros`."""
+
+
 class LoadProcess:
     """Loads models over gRPC, each in a child process, which is ended if it takes too long."""
 
@@ -395,7 +378,7 @@ class LoadProcess:
         self._port = port
 
     def load(self, model: str, config: Mapping[str, Any] | None, seconds: float) -> None:
-        """See Endpoint. Raises UnreachableError if the load did not reach the server."""
+        """See HttpEndpoint. Raises UnreachableError if the load did not reach the server."""
         question = {
             # The options have keys, and every user may read the arguments of a process.
             "options": self._options,

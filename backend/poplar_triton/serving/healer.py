@@ -206,7 +206,7 @@ class Healer:
                 del self._cases[model]
         lost = sorted(model for model in dead if self._cases[model].attempts > MAX_RELOADS)
         names = ", ".join(map(repr, lost))
-        self._state.set_hopeless(f"{MAX_RELOADS} reloads did not recover {names}" if lost else "")
+        self._state.hopeless = f"{MAX_RELOADS} reloads did not recover {names}" if lost else ""
 
     @property
     def is_at_work(self) -> bool:
@@ -248,7 +248,7 @@ class Healer:
         self._cases.clear()
         self._successes.clear()
         self._num_taken = 0
-        self._state.set_hopeless("")
+        self._state.hopeless = ""
 
     def _begin(self, model: str, case: _Case, now: float) -> None:
         wait = min(

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from popef._tools.child import die_with
 from popef._tools.memory import offer_to_oom_killer
@@ -33,12 +32,7 @@ from poplar_triton.serving.endpoint import (
 )
 from poplar_triton.serving.installation import find_installation, link_interpreter, make_environment
 from poplar_triton.serving.log import ServerOutput
-from poplar_triton.serving.options import (
-    find_exit_seconds,
-    find_option,
-    is_on,
-    make_http_headers,
-)
+from poplar_triton.serving.options import find_exit_seconds, find_option, is_on, make_http_headers
 from poplar_triton.serving.server_resources import ServerResources
 from poplar_triton.serving.traffic import describe_listener
 
@@ -243,16 +237,11 @@ class TritonServer:
             self._start()
             self._wait_until_ready(self._interrupt.pause)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._resources.release()
 

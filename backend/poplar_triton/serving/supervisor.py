@@ -65,12 +65,20 @@ class StopRequest:
     def __init__(self) -> None:
         self.count = 0
 
+    def catch_signals(self) -> None:
+        """Count SIGTERM and SIGINT from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
     def wait(self, seconds: float, count: int = 1) -> bool:
         """Wait until there were `count` requests or the time is over; return whether there were."""
         end = time.monotonic() + seconds
         while self.count < count and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_SECONDS))
         return self.count >= count
+
+    def _ask(self, *_: object) -> None:
+        self.count += 1
 
 
 class Supervisor:
@@ -102,8 +110,7 @@ class Supervisor:
     def catch_signals(self) -> None:
         """Handle SIGTERM and SIGINT from now on: the first asks to stop, the second not to wait for
         the end of the drain."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self.ask_to_stop())
+        self._stop.catch_signals()
 
     def ask_to_stop(self) -> None:
         """Make `run` drain and return; a second call makes it return at once."""
@@ -142,7 +149,7 @@ class Supervisor:
         self._canary = self._make_canary()
         self._leaks = LeakMeter()
         self._orphans = OrphanWatch(self._clock)
-        self._state.note_start(self._server.ready_seconds)
+        self._state.start_seconds = self._server.ready_seconds
         self._shortage = ""
         self._num_threads = 0  # of a reload: while it loads both the old and the new have theirs
         self._healer.forget()
@@ -200,7 +207,7 @@ class Supervisor:
                 return reason
             self._healer.reload({stub.model for stub in self._dead})
             if reason and self._dead:
-                self._state.set_hopeless(reason)  # only a restart would help, and it is not allowed
+                self._state.hopeless = reason  # only a restart would help, and it is not allowed
         has_to_end = self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT
         return "its dead instances" if has_to_end else ""
 
@@ -210,7 +217,7 @@ class Supervisor:
         replaced = self._watch.replaced
         pids = [stub.pid for stub in (*living, *replaced)]
         use = measure_resource_use(self._watch.servers, pids, self._server.count_segments())
-        self._state.note_resource_use(use)
+        self._state.resource_use = use
         is_healing = bool(self._dead) or self._healer.is_at_work
         if left := self._leaks.scan(use, self._clock(), is_healing=is_healing):
             self._state.note_leak(threads=left.threads, segments=left.segments)
@@ -273,10 +280,10 @@ class Supervisor:
         self._note_answer(self._server.endpoint.is_ready(ASK_SECONDS))
 
     def _note_answer(self, ready: bool) -> None:
-        self._state.note_answer(ready)
+        self._state.answers = ready
         if ready:
             self._answered_at = self._clock()
-        self._state.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
+        self._state.is_silent = self._clock() - self._answered_at > SILENCE_SECONDS
 
     def _ask_models(self, living: list[Stub]) -> None:
         """Check whether every loaded model says that it is ready. Models that load or unload are
@@ -292,7 +299,7 @@ class Supervisor:
                     self._unready.append(model)
             if not ready and self._clock() > began + ASK_SECONDS:
                 break  # the processes are not watched during an unanswered request
-        self._state.note_unready_models(self._unready)
+        self._state.unready_models = self._unready
 
     def _start_again(self) -> bool:
         """Restart the server that has ended. Return False if that is not allowed, or was given up

@@ -26,6 +26,7 @@ from poplar_triton.tfserving.models import (
     ServingError,
     Signature,
     TensorSpec,
+    refuse,
 )
 
 _T = TypeVar("_T")
@@ -91,11 +92,10 @@ def _check_inputs(signature: Signature, names: Collection[str]) -> None:
     given, known = set(names), set(signature.inputs)
     extra, missing = given - known, known - given - signature.optional
     if extra or missing:
-        raise ServingError(
-            Code.INVALID_ARGUMENT,
+        raise refuse(
             f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) "
             f"!= len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: "
-            f"{_show(missing)}.",
+            f"{_show(missing)}."
         )
 
 
@@ -103,13 +103,12 @@ def check_outputs(signature: Signature, names: Sequence[str]) -> None:
     """Raise ServingError for outputs that the model does not have, or that are requested twice."""
     for place, name in enumerate(names):
         if name not in signature.outputs:
-            raise ServingError(
-                Code.INVALID_ARGUMENT,
+            raise refuse(
                 f"output tensor alias not found in signature: {escape(name, MAX_NAME)} Outputs "
-                f"expected to be in the set {_show(signature.outputs)}.",
+                f"expected to be in the set {_show(signature.outputs)}."
             )
         if name in names[:place]:
-            raise ServingError(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+            raise refuse(f"duplicate output tensor alias: {name}")
 
 
 def fit(
@@ -126,10 +125,9 @@ def fit(
     """
     fitting = _fit_shape(name, wanted, shape)
     if dtype != wanted.dtype and not _may_narrow(dtype, wanted.dtype):
-        raise ServingError(
-            Code.INVALID_ARGUMENT,
+        raise refuse(
             f"input {name!r}: expected {_name(wanted.dtype)}, found {_name(dtype)}; convert it to "
-            f"{_name(wanted.dtype)} before sending it",
+            f"{_name(wanted.dtype)} before sending it"
         )
     array = read(shape)
     if dtype != wanted.dtype:
@@ -145,10 +143,9 @@ def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int
         return given
     if wanted.shape == _ROWS_OF_ONE and len(given) == 1:
         return (*given, 1)
-    raise ServingError(
-        Code.INVALID_ARGUMENT,
+    raise refuse(
         f"input {name!r}: expected shape {list(wanted.shape)}"
-        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}",
+        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}"
     )
 
 
@@ -162,10 +159,9 @@ def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if not np.array_equal(narrow, array):
         place = tuple(int(index) for index in np.argwhere(narrow != array)[0])
         where = f"row {place[0]}" if place else "the value"
-        raise ServingError(
-            Code.INVALID_ARGUMENT,
+        raise refuse(
             f"input {name!r}, {where}: expected numbers that fit {_name(dtype)}, the model's "
-            f"type; found {int(array[place])}",
+            f"type; found {int(array[place])}"
         )
     return narrow
 

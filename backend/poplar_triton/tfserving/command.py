@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import signal
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
-from popef._tools.arguments import Parser, whole_number
+from popef._tools.arguments import Parser
 from popef._tools.console import UsageError
 from popef._tools.text import escape, find_name_fault
 from poplar_triton.errors import ServerError
-from poplar_triton.serving.command import add_life_arguments
+from poplar_triton.serving.command import (
+    MAX_PORT,
+    add_address,
+    add_life_arguments,
+    add_number,
+    print_places,
+    start_health,
+)
 from poplar_triton.serving.health import HealthServer
 from poplar_triton.serving.log import make_tell
 from poplar_triton.serving.server import check_repository, is_model_folder
+from poplar_triton.serving.supervisor import StopRequest
 from poplar_triton.tfserving.config_files import (
-    ConfigFileError,
+    MonitoringConfig,
     read_model_configs,
     read_monitoring_config,
     read_ssl_config,
@@ -54,6 +59,12 @@ _MAX_CONNECTIONS = 1 << 16
 _MAX_CHANNEL_NUMBER = 2**31 - 1
 _MICROSECONDS = 1_000_000
 """Number of microseconds in a second."""
+_TRITON_FILES = {
+    "root_certificates": "root certificate that signs Triton's certificate",
+    "private_key": "private key of the client certificate for Triton",
+    "certificate_chain": "client certificate for Triton",
+}
+"""Fields of TritonTls, and what is in the file of each."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -61,13 +72,12 @@ def add_arguments(parser: Parser) -> None:
     _add_models(parser)
     _add_ports(parser)
     _add_triton(parser)
-    parser.add_argument(
+    add_number(
+        parser,
         "--processes",
-        type=whole_number(1, _MAX_PROCESSES),
-        default=1,
-        metavar="N",
-        help="number of processes on the same ports; each loads its own copy of the models "
-        "(default: %(default)s)",
+        (1, _MAX_PROCESSES),
+        1,
+        "number of processes on the same ports; each loads its own copy of the models",
     )
     add_life_arguments(parser)
 
@@ -81,12 +91,7 @@ def _add_models(parser: Parser) -> None:
         metavar="MODEL_REPOSITORY",
         help="folder of model folders, as in a Triton model repository",
     )
-    parser.add_path(
-        "--model_config_file",
-        type=Path,
-        metavar="FILE",
-        help="ModelServerConfig in protobuf text format",
-    )
+    _add_file(parser, "--model_config_file", "ModelServerConfig in protobuf text format")
     parser.add_argument(
         "--model_name",
         default="default",
@@ -96,32 +101,19 @@ def _add_models(parser: Parser) -> None:
     parser.add_path(
         "--model_base_path", folder=True, type=Path, metavar="FOLDER", help="folder of one model"
     )
-    parser.add_argument(
-        "--file_system_poll_wait_seconds",
-        type=whole_number(0, _MAX_SECONDS),
-        default=1,
-        metavar="N",
-        help="interval in seconds of checks for new versions; 0: check once (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max_num_load_retries",
-        type=whole_number(0, _MAX_RETRIES),
-        default=5,
-        metavar="N",
-        help="retries for a version that does not load (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--load_retry_interval_micros",
-        type=whole_number(-_MAX_SECONDS * _MICROSECONDS, _MAX_SECONDS * _MICROSECONDS),
-        default=60 * _MICROSECONDS,
-        metavar="N",
-        help="interval between retries; negative: retry at once (default: one minute)",
-    )
-    _add_switch(
+    text = "interval in seconds of checks for new versions; 0: check once"
+    add_number(parser, "--file_system_poll_wait_seconds", (0, _MAX_SECONDS), 1, text)
+    text = "retries for a version that does not load"
+    add_number(parser, "--max_num_load_retries", (0, _MAX_RETRIES), 5, text)
+    add_number(
         parser,
-        "--allow_version_labels_for_unavailable_models",
-        "allow labels for versions that are not served",
+        "--load_retry_interval_micros",
+        (-_MAX_SECONDS * _MICROSECONDS, _MAX_SECONDS * _MICROSECONDS),
+        60 * _MICROSECONDS,
+        "interval between retries; negative: retry at once (default: one minute)",
     )
+    text = "allow labels for versions that are not served"
+    _add_switch(parser, "--allow_version_labels_for_unavailable_models", text)
     _add_switch(
         parser,
         "--isolate-models",
@@ -131,64 +123,29 @@ def _add_models(parser: Parser) -> None:
 
 
 def _add_ports(parser: Parser) -> None:
-    port = whole_number(0, 65535)
-    parser.add_argument(
-        "--port", type=port, default=GRPC_PORT, metavar="N", help="gRPC port (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--rest_api_port",
-        type=port,
-        default=REST_PORT,
-        metavar="N",
-        help="REST port (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--address",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="listen address of both ports; 0.0.0.0 for all addresses (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--rest_api_timeout_in_ms",
-        type=whole_number(1, _MAX_MS),
-        default=30_000,
-        metavar="N",
-        help="timeout of a REST request (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--http-max-input-size",
-        type=whole_number(1, _MAX_BODY_BYTES),
-        default=REST_BODY_BYTES,
-        metavar="BYTES",
-        help="maximum size of a REST request body (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-connections-per-address",
-        type=whole_number(0, _MAX_CONNECTIONS),
-        default=MAX_CONNECTIONS_PER_ADDRESS,
-        metavar="N",
-        help="maximum number of REST connections per client address and process, without those "
-        "from "
-        "this machine; 0: no limit (default: %(default)s)",
-    )
-    _add_switch(
+    add_number(parser, "--port", (0, MAX_PORT), GRPC_PORT, "gRPC port")
+    add_number(parser, "--rest_api_port", (0, MAX_PORT), REST_PORT, "REST port")
+    add_address(parser, "--address", "both ports")
+    text = "timeout of a REST request"
+    add_number(parser, "--rest_api_timeout_in_ms", (1, _MAX_MS), 30_000, text)
+    text, limits = "maximum size of a REST request body", (1, _MAX_BODY_BYTES)
+    add_number(parser, "--http-max-input-size", limits, REST_BODY_BYTES, text, "BYTES")
+    add_number(
         parser,
-        "--rest_api_enable_cors_support",
-        "enable CORS: allow requests from pages of other sites",
+        "--max-connections-per-address",
+        (0, _MAX_CONNECTIONS),
+        MAX_CONNECTIONS_PER_ADDRESS,
+        "maximum number of REST connections per client address and process, without those from "
+        "this machine; 0: no limit",
     )
-    parser.add_path(
-        "--ssl_config_file",
-        type=Path,
-        metavar="FILE",
-        help="SSLConfig with the certificates of the gRPC port",
+    text = "enable CORS: allow requests from pages of other sites"
+    _add_switch(parser, "--rest_api_enable_cors_support", text)
+    text = "SSLConfig with the certificates of the gRPC port"
+    _add_file(parser, "--ssl_config_file", text)
+    text = (
+        f"MonitoringConfig with the path of the metrics on the REST port (default: {METRICS_PATH})"
     )
-    parser.add_path(
-        "--monitoring_config_file",
-        type=Path,
-        metavar="FILE",
-        help="MonitoringConfig with the path of the metrics on the REST port (default: "
-        f"{METRICS_PATH})",
-    )
+    _add_file(parser, "--monitoring_config_file", text)
     parser.add_argument(
         "--grpc_channel_arguments",
         type=_read_channel_arguments,
@@ -197,16 +154,10 @@ def _add_ports(parser: Parser) -> None:
         help="gRPC channel arguments, such as grpc.max_receive_message_length=-1 for no size "
         "limit (default: 128 MiB)",
     )
-    _add_switch(
-        parser,
-        "--enable_serialization_as_tensor_content",
-        "return tensor_content instead of typed values",
-    )
-    _add_switch(
-        parser,
-        "--enable_grpc_healthcheck_service",
-        "no effect: the health check is always available",
-    )
+    text = "return tensor_content instead of typed values"
+    _add_switch(parser, "--enable_serialization_as_tensor_content", text)
+    text = "no effect: the health check is always available"
+    _add_switch(parser, "--enable_grpc_healthcheck_service", text)
 
 
 def _add_triton(parser: Parser) -> None:
@@ -216,25 +167,20 @@ def _add_triton(parser: Parser) -> None:
         help="forward requests to this Triton server over gRPC, instead of computing",
     )
     _add_switch(parser, "--triton_ssl", "use TLS for the connection to Triton")
-    for name, what in (
-        ("root_certificates", "root certificate that signs Triton's certificate"),
-        ("private_key", "private key of the client certificate for Triton"),
-        ("certificate_chain", "client certificate for Triton"),
-    ):
-        parser.add_path(f"--triton_{name}", type=Path, metavar="FILE", help=f"PEM: {what}")
+    for name, what in _TRITON_FILES.items():
+        _add_file(parser, f"--triton_{name}", f"PEM: {what}")
+
+
+def _add_file(parser: Parser, name: str, text: str) -> None:
+    parser.add_path(name, type=Path, metavar="FILE", help=text)
 
 
 def _add_switch(parser: Parser, name: str, text: str) -> None:
     """Add a switch with the syntax of tensorflow_model_server: --name, --name=true,
     --name=false."""
+    kind, metavar = _read_switch, "true|false"
     parser.add_argument(
-        name,
-        nargs="?",
-        type=_read_switch,
-        const=True,
-        default=False,
-        metavar="true|false",
-        help=text,
+        name, nargs="?", type=kind, const=True, default=False, metavar=metavar, help=text
     )
 
 
@@ -251,21 +197,16 @@ def run(options: argparse.Namespace) -> int:
     from poplar_triton.tfserving.processes import LOOK_SECONDS, Processes
 
     settings = read_settings(options)
-    stop = _StopRequest()
+    stop = StopRequest()
     with ExitStack() as stack:
         processes = Processes(settings, options.start_seconds, make_tell())
-        health = None
-        if options.health_port is not None:
-            health = stack.enter_context(
-                HealthServer(options.health_address, options.health_port, processes)
-            )
+        health = start_health(options, processes, stack)
         with processes:
             stop.catch_signals()
             _introduce(settings, health)
-            while not stop.asked:
+            while not stop.wait(LOOK_SECONDS):
                 if not processes.look():
                     return 1
-                time.sleep(LOOK_SECONDS)
             print("stopping", flush=True)
     return 0
 
@@ -279,11 +220,9 @@ def read_settings(options: argparse.Namespace) -> Settings:
         raise UsageError(
             f"--rest_api_port: expected another port than --port, found {options.port} for both"
         )
-    monitoring = (
-        read_monitoring_config(options.monitoring_config_file)
-        if options.monitoring_config_file
-        else None
-    )
+    monitoring = MonitoringConfig(enabled=True)
+    if options.monitoring_config_file:
+        monitoring = read_monitoring_config(options.monitoring_config_file)
     return Settings(
         sources=tuple(_find_sources(options)),
         triton=options.triton,
@@ -299,11 +238,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         rest_body_bytes=options.http_max_input_size,
         rest_connections_per_address=options.max_connections_per_address,
         cors=options.rest_api_enable_cors_support,
-        metrics_path=METRICS_PATH
-        if monitoring is None
-        else monitoring.path
-        if monitoring.enabled
-        else "",
+        metrics_path=monitoring.path if monitoring.enabled else "",
         poll_seconds=options.file_system_poll_wait_seconds,
         load_retries=options.max_num_load_retries,
         load_retry_seconds=options.load_retry_interval_micros / _MICROSECONDS,
@@ -311,20 +246,6 @@ def read_settings(options: argparse.Namespace) -> Settings:
         isolate_models=options.isolate_models,
         drain_seconds=options.drain_seconds,
     )
-
-
-class _StopRequest:
-    """Request to stop. See serving.supervisor.StopRequest for why a handler does no more."""
-
-    asked = False
-
-    def catch_signals(self) -> None:
-        """Handle SIGTERM and SIGINT from now on; both ask to stop."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, _: int, __: FrameType | None) -> None:
-        self.asked = True
 
 
 def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
@@ -364,10 +285,7 @@ def _list_repository(repository: Path) -> list[ModelSource]:
 
 
 def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
-    files = {
-        name: getattr(options, f"triton_{name}")
-        for name in ("root_certificates", "private_key", "certificate_chain")
-    }
+    files = {name: getattr(options, f"triton_{name}") for name in _TRITON_FILES}
     if not options.triton_ssl:
         if any(files.values()):
             raise UsageError("--triton_root_certificates and similar options require --triton_ssl")
@@ -401,21 +319,10 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
 
 def _introduce(settings: Settings, health: HealthServer | None) -> None:
     """Print where the server is."""
-    where = settings.address
     name = escape(min(settings.names, default="MODEL"))
-    lines = [
-        "",
-        *([f"gRPC     {where}:{settings.grpc_port}"] if settings.grpc_port else []),
-        *(
-            [f"REST     http://{where}:{settings.rest_port}/v1/models/{name}"]
-            if settings.rest_port
-            else []
-        ),
-        *([f"health   {health.url}/ready"] if health else []),
-        "Ctrl-C stops the server.",
-        "",
-    ]
-    print("\n".join(lines), flush=True)
-
-
-__all__ = ["EPILOG", "EXAMPLES", "ConfigFileError", "add_arguments", "read_settings", "run"]
+    places = {}
+    if settings.grpc_port:
+        places["gRPC"] = f"{settings.address}:{settings.grpc_port}"
+    if settings.rest_port:
+        places["REST"] = f"http://{settings.address}:{settings.rest_port}/v1/models/{name}"
+    print_places(places, health)

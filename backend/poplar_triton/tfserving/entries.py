@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from poplar_triton.tfserving import messages_pb2 as messages
-from poplar_triton.tfserving.models import BY_NUMBER, Code, ServingError
+from poplar_triton.tfserving.models import BY_NUMBER, refuse
 from poplar_triton.tfserving.wire import write_varints
 
 MAX_PARTS = 4096
@@ -100,17 +100,15 @@ class EntryCounter:
         else:
             self._parts += 1
         if self._parts > MAX_PARTS:
-            raise ServingError(
-                Code.INVALID_ARGUMENT,
+            raise refuse(
                 f"{self._kind}: expected at most {MAX_PARTS} inputs, names of outputs, dimensions "
                 "and pieces "
-                "of values together, found more; send values packed, or as tensor_content",
+                "of values together, found more; send values packed, or as tensor_content"
             )
         if self._values > MAX_VALUES:
-            raise ServingError(
-                Code.INVALID_ARGUMENT,
+            raise refuse(
                 f"{self._kind}: expected at most {MAX_VALUES} strings and unpacked numbers, found "
-                "more; send numbers packed or as tensor_content, and fewer rows in one request",
+                "more; send numbers packed or as tensor_content, and fewer rows in one request"
             )
         if self._values >= self._enough:
             raise _EnoughError

@@ -35,6 +35,7 @@ from poplar_triton.tfserving.models import (
     State,
     TensorSpec,
     VersionStatus,
+    refuse,
 )
 from poplar_triton.tfserving.settings import (
     ModelSource,
@@ -148,7 +149,7 @@ class TritonModels:
         """Return the configured source of a model and the requested version. Raises ServingError if
         neither is possible."""
         if not spec.name:
-            raise ServingError(Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
+            raise refuse("ModelSpec has no name specified.")
         source = self._sources.get(spec.name)
         if find_name_fault(spec.name) or (self._sources and source is None):
             raise not_served(spec, spec.version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -32,6 +32,7 @@ from poplar_triton.tfserving.models import (
     Servable,
     ServingError,
     as_serving_error,
+    refuse,
 )
 from poplar_triton.tfserving.threads import Threads
 from poplar_triton.tfserving.unfinished import Unfinished, UnfinishedCalls, find_address
@@ -152,10 +153,6 @@ _NEVER_SECONDS = 1e9
 """Number of seconds above which gRPC means that there is no deadline; the longest deadline that it
 sends is three years."""
 _NO_MODEL = messages.ModelSpec()
-_NOT_SERVED = {
-    "PredictionService": ("Classify", "Regress", "MultiInference"),
-    "ModelService": ("HandleReloadConfigRequest",),
-}
 
 Context: TypeAlias = Any
 """Context of a call: grpc.ServicerContext, which has no types."""
@@ -199,40 +196,47 @@ def make_handlers(
     With `as_content` outputs are sent as tensor_content instead of typed values. `process` makes
     requests of many values compact (None: a process of its own).
     """
-    service = _Service(models, unfinished.threads, as_content)
-    parser = _Parser(unfinished.threads, process or WorkProcess(PROCESS_NAME))
-    method = partial(_method, observe=observe, unfinished=unfinished, parser=parser)
-    prediction = {
-        "Predict": method(service.predict, messages.PredictRequest, "Predict"),
-        "GetModelMetadata": method(
-            service.read_metadata, messages.GetModelMetadataRequest, "GetModelMetadata"
-        ),
+    process = process or WorkProcess(PROCESS_NAME)
+    service = _Service(models, observe, health, unfinished, as_content, process)
+    method, kinds = service.make_method, messages
+    services = {
+        f"{_SERVING}.PredictionService": {
+            "Predict": method(service.predict, kinds.PredictRequest, "Predict"),
+            "GetModelMetadata": method(
+                service.read_metadata, kinds.GetModelMetadataRequest, "GetModelMetadata"
+            ),
+            **{name: _refuse(name) for name in ("Classify", "Regress", "MultiInference")},
+        },
+        f"{_SERVING}.ModelService": {
+            "GetModelStatus": method(service.read_status, kinds.GetModelStatusRequest),
+            "HandleReloadConfigRequest": _refuse("HandleReloadConfigRequest"),
+        },
+        "grpc.health.v1.Health": {
+            "Check": method(service.check_health, kinds.HealthCheckRequest),
+            "Watch": grpc.stream_stream_rpc_method_handler(service.watch_health),
+        },
     }
-    status = {"GetModelStatus": method(service.read_status, messages.GetModelStatusRequest, "")}
-    health_methods = {
-        "Check": method(_make_health_check(health), messages.HealthCheckRequest, ""),
-        "Watch": grpc.stream_stream_rpc_method_handler(_HealthWatch(health, unfinished, parser)),
-    }
-    return [
-        _serve(f"{_SERVING}.PredictionService", {**prediction, **_refuse_all("PredictionService")}),
-        _serve(f"{_SERVING}.ModelService", {**status, **_refuse_all("ModelService")}),
-        _serve("grpc.health.v1.Health", health_methods),
-    ]
+    return [grpc.method_handlers_generic_handler(name, each) for name, each in services.items()]
 
 
+@dataclass(frozen=True, slots=True)
 class _Service:
-    def __init__(self, models: Models, threads: Threads, as_content: bool) -> None:
-        self._models = models
-        self._threads = threads
-        self._as_content = as_content
+    """Methods of all services, and what they need."""
+
+    models: Models
+    observe: Observe
+    health: Health
+    unfinished: UnfinishedCalls
+    as_content: bool
+    process: WorkProcess
 
     def predict(
         self, request: messages.PredictRequest, context: Context
     ) -> messages.PredictResponse:
         """Answer a request for Predict."""
         spec = _read_spec(request)
-        call = GrpcCall(context, self._threads)
-        servable = self._models.find(spec, call)
+        call = GrpcCall(context, self.unfinished.threads)
+        servable = self.models.find(spec, call)
         outputs = answer(
             servable, spec.signature, request.inputs, _describe, list(request.output_filter), call
         )
@@ -240,7 +244,7 @@ class _Service:
         _write_spec(response.model_spec, servable)
         response.model_spec.signature_name = DEFAULT_SIGNATURE
         for name, array in outputs.items():
-            wire.write_tensor(response.outputs[name], array, as_content=self._as_content)
+            wire.write_tensor(response.outputs[name], array, as_content=self.as_content)
         return response
 
     def read_metadata(
@@ -249,17 +253,11 @@ class _Service:
         """Answer a request for GetModelMetadata."""
         spec = _read_spec(request)
         if not request.metadata_field:
-            raise ServingError(
-                Code.INVALID_ARGUMENT,
-                "GetModelMetadataRequest must specify at least one metadata_field",
-            )
+            raise refuse("GetModelMetadataRequest must specify at least one metadata_field")
         for name in request.metadata_field:
             if name != _SIGNATURE_DEF:
-                raise ServingError(
-                    Code.INVALID_ARGUMENT,
-                    f"Metadata field {escape(name, MAX_NAME)} is not supported",
-                )
-        servable = self._models.find(spec, GrpcCall(context, self._threads))
+                raise refuse(f"Metadata field {escape(name, MAX_NAME)} is not supported")
+        servable = self.models.find(spec, GrpcCall(context, self.unfinished.threads))
         response = messages.GetModelMetadataResponse()
         _write_spec(response.model_spec, servable)
         packed = response.metadata[_SIGNATURE_DEF]
@@ -272,8 +270,8 @@ class _Service:
     ) -> messages.GetModelStatusResponse:
         """Answer a request for GetModelStatus."""
         response = messages.GetModelStatusResponse()
-        call = GrpcCall(context, self._threads)
-        for found in self._models.list_versions(_read_spec(request), call):
+        call = GrpcCall(context, self.unfinished.threads)
+        for found in self.models.list_versions(_read_spec(request), call):
             response.model_version_status.add(
                 version=found.version,
                 state=found.state,
@@ -281,10 +279,87 @@ class _Service:
             )
         return response
 
+    def check_health(
+        self, request: messages.HealthCheckRequest, _: Context
+    ) -> messages.HealthCheckResponse:
+        """Answer a request for Check."""
+        return messages.HealthCheckResponse(status=self.health.check(request.service))
+
+    def watch_health(
+        self, requests: Iterator[bytes], context: Context, send: Callable[[bytes | None], None]
+    ) -> None:
+        """Answer a call of Watch, which continues after its thread has ended."""
+
+        def tell(status: HealthStatus | None) -> None:
+            send(
+                None
+                if status is None
+                else messages.HealthCheckResponse(status=status).SerializeToString()
+            )
+
+        data = self._read(requests, context)
+        try:
+            service = self._parse(messages.HealthCheckRequest, data, context).service
+        except ServingError as error:
+            _abort(context, *_describe_error(error))
+        self.health.watch(service, context, tell)
+
+    # With this attribute gRPC passes `send` to the method; gRPC's own health service does the same.
+    watch_health.experimental_non_blocking = True  # type: ignore[attr-defined]
+
+    def make_method(
+        self, call: Handler, kind: type[Message], api: str = ""
+    ) -> grpc.RpcMethodHandler:
+        """Return the handler of a method that counts each call, with its errors and duration. A
+        method is not counted if `api` is ""."""
+
+        def handle(requests: Iterator[bytes], context: Context) -> bytes:
+            data = self._read(requests, context)
+            start = time.perf_counter()
+            code, text, model = Code.CANCELLED, "", ""
+            try:
+                request = self._parse(kind, data, context)
+                model = getattr(request, "model_spec", _NO_MODEL).name
+                response: bytes = (call(request, context)).SerializeToString()
+                code = Code.OK
+                return response
+            except Exception as error:  # noqa: BLE001  whatever it is, the call gets its answer
+                # Keep no reference to the error here. It refers to this frame, and the cycle would
+                # keep the request until it is collected.
+                code, text = _describe_error(error)
+            finally:
+                if api:
+                    self.observe(model, api, "GRPC", code, time.perf_counter() - start)
+            _abort(context, code, text)
+
+        # gRPC gets a stream of requests, of which one is read: so the call is known first.
+        return grpc.stream_unary_rpc_method_handler(handle)
+
+    def _read(self, requests: Iterator[bytes], context: Context) -> bytes:
+        """Return the whole request of a call. A call without a request is aborted."""
+        data = self.unfinished.read(requests, context)
+        if data is None:
+            _abort(context, Code.INVALID_ARGUMENT, "expected a request, found the call's end")
+        return data
+
+    def _parse(self, kind: type[Message], data: bytes, context: Context) -> Any:
+        """Return the message. Raises ServingError for invalid bytes and for too many parts."""
+        name, compacted = kind.DESCRIPTOR.name, data
+        if name != KIND:
+            EntryCounter(name).check(data)
+        elif not EntryCounter(name, MANY_VALUES).check(data):
+            compacted = self.process.run(GrpcCall(context, self.unfinished.threads), compact, data)
+        try:
+            return kind.FromString(compacted)
+        except DecodeError as error:
+            raise refuse(
+                f"expected a {name} of {_SERVING}, found {len(data)} other bytes"
+            ) from error
+
 
 def _read_spec(request: Any) -> ModelSpec:
     if not request.HasField("model_spec"):
-        raise ServingError(Code.INVALID_ARGUMENT, "Missing ModelSpec")
+        raise refuse("Missing ModelSpec")
     spec = request.model_spec
     choice = spec.WhichOneof("version_choice")
     return ModelSpec(
@@ -307,70 +382,6 @@ def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
     spec.version.value = servable.version
 
 
-def _method(
-    call: Handler,
-    kind: type[Message],
-    api: str,
-    observe: Observe,
-    unfinished: UnfinishedCalls,
-    parser: _Parser,
-) -> grpc.RpcMethodHandler:
-    """Return the handler of a method that counts each call, with its errors and duration. A method
-    is not counted if `api` is ""."""
-
-    def handle(requests: Iterator[bytes], context: Context) -> bytes:
-        data = _read(unfinished, requests, context)
-        start = time.perf_counter()
-        code, text, model = Code.CANCELLED, "", ""
-        try:
-            request = parser.parse(kind, data, context)
-            model = getattr(request, "model_spec", _NO_MODEL).name
-            response: bytes = (call(request, context)).SerializeToString()
-            code = Code.OK
-            return response
-        except Exception as error:  # noqa: BLE001  whatever it is, the call gets its answer
-            # Keep no reference to the error here. It refers to this frame, and the cycle would keep
-            # the request until it is collected.
-            code, text = _describe_error(error)
-        finally:
-            if api:
-                observe(model, api, "GRPC", code, time.perf_counter() - start)
-        _abort(context, code, text)
-
-    # gRPC gets a stream of requests, of which one is read, so the call is known before its request.
-    return grpc.stream_unary_rpc_method_handler(handle)
-
-
-def _read(unfinished: UnfinishedCalls, requests: Iterator[bytes], context: Context) -> bytes:
-    """Return the whole request of a call. A call without a request is aborted."""
-    data = unfinished.read(requests, context)
-    if data is None:
-        _abort(context, Code.INVALID_ARGUMENT, "expected a request, found the call's end")
-    return data
-
-
-class _Parser:
-    """Parses requests into messages."""
-
-    def __init__(self, threads: Threads, process: WorkProcess) -> None:
-        self._threads, self._process = threads, process
-
-    def parse(self, kind: type[Message], data: bytes, context: Context) -> Any:
-        """Return the message. Raises ServingError for invalid bytes and for too many parts."""
-        name, compacted = kind.DESCRIPTOR.name, data
-        if name != KIND:
-            EntryCounter(name).check(data)
-        elif not EntryCounter(name, MANY_VALUES).check(data):
-            compacted = self._process.run(GrpcCall(context, self._threads), compact, data)
-        try:
-            return kind.FromString(compacted)
-        except DecodeError as error:
-            raise ServingError(
-                Code.INVALID_ARGUMENT,
-                f"expected a {name} of {_SERVING}, found {len(data)} other bytes",
-            ) from error
-
-
 def _describe_error(error: Exception) -> tuple[Code, str]:
     found = as_serving_error(error)
     text = escape(found, _MAX_DETAILS)
@@ -384,46 +395,6 @@ def _abort(context: Context, code: Code, text: str) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-def _make_health_check(health: Health) -> Handler:
-    def check(request: messages.HealthCheckRequest, _: Context) -> messages.HealthCheckResponse:
-        return messages.HealthCheckResponse(status=health.check(request.service))
-
-    return check
-
-
-class _HealthWatch:
-    """Method Watch, whose call continues after its thread has ended."""
-
-    experimental_non_blocking = True
-    """Attribute for which gRPC passes `send` to the method; gRPC's own health service does the
-    same."""
-
-    def __init__(self, health: Health, unfinished: UnfinishedCalls, parser: _Parser) -> None:
-        self._health, self._unfinished, self._parser = health, unfinished, parser
-
-    def __call__(
-        self, requests: Iterator[bytes], context: Context, send: Callable[[bytes | None], None]
-    ) -> None:
-        def tell(status: HealthStatus | None) -> None:
-            send(
-                None
-                if status is None
-                else messages.HealthCheckResponse(status=status).SerializeToString()
-            )
-
-        data = _read(self._unfinished, requests, context)
-        try:
-            service = self._parser.parse(messages.HealthCheckRequest, data, context).service
-        except ServingError as error:
-            _abort(context, *_describe_error(error))
-        self._health.watch(service, context, tell)
-
-
-def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
-    """Return handlers that reject the methods that a model without tf.Example cannot serve."""
-    return {name: _refuse(name) for name in _NOT_SERVED[service]}
-
-
 def _refuse(name: str) -> grpc.RpcMethodHandler:
     def handle(_: Iterator[bytes], context: Context) -> bytes:
         context.abort(
@@ -432,7 +403,3 @@ def _refuse(name: str) -> grpc.RpcMethodHandler:
         raise AssertionError("abort raises")
 
     return grpc.stream_unary_rpc_method_handler(handle)
-
-
-def _serve(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:
-    return grpc.method_handlers_generic_handler(name, dict(methods))

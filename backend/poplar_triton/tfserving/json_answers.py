@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from popef._tools.arrays import Array
-from poplar_triton.tfserving.json_tensors import BASE64, Format, parse_predict, refuse
-from poplar_triton.tfserving.models import Call, Signature
+from poplar_triton.tfserving.json_tensors import BASE64, Format, parse_predict
+from poplar_triton.tfserving.models import Call, Signature, refuse
 from poplar_triton.tfserving.work_process import WorkProcess, check_wanted
 
 _ALL_DIGITS = {2: 5, 4: 9, 8: 17}

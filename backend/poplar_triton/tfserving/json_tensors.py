@@ -27,9 +27,9 @@ from popef._tools.text import escape
 from poplar_triton.tfserving.models import (
     BY_DTYPE,
     DEFAULT_SIGNATURE,
-    Code,
     ServingError,
     Signature,
+    refuse,
 )
 
 MAX_LISTS = 1 << 22
@@ -137,11 +137,6 @@ def parse_predict(
     if not instances:
         raise refuse(f"JSON Value: {_show(document)} No values in 'instances' array")
     return Format.ROW, name, _read_rows(instances, signature)
-
-
-def refuse(message: str) -> ServingError:
-    """Return an error that says what is wrong with a request."""
-    return ServingError(Code.INVALID_ARGUMENT, message)
 
 
 def _show(value: object) -> str:

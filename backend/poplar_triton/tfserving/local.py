@@ -37,6 +37,7 @@ from poplar_triton.tfserving.models import (
     State,
     TensorSpec,
     VersionStatus,
+    refuse,
 )
 from poplar_triton.tfserving.settings import (
     ModelSource,
@@ -77,10 +78,9 @@ class LocalServable:
         if loaded.max_batch_size:
             rows = max((len(array) for array in inputs.values()), default=0)
             if rows > loaded.max_batch_size:
-                raise ServingError(
-                    Code.INVALID_ARGUMENT,
+                raise refuse(
                     f"inference request batch-size must be <= {loaded.max_batch_size} for "
-                    f"{self.name!r}, found {rows}",
+                    f"{self.name!r}, found {rows}"
                 )
         rows_of = {
             name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.reshaped[name]))

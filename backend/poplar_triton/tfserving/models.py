@@ -47,6 +47,11 @@ class ServingError(Exception):
         self.code = code
 
 
+def refuse(message: str) -> ServingError:
+    """Return an error that says what is wrong with a request."""
+    return ServingError(Code.INVALID_ARGUMENT, message)
+
+
 def as_serving_error(error: Exception) -> ServingError:
     """Return an error in the form that clients get; the message of an internal error says that it
     is one."""

@@ -35,6 +35,7 @@ from poplar_triton.tfserving.models import (
     Signature,
     VersionStatus,
     as_serving_error,
+    refuse,
 )
 from poplar_triton.tfserving.rest_bodies import BodyError, BodyLimits, BodyReader, make_logger
 from poplar_triton.tfserving.settings import MAX_CALLS, Settings
@@ -317,7 +318,7 @@ class _Service:
 
     async def _get(self, metadata: str | None, spec: ModelSpec) -> web.Response:
         if not spec.name:
-            raise ServingError(Code.INVALID_ARGUMENT, "Missing model name in request.")
+            raise refuse("Missing model name in request.")
         if metadata == "metadata":
             return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
         return _write_json(
@@ -396,9 +397,7 @@ def _match(request: web.Request) -> re.Match[str] | None:
 
 
 def _malformed(request: web.Request) -> ServingError:
-    return ServingError(
-        Code.INVALID_ARGUMENT, f"Malformed request: {request.method} {request.raw_path}"
-    )
+    return refuse(f"Malformed request: {request.method} {request.raw_path}")
 
 
 def _read_spec(match: re.Match[str]) -> ModelSpec:
@@ -414,15 +413,13 @@ def _unquote(text: str, what: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise ServingError(Code.INVALID_ARGUMENT, f"Failed to decode {what}:{text}") from None
+        raise refuse(f"Failed to decode {what}:{text}") from None
 
 
 def _read_version(digits: str) -> int:
     # Python itself rejects thousands of digits.
     if len(digits.lstrip("0")) > len(str(_MAX_VERSION)) or int(digits) > _MAX_VERSION:
-        raise ServingError(
-            Code.INVALID_ARGUMENT, f"Failed to convert version: {digits} to numeric."
-        )
+        raise refuse(f"Failed to convert version: {digits} to numeric.")
     return int(digits)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from popef._tools.text import MAX_NAME_CHARACTERS, escape
-from poplar_triton.tfserving.models import Code, ModelSpec, ServingError
+from poplar_triton.tfserving.models import Code, ModelSpec, ServingError, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,8 @@ def find_version(spec: ModelSpec, labels: Mapping[str, int]) -> int | None:
         return spec.version
     version = labels.get(spec.label)
     if version is None:
-        raise ServingError(
-            Code.INVALID_ARGUMENT,
-            f"Unrecognized servable version label: {escape(spec.label, MAX_NAME_CHARACTERS)}",
+        raise refuse(
+            f"Unrecognized servable version label: {escape(spec.label, MAX_NAME_CHARACTERS)}"
         )
     return version
 

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from popef._tools.arrays import Array
 from poplar_triton.tfserving import messages_pb2 as messages
-from poplar_triton.tfserving.models import BY_DTYPE, BY_NUMBER, TYPES, Code, ServingError
+from poplar_triton.tfserving.models import BY_DTYPE, BY_NUMBER, TYPES, ServingError, refuse
 
 _MORE = 0x80
 _BELOW = _MORE - 1
@@ -190,8 +190,7 @@ def read_values(
     values = _read_strings(tensor) if dtype.hasobject else _read_list(name, tensor, dtype, count)
     if values.size > count:
         raise _refuse(
-            name,
-            f"expected at most {count} values for shape {list(shape)}, found {values.size}",
+            name, f"expected at most {count} values for shape {list(shape)}, found {values.size}"
         )
     if values.size < count:
         return _repeat(name, values, dtype, count, shape)
@@ -315,4 +314,4 @@ def _repeat(
 
 
 def _refuse(name: str, what: str) -> ServingError:
-    return ServingError(Code.INVALID_ARGUMENT, f"input {name!r}: {what}")
+    return refuse(f"input {name!r}: {what}")

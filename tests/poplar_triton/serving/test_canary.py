@@ -21,7 +21,7 @@ class Model:
         self.asked, self.lines, self.now = [], [], 0.0
         self.proc, self.state = PlayedProc(folder), ServerState()
         self.state.enter(Phase.SERVING)
-        self.state.note_answer(True)
+        self.state.answers = True
         for pid in (7, 8):
             self.proc.say(pid, "S")
         self.canary = Canary(self, self.state, self.lines.append, 60, lambda: self.now, folder)

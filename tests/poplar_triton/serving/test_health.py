@@ -45,7 +45,7 @@ def stub(number=0, model="m"):
 
 def serve(state, *, living=(), dead=()):
     state.enter(Phase.SERVING)
-    state.note_answer(True)
+    state.answers = True
     state.note_stubs(living, dead)
 
 
@@ -74,12 +74,12 @@ def test_live_ends_where_nothing_can_help(state, address):
     assert ask(address, "/live") == (200, "live\n")
     serve(state, dead=[stub()])
     assert ask(address, "/live") == (200, "live\n")
-    state.note_silence(True)
+    state.is_silent = True
     assert ask(address, "/live")[0] == 503
-    state.note_silence(False)
-    state.set_hopeless("no use")
+    state.is_silent = False
+    state.hopeless = "no use"
     assert ask(address, "/live") == (503, "no use\n")
-    state.set_hopeless("")
+    state.hopeless = ""
     assert ask(address, "/live")[0] == 200
     state.enter(Phase.ENDED)
     assert ask(address, "/live")[0] == 503
@@ -106,8 +106,8 @@ def test_what_has_happened_is_counted(state, address):
     serve(state, living=[stub(0)], dead=[stub(2), stub(1)])
     serve(state, living=[stub(0), stub(1, "n")])
     state.note_reload("m", "success", 2.5)
-    state.note_start(6.5)
-    state.note_resource_use(ResourceUse(98, 3, 4096))
+    state.start_seconds = 6.5
+    state.resource_use = ResourceUse(98, 3, 4096)
     state.note_leak(threads=71, segments=2)
     state.note_leak(stubs=1)
     state.note_reload("m", "failure")
