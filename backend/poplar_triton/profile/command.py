@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,44 +71,19 @@ _CONVERTER_STEPS = len(STEPS) + 1
 _FUSED = Option("fused_attention", "the same as --passes fused_attention", FLAG)
 """Option of its own for a pass; its name is that of the pass."""
 _SHARED = ("available_memory_proportion", "num_io_tiles", "batches_per_step")
+_number = partial(Option, takes=NUMBER, use=Use.COMPILER)
+_flag = partial(Option, takes=FLAG, use=Use.COMPILER)
+_PARTIALS = "type of partial sums (default: half)"
 _CHIP = (
-    Option(
-        "partials_type",
-        "type of partial sums (default: half)",
-        use=Use.COMPILER,
-        choices=("half", "float"),
-    ),
+    Option("partials_type", _PARTIALS, use=Use.COMPILER, choices=("half", "float")),
     *(OPTIONS[name] for name in _SHARED),
-    Option(
-        "stream_buffering_depth",
-        "batches that are buffered on the host (default: 1)",
-        NUMBER,
-        Use.COMPILER,
-    ),
-    Option(
-        "use_128bit_conv_unit_load",
-        "load convolution weights twice as fast",
-        FLAG,
-        Use.COMPILER,
-    ),
+    _number("stream_buffering_depth", "batches that are buffered on the host (default: 1)"),
+    _flag("use_128bit_conv_unit_load", "load convolution weights twice as fast"),
     _FUSED,
-    Option(
-        "num_ipus",
-        "number of IPUs to distribute the layers over (default: 1)",
-        NUMBER,
-        Use.COMPILER,
-    ),
-    Option(
-        "enable_pipelining",
-        "let the IPUs work on consecutive batches in parallel",
-        FLAG,
-        Use.COMPILER,
-    ),
-    Option(
-        "replication_factor",
-        "number of copies of the model, which share the host (default: 1)",
-        NUMBER,
-        Use.COMPILER,
+    _number("num_ipus", "number of IPUs to distribute the layers over (default: 1)"),
+    _flag("enable_pipelining", "let the IPUs work on consecutive batches in parallel"),
+    _number(
+        "replication_factor", "number of copies of the model, which share the host (default: 1)"
     ),
 )
 """Options of the chip and its compiler, in the order of the help."""
@@ -142,13 +118,8 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
     _add_bulk_arguments(parser)
-    add(
-        "--top",
-        type=positive,
-        default=10,
-        metavar="N",
-        help="number of most expensive nodes to list (default: %(default)s)",
-    )
+    top_help = "number of most expensive nodes to list (default: %(default)s)"
+    add("--top", type=positive, default=10, metavar="N", help=top_help)
     add("--json", action="store_true", help="machine-readable")
     suggest_help = "try other options, and list those that make the model fit or faster"
     add("--suggest", action="store_true", help=suggest_help)
@@ -157,18 +128,12 @@ def add_arguments(parser: Parser) -> None:
         "such as target=bow"
     )
     add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
-    parser.add_path(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write an HTML report with charts (requires plotly); for a sweep, of its first point",
+    html_help = (
+        "write an HTML report with charts (requires plotly); for a sweep, of its first point"
     )
-    parser.add_path(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write a trace of the supersteps for Perfetto; for a sweep, of its first point",
-    )
+    parser.add_path("--html", type=Path, metavar="FILE", help=html_help)
+    trace_help = "write a trace of the supersteps for Perfetto; for a sweep, of its first point"
+    parser.add_path("--trace", type=Path, metavar="FILE", help=trace_help)
     for option in LIMITS:
         option.add_to(parser)
 
@@ -182,21 +147,14 @@ def _add_bulk_arguments(parser: Parser) -> None:
         help="write a row per model and setting into NAME.jsonl and NAME.csv; resumes after an "
         "interruption",
     )
-    add(
-        "--jobs",
-        type=positive,
-        metavar="N",
-        help="number of concurrent processes, with --output (default: number of cores)",
-    )
+    jobs_help = "number of concurrent processes, with --output (default: number of cores)"
+    add("--jobs", type=positive, metavar="N", help=jobs_help)
     shard_help = (
         "with --output: run this part of the work, from 0/N to (N-1)/N, as one of N machines"
     )
     add("--shard", type=_shard, metavar="I/N", help=shard_help)
-    add(
-        "--retry_failed",
-        action="store_true",
-        help="with --output: retry the cases with an error in NAME.jsonl",
-    )
+    retry_help = "with --output: retry the cases with an error in NAME.jsonl"
+    add("--retry_failed", action="store_true", help=retry_help)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -229,9 +187,8 @@ def _run_one(options: argparse.Namespace) -> int:
     if options.html:
         require_plotly()
     points = _points(options)
-    with show_progress(
-        "read model", _count_points(options, len(points)) * _CONVERTER_STEPS
-    ) as on_step:
+    num_steps = _count_points(options, len(points)) * _CONVERTER_STEPS
+    with show_progress("read model", num_steps) as on_step:
         estimator = Estimator(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [estimator.profile(point) for point in points]
         other = _profile_other(options, estimator, points[0], on_step)
@@ -277,8 +234,9 @@ def _profile_batches(
     for size in sizes:
         if deadline - time.monotonic() < BUDGET_SECONDS / 2:
             break
-        found.append(_try_profile(estimator, replace(point, batch_size=size)))
-    return [each for each in found if each is not None]
+        with suppress(CompileError):  # the model cannot have that size
+            found.append(estimator.profile(replace(point, batch_size=size)))
+    return found
 
 
 def _profile_other(
@@ -292,10 +250,8 @@ def _profile_other(
     if options.compare is None:
         return None
     if os.path.lexists(options.compare):
-        estimator = Estimator(
-            open_source(Path(options.compare), dict(options.input_shape)), on_step
-        )
-        return estimator.profile(point)
+        source = open_source(Path(options.compare), dict(options.input_shape))
+        return Estimator(source, on_step).profile(point)
     return estimator.profile(_change(point, options))
 
 
@@ -360,13 +316,8 @@ def _write(file: Path, text: str) -> None:
 def _points(options: argparse.Namespace) -> list[Settings]:
     """Return the requested settings and their combinations with those of --sweep."""
     changed = read_compiler_fields(_COST.values(), options)
-    base = Settings(
-        options.target,
-        options.batch_size,
-        options.precision,
-        changed,
-        _converter_arguments(options),
-    )
+    converter = _converter_arguments(options)
+    base = Settings(options.target, options.batch_size, options.precision, changed, converter)
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
         raise UsageError(
@@ -375,11 +326,9 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     combinations = itertools.product(*(values for _, values in options.sweep))
     points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
     # Neighbours share the converted graph: only the target may change between them.
-    return (
-        sorted(points, key=lambda point: (point.precision or "", point.batch_size or 0))
-        if len(names) > 1
-        else points
-    )
+    if len(names) > 1:
+        points.sort(key=lambda point: (point.precision or "", point.batch_size or 0))
+    return points
 
 
 def _converter_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -389,14 +338,6 @@ def _converter_arguments(options: argparse.Namespace) -> dict[str, Any]:
         passes = found.get("used_passes", [])
         found["used_passes"] = passes if _FUSED.name in passes else [*passes, _FUSED.name]
     return found
-
-
-def _try_profile(estimator: Estimator, settings: Settings) -> Profile | None:
-    """Profile one of the report's batch sizes. Return None if the model cannot have that size."""
-    try:
-        return estimator.profile(settings)
-    except CompileError:
-        return None
 
 
 def _shard(text: str) -> Shard:

@@ -128,11 +128,8 @@ def try_changes(
         num_tried += 1
         if (made := _try(estimator, change, changed, base)) is not None:
             found.append(made)
-    if (
-        goal == "fit"
-        and not any(each.profile.estimate.fits for each in found)
-        and clock() < deadline
-    ):
+    fits = any(each.profile.estimate.fits for each in found)
+    if goal == "fit" and not fits and clock() < deadline:
         found += _try_together(estimator, settings, found, base)
     kept = sorted(filter(_HELPS[goal], found), key=_ORDER[goal])
     return Advice(goal, _drop_worse(kept)[:MAX_SHOWN], num_tried, num_left)
@@ -147,11 +144,8 @@ def print_advice(advice: Advice, console: Console) -> None:
     for each in advice.suggestions:
         result = each.profile.estimate
         note = " (changes the results)" if each.changes_results else ""
-        cells = [
-            f"{each.change}{note}",
-            describe_seconds(result.latency_seconds),
-            f"{each.latency_ratio - 1:+.1%}",
-        ]
+        cells = [f"{each.change}{note}", describe_seconds(result.latency_seconds)]
+        cells += [f"{each.latency_ratio - 1:+.1%}"]
         cells += [f"{result.samples_per_second:,.0f}", f"{each.throughput_ratio - 1:+.1%}"]
         cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", f"{each.memory_ratio - 1:+.1%}"]
         add_row(table, [*cells, "yes" if result.fits else "no"])
