@@ -63,10 +63,8 @@ def examine_kernels() -> Finding:
         kernels = find_kernels()
     except LoadError as error:
         return Finding("kernels", "not checked", str(error))
-    return Finding(
-        "kernels",
-        f"{kernels.instructions}: {kernels.reason}" if kernels.reason else kernels.instructions,
-    )
+    reason = f": {kernels.reason}" if kernels.reason else ""
+    return Finding("kernels", f"{kernels.instructions}{reason}")
 
 
 def require() -> None:
@@ -85,12 +83,8 @@ def _examine_system() -> Finding:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return Finding(subject, found, "the embedded Triton server requires Linux on x86_64")
     if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
-        return Finding(
-            subject,
-            found,
-            "the embedded Triton server requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or "
-            "later",
-        )
+        remedy = "requires glibc 2.35 or newer: Ubuntu 22.04, Debian 12 or later"
+        return Finding(subject, found, f"the embedded Triton server {remedy}")
     return Finding(subject, found)
 
 
@@ -107,7 +101,12 @@ def _examine_libpython() -> Finding:
     """Check for libpython, which the stub links (its 3.13 build brings its own). Without it the
     server would hang at the first load."""
     subject = "libpython"
-    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"lib{python}.so.1.0"
+    remedy = (
+        f"on Debian or Ubuntu `apt-get install lib{python}`; a Python built by hand or by pyenv "
+        "must be configured with --enable-shared"
+    )
     try:
         triton = find_triton()
         stub = find_stub(triton)
@@ -123,38 +122,24 @@ def _examine_libpython() -> Finding:
             check=False,
         ).stdout
     except FileNotFoundError:
-        found = ctypes.util.find_library(f"python{sys.version_info.major}.{sys.version_info.minor}")
-        return Finding(subject, found or f"{name} not found", "" if found else _libpython_remedy())
+        found = ctypes.util.find_library(python)
+        return Finding(subject, found or f"{name} not found", "" if found else remedy)
     missing = [line.split()[0] for line in linked.splitlines() if "not found" in line]
     if missing:
-        return Finding(subject, f"{', '.join(missing)} not found", _libpython_remedy())
+        return Finding(subject, f"{', '.join(missing)} not found", remedy)
     return Finding(subject, "all libraries of the stub were found")
-
-
-def _libpython_remedy() -> str:
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return (
-        f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by "
-        "pyenv must be configured with --enable-shared"
-    )
 
 
 def _examine_shared_memory() -> Finding:
     try:
         status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
-        return Finding(
-            str(SHARED_MEMORY),
-            str(error),
-            "Triton's Python backends require it: mount a tmpfs there",
-        )
+        remedy = "Triton's Python backends require it: mount a tmpfs there"
+        return Finding(str(SHARED_MEMORY), str(error), remedy)
     free = status.f_bavail * status.f_frsize // 2**20
-    remedy = (
-        ""
-        if free >= MIN_SHARED_MIB
-        else f"enlarge it to at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
-    )
-    return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
+    remedy = f"enlarge it to at least {MIN_SHARED_MIB} MiB (docker: --shm-size=1g)"
+    is_enough = free >= MIN_SHARED_MIB
+    return Finding(str(SHARED_MEMORY), f"{free} MiB free", "" if is_enough else remedy)
 
 
 def _examine_backend() -> Finding:

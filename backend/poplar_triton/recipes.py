@@ -36,6 +36,8 @@ TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license"
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
+_FORMS = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}
+"""Forms of fields. Package and version become an argument of pip: allow nothing else in them."""
 POPRT_OPTIONS = tuple(each.long_name for each in OPTIONS.values() if Use.RECIPE in each.use)
 """Options of poprt that a recipe may set: how to compile. The builder sets the files to read and
 write."""
@@ -102,30 +104,23 @@ def read_recipe(path: Path) -> Recipe:
 
 def _check_text(path: Path, name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise RecipeError(
-            f"{path}: {name} must be a non-empty text, found {escape(repr(value), 200)}"
-        )
+        raise RecipeError(f"{path}: {name} must be a non-empty text, found {_show(value)}")
     if fault := find_name_fault(value):
         raise RecipeError(f"{path}: {name}: {fault}")
-    # package and version become an argument of pip, and file a path: allow nothing else in them.
-    form = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}.get(
-        name
-    )
+    form = _FORMS.get(name)
     if form and not form.fullmatch(value):
-        raise RecipeError(
-            f"{path}: {name} must look like {form.pattern}, found {escape(repr(value), 200)}"
-        )
+        raise RecipeError(f"{path}: {name} must look like {form.pattern}, found {_show(value)}")
     if name == "file" and (value.startswith("/") or ".." in value.split("/")):
-        raise RecipeError(
-            f"{path}: file must be a path inside the package, found {escape(repr(value), 200)}"
-        )
+        raise RecipeError(f"{path}: file must be a path inside the package, found {_show(value)}")
+
+
+def _show(value: object) -> str:
+    return escape(repr(value), 200)
 
 
 def _arguments(path: Path, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(argument, str) for argument in value):
-        raise RecipeError(
-            f"{path}: poprt must be a list of texts, found {escape(repr(value), 200)}"
-        )
+        raise RecipeError(f"{path}: poprt must be a list of texts, found {_show(value)}")
     for argument in value:
         # Accept only full names: an abbreviation could stand for another option.
         is_option = argument.startswith("-") and not _NEGATIVE.fullmatch(argument)
@@ -247,11 +242,8 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
 def needs_build(recipe: Recipe) -> bool:
     """Return whether the executable is missing, older than its recipe, or of another generation
     than this software."""
-    executable = recipe.executable
-    if (
-        not executable.is_file()
-        or executable.stat().st_mtime < (recipe.directory / "recipe.json").stat().st_mtime
-    ):
+    executable, file = recipe.executable, recipe.directory / "recipe.json"
+    if not executable.is_file() or executable.stat().st_mtime < file.stat().st_mtime:
         return True
     try:
         with popef.Reader() as reader:

@@ -46,13 +46,11 @@ def prepare(image: Image.Image) -> Array:
     scale = SHORT_SIDE / min(image.size)
     # Pillow's Lanczos filter averages where the package's cv2.INTER_LANCZOS4 samples. The model's
     # answers stay the same.
-    small = image.resize(
-        (round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS
-    )
+    size = round(image.width * scale), round(image.height * scale)
+    small = image.resize(size, Image.Resampling.LANCZOS)
     left, top = (small.width - CROP) // 2, (small.height - CROP) // 2
-    pixels = np.asarray(small.convert("RGB"), np.float32)[
-        top : top + CROP, left : left + CROP, ::-1
-    ]
+    pixels = np.asarray(small.convert("RGB"), np.float32)
+    pixels = pixels[top : top + CROP, left : left + CROP, ::-1]
     return np.ascontiguousarray(((pixels / np.float32(255) - MEAN) / DEVIATION).transpose(2, 0, 1))
 
 

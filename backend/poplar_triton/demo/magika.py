@@ -56,20 +56,17 @@ class Magika:
     def describe(self, outputs: Tensors, _case: Case) -> list[str]:
         """Describe the content type of each file and its score."""
         best = outputs["scores"].max(axis=-1)
-        return [
-            f"{label} ({score:.2f})"
-            for label, score in zip(self.decide(outputs), best, strict=True)
-        ]
+        answers = zip(self.decide(outputs), best, strict=True)
+        return [f"{label} ({score:.2f})" for label, score in answers]
 
     def _files(self) -> dict[str, bytes]:
+        document = {"models": ["magika"], "rows": list(range(40))}
         files = {
             "Python's inspect.py": Path(inspect.__file__).read_bytes(),
             f"the program {Path(sys.executable).name}": _edges(Path(sys.executable).resolve()),
             "a zip archive made here": _zip_archive(),
             "a PNG picture made here": _picture(),
-            "a JSON text made here": json.dumps(
-                {"models": ["magika"], "rows": list(range(40))}, indent=2
-            ).encode(),
+            "a JSON text made here": json.dumps(document, indent=2).encode(),
         }
         if self._readme.is_file():
             files["model_repository/README.md"] = self._readme.read_bytes()
@@ -94,9 +91,8 @@ def _zip_archive() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         # A fixed date, so that the bytes are the same in every run.
         for name in ("letters/first.txt", "letters/second.txt"):
-            archive.writestr(
-                zipfile.ZipInfo(name, (2024, 1, 1, 0, 0, 0)), f"This is {name}.\n" * 20
-            )
+            entry = zipfile.ZipInfo(name, (2024, 1, 1, 0, 0, 0))
+            archive.writestr(entry, f"This is {name}.\n" * 20)
     return buffer.getvalue()
 
 

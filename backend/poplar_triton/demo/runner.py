@@ -87,13 +87,10 @@ class Reference:
 
     def run(self, case: Case) -> Tensors:
         """Return the reference's answer."""
-        outputs = [
-            output.name for output in self.session.get_outputs() if output.name in self.names
-        ]
+        outputs = [each.name for each in self.session.get_outputs() if each.name in self.names]
         onnx_names = {friendly: name for name, friendly in self.names.items()}
-        arrays = self.session.run(
-            outputs, {onnx_names[name]: array for name, array in case.inputs.items()}
-        )
+        inputs = {onnx_names[name]: array for name, array in case.inputs.items()}
+        arrays = self.session.run(outputs, inputs)
         return {self.names[name]: array for name, array in zip(outputs, arrays, strict=True)}
 
 
@@ -119,10 +116,9 @@ class Verdict:
     def compare(self, where: str, name: str, got: Array | None, reference: Array) -> bool:
         """Return whether an output is close enough. Otherwise record a failure."""
         if got is None or got.shape != reference.shape:
-            shape = "nothing" if got is None else list(got.shape)
-            self.fail(
-                f"{where}, output {name}: expected shape {list(reference.shape)}, got {shape}"
-            )
+            found = "nothing" if got is None else list(got.shape)
+            expected = f"expected shape {list(reference.shape)}"
+            self.fail(f"{where}, output {name}: {expected}, got {found}")
             return False
         # A NaN in the answer must fail, although every comparison with NaN is false.
         error = float(np.abs(got.astype(np.float64) - reference).max(initial=0))
@@ -154,21 +150,18 @@ def run(
 
     `ipu_seconds(model, rows)` is the modelled time of the chip for a request.
     """
-    equal = True
+    equal, cache = True, cache or recipes.default_cache(repository)
     with (
         httpclient.InferenceServerClient(http_url) as http,
         grpcclient.InferenceServerClient(grpc_url) as grpc,
     ):
         for example in examples(repository):
             try:
-                reference = load_reference(
-                    example.model, repository, cache or recipes.default_cache(repository)
-                )
+                reference = load_reference(example.model, repository, cache)
                 server = ask_metadata(example.model, http, grpc)
             except (InferenceServerException, OSError, RecipeError) as error:
-                console.print(
-                    cell(f"{example.model}: cannot be shown: {error}"), style="red", soft_wrap=True
-                )
+                text = cell(f"{example.model}: cannot be shown: {error}")
+                console.print(text, style="red", soft_wrap=True)
                 equal = False
                 continue
             equal &= show(example, server, reference, console, ipu_seconds)
@@ -183,19 +176,18 @@ def load_reference(model: str, repository: Path, cache: Path) -> Reference:
     options.log_severity_level = 3
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     path = recipes.fetch(recipe, cache)
-    return Reference(
-        ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), names
-    )
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return Reference(session, names)
 
 
 def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
     """Return the model's tensors as the server declares them."""
     metadata = http.get_model_metadata(model)
-    kinds = [
+    inputs, outputs = (
         {tensor["name"]: tensor["datatype"] for tensor in metadata[key]}
         for key in ("inputs", "outputs")
-    ]
-    return Server(model, kinds[0], kinds[1], http, grpc)
+    )
+    return Server(model, inputs, outputs, http, grpc)
 
 
 def show(
@@ -222,13 +214,9 @@ def show(
     with console.status(cell(f"{example.model}: sending requests")):
         for case in [*cases, together(cases)]:
             for row in _iter_rows(example, server, reference, verdict, case, ipu_seconds):
-                table.add_row(*map(_lines, row))
+                table.add_row(*(Text("\n").join(map(cell, text.split("\n"))) for text in row))
     console.print(table)
     return report(example.model, verdict, console)
-
-
-def _lines(text: str) -> Text:
-    return Text("\n").join(map(cell, text.split("\n")))
 
 
 def _iter_rows(
@@ -252,10 +240,8 @@ def _iter_rows(
             latencies.append("failed")
             continue
         latencies.append(f"{1e3 * seconds:.1f} ms")
-        near = [
-            verdict.compare(where, name, outputs.get(name), array)
-            for name, array in expected.items()
-        ]
+        wanted = expected.items()
+        near = [verdict.compare(where, name, outputs.get(name), each) for name, each in wanted]
         if all(near):
             compare_decisions(example, outputs, expected, verdict, where)
             answer = example.describe(outputs, case)

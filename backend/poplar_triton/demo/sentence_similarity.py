@@ -82,23 +82,16 @@ def iter_words(text: str) -> Iterator[str]:
 
 
 def _clean(text: str) -> str:
-    kept = (
-        c
-        for c in text
-        if c in "\t\n\r" or not (c in "\0\ufffd" or unicodedata.category(c).startswith("C"))
-    )
-    return "".join(" " if character.isspace() else character for character in kept)
+    def is_kept(c: str) -> bool:
+        return c in "\t\n\r" or not (c in "\0\ufffd" or unicodedata.category(c).startswith("C"))
+
+    return "".join(" " if c.isspace() else c for c in filter(is_kept, text))
 
 
 def _is_punctuation(character: str) -> bool:
     # Every ASCII sign counts, also those like $ and ^ that Unicode does not call punctuation.
-    sign = (
-        character.isascii()
-        and character.isprintable()
-        and not character.isalnum()
-        and character != " "
-    )
-    return sign or unicodedata.category(character).startswith("P")
+    sign = character.isascii() and character.isprintable() and not character.isalnum()
+    return (sign and character != " ") or unicodedata.category(character).startswith("P")
 
 
 # The sequence length the model is compiled for, see recipe.json.
@@ -131,9 +124,8 @@ class SentenceSimilarity:
 
     def cases(self) -> list[Case]:
         """Return a request for each group of sentences."""
-        return [
-            Case(title, self.inputs(sentences), sentences) for title, sentences in GROUPS.items()
-        ]
+        groups = GROUPS.items()
+        return [Case(title, self.inputs(sentences), sentences) for title, sentences in groups]
 
     def inputs(self, sentences: tuple[str, ...]) -> dict[str, Array]:
         """Return the model's inputs for some sentences: int64 [sentences, 64] each."""

@@ -100,9 +100,10 @@ def describe_page(content: Content) -> dict[str, Any]:
     profile, result = content.profile, content.profile.estimate
     plotted = _choose_plotted(content)
     parts, latency = describe_sum(profile)
+    subject = f"batch {profile.batch_size}, {profile.precision}, {profile.partials}"
     return {
         "title": _cut(profile.model),
-        "subject": _describe_settings(profile),
+        "subject": f"{subject} on {profile.chip}",
         "fits": result.fits,
         "latency": parts,
         "latency_text": latency,
@@ -135,10 +136,6 @@ def _choose_plotted(content: Content) -> Sequence[Profile]:
     return ()
 
 
-def _describe_settings(profile: Profile) -> str:
-    return f"batch {profile.batch_size}, {profile.precision}, {profile.partials} on {profile.chip}"
-
-
 def _figures(profile: Profile) -> list[list[str]]:
     result = profile.estimate
     macs = sum(operator.work.macs for operator in result.operators)
@@ -155,26 +152,22 @@ def _memory(profile: Profile) -> dict[str, Any]:
     """Return the memory of the fullest tile in bytes: what it holds at its peak by cause, and its
     use while each node runs."""
     result = profile.estimate
+    tile_bytes = profile.target.bytes_per_tile
     staying = [
         ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)
     ]
+    peak = result.peak
+    alive = [[_cut(name), size] for name, size in list_alive(peak)] if peak else []
     return {
         "peak": result.peak_tile_bytes,
-        "tile": profile.target.bytes_per_tile,
+        "tile": tile_bytes,
         "held": {cause: size for cause, size in result.by_memory().items() if size},
         "staying": staying,
         "io_tile": result.fullest.io_tile_bytes,
-        "node": _cut(result.peak.node) if result.peak else "",
-        "alive": [[_cut(name), size] for name, size in list_alive(result.peak)]
-        if result.peak
-        else [],
+        "node": _cut(peak.node) if peak else "",
+        "alive": alive,
         "ipus": [
-            [
-                number,
-                ipu.cycles,
-                ipu.peak_tile_bytes,
-                ipu.fullest_tile_bytes <= profile.target.bytes_per_tile,
-            ]
+            [number, ipu.cycles, ipu.peak_tile_bytes, ipu.fullest_tile_bytes <= tile_bytes]
             for number, ipu in enumerate(result.ipus)
         ],
     }
@@ -251,11 +244,9 @@ def _advice(advice: Advice | None) -> dict[str, Any] | None:
 
 
 def _suggestion(each: Suggestion) -> dict[str, Any]:
-    return {**_point(each.profile), "change": each.change, **_ratios(each)}
-
-
-def _ratios(each: Suggestion) -> dict[str, Any]:
     return {
+        **_point(each.profile),
+        "change": each.change,
         "latency_ratio": each.latency_ratio,
         "rate_ratio": each.throughput_ratio,
         "memory_ratio": each.memory_ratio,
@@ -342,9 +333,10 @@ def _meta(name: str, row: int, value: str) -> dict[str, Any]:
 def _iter_events(profile: Profile) -> Iterator[dict[str, Any]]:
     start = 0
     for operator in profile.steps:
-        steps = max(1, operator.work.steps)
+        work, steps = operator.work, max(1, operator.work.steps)
+        phases = {"sync": operator.sync_cycles, "exchange": work.exchange, "compute": work.compute}
         for step in range(steps):
-            for cause, total in _phases(operator).items():
+            for cause, total in phases.items():
                 cycles = total * (step + 1) // steps - total * step // steps
                 if cycles:
                     yield {
@@ -362,11 +354,3 @@ def _iter_events(profile: Profile) -> Iterator[dict[str, Any]]:
                         },
                     }
                     start += cycles
-
-
-def _phases(operator: OperatorCost) -> dict[str, int]:
-    return {
-        "sync": operator.sync_cycles,
-        "exchange": operator.work.exchange,
-        "compute": operator.work.compute,
-    }

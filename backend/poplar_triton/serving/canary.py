@@ -129,15 +129,11 @@ class Canary:
         elif case.fault and not fault:
             self._tell(f"model {model!r} version {version} answers canaries again")
         case.fault = fault
-        case.next_at = self._clock() + (
-            min(self._seconds, RETRY_SECONDS) if fault else self._seconds
-        )
+        wait = min(self._seconds, RETRY_SECONDS) if fault else self._seconds
+        case.next_at = self._clock() + wait
 
     def _find_hung(self, case: _Case) -> list[Stub]:
         """Return the stubs that have computed next to nothing since the request was sent; accepting
         the request takes a moment."""
-        return [
-            stub
-            for stub, work in case.works.items()
-            if is_idle(work, read_work(stub.pid, self._proc))
-        ]
+        works = case.works.items()
+        return [stub for stub, work in works if is_idle(work, read_work(stub.pid, self._proc))]

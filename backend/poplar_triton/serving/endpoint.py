@@ -86,8 +86,11 @@ class UnreachableError(ServerError):
 
 def _reach(address: str | None) -> str:
     """Return the address at which to reach a server that listens on `address`."""
-    if address is None or address in _ANY_ADDRESS:
-        return HOST
+    return HOST if address is None or address in _ANY_ADDRESS else bracket(address)
+
+
+def bracket(address: str) -> str:
+    """Return an address as it stands before a port: IPv6 in brackets."""
     return f"[{address}]" if ":" in address else address
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from popef._tools.text import escape
 from poplar_triton.errors import ServerError
+from poplar_triton.serving.endpoint import bracket
 
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -144,8 +145,7 @@ class HealthServer:
     @property
     def url(self) -> str:
         """URL of the server, without a path."""
-        host = f"[{self._address}]" if ":" in self._address else self._address
-        return f"http://{host}:{self._listener.server_address[1]}"
+        return f"http://{bracket(self._address)}:{self._listener.server_address[1]}"
 
     def __enter__(self) -> HealthServer:
         self._thread.start()

@@ -238,8 +238,7 @@ class ServerState(Collector):
 def describe_dead(dead: Iterable[Stub]) -> str:
     """Describe in one line which instances have lost their process."""
     stubs = sorted(dead, key=lambda stub: stub.key)
-    names = [f"{stub.instance} of model {stub.model!r} version {stub.version}" for stub in stubs]
-    return f"dead: {name_some(names)}"
+    return f"dead: {name_some([stub.title for stub in stubs])}"
 
 
 def name_some(names: Sequence[str]) -> str:

@@ -49,6 +49,11 @@ class Stub:
     instance: str
 
     @property
+    def title(self) -> str:
+        """Name of the instance in messages."""
+        return f"{self.instance} of model {self.model!r} version {self.version}"
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """Key of the instance to which the process belongs."""
         return self.model, self.version, self.instance
@@ -138,12 +143,8 @@ class StubWatch:
         """Return the stub that a process is. Return None for another program, a dead one, or one
         about to become a stub."""
         with suppress(OSError, ValueError):
-            words = (
-                (self._proc / str(pid) / "cmdline")
-                .read_bytes()
-                .decode("utf-8", "replace")
-                .split("\0")
-            )
+            line = (self._proc / str(pid) / "cmdline").read_bytes()
+            words = line.decode("utf-8", "replace").split("\0")
             if len(words) < _WORDS or not words[0].endswith(STUB):
                 return None
             version = Path(words[_MODEL_FILE]).parent
@@ -207,11 +208,7 @@ class Stall:
 
     def __str__(self) -> str:
         stub = self.stub
-        name = (
-            "tritonserver"
-            if stub is None
-            else f"{stub.instance} of model {stub.model!r} version {stub.version}"
-        )
+        name = "tritonserver" if stub is None else stub.title
         return f"stalled: {name} (process {self.pid}) makes no progress: {self.why}"
 
 

@@ -190,7 +190,7 @@ class Supervisor:
         self._classifier.learn_models(living)
         self._served = {stub.model for stub in (*living, *lost)}
         if due or self._dead or lost != self._lost:
-            self._hold_inquest(lost)
+            self._classify_lost(lost)
         self._state.note_stubs(living, self._dead)
         if due:
             self._ask()
@@ -227,8 +227,8 @@ class Supervisor:
             )
         for stub in self._orphans.scan(replaced, self._healer.take_reloaded()):
             self._tell(
-                f"replaced: {stub.instance} of model {stub.model!r} version {stub.version} "
-                f"(process {stub.pid}) is still alive but no longer serves; killing it"
+                f"replaced: {stub.title} (process {stub.pid}) is still alive but no longer serves; "
+                "killing it"
             )
             self._state.note_leak(stubs=1)
             with suppress(ProcessLookupError):
@@ -236,21 +236,16 @@ class Supervisor:
         has_left = self._healer.has_tried and not self._healer.is_at_work
         shortage = find_shortage(self._num_threads) if has_left else ""
         if shortage and not self._shortage and not self._has_start_left():
-            self._tell(
-                f"warning: {shortage}; --restart does not allow another restart, which would free "
-                "some"
-            )
+            advice = "--restart does not allow another restart, which would free some"
+            self._tell(f"warning: {shortage}; {advice}")
         self._shortage = shortage
 
     def _end(self, stall: Stall) -> None:
         """Kill a process that makes no progress, if it may be healed or restarted after that.
         Otherwise only report it."""
         stub = stall.stub
-        may_end = (
-            self._settings.restarts
-            if stub is None
-            else self._settings.on_dead_stub is not OnDeadStub.REPORT
-        )
+        may_heal = self._settings.on_dead_stub is not OnDeadStub.REPORT
+        may_end = self._settings.restarts if stub is None else may_heal
         self._tell(f"{stall}; killing it" if may_end else str(stall))
         if not may_end:
             return
@@ -261,7 +256,7 @@ class Supervisor:
             os.kill(stub.pid, signal.SIGKILL)
         self._watch.ignore(stub)
 
-    def _hold_inquest(self, lost: list[Stub]) -> None:
+    def _classify_lost(self, lost: list[Stub]) -> None:
         self._lost = lost
         dead, gone = self._classifier.classify(lost) if lost else (set(), [])
         dead |= {stub for stub in self._dead if self._healer.is_busy(stub.model)}
@@ -317,10 +312,8 @@ class Supervisor:
             except ServerError as error:
                 self._tell(str(error))
                 continue
-            self._tell(
-                f"tritonserver is ready again (start {len(self._started)} of "
-                f"{self._settings.restarts})"
-            )
+            count = f"{len(self._started)} of {self._settings.restarts}"
+            self._tell(f"tritonserver is ready again (start {count})")
             self._begin()
             self._restore_models()
             self._state.enter(Phase.SERVING)
@@ -347,23 +340,18 @@ class Supervisor:
         return len(self._started) < self._settings.restarts
 
     def _may_start(self) -> bool:
-        most = self._settings.restarts
         if self._has_start_left():
             return True
-        if most:
-            self._tell(
-                f"tritonserver was started {most} times in {RESTART_WINDOW_SECONDS / 60:g} "
-                "minutes; giving up"
-            )
+        if most := self._settings.restarts:
+            window = f"{RESTART_WINDOW_SECONDS / 60:g} minutes"
+            self._tell(f"tritonserver was started {most} times in {window}; giving up")
         return False
 
     def _find_wait(self) -> float:
         """Return how many seconds to wait before a restart; the first restart is immediate."""
-        return (
-            min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), LONGEST_WAIT_SECONDS)
-            if self._started
-            else 0
-        )
+        if not self._started:
+            return 0
+        return min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), LONGEST_WAIT_SECONDS)
 
     def _drain(self) -> None:
         """Announce that no more requests should come, and serve those that do meanwhile."""
@@ -384,10 +372,8 @@ class Supervisor:
         is_told = False
         while (left := end - self._clock()) > 0 and traffic.is_busy():
             if not is_told:
-                self._tell(
-                    "draining: requests may still arrive; serving continues for at most "
-                    f"{left:.0f} s"
-                )
+                text = f"serving continues for at most {left:.0f} s"
+                self._tell(f"draining: requests may still arrive; {text}")
                 is_told = True
             if not self._serve_until(self._clock() + min(left, LOOK_SECONDS)):
                 return

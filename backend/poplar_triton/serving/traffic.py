@@ -30,9 +30,8 @@ def describe_listener(port: int, proc: Path = PROC) -> str:
             continue
         with suppress(OSError):  # it has ended, or belongs to another user
             if any(os.readlink(file) in sockets for file in (entry / "fd").iterdir()):
-                return (
-                    f"process {entry.name} ({(entry / 'comm').read_text(errors='replace').strip()})"
-                )
+                program = (entry / "comm").read_text(errors="replace").strip()
+                return f"process {entry.name} ({program})"
     return ""
 
 

@@ -80,8 +80,7 @@ def _find_signature(servable: Servable, name: str) -> Signature:
         raise ServingError(
             Code.FAILED_PRECONDITION,
             f'Serving signature key "{escape(name, MAX_NAME)}" not found. Model {servable.name!r} '
-            "has "
-            f'"{DEFAULT_SIGNATURE}" only.',
+            f'has "{DEFAULT_SIGNATURE}" only.',
         )
     return servable.signature
 
@@ -124,7 +123,8 @@ def fit(
     input that claims to be huge costs nothing.
     """
     fitting = _fit_shape(name, wanted, shape)
-    if dtype != wanted.dtype and not _may_narrow(dtype, wanted.dtype):
+    may_narrow = dtype == np.int64 and wanted.dtype == np.int32
+    if dtype != wanted.dtype and not may_narrow:
         raise refuse(
             f"input {name!r}: expected {_name(wanted.dtype)}, found {_name(dtype)}; convert it to "
             f"{_name(wanted.dtype)} before sending it"
@@ -147,10 +147,6 @@ def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int
         f"input {name!r}: expected shape {list(wanted.shape)}"
         f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}"
     )
-
-
-def _may_narrow(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    return given == np.int64 and wanted == np.int32
 
 
 def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:

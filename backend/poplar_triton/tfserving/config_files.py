@@ -90,11 +90,8 @@ def read_ssl_config(file: Path) -> ServerTls:
         raise _error(
             file, "client_verify: requires custom_ca, which verifies the clients, found none"
         )
-    return ServerTls(
-        message.server_key.encode(),
-        message.server_cert.encode(),
-        message.custom_ca.encode() if message.client_verify else None,
-    )
+    client_ca = message.custom_ca.encode() if message.client_verify else None
+    return ServerTls(message.server_key.encode(), message.server_cert.encode(), client_ca)
 
 
 def read_monitoring_config(file: Path) -> MonitoringConfig:
@@ -164,13 +161,9 @@ def _find_version_fault(config: Any) -> str | None:
     chosen = config.model_version_policy
     if chosen.HasField("specific") and not chosen.specific.versions:
         return "model_version_policy: expected at least one version in specific, found none"
-    negative = [
-        number
-        for number in (*chosen.specific.versions, *config.version_labels.values())
-        if number < 0
-    ]
-    if negative:
-        return f"expected versions of at least 0, found {negative[0]}"
+    for number in (*chosen.specific.versions, *config.version_labels.values()):
+        if number < 0:
+            return f"expected versions of at least 0, found {number}"
     for label, version in config.version_labels.items():
         if fault := find_name_fault(label):
             return f"version_labels: {fault}"

@@ -102,8 +102,8 @@ class EntryCounter:
         if self._parts > MAX_PARTS:
             raise refuse(
                 f"{self._kind}: expected at most {MAX_PARTS} inputs, names of outputs, dimensions "
-                "and pieces "
-                "of values together, found more; send values packed, or as tensor_content"
+                "and pieces of values together, found more; send values packed, or as "
+                "tensor_content"
             )
         if self._values > MAX_VALUES:
             raise refuse(

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -55,9 +54,8 @@ _MAX_KNOWN = 4096
 _MAX_VERSION = 2**63 - 1
 _RESTRICTED = "This protocol is restricted"
 """Triton's message to clients without the key of --grpc-restricted-protocol."""
-_READY = "READY"
 _STATES = {
-    _READY: State.AVAILABLE,
+    "READY": State.AVAILABLE,
     "LOADING": State.LOADING,
     "UNLOADING": State.UNLOADING,
     "UNAVAILABLE": State.END,
@@ -126,16 +124,14 @@ class TritonModels:
             if isinstance(error, ServingError) and error.code is not Code.NOT_FOUND:
                 raise
             raise not_known(spec, spec.version) from None
-        if source is not None:
-            served = _choose(
-                source, [each.version for each in found if each.state is State.AVAILABLE]
-            )
-            found = [
-                each
-                for each in found
-                if each.state is not State.AVAILABLE or each.version in served
-            ]
-        found = [status for status in found if version in (None, status.version)]
+        ready = [each.version for each in found if each.state is State.AVAILABLE]
+        hidden = set() if source is None else set(ready) - _choose(source, ready)
+        found = [
+            each
+            for each in found
+            if version in (None, each.version)
+            and (each.state is not State.AVAILABLE or each.version not in hidden)
+        ]
         if not found:
             raise not_known(spec, version)
         return sorted(found, key=lambda status: status.version, reverse=True)
@@ -191,9 +187,7 @@ class TritonModels:
 
     def _ask(self, key: _Key, source: ModelSource | None) -> _Known:
         name, version = key
-        wanted = version
-        if source is not None:
-            wanted = self._choose_version(source, version)
+        wanted = version if source is None else self._choose_version(source, version)
         text = "" if wanted is None else str(wanted)
         metadata = self._calls.ask("ModelMetadata", name=name, version=text)
         config = self._calls.ask("ModelConfig", name=name, version=text)
@@ -274,9 +268,15 @@ class ForwardedServable:
             if error.code in (Code.INVALID_ARGUMENT, Code.NOT_FOUND):
                 self._models.forget(self._key)
             raise
-        with _naming_answer(self.name):
+        try:
             self.version = int(answer.model_version or self.version)
             return dict(_decode_outputs(answer))
+        except (ValueError, KeyError, struct.error) as error:
+            raise ServingError(
+                Code.INTERNAL,
+                f"model {self.name!r}: expected outputs of the declared types and shapes from "
+                f"Triton, found {error!r}",
+            ) from error
 
 
 class _NotServedError(Exception):
@@ -389,15 +389,3 @@ def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
             deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
         )
         yield output.name, flat.reshape(tuple(output.shape))
-
-
-@contextmanager
-def _naming_answer(model: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, struct.error) as error:
-        raise ServingError(
-            Code.INTERNAL,
-            f"model {model!r}: expected outputs of the declared types and shapes from "
-            f"Triton, found {error!r}",
-        ) from error

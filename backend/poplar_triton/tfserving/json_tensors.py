@@ -281,7 +281,9 @@ def _read_rows(instances: list[Any], signature: Signature) -> dict[str, Array]:
 
 
 def _read_objects(instances: list[Any], signature: Signature) -> dict[str, Array]:
-    keys = _choose_keys(instances[0], signature)
+    first, optional = instances[0], signature.optional
+    # Every row has all inputs, without the optional ones that the first row lacks.
+    keys = {name for name in signature.inputs if name in first or name not in optional}
     for row, instance in enumerate(instances):
         if type(instance) is not dict:
             raise refuse(f"Expecting object but got list at item {row} of input list")
@@ -292,12 +294,6 @@ def _read_objects(instances: list[Any], signature: Signature) -> dict[str, Array
         for name, spec in signature.inputs.items()
         if name in keys
     }
-
-
-def _choose_keys(first: Mapping[str, Any], signature: Signature) -> set[str]:
-    """Return the inputs that every row has: all, without the optional ones that the first row
-    lacks."""
-    return {name for name in signature.inputs if name in first or name not in signature.optional}
 
 
 def _refuse_keys(row: int, instance: Mapping[str, Any], keys: set[str]) -> None:

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,19 +82,8 @@ class LocalServable:
                     f"inference request batch-size must be <= {loaded.max_batch_size} for "
                     f"{self.name!r}, found {rows}"
                 )
-        rows_of = {
-            name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.reshaped[name]))
-            if name in loaded.reshaped
-            else array
-            for name, array in inputs.items()
-        }
-        answer = self._batcher.compute(rows_of, outputs, call)
-        return {
-            name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.dims[name]))
-            if name in loaded.dims
-            else array
-            for name, array in answer.items()
-        }
+        rows_of = loaded.reshape(inputs, loaded.reshaped)
+        return loaded.reshape(self._batcher.compute(rows_of, outputs, call), loaded.dims)
 
     def read_statistics(self) -> Statistics:
         """Return what its instance has counted so far."""
@@ -122,6 +111,17 @@ class Loaded:
     dims: Mapping[str, tuple[int, ...]]
     num_rows_axes: int
 
+    def reshape(
+        self, arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Array]:
+        """Return the arrays, with the row shapes in `shapes` for those that are in it."""
+        return {
+            name: array.reshape((*array.shape[: self.num_rows_axes], *shapes[name]))
+            if name in shapes
+            else array
+            for name, array in arrays.items()
+        }
+
 
 def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = False) -> Loaded:
     """Load a version. Raises ModelConfigError that names what is wrong with it.
@@ -144,27 +144,27 @@ def load(source: ModelSource, folder: Path, processes: int, *, isolated: bool = 
     instance = ModelInstanceState(state, source.name)
     batched = (-1,) if state.max_batch_size else ()
     inputs, outputs = config.get("input", []), config.get("output", [])
+    specs = [
+        {
+            entry["name"]: TensorSpec(
+                tensors[entry["name"]].dtype, (*batched, *_sizes(entry["dims"]))
+            )
+            for entry in entries
+        }
+        for entries, tensors in ((inputs, state.inputs), (outputs, state.outputs))
+    ]
+    optional = frozenset(entry["name"] for entry in inputs if entry.get("optional"))
     return Loaded(
         instance,
-        Signature(
-            {
-                entry["name"]: TensorSpec(
-                    state.inputs[entry["name"]].dtype, (*batched, *_dims(entry))
-                )
-                for entry in inputs
-            },
-            {
-                entry["name"]: TensorSpec(
-                    state.outputs[entry["name"]].dtype, (*batched, *_dims(entry))
-                )
-                for entry in outputs
-            },
-            frozenset(entry["name"] for entry in inputs if entry.get("optional")),
-        ),
+        Signature(specs[0], specs[1], optional),
         state.max_batch_size,
         "dynamic_batching" in config,
-        {entry["name"]: _reshape(entry) for entry in inputs if "reshape" in entry},
-        {entry["name"]: _dims(entry) for entry in outputs if "reshape" in entry},
+        {
+            entry["name"]: _sizes(entry["reshape"].get("shape", ()))
+            for entry in inputs
+            if "reshape" in entry
+        },
+        {entry["name"]: _sizes(entry["dims"]) for entry in outputs if "reshape" in entry},
         len(batched),
     )
 
@@ -422,9 +422,5 @@ def _read_policy(source: ModelSource) -> VersionPolicy:
     return VersionPolicy(latest=int(policy.get("latest", {}).get("num_versions", 1)))
 
 
-def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(size) for size in entry["dims"])
-
-
-def _reshape(entry: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(size) for size in entry["reshape"].get("shape", ()))
+def _sizes(words: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in words)

@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from popef._tools.channel import LOST, Channel, make_channel
@@ -210,18 +210,14 @@ class _Worker:
 def _hold_ports(settings: Settings) -> Iterator[None]:
     """Reserve a server's ports: no other process listens on them, and no connection arrives until
     its own processes do."""
-    held: list[socket.socket] = []
-    try:
+    with ExitStack() as held:
         for what, option, port in (
             ("gRPC", "--port", settings.grpc_port),
             ("REST", "--rest_api_port", settings.rest_port),
         ):
             if port:
-                held.append(_hold(settings.address, port, what, option))
+                held.enter_context(_hold(settings.address, port, what, option))
         yield
-    finally:
-        for each in held:
-            each.close()
 
 
 def _hold(address: str, port: int, what: str, option: str) -> socket.socket:

@@ -321,9 +321,8 @@ class _Service:
             raise refuse("Missing model name in request.")
         if metadata == "metadata":
             return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
-        return _write_json(
-            _describe_versions(await self._run(lambda call: self._models.list_versions(spec, call)))
-        )
+        versions = await self._run(lambda call: self._models.list_versions(spec, call))
+        return _write_json(_describe_versions(versions))
 
     async def _observed(self, api: str, model: str, work: Awaitable[web.Response]) -> web.Response:
         """Do the work of a request, and count it."""
@@ -341,9 +340,8 @@ class _Service:
 
     async def _predict(self, request: web.Request, spec: ModelSpec) -> web.Response:
         async with self._bodies.read(request) as body:
-            return web.Response(
-                body=await self._run(partial(self._compute, body, spec)), headers=_JSON
-            )
+            answer = await self._run(partial(self._compute, body, spec))
+            return web.Response(body=answer, headers=_JSON)
 
     def _compute(self, body: bytearray, spec: ModelSpec, call: RestCall) -> bytes:
         servable = self._models.find(spec, call)
@@ -353,18 +351,9 @@ class _Service:
 
     async def _read_metadata(self, spec: ModelSpec) -> web.Response:
         servable = await self._run(lambda call: self._models.find(spec, call))
-        return _write_json(
-            {
-                "model_spec": {
-                    "name": servable.name,
-                    "signature_name": "",
-                    "version": str(servable.version),
-                },
-                "metadata": {
-                    "signature_def": {"signature_def": _describe_signatures(servable.signature)}
-                },
-            }
-        )
+        named = {"name": servable.name, "signature_name": "", "version": str(servable.version)}
+        signatures = {"signature_def": _describe_signatures(servable.signature)}
+        return _write_json({"model_spec": named, "metadata": {"signature_def": signatures}})
 
     async def _run(self, work: Callable[[RestCall], _T]) -> _T:
         """Run the work of a complete request on a thread."""

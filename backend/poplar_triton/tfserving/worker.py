@@ -31,6 +31,7 @@ import grpc
 from triton_poplar.log import log_to_stderr
 
 from popef._tools.channel import LOST, Channel, open_channel
+from poplar_triton.serving.endpoint import bracket
 from poplar_triton.tfserving.forward import TritonModels
 from poplar_triton.tfserving.grpc_service import PROCESS_NAME, Health, make_handlers
 from poplar_triton.tfserving.local import LocalModels, Retries
@@ -269,16 +270,13 @@ class _Worker:
                     if poll_seconds and begun >= looked + poll_seconds:
                         models.refresh()
                         looked = begun
-                    self._publish(models)
+                    for name, statistics in models.iter_statistics():
+                        self._counters.publish(name, statistics)
 
         thread = threading.Thread(target=keep_house, name="housekeeping", daemon=True)
         thread.start()
         stack.push_async_callback(asyncio.to_thread, thread.join)
         stack.callback(ended.set)
-
-    def _publish(self, models: LocalModels) -> None:
-        for name, statistics in models.iter_statistics():
-            self._counters.publish(name, statistics)
 
     def _start_grpc(self, models: Models, stack: AsyncExitStack) -> None:
         settings = self._settings
@@ -287,20 +285,16 @@ class _Worker:
         self._health = health = Health(unfinished)
         process = WorkProcess(PROCESS_NAME)
         stack.push_async_callback(asyncio.to_thread, process.close)
+        observe, as_content = self._counters.observe, settings.as_content
         server = grpc.server(
             threads,
             make_handlers(
-                models,
-                self._counters.observe,
-                health,
-                unfinished,
-                as_content=settings.as_content,
-                process=process,
+                models, observe, health, unfinished, as_content=as_content, process=process
             ),
             options=list(make_channel_arguments(settings, self._files).items()),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
-        where = f"{_bracket(settings.address)}:{settings.grpc_port}"
+        where = f"{bracket(settings.address)}:{settings.grpc_port}"
         if settings.tls is None:
             server.add_insecure_port(where)
         else:
@@ -351,7 +345,3 @@ def _find_problems(models: Models) -> list[str]:
         f"model {name!r} version {status.version} is not served: {status.message}"
         for name, status in models.failures
     ] + [f"model {name!r} is not served: {why}" for name, why in models.absences]
-
-
-def _bracket(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
