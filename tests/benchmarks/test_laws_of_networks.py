@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.source import open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source
 from simipu.cost import Estimate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "data"))

@@ -11,9 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
-from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import Content, make_report
-from poplar_triton.profile.source import open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source
 from sample_models import make_model
 
 F = TensorProto.FLOAT

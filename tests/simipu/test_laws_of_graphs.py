@@ -14,8 +14,7 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.source import open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source
 from poprt.pipeline import estimate
 from simipu.cost import CostOptions, Estimate
 

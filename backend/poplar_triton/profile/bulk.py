@@ -2,28 +2,231 @@
 there are cores.
 
 A model may crash its child process or exceed the time limit. Then its row says so, and the work
-continues.
+continues. A child process writes a line for each case. Before them it writes an empty line when it
+has the graph that the cases share, so that the parent knows which cases a crash affects.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import math
 import os
+import signal
 import tempfile
+import time
 from collections import deque
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
+from poprt.cli.supervision import finish, make_timeout, naming_memory
 from poprt.terminal import show_progress
+from simipu import CompileError
 
+from popef._tools.child import fork_child, wait_for
 from popef._tools.console import print_line
 from popef._tools.memory import usable_memory_bytes
+from popef._tools.text import escape
 from poplar_triton.profile.cases import Case, Shard, Task, find_models, make_tasks
-from poplar_triton.profile.estimator import Settings
 from poplar_triton.profile.journal import Result, open_journal
-from poplar_triton.profile.worker import Guard, Limits, Worker, end_all, wait_for_news
+from poplar_triton.profile.source import Estimator, OnnxSource, Settings, open_source
+
+END_SECONDS = 5.0
+"""Maximum time for child processes to end by themselves after they are asked to."""
+_MAX_WARNINGS = 20
+"""Maximum number of warnings of a case; a hostile model could have thousands."""
+_MAX_CHARACTERS = 500
+_OUTPUTS = (1, 2)
+"""File descriptors of every process: stdout and stderr."""
+_READ_BYTES = 1 << 20
+
+Guard = Callable[[Callable[[], int], Callable[[str], None]], int]
+"""Function that calls its first argument, and passes an error of it to the second in one line, as
+popef._tools.console formats it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of each case: seconds, bytes of memory, and the folder of temporary files, which a
+    killed child process leaves behind. `jobs` is the number of cases at a time."""
+
+    seconds: int
+    memory_bytes: int
+    jobs: int
+    scratch: Path
+
+
+class Worker:
+    """Child process that works on a task; it has to be closed or ended."""
+
+    def __init__(self, task: Task, limits: Limits, guard: Guard) -> None:
+        self._left = deque(task)
+        self._limits = limits
+        self._has_graph = False
+        self._heard = b""
+        self._pipe, to_parent = os.pipe()
+        os.set_blocking(self._pipe, False)
+
+        def work() -> int:
+            with os.fdopen(to_parent, "wb") as stream:
+                return _Work(stream, limits, guard).profile(task)
+
+        self._child = fork_child(work, limits.memory_bytes)
+        os.close(to_parent)
+        self.handles = self._pipe, self._child.handle
+        """Handles that become readable when the child process has news."""
+        self._deadline = time.monotonic() + limits.seconds
+
+    def read(self) -> list[tuple[Case, Result]]:
+        """Return the cases that are done since the last call. The time limit of the next case
+        starts now."""
+        while (data := self._read_some()) is not None and data:
+            self._heard += data
+        *lines, self._heard = self._heard.split(b"\n")
+        found = []
+        for line in lines:
+            self._deadline = time.monotonic() + self._limits.seconds
+            if line:
+                found.append((self._left.popleft(), Result(**json.loads(line))))
+            else:
+                self._has_graph = True
+        return found
+
+    def has_ended(self) -> bool:
+        """Return whether the child process has ended, or must end because it takes too long."""
+        return time.monotonic() > self._deadline or self._child.has_ended()
+
+    def close(self) -> tuple[list[tuple[Case, Result]], Task]:
+        """End the child process. Return the last finished cases, including those it failed at, and
+        the cases that are left."""
+        error = self._find_error()
+        found = self.read()
+        os.close(self._pipe)
+        num_failed = min(1, len(self._left)) if self._has_graph else len(self._left)
+        failed = [(self._left.popleft(), Result(None, error)) for _ in range(num_failed)]
+        return found + failed, tuple(self._left)
+
+    def interrupt(self) -> None:
+        """Ask the child process to end."""
+        self._child.send_signal(signal.SIGINT)
+
+    def end(self, patience_seconds: float) -> None:
+        """End the child process within a time limit; its results are discarded."""
+        self._child.end(patience_seconds)
+        os.close(self._pipe)
+
+    def _find_error(self) -> str:
+        if not self._child.has_ended():
+            self._child.end()
+            return str(make_timeout(self._limits.seconds))
+        try:
+            status = finish(self._child, self._limits.memory_bytes)
+            return f"the child process ended without a result, with status {status}"
+        except CompileError as error:
+            return str(error)
+
+    def _read_some(self) -> bytes | None:
+        try:
+            return os.read(self._pipe, _READ_BYTES)
+        except BlockingIOError:
+            return None
+
+
+class _Work:
+    """Work of the child process."""
+
+    def __init__(self, stream: BinaryIO, limits: Limits, guard: Guard) -> None:
+        self._stream = stream
+        self._limits = limits
+        self._guard = guard
+
+    def profile(self, task: Task) -> int:
+        """Write a result for each case of the task."""
+        _be_quiet()
+        tempfile.tempdir = str(self._limits.scratch)
+        warnings = _Warnings()
+        logging.getLogger().handlers = [warnings]
+        estimators: list[Estimator] = []
+
+        def convert() -> None:
+            source = open_source(task[0].model)
+            if isinstance(source, OnnxSource):
+                source.take_shapes(task[0].input_shape)
+            estimators.append(Estimator(source))
+            estimators[0].convert(task[0].settings)
+
+        error = self._try(convert)
+        shared = tuple(warnings.texts)
+        if error is None:
+            self._say(b"")
+        for case in task:
+            warnings.texts[:] = shared
+            result = Result(None, error) if error else self._profile(estimators[0], case)
+            self._say(json.dumps(asdict(replace(result, warnings=warnings.texts))).encode())
+        return 0
+
+    def _say(self, line: bytes) -> None:
+        self._stream.write(line + b"\n")
+        self._stream.flush()
+
+    def _profile(self, estimator: Estimator, case: Case) -> Result:
+        found = []
+        error = self._try(lambda: found.append(estimator.profile(case.settings).as_json()))
+        return Result(None, error) if error else Result(found[0], None)
+
+    def _try(self, work: Callable[[], None]) -> str | None:
+        """Return the error of some work, or None if it succeeds."""
+        told: list[str] = []
+
+        def guarded() -> int:
+            with naming_memory(self._limits.memory_bytes):
+                work()
+            return 0
+
+        status = self._guard(guarded, told.append)
+        if status and not told:
+            raise KeyboardInterrupt
+        return escape(told[0]) if told else None
+
+
+class _Warnings(logging.Handler):
+    """Log handler that keeps the texts of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a text, unless there are too many."""
+        if len(self.texts) < _MAX_WARNINGS:
+            self.texts.append(escape(record.getMessage(), _MAX_CHARACTERS))
+
+
+def _be_quiet() -> None:
+    """Discard stdout and stderr, because C++ code would print messages about a model between the
+    lines of the progress."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in _OUTPUTS:
+        os.dup2(nowhere, output)
+
+
+def end_all(workers: Iterable[Worker]) -> None:
+    """End several child processes together."""
+    for worker in workers:
+        worker.interrupt()
+    deadline = time.monotonic() + END_SECONDS
+    for worker in workers:
+        worker.end(max(0, deadline - time.monotonic()))
+
+
+def wait_for_news(workers: Iterable[Worker], seconds: float) -> None:
+    """Wait until a child process has news or has ended, up to a time limit."""
+    wait_for((handle for worker in workers for handle in worker.handles), seconds)
+
 
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _LOOK_SECONDS = 1.0

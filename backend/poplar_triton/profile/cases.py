@@ -17,7 +17,7 @@ from typing import Any
 from popef._tools.text import escape
 from popef._tools.version import __version__
 from poplar_triton.errors import CommandError
-from poplar_triton.profile.estimator import Settings
+from poplar_triton.profile.source import Settings
 from poplar_triton.recipes import sha256
 
 _SUFFIXES = (".onnx", ".popef")

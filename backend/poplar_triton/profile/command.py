@@ -40,7 +40,6 @@ from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
-from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import (
     BATCH_SIZES,
     Content,
@@ -48,7 +47,7 @@ from poplar_triton.profile.report import (
     make_trace,
     require_plotly,
 )
-from poplar_triton.profile.source import open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source
 from poplar_triton.profile.suggest import (
     BUDGET_SECONDS,
     MAX_TRIED,

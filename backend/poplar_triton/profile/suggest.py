@@ -17,7 +17,7 @@ from poprt.terminal import cell
 from rich.console import Console
 from simipu import CompileError
 
-from poplar_triton.profile.estimator import Estimator, Settings
+from poplar_triton.profile.source import Estimator, Settings
 
 BUDGET_SECONDS = 20.0
 """Time limit for all attempts; no attempt begins after it."""

@@ -222,13 +222,10 @@ class Healer:
         """Return why the server should be restarted, or "": a reload hangs, or there were many."""
         hung = sorted(repr(model) for model, case in self._cases.items() if case.is_hung)
         if hung:
-            return (
-                f"a reload of {', '.join(hung)} that did not end within {self._limit_seconds:g} s"
-            )
-        if (
-            any(case.is_busy for case in self._cases.values())
-            or len(self._successes) < MAX_SERVER_RELOADS
-        ):
+            limit = f"{self._limit_seconds:g} s"
+            return f"a reload of {', '.join(hung)} that did not end within {limit}"
+        is_busy = any(case.is_busy for case in self._cases.values())
+        if is_busy or len(self._successes) < MAX_SERVER_RELOADS:
             return ""
         return f"the resources that {len(self._successes)} reloads left"
 

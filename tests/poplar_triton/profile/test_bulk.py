@@ -21,8 +21,8 @@ import pytest
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import bulk, cases, journal
-from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.worker import Limits
+from poplar_triton.profile.bulk import Limits
+from poplar_triton.profile.source import Estimator, Settings
 from sample_models import linear_model, make_model
 
 SWEEP = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow")

@@ -17,8 +17,7 @@ from exported_graphs import Exporter, bert_like
 from onnx import TensorProto, helper
 from poplar_triton.cli import main
 from poplar_triton.profile import command, report, weightless
-from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.source import Source, open_source
+from poplar_triton.profile.source import Estimator, Settings, Source, open_source
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.profiling.model_profile import Profile
 from sample_models import make_model, steps_model

@@ -22,9 +22,8 @@ from poplar_triton.profile.compare import (
     print_comparison,
     print_sweep,
 )
-from poplar_triton.profile.estimator import Estimator, Settings
 from poplar_triton.profile.report import Content, describe_page, make_report, make_trace
-from poplar_triton.profile.source import open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source
 from poplar_triton.profile.suggest import Advice, print_advice, try_changes
 from poprt.profiling.table import list_alive
 from poprt.terminal import make_console

@@ -16,8 +16,7 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from poplar_triton.profile.estimator import Estimator, Settings
-from poplar_triton.profile.source import open_source
+from poplar_triton.profile.source import Estimator, Settings, open_source
 from poprt.pipeline import estimate
 from simipu import cost
 from simipu.cost import CALIBRATION, CostOptions, Estimate
