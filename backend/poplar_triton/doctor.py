@@ -115,7 +115,7 @@ def _examine_libpython() -> Finding:
     environment = make_environment(Path(sys.executable).parent, triton)
     try:
         linked = subprocess.run(
-            ["ldd", str(stub)],  # noqa: S607  the system's, wherever it has it
+            ["ldd", str(stub)],  # noqa: S607  the system's own
             env=environment,
             capture_output=True,
             text=True,

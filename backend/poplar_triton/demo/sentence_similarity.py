@@ -19,7 +19,7 @@ from popef._tools.arrays import Array
 from .example import HALF_TOLERANCE, Case, Tensors, read_lines
 
 # tokenization.py: WordpieceTokenizer's max_input_chars_per_word.
-LONGEST_WORD = 200
+MAX_WORD_CHARACTERS = 200
 # The blocks of CJK ideographs, which BERT takes as words of one character (tokenization.py:
 # _is_chinese_char).
 IDEOGRAPHS = (
@@ -51,7 +51,7 @@ class WordPiece:
         continues it, and so on."""
         pieces: list[str] = []
         start = 0
-        while start < len(word) <= LONGEST_WORD:
+        while start < len(word) <= MAX_WORD_CHARACTERS:
             mark = "##" if start else ""
             ends = range(len(word), start, -1)
             end = next((end for end in ends if mark + word[start:end] in self._ids), None)

@@ -131,7 +131,7 @@ class HttpEndpoint:
         minute if a store is unreachable."""
         index = self._ask("/v2/repository/index", b"{}")
         if not isinstance(index, list):
-            raise ServerError("expected the list of models, found something else")
+            raise ServerError(f"expected the list of models, found {type(index).__name__}")
         return [
             ServedVersion(
                 *(str(entry.get(key, "")) for key in ("name", "version", "state", "reason"))

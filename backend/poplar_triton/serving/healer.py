@@ -105,7 +105,7 @@ def _split(instance: str) -> tuple[str, int]:
     return group, int(place) if place.isdecimal() else 0
 
 
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 60.0
+FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 60.0
 """Minimum and maximum wait between a reload that did not help and the next one; the wait doubles
 each time."""
 STORE_WAIT_SECONDS = 1.0
@@ -248,9 +248,7 @@ class Healer:
         self._state.hopeless = ""
 
     def _begin(self, model: str, case: _Case, now: float) -> None:
-        wait = min(
-            FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), LONGEST_WAIT_SECONDS
-        )
+        wait = min(FIRST_WAIT_SECONDS * 2.0 ** min(case.attempts, MAX_RELOADS), MAX_WAIT_SECONDS)
         case.attempts += not case.lacks_store
         case.began, case.is_told = now, False
         case.next_at = now + (min(wait, STORE_WAIT_SECONDS) if case.lacks_store else wait)

@@ -74,7 +74,7 @@ def _write(line: str) -> None:
 
 
 _KEPT_LINES = 50
-_LONGEST_LINE_BYTES = 1 << 16
+_MAX_LINE_BYTES = 1 << 16
 _ERROR = re.compile(r"E\d{4} \S+ +\d+ \S+:\d+\] (.*)")
 """Line of Triton's log: level and date, time, process, place, text."""
 _HARMLESS = "CudaDriverHelper has not been initialized."
@@ -132,7 +132,7 @@ class ServerOutput:
 
     def _copy(self) -> None:
         with self._pipe:
-            while raw := self._pipe.readline(_LONGEST_LINE_BYTES):
+            while raw := self._pipe.readline(_MAX_LINE_BYTES):
                 line = escape(raw.decode("utf-8", "replace").rstrip("\r\n").expandtabs())
                 self._note(line)
                 # A full disk or a closed terminal must not stop the server.

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where the segments of Triton's Python backends lie, whatever we think of it
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  Triton's Python backends put their segments there
 _FOLDER = "poplar-triton-"
 _LOCK_FILE = "held"
 """Name of the file in the folder of the lock."""

@@ -33,7 +33,7 @@ server."""
 SILENCE_SECONDS = 30.0
 """Maximum time without a ready answer. After it the server is given up."""
 RESTART_WINDOW_SECONDS = 600.0
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 1.0, 30.0
 """Wait before the second restart within that time, and the maximum wait."""
 
 
@@ -351,7 +351,7 @@ class Supervisor:
         """Return how many seconds to wait before a restart; the first restart is immediate."""
         if not self._started:
             return 0
-        return min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), LONGEST_WAIT_SECONDS)
+        return min(FIRST_WAIT_SECONDS * 2.0 ** (len(self._started) - 1), MAX_WAIT_SECONDS)
 
     def _drain(self) -> None:
         """Announce that no more requests should come, and serve those that do meanwhile."""

@@ -81,7 +81,7 @@ class RequestBatcher:
             if wanted:
                 self._instance.execute(wanted)
             self._is_quick = time.perf_counter() - start < QUICK_SECONDS
-        except Exception as caught:  # noqa: BLE001  a defect of ours: every request still gets its answer
+        except Exception as caught:  # noqa: BLE001  every request gets its answer
             error = caught
         finally:
             with self._state:

@@ -187,7 +187,7 @@ class Threads(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call(*given, **named))
-                except BaseException as error:  # noqa: BLE001  it is whoever waits for it who is to know
+                except BaseException as error:  # noqa: BLE001  the future raises it
                     future.set_exception(error)
             del task, future, call, given, named  # keep nothing of a finished request
 
