@@ -109,8 +109,15 @@ class ModelState:
                     f"its data (anchor {self._friendly_frozen[entry['name']]!r}), so no request "
                     "can set it; remove the input"
                 )
+        names_hint = (
+            ""
+            if self.name_map_file is not None
+            else "; these are the names in the file, because there is no name_map.json in the "
+            "version folder and no parameter name_map_file_path"
+        )
         for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
-            check_config_tensors(kind, self.config.get(kind, []), tensors, batch, self.wraps_rows)
+            entries = self.config.get(kind, [])
+            check_config_tensors(kind, entries, tensors, batch, self.wraps_rows, names_hint)
 
     @property
     def holds_inputs(self) -> bool:

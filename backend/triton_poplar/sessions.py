@@ -165,6 +165,13 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
     from poprt.compile.adoption import adopt_graph
 
     name, streams = model.executable.name, _streams(metadata)
+    _log.warning(
+        "model %r: %s holds machine code of a real IPU; the graph %s (sim_graph_path) is computed "
+        "instead",
+        state.name,
+        state.executable_files[0],
+        graph_file,
+    )
     return adopt_graph(graph_file, name, target, programs, streams, state.names, numerics)
 
 
@@ -213,8 +220,6 @@ _TRIAL_PARAMETERS = {
 }
 """Parameters of a model that the child process loads but does not serve."""
 
-_log = logging.getLogger("triton_poplar")
-
 
 def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     """Load the model with `load` in a child process, unless its files are known. Raises
@@ -239,7 +244,7 @@ def load_first(state: ModelState, options: GraphOptions, load: Load) -> None:
     except LoadError as error:
         text = str(error)
         raise ModelConfigError(text if text.startswith(named) else f"{named}: {text}") from error
-    _log.info(
+    _log.warning(
         "model %r was loaded first in a child process: %.1f s", state.name, time.monotonic() - start
     )
     if is_whole:

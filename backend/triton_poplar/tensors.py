@@ -101,13 +101,14 @@ def check_config_tensors(
     tensors: Mapping[str, Tensor],
     batch: int,
     wraps_rows: bool,
+    names_hint: str,
 ) -> None:
     """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the
     model's tensors.
 
     `batch` is the size of the batch that dims hold in addition to the row's shape, as with
     max_batch_size 0. With `batch` 0 dims hold none. Without any batch a scalar has dims [1],
-    because Triton has no scalars.
+    because Triton has no scalars. `names_hint` ends the error for an unknown name.
     """
     scalar = [1] if wraps_rows else []
     for entry in entries:
@@ -116,7 +117,7 @@ def check_config_tensors(
         if tensor is None:
             raise ModelConfigError(
                 f"config.pbtxt lists {kind} {name!r}, which the PopEF file does not have; its "
-                f"{kind}s are {', '.join(tensors)}"
+                f"{kind}s are {', '.join(tensors)}{names_hint}"
             )
         if entry["data_type"] not in TRITON_TYPES.values():
             raise ModelConfigError(

@@ -195,7 +195,7 @@ def write_real(folder, replicas):
 
 # A file without a number of replicas has one replica.
 @pytest.mark.parametrize("replicas", [2, 0])
-def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas):
+def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas, caplog):
     folder = tmp_path / "real" / "1"
     write_real(folder, replicas)
     onnx.save(linear, folder / "model.onnx")
@@ -206,7 +206,9 @@ def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas
     state = ModelState(config, folder)
     capacity = 4 * max(1, replicas)
     assert state.total_batch_size == capacity
-    instance = ModelInstanceState(state, "real_0")
+    with caplog.at_level("WARNING", "triton_poplar"):
+        instance = ModelInstanceState(state, "real_0")
+    assert "model.onnx (sim_graph_path) is computed instead" in caplog.text
     assert instance.session.executable.numerics.nan_on_overflow
     x = np.arange(44, dtype=np.float16).reshape(11, 4)
     request = Request(state, {"x": x}, ["z"])

@@ -163,7 +163,8 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
     [
         (
             {"input": [entry("q", [4])]},
-            "lists input 'q', which the PopEF file does not have; its inputs are x",
+            "lists input 'q', which the PopEF file does not have; its inputs are x; these are the "
+            "names in the file, because there is no name_map.json",
         ),
         ({"input": []}, "has no input 'x'"),
         ({"output": []}, "lists no output; the model's outputs are y, z"),
