@@ -11,7 +11,6 @@ import onnx
 from onnxgraph import attribute, graph_values, infer_shapes, iter_bodies
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, Family, find_operator
-from simipu.operators.formulas import moving
 
 Shapes = Sequence[Sequence[int]]
 Count = Callable[[onnx.NodeProto, Shapes, Shapes], int]
@@ -52,7 +51,7 @@ class Profiler:
         if operator.family in (Family.SOFTMAX, Family.NORM):
             each = _NORM_FLOPS if operator.family is Family.NORM else _SOFTMAX_FLOPS
             return lambda _node, _taken, made: each * _size(made[0]) if made else 0
-        if _moves(op_type):
+        if find_operator(op_type).only_moves:
             return lambda _node, _taken, _made: 0
         return lambda _node, _taken, made: _size(made[0]) if made else 0
 
@@ -102,12 +101,6 @@ def _count_graph(
 def _count_gemm(node: onnx.NodeProto, taken: Shapes, made: Shapes) -> int:
     summed = taken[0][0 if attribute(node, "transA", 0) else -1] if taken and len(taken[0]) else 1
     return _FLOPS_PER_MAC * int(summed) * _size(made[0]) if made else 0
-
-
-def _moves(op_type: str) -> bool:
-    """Return whether an operator only moves, selects or renames."""
-    cost = find_operator(op_type).cost
-    return cost is None or cost in (moving.move, moving.gather, moving.copy_between_ipus)
 
 
 def _size(shape: Iterable[int]) -> int:

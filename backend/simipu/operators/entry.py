@@ -12,6 +12,7 @@ from onnxgraph import Chain, attribute
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
 from simipu.operators.formulas.layout import ViewRule
+from simipu.operators.formulas.moving import copy_between_ipus, gather, move
 from simipu.operators.formulas.work import Context, Work
 from simipu.operators.rules.computing import elementwise
 from simipu.operators.rules.places import Rule
@@ -174,6 +175,11 @@ class Operator:
     def is_view(self) -> bool:
         """Return whether it only renames memory, or is known at compile time."""
         return self.cost is None
+
+    @property
+    def only_moves(self) -> bool:
+        """Return whether it only moves, selects or renames elements."""
+        return self.is_view or self.cost in (move, gather, copy_between_ipus)
 
     @property
     def is_elementwise(self) -> bool:
