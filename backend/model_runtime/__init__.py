@@ -2,11 +2,18 @@
 the real library's.
 
 The simulated IPU of `simipu` runs the models. Nothing here knows Triton.
+`__all__` lists the library's names; names imported `as` themselves are for the rooms above.
 """
 
 from model_runtime import predicate_factory
+from model_runtime.compiled_model import DIRECTIONS as DIRECTIONS
+from model_runtime.compiled_model import RunCost as RunCost
 from model_runtime.descriptions import DataDesc, InputDesc, OutputDesc
+from model_runtime.descriptions import FusedRequests as FusedRequests
+from model_runtime.descriptions import describe_anchor as describe_anchor
+from model_runtime.descriptions import describe_tensors as describe_tensors
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, DeviceWaitStrategy
+from model_runtime.devices import model_target as model_target
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.predicate_factory.anchor_callbacks import (
@@ -15,6 +22,9 @@ from model_runtime.predicate_factory.anchor_callbacks import (
 )
 from model_runtime.queues import InputQueue, InputRingBuffer, OutputQueue, OutputSlot, QueueManager
 from model_runtime.request_flow import RequestFlow, RequestTracepoint
+from model_runtime.request_flow import compute_joined as compute_joined
+from model_runtime.request_flow import is_retried_alone as is_retried_alone
+from model_runtime.request_flow import take_next_run as take_next_run
 from model_runtime.runner import (
     ConstTensorMemoryView,
     InputMemory,
@@ -28,7 +38,12 @@ from model_runtime.runner import (
     TensorMemory,
     TensorMemoryView,
 )
+from model_runtime.runner import Promise as Promise
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
+from model_runtime.session import read_model as read_model
+from model_runtime.shutdown import ServingThread as ServingThread
+from model_runtime.shutdown import endless_wait as endless_wait
+from model_runtime.shutdown import stop_at_exit as stop_at_exit
 from popef._tools.version import __version__ as __version__
 
 __all__ = [

@@ -11,9 +11,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from simipu import Direction, Program, ProgramKind, SimulatedExecutable, Stream
-from simipu.engine import iteration_timing
-from simipu.fixing import fix_inputs
+from simipu import (
+    Direction,
+    Program,
+    ProgramKind,
+    SimulatedExecutable,
+    Stream,
+    fix_inputs,
+    iteration_timing,
+)
 
 import popef
 from model_runtime.devices import model_target

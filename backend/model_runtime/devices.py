@@ -16,9 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import simipu
-from simipu import LoadError, Target
-from simipu.forks import FORKS
-from simipu.target import DEFAULT_CHIP, find_target, known_chips
+from simipu import DEFAULT_CHIP, FORKS, LoadError, Target, find_target, known_chips
 
 import popef
 from model_runtime.errors import ModelRuntimeError

@@ -21,9 +21,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from simipu import RunCancelledError, RunError
-from simipu.forks import FORKS
-from simipu.watchdog import WATCHDOG
+from simipu import FORKS, WATCHDOG, RunCancelledError, RunError
 
 from model_runtime.errors import StoppedError
 from model_runtime.queues import Callback, Done, OutputBuffer, QueueManager, store_rows

@@ -11,8 +11,7 @@ from os import PathLike, fspath
 from typing import Any, ClassVar
 
 import numpy as np
-from simipu import GraphOptions
-from simipu.forks import FORKS
+from simipu import FORKS, GraphOptions
 
 import popef
 from model_runtime.descriptions import DataDesc, FusedRequests, describe_anchor, describe_tensors

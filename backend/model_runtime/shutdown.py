@@ -28,7 +28,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from simipu.watchdog import WATCHDOG
+from simipu import WATCHDOG
 
 from model_runtime.errors import StoppedError
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from simipu import Engine, SimulatedExecutable, Stream
-from simipu.engine import ReadCallback, WriteCallback
+from simipu import Engine, ReadCallback, SimulatedExecutable, Stream, WriteCallback
 
 import popef
 from model_runtime.compiled_model import find_stream

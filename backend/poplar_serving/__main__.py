@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from model_runtime.errors import ModelRuntimeError
+from model_runtime import ModelRuntimeError
 from simipu import SimIpuError
 
 from popef._tools.arguments import Parser, positive

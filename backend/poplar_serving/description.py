@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from types import MappingProxyType
 
-from model_runtime import DataDesc, LaunchPolicy, Session, SessionConfig
-from model_runtime.descriptions import describe_anchor
+from model_runtime import DataDesc, LaunchPolicy, Session, SessionConfig, describe_anchor
 
 import popef
 from poplar_serving.errors import ExportError

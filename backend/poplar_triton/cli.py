@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _find_model_errors() -> tuple[type[Exception], ...]:
     """Return the errors of commands that read or run models themselves."""
-    from model_runtime.errors import ModelRuntimeError
+    from model_runtime import ModelRuntimeError
     from simipu.errors import SimIpuError
 
     return ModelRuntimeError, SimIpuError

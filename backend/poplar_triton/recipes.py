@@ -21,10 +21,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from poprt.cli.entry import Use
-from poprt.cli.option_table import OPTIONS
+from poprt.cli import OPTIONS, Use
 from poprt.terminal import cell
-from poprt.triton.model_folder import make_scratch_folder
+from poprt.triton import make_scratch_folder
 from rich.console import Console
 from simipu import SimIpuError, SimulatedExecutable
 

@@ -1,7 +1,8 @@
 """ONNX to PopEF: frontend, converter, passes, compiler, and the `poprt` command.
 
 Import name, API and options are those of the real PopRT. The compilation target is the simulated
-IPU of `simipu`.
+IPU of `simipu`. `__all__` lists the tool's names; names imported `as` themselves are for the rooms
+above.
 """
 
 import os
@@ -26,8 +27,10 @@ from poprt import (
 from poprt.backends import Backend
 from poprt.compile.compiler import Compiler
 from poprt.compile.converter import Converter
+from poprt.options import PRECISIONS as PRECISIONS
 from poprt.options import CompilerOptions
 from poprt.passes import Pass, PassManager, get_pass, get_registered_passes
+from poprt.pipeline import STEPS as STEPS
 
 __all__ = [
     "Backend",

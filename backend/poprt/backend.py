@@ -12,12 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnxgraph import find_inputs, infer_shapes
-from onnxgraph.edit import forget_values
-from onnxgraph.weights import inline
-from simipu import CompileError
-from simipu.libraries import registered_libraries
-from simipu.numerics.lowering import lower
+from onnxgraph import find_inputs, forget_values, infer_shapes, inline
+from simipu import CompileError, registered_libraries
+from simipu.numerics import lower
 
 from popef._tools.arrays import Array
 from poprt.backends import Backend, Info, choose_outputs

@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import numpy as np
 import onnx
-from simipu import CompileError, LoadError
-from simipu.numerics import Numerics
-from simipu.target import (
+from simipu import (
     DEFAULT_CHIP,
     MAX_IPUS,
     MAX_TILES_PER_IPU,
+    CompileError,
+    LoadError,
     Target,
     find_target,
     known_chips,
 )
+from simipu.numerics import Numerics
 
 from popef._tools.text import escape
 from poprt.passes.chip.transfers import IO_TILES

@@ -20,7 +20,7 @@ import onnx
 from onnxgraph import find_opset, infer_shapes
 from simipu import CompileError, Target, cost
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
-from simipu.numerics.lowering import OLDEST_OPSET
+from simipu.numerics import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnxgraph import find_inputs
 from simipu import CompileError
-from simipu.numerics.quarter import FORMATS, encode
+from simipu.numerics import FORMATS, encode
 
 from popef._tools.arrays import Array
 

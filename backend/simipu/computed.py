@@ -21,16 +21,17 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    STANDARD_DOMAINS,
     GraphError,
     GraphTooLargeError,
     check_graph,
     check_tensors_only,
+    element_bytes,
     find_inputs,
     infer_shapes,
     iter_nodes,
     iter_reads,
 )
-from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from popef._tools.arrays import Array

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import GraphTooLargeError, iter_bodies
-from onnxgraph.nodes import element_bytes, iter_any_bodies
+from onnxgraph import GraphTooLargeError, element_bytes, iter_any_bodies, iter_bodies
 
 from simipu.operators import operator_of
 from simipu.operators.counts import count_shape

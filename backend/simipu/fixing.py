@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import find_inputs, set_shape
-from onnxgraph.edit import forget_values
+from onnxgraph import find_inputs, forget_values, set_shape
 
 from popef._tools.arrays import Array
 from simipu.computed import read_graph

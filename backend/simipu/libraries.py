@@ -20,8 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph.inference import register_domain_shapes
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import STANDARD_DOMAINS, register_domain_shapes
 
 from simipu.demand import Spec, find_specs
 from simipu.errors import LoadError

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx
-from onnxgraph import attribute, find_inputs, iter_nodes, iter_reads
-from onnxgraph.edit import drop_attribute
+from onnxgraph import attribute, drop_attribute, find_inputs, iter_nodes, iter_reads
 
 IPU_ATTRIBUTE = "__ipu_number"
 """Attribute of a node that names its IPU, as PopRT's manual sharding sets it."""

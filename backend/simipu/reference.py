@@ -17,8 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
-from onnxgraph import iter_bodies, iter_nodes
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import STANDARD_DOMAINS, iter_bodies, iter_nodes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from popef._tools.arrays import Array

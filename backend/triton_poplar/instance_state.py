@@ -13,12 +13,13 @@ from model_runtime import (
     OutputSlot,
     QueueManager,
     RequestFlow,
+    RunCost,
     Session,
     StoppedError,
+    compute_joined,
+    take_next_run,
 )
-from model_runtime.compiled_model import RunCost
 from model_runtime.pvti import Graph, Trace
-from model_runtime.request_flow import compute_joined, take_next_run
 from simipu.errors import SimIpuError
 from simipu.kernels import find_kernels
 

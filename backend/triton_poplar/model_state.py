@@ -22,7 +22,7 @@ from triton_poplar.parameters import MAX_DELAY_SECONDS, BackendState, Parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 if TYPE_CHECKING:
-    from model_runtime.descriptions import FusedRequests
+    from model_runtime import FusedRequests
 
 
 UNBOUNDED_MICROSECONDS = 24 * 60 * 60 * 10**6
@@ -147,7 +147,7 @@ class ModelState:
     def fused_requests(self) -> FusedRequests | None:
         """Completion of requests to a fused model; None for another model."""
         # Imported late: the process that completes configurations must not load ONNX Runtime.
-        from model_runtime.descriptions import FusedRequests
+        from model_runtime import FusedRequests
 
         return FusedRequests.of(self._metadata)
 

@@ -17,26 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from model_runtime import (
+    DIRECTIONS,
     DeviceManager,
     ModelRuntimeError,
     Session,
     SessionConfig,
     host_sync_timeout_seconds,
+    model_target,
 )
-from model_runtime.compiled_model import DIRECTIONS
-from model_runtime.devices import model_target
 from simipu import (
+    KNOWN_FILES,
     ForeignExecutableError,
     GraphOptions,
     LoadError,
+    LoadLimits,
+    LoadMemoryError,
+    LoadTimeoutError,
     OperatorLibrary,
     ProgramKind,
+    SimIpuError,
     SimulatedExecutable,
     Stream,
+    Trial,
+    try_in_child,
 )
-from simipu.errors import LoadMemoryError, LoadTimeoutError, SimIpuError
-from simipu.isolation import Trial, try_in_child
-from simipu.known_files import KNOWN_FILES, LoadLimits
 from simipu.numerics import Numerics
 
 import popef
@@ -162,7 +166,7 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
     )
     numerics = Numerics(nan_on_overflow=nan_on_overflow, raises=raises)
     # A compiler: 0.2 s of import that few models need.
-    from poprt.compile.adoption import adopt_graph
+    from poprt.compile import adopt_graph
 
     name, streams = model.executable.name, _streams(metadata)
     _log.warning(

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # Triton completes configurations in a process that must not load ONNX Runtime
-    from model_runtime.compiled_model import RunCost
+    from model_runtime import RunCost
 
 DEFAULT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Default upper bounds of the histograms' buckets, in seconds."""

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from poprt.cli.supervision import finish, make_timeout, naming_memory
+from poprt.cli import finish, make_timeout, naming_memory
 from poprt.terminal import show_progress
 from simipu import CompileError
 

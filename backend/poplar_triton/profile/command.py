@@ -15,25 +15,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from poprt.cli.entry import (
+from poprt import PRECISIONS, STEPS
+from poprt.cli import (
     FLAG,
+    LIMITS,
     NUMBER,
+    OPTIONS,
     Form,
     Option,
     Use,
+    iter_profile_options,
     read_chip,
     read_compiler_fields,
     read_converter_arguments,
+    supervised,
 )
-from poprt.cli.option_table import OPTIONS, iter_profile_options
-from poprt.cli.supervision import LIMITS, supervised
-from poprt.options import PRECISIONS
-from poprt.pipeline import STEPS
-from poprt.profiling.model_profile import Profile
-from poprt.profiling.table import print_profile
+from poprt.profiling import Profile, print_profile
 from poprt.terminal import make_console, show_progress
-from simipu import CompileError
-from simipu.target import known_chips
+from simipu import CompileError, known_chips
 
 from popef._tools.arguments import Parser, count, positive
 from popef._tools.console import UsageError, naming, print_line

@@ -22,8 +22,8 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from poprt.profiling.model_profile import Profile
-from poprt.profiling.table import (
+from poprt.profiling import (
+    Profile,
     describe_error,
     describe_macs,
     describe_seconds,

@@ -14,24 +14,18 @@ from typing import Any, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError
-from model_runtime.session import read_model
+from model_runtime import read_model
 from onnx import TensorProto
-from onnxgraph import attribute, find_inputs, iter_nodes
-from onnxgraph.weights import has_data
-from poprt.compile.converter import Converter
-from poprt.compile.prepared import cost_options
-from poprt.frontend.frontends import OnnxFrontend, check_standard
-from poprt.options import CompilerOptions
-from poprt.passes import get_pass
-from poprt.passes.shapes.inputs import check_names
-from poprt.profiling.model_profile import Profile, make_profile
-from poprt.triton.config import read_config
-from simipu import CompileError, SimulatedExecutable
-from simipu.computed import read_graph
+from onnxgraph import attribute, find_inputs, has_data, iter_nodes
+from poprt import CompilerOptions, Converter
+from poprt.compile import cost_options
+from poprt.frontend import OnnxFrontend, check_standard
+from poprt.passes import check_names, get_pass
+from poprt.profiling import Profile, make_profile
+from poprt.triton import read_config
+from simipu import DEFAULT_CHIP, TARGETS, CompileError, SimulatedExecutable, read_graph, read_static
 from simipu.cost import CostOptions
-from simipu.fixing import read_static
-from simipu.numerics.quarter import QUARTERS
-from simipu.target import DEFAULT_CHIP, TARGETS
+from simipu.numerics import QUARTERS
 
 from popef._tools.text import escape
 from poplar_triton.profile.weightless import strip_weights

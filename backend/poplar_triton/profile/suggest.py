@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poprt.profiling.model_profile import Profile, kind_of
-from poprt.profiling.table import add_row, describe_seconds, make_table
+from poprt.profiling import Profile, add_row, describe_seconds, kind_of, make_table
 from poprt.terminal import cell
 from rich.console import Console
 from simipu import CompileError

@@ -13,11 +13,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import FLOAT_TYPES, GraphError, iter_bodies
-from onnxgraph.nodes import count_bytes, iter_tensors
-from onnxgraph.weights import bring_in, has_data
-from simipu import CompileError
-from simipu.errors import CompileMemoryError
+from onnxgraph import (
+    FLOAT_TYPES,
+    GraphError,
+    bring_in,
+    count_bytes,
+    has_data,
+    iter_bodies,
+    iter_tensors,
+)
+from simipu import CompileError, CompileMemoryError
 
 MAX_FILLED_BYTES = 2 << 30
 """Maximum size of all filled tensors, which is what protobuf, and so a model, can hold."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-from model_runtime.request_flow import take_next_run
+from model_runtime import take_next_run
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.request import Request

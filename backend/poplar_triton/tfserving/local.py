@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
-from poprt.triton.config import read_config
+from poprt.triton import read_config
 from simipu import SimIpuError
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState

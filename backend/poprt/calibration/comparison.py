@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import Value, find_makers, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
-from simipu.numerics.rounding import HALF_MAX
+from simipu.numerics import HALF_MAX
 
 from popef._tools.arrays import Array
 from poprt.calibration.sides import Feeds, Renarrow, Side

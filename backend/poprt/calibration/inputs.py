@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute, graph_values, infer_shapes
-from onnxgraph.weights import read_array
+from onnxgraph import attribute, graph_values, infer_shapes, read_array
 from simipu import CompileError, Stream
 
 from popef._tools.arrays import Array

@@ -15,11 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Chain, iter_bodies, replace_nodes
-from simipu import LoadError, RunError, Stream
-from simipu.errors import DeviceLostError, LoadTimeoutError, RunTimeoutError
-from simipu.numerics import Numerics
-from simipu.numerics.quarter import QUARTERS
-from simipu.numerics.rounding import unrounded_results
+from simipu import DeviceLostError, LoadError, LoadTimeoutError, RunError, RunTimeoutError, Stream
+from simipu.numerics import QUARTERS, Numerics, unrounded_results
 from simipu.operators import Rounding, operator_of
 
 from popef._tools.arrays import Array

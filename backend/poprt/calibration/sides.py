@@ -13,10 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import drop_unread_nodes, find_inputs, infer_shapes, replace_outputs
-from simipu import GraphOptions
-from simipu.computed import Lowered, lower_model
-from simipu.demand import count_all_operations
-from simipu.isolation import open_lowered
+from simipu import GraphOptions, Lowered, count_all_operations, lower_model, open_lowered
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from simipu.numerics.half import HALVES, narrow_to_half
+from simipu.numerics import HALVES, narrow_to_half
 
 from popef._tools.arrays import Array
 

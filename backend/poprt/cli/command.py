@@ -14,8 +14,7 @@ from typing import Any
 
 import onnx
 from onnxgraph import ModelWriter, find_inputs, write_with_data
-from simipu import SimIpuError, register_library
-from simipu.errors import CompileError
+from simipu import CompileError, SimIpuError, register_library
 
 from popef._tools.arguments import split_names
 from popef._tools.console import UsageError, print_line, run

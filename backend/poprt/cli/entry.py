@@ -15,8 +15,7 @@ from enum import Enum, Flag, auto
 from pathlib import Path
 from typing import Any
 
-from simipu import LoadError, OperatorLibrary
-from simipu.target import find_target
+from simipu import LoadError, OperatorLibrary, find_target
 
 from popef._tools.arguments import Parser, count, positive, split_names
 

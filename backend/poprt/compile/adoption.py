@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper
 from onnxgraph import (
     GraphError,
+    bring_all_in,
     check_graph,
     drop_weight_inputs,
     find_inputs,
@@ -27,7 +28,6 @@ from onnxgraph import (
     iter_defined,
     set_shape,
 )
-from onnxgraph.weights import bring_all_in
 from simipu import (
     CompileError,
     Direction,

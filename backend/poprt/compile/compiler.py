@@ -14,13 +14,10 @@ from pathlib import Path
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import find_inputs, iter_bodies, remember_inferences, used_names
-from onnxgraph.weights import has_data
+from onnxgraph import find_inputs, has_data, iter_bodies, remember_inferences, used_names
 from rich.console import Console
-from simipu import CompileError, OutOfMemoryError
-from simipu.fixing import read_static
-from simipu.numerics.quarter import QUARTERS
-from simipu.target import Target
+from simipu import CompileError, OutOfMemoryError, Target, read_static
+from simipu.numerics import QUARTERS
 
 from popef._tools.arrays import Array
 from poprt import pipeline

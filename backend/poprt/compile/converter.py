@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnxgraph import remember_inferences
-from onnxgraph.weights import inline, is_lent, lend_weights
+from onnxgraph import inline, is_lent, lend_weights, remember_inferences
 from simipu import CompileError
 
 from poprt import pipeline

@@ -30,18 +30,21 @@ from onnxgraph import set_shape
 from simipu import (
     CompileError,
     Device,
+    DeviceLostError,
     Direction,
     Engine,
     GraphOptions,
     LoadError,
+    LoadLimits,
+    LoadTimeoutError,
     Program,
     RunError,
+    RunMemoryError,
+    RunTimeoutError,
     Stream,
+    read_static,
 )
-from simipu.errors import DeviceLostError, LoadTimeoutError, RunMemoryError, RunTimeoutError
-from simipu.fixing import read_static
-from simipu.known_files import LoadLimits
-from simipu.numerics.quarter import QUARTERS
+from simipu.numerics import QUARTERS
 from simipu.rows import trace_rows
 
 from popef._tools.arrays import Array

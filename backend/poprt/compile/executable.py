@@ -21,20 +21,21 @@ from typing import Any, BinaryIO
 import numpy as np
 import onnx
 import simipu
-from model_runtime.session import read_model
+from model_runtime import read_model
 from simipu import (
+    KNOWN_FILES,
     CompileError,
     Direction,
     LoadError,
+    LoadLimits,
     Program,
     ProgramKind,
     SimulatedExecutable,
     Stream,
     package_hash,
+    registered_libraries,
 )
 from simipu.cost import Estimate
-from simipu.known_files import KNOWN_FILES, LoadLimits
-from simipu.libraries import registered_libraries
 from simipu.rows import take_rows
 
 import popef

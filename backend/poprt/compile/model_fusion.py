@@ -18,22 +18,23 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    STANDARD_DOMAINS,
     Chain,
     attribute,
+    find_inputs,
     find_opset,
     fresh_name,
     infer_shapes,
     iter_defined,
     iter_nodes,
+    lend_weights,
+    make_identity,
     rename,
     used_names,
+    without_weights,
 )
-from onnxgraph.edit import make_identity, without_weights
-from onnxgraph.nodes import STANDARD_DOMAINS, find_inputs
-from onnxgraph.weights import lend_weights
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
-from simipu.cost import Estimate, IpuCost
-from simipu.operators.formulas.code import Code
+from simipu.cost import Code, Estimate, IpuCost
 
 import popef
 from popef._tools.arrays import Array

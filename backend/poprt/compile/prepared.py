@@ -18,21 +18,20 @@ import onnx
 from onnxgraph import keep_outputs
 from simipu import (
     CompileError,
+    Constant,
     Direction,
+    LoadTimeoutError,
     OutOfMemoryError,
     Program,
     ProgramKind,
     SimulatedExecutable,
     Stream,
+    Target,
 )
 from simipu.cost import CostOptions, Estimate
-from simipu.errors import LoadTimeoutError
-from simipu.executable import Constant
-from simipu.numerics import Numerics
-from simipu.numerics.quarter import QUARTERS
+from simipu.numerics import QUARTERS, Numerics
 from simipu.placement import strip_placement
 from simipu.rows import note_dependence
-from simipu.target import Target
 
 from popef._tools.arrays import Array
 from poprt.calibration import Findings, Side, calibrate

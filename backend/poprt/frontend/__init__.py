@@ -7,10 +7,18 @@ from typing import Any
 
 from simipu import CompileError
 
-from poprt.frontend.frontends import Model, OnnxFrontend, read_model
+from poprt.frontend.frontends import Model, OnnxFrontend, check_standard, read_model
 from poprt.frontend.tensorflow_frontend import TensorflowFrontend
 
-__all__ = ["Frontend", "Model", "OnnxFrontend", "TensorflowFrontend", "get_frontend", "read_model"]
+__all__ = [
+    "Frontend",
+    "Model",
+    "OnnxFrontend",
+    "TensorflowFrontend",
+    "check_standard",
+    "get_frontend",
+    "read_model",
+]
 
 Frontend = OnnxFrontend | TensorflowFrontend
 

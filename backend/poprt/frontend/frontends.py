@@ -18,16 +18,20 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
-from onnxgraph import GraphError, find_inputs, iter_nodes, without_weights
-from onnxgraph.nodes import count_bytes, iter_tensors
-from onnxgraph.weights import (
+from onnxgraph import (
     LARGE_BYTES,
     OUTLINED_TYPES,
+    GraphError,
     bring_in,
+    count_bytes,
     find_data,
+    find_inputs,
     inline,
     is_outlined,
+    iter_nodes,
+    iter_tensors,
     outline,
+    without_weights,
 )
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement

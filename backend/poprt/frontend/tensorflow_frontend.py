@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnxgraph.weights import inline
+from onnxgraph import inline
 from simipu import CompileError
 
 from popef._tools.arguments import split_names

@@ -14,6 +14,7 @@ from poprt.passes.onnx_helper import get_dtype, get_shape
 from poprt.passes.pattern_helper import Found, PatternMatcher
 from poprt.passes.precision.comparison import layer_precision_compare
 from poprt.passes.shape_inference import ShapeFunc, register_shape_func
+from poprt.passes.shapes.inputs import check_names
 from poprt.rewrite.base import (
     ImmutablePass,
     Pass,
@@ -37,6 +38,7 @@ __all__ = [
     "PatternMatcher",
     "ShapeFunc",
     "Stage",
+    "check_names",
     "find_pass",
     "get_dtype",
     "get_pass",

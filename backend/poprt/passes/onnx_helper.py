@@ -7,8 +7,7 @@ import copy
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import find_makers, iter_graphs, iter_reads, replace_nodes
-from onnxgraph.edit import forget_values
+from onnxgraph import find_makers, forget_values, iter_graphs, iter_reads, replace_nodes
 
 from poprt.passes.interface.surgery import order_nodes, read_constant
 from poprt.passes.shape_inference import infer_shapes

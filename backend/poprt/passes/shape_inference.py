@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import onnx
 import onnxgraph
-from onnxgraph import iter_graphs, register_shape_function
-from onnxgraph.edit import forget_values
+from onnxgraph import forget_values, iter_graphs, register_shape_function
 
 __all__ = ["ShapeFunc", "infer_shapes", "register_shape_func"]
 

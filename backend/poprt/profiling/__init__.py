@@ -2,3 +2,33 @@
 
 `poplar_triton.profile` opens models to profile them, and has sweeps, plots and traces.
 """
+
+from poprt.profiling.model_profile import Profile, kind_of, make_profile
+from poprt.profiling.table import (
+    add_row,
+    describe_error,
+    describe_macs,
+    describe_seconds,
+    describe_subject,
+    describe_sum,
+    describe_warnings,
+    list_alive,
+    make_table,
+    print_profile,
+)
+
+__all__ = [
+    "Profile",
+    "add_row",
+    "describe_error",
+    "describe_macs",
+    "describe_seconds",
+    "describe_subject",
+    "describe_sum",
+    "describe_warnings",
+    "kind_of",
+    "list_alive",
+    "make_profile",
+    "make_table",
+    "print_profile",
+]

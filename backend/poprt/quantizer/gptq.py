@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnxgraph import attribute
-from simipu.numerics.convolution import Convolution
-from simipu.numerics.rounding import HALF_MAX
+from simipu.numerics import HALF_MAX, Convolution
 
 from popef._tools.arrays import Array
 from poprt.quantizer.search import Candidate

@@ -16,10 +16,16 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import find_inputs, graph_values, infer_shapes, iter_nodes
-from onnxgraph.weights import has_data, hold, read_array
-from simipu import CompileError, LoadError, RunError
-from simipu.errors import DeviceLostError, LoadTimeoutError
+from onnxgraph import (
+    find_inputs,
+    graph_values,
+    has_data,
+    hold,
+    infer_shapes,
+    iter_nodes,
+    read_array,
+)
+from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, RunError
 
 from popef._tools.arrays import Array
 from poprt.calibration.comparison import iter_chunks, iter_groups

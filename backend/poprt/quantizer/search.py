@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from simipu.numerics.quarter import FORMATS, QuarterFormat, decode, encode
+from simipu.numerics import FORMATS, QuarterFormat, decode, encode
 
 from popef._tools.arrays import Array
 from poprt.calibration.statistics import ERRORS, HalfCounts

@@ -8,9 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import FLOAT_TYPES, iter_reads, replace_nodes
-from onnxgraph.edit import rename_in_node
-from onnxgraph.weights import has_data, read_array
+from onnxgraph import FLOAT_TYPES, has_data, iter_reads, read_array, rename_in_node, replace_nodes
 from simipu.operators import CHIP_DOMAIN
 
 from popef._tools.arrays import Array

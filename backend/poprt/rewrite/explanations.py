@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    LARGE,
     attribute,
     find_inputs,
     find_makers_anywhere,
+    has_data,
     infer_shapes,
     iter_bodies,
     iter_defined,
     iter_nodes,
     used_names,
 )
-from onnxgraph.weights import LARGE, has_data
 from simipu import CompileError
 from simipu.operators import names_where
 

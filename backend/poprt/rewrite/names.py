@@ -20,9 +20,9 @@ from onnxgraph import (
     fresh_name,
     iter_bodies,
     iter_defined,
+    set_attribute,
     used_names,
 )
-from onnxgraph.edit import set_attribute
 from onnxgraph.opsets import (
     AXES_ARE_INPUTS,
     PAD_TAKES_SIZES,

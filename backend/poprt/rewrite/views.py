@@ -12,10 +12,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnxgraph import attribute, iter_bodies
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import LARGE, STANDARD_DOMAINS, attribute, has_data, iter_bodies, read_array
 from onnxgraph.opsets import AXES_ARE_INPUTS
-from onnxgraph.weights import LARGE, has_data, read_array
 
 from popef._tools.arrays import Array
 from poprt.rewrite.names import NameScope, NodeBuilder

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import without_weights
-from onnxgraph.nodes import count_bytes
-from onnxgraph.weights import read_array
-from simipu.numerics.quarter import QUARTERS
+from onnxgraph import count_bytes, read_array, without_weights
+from simipu.numerics import QUARTERS
 
 from popef._tools.arrays import Array
 

@@ -15,15 +15,16 @@ from model_runtime import (
     ModelRunner,
     OutputFutureMemory,
     OutputMemory,
+    Promise,
     RequestTracepoint,
+    ServingThread,
     StoppedError,
     TensorMemory,
+    endless_wait,
+    is_retried_alone,
+    stop_at_exit,
 )
-from model_runtime.request_flow import is_retried_alone
-from model_runtime.runner import Promise
-from model_runtime.shutdown import ServingThread, endless_wait, stop_at_exit
-from simipu.forks import FORKS
-from simipu.watchdog import WATCHDOG
+from simipu import FORKS, WATCHDOG
 
 from popef._tools.arrays import Array
 from poprt.runtime.pack_algorithms import PackRunnerConfig

@@ -10,8 +10,7 @@ from os import PathLike
 
 import model_runtime
 import numpy as np
-from model_runtime import ModelRuntimeError, OutputFutureMemory, RequestTracepoint
-from model_runtime.descriptions import describe_tensors
+from model_runtime import ModelRuntimeError, OutputFutureMemory, RequestTracepoint, describe_tensors
 from simipu import CompileError
 
 import popef

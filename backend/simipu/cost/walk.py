@@ -14,9 +14,16 @@ from dataclasses import dataclass, replace
 
 import onnx
 from onnx import numpy_helper
-from onnxgraph import Value, attribute, graph_values, iter_bodies, iter_reads
-from onnxgraph.inference import MAX_TRIPS, count_trips
-from onnxgraph.weights import has_data
+from onnxgraph import (
+    MAX_TRIPS,
+    Value,
+    attribute,
+    count_trips,
+    graph_values,
+    has_data,
+    iter_bodies,
+    iter_reads,
+)
 
 from simipu.cost.liveness import Liveness
 from simipu.cost.outlining import find_copied_weights

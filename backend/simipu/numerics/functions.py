@@ -22,8 +22,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph import Chain, attribute, iter_reads
-from onnxgraph.edit import make_identity
+from onnxgraph import Chain, attribute, iter_reads, make_identity
 
 from simipu.numerics.half import HALVES
 

@@ -23,14 +23,15 @@ from onnxgraph import (
     Chain,
     attribute,
     find_opset,
+    forget_values,
     infer_shapes,
     iter_bodies,
     iter_nodes,
     make_cast,
+    make_identity,
     rename,
     replace_nodes,
 )
-from onnxgraph.edit import forget_values, make_identity
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape

@@ -23,8 +23,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, iter_reads, replace_nodes
-from onnxgraph.edit import drop_initializers
+from onnxgraph import (
+    Chain,
+    attribute,
+    drop_initializers,
+    iter_bodies,
+    iter_nodes,
+    iter_reads,
+    replace_nodes,
+)
 
 from popef._tools.arrays import Array
 from simipu.numerics.kernels import Codes

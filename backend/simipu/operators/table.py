@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import onnx
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import STANDARD_DOMAINS
 
 from simipu.operators import counts, guards
 from simipu.operators.attributes import CHIP_DOMAIN

@@ -18,12 +18,12 @@ from onnxgraph import (
     drop_weights,
     find_inputs,
     find_opset,
+    forget_values,
     iter_bodies,
     iter_reads,
     replace_nodes,
     used_names,
 )
-from onnxgraph.edit import forget_values
 
 from popef._tools.arrays import Array
 from simipu.operators import Operator, operator_of

@@ -11,26 +11,22 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx
 from onnx import TensorProto
 from onnxgraph import (
+    STANDARD_DOMAINS,
     GraphError,
     GraphTooLargeError,
     check_graph,
+    drop_functions,
     find_inputs,
     find_opset,
+    has_shape_function,
     infer_shapes,
     iter_bodies,
     iter_graphs,
     iter_nodes,
     iter_shapes,
 )
-from onnxgraph.edit import drop_functions
-from onnxgraph.inference import has_shape_function
-from onnxgraph.nodes import STANDARD_DOMAINS
-from simipu import CompileError, GraphOptions
-from simipu.demand import measure
-from simipu.errors import CompileMemoryError
-from simipu.libraries import is_library_domain
-from simipu.numerics.lowering import OLDEST_OPSET
-from simipu.numerics.quarter import QUARTERS
+from simipu import CompileError, CompileMemoryError, GraphOptions, is_library_domain, measure
+from simipu.numerics import OLDEST_OPSET, QUARTERS
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, operator_of
 
 from poprt.passes.admission.ipu_operators import Forms, describe_missing, find_refused_attributes

@@ -20,8 +20,7 @@ from typing import Any
 
 import onnx
 from onnx import AttributeProto, defs
-from onnxgraph import iter_nodes
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import STANDARD_DOMAINS, iter_nodes
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, IPU_COPY, find_operator
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import find_inputs, iter_graphs, iter_nodes
-from onnxgraph.nodes import STANDARD_DOMAINS, count_bytes
+from onnxgraph import STANDARD_DOMAINS, count_bytes, find_inputs, iter_graphs, iter_nodes
 
 from poprt.rewrite.base import ImmutablePass, Stage, refuse_pass, register
 from poprt.rewrite.explanations import describe_shape

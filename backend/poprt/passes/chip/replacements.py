@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnxgraph import attribute, iter_nodes
+from onnxgraph import attribute, change_values, iter_nodes, register_change
 from onnxgraph.opsets import BATCH_NORMALIZATION_IS_PER_CHANNEL, CLIP_TAKES_BOUNDS
-from onnxgraph.weights import change_values, register_change
 
 from popef._tools.arrays import Array
 from poprt.rewrite.base import Stage, register

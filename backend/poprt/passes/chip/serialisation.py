@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from onnx import helper
 from simipu import CompileError
-from simipu.numerics.quarter import QUARTERS
+from simipu.numerics import QUARTERS
 
 from poprt.rewrite.base import Stage, register
 from poprt.rewrite.editor import GraphEditor

@@ -10,11 +10,16 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import find_inputs, graph_values, infer_shapes, replace_inputs, replace_nodes
-from onnxgraph.nodes import element_bytes
-from simipu import CompileError
+from onnxgraph import (
+    element_bytes,
+    find_inputs,
+    graph_values,
+    infer_shapes,
+    replace_inputs,
+    replace_nodes,
+)
+from simipu import TARGETS, CompileError
 from simipu.operators import CHIP_DOMAIN
-from simipu.target import TARGETS
 
 from poprt._names import sHostConcatRunnerConfig
 from poprt.passes.chip.chip_operators import add_remap

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph.nodes import count_bytes
-from onnxgraph.weights import LARGE_BYTES, inline, read_array
+from onnxgraph import LARGE_BYTES, count_bytes, inline, read_array
 from simipu import CompileError
 
 from popef._tools.arrays import Array

@@ -17,20 +17,25 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    LARGE,
+    OUTLINED_TYPES,
+    STANDARD_DOMAINS,
     attribute,
     change_without_weights,
+    drop_initializers,
+    element_bytes,
+    forget_values,
+    has_data,
     infer_shapes,
+    inline,
     iter_bodies,
     iter_nodes,
+    keep_opsets,
     replace_nodes,
     used_names,
 )
-from onnxgraph.edit import drop_initializers, forget_values, keep_opsets
-from onnxgraph.nodes import STANDARD_DOMAINS, element_bytes
-from onnxgraph.weights import LARGE, OUTLINED_TYPES, has_data, inline
-from simipu import CompileError, CompileMemoryError
-from simipu.demand import measure
-from simipu.numerics.quarter import QUARTERS
+from simipu import CompileError, CompileMemoryError, measure
+from simipu.numerics import QUARTERS
 from simipu.operators import find_operator, names_where
 
 from popef._tools.arrays import Array

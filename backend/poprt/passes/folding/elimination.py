@@ -15,22 +15,26 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     FLOAT_TYPES,
+    STANDARD_DOMAINS,
     attribute,
+    describe_place,
+    drop_initializers,
     fresh_name,
     graph_values,
+    has_data,
     infer_shapes,
+    is_outlined,
     iter_bodies,
     iter_defined,
     iter_graphs,
     iter_nodes,
+    make_identity,
+    read_array,
     rename,
     replace_nodes,
     used_names,
 )
-from onnxgraph.edit import drop_initializers, make_identity
-from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import describe_place, has_data, is_outlined, read_array
-from simipu.computed import ORT_ERRORS
+from simipu import ORT_ERRORS
 from simipu.operators import find_operator
 
 from popef._tools.arrays import Array

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import FLOAT_TYPES
-from onnxgraph.weights import has_data, read_array
+from onnxgraph import FLOAT_TYPES, has_data, read_array
 
 from popef._tools.arrays import Array
 from poprt.passes.folding.elimination import run_unoptimised

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import onnx
 from onnx import helper
-from onnxgraph import Chain, attribute, infer_shapes, iter_bodies, iter_nodes
-from onnxgraph.edit import replace_nodes
+from onnxgraph import Chain, attribute, infer_shapes, iter_bodies, iter_nodes, replace_nodes
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, has_past
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute, find_inputs
-from onnxgraph.edit import set_attribute
+from onnxgraph import attribute, find_inputs, set_attribute
 from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu.operators import operator_of
 

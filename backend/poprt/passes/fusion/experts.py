@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnxgraph.weights import has_data, read_array
+from onnxgraph import has_data, read_array
 from simipu.operators import operator_of
 
 from poprt.passes.fusion.merging import NamedMerge

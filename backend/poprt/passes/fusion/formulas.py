@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute
+from onnxgraph import LARGE, attribute, has_data, read_array
 from onnxgraph.opsets import GROUP_NORMALIZATION_SCALES_CHANNELS, REDUCTIONS_TAKE_AXES
-from onnxgraph.weights import LARGE, has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import Stage, register

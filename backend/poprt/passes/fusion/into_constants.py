@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute
+from onnxgraph import attribute, has_data, read_array
 from onnxgraph.opsets import GEMM_BROADCASTS
-from onnxgraph.weights import has_data, read_array
 from simipu.operators import names_where
 
 from popef._tools.arrays import Array

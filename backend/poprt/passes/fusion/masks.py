@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import FLOAT_TYPES, attribute, find_inputs, iter_nodes
+from onnxgraph import FLOAT_TYPES, attribute, find_inputs, has_data, iter_nodes, read_array
 from onnxgraph.opsets import SOFTMAX_HAS_ONE_AXIS
-from onnxgraph.weights import has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.rewrite.base import register

@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import onnx
 from onnx import helper
-from onnxgraph import attribute, iter_defined, iter_reads, rename
-from onnxgraph.edit import set_attribute
+from onnxgraph import attribute, iter_defined, iter_reads, rename, set_attribute
 from simipu import CompileError
 
 from poprt.rewrite.base import Stage, register

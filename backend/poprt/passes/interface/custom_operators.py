@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import onnx
 from onnx import AttributeProto, defs
 from onnxgraph import (
+    STANDARD_DOMAINS,
+    attribute,
     find_opset,
     iter_bodies,
     iter_defined,
     iter_graphs,
     iter_reads,
     rename,
+    replace_nodes,
+    set_attribute,
 )
-from onnxgraph.edit import replace_nodes, set_attribute
-from onnxgraph.nodes import STANDARD_DOMAINS, attribute
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE

@@ -13,6 +13,7 @@ from onnxgraph import (
     GraphError,
     attribute,
     drop_weight_inputs,
+    find_users,
     fresh_name,
     infer_shapes,
     iter_bodies,
@@ -21,13 +22,13 @@ from onnxgraph import (
     iter_nodes,
     iter_shapes,
     keep_outputs,
+    make_identity,
     name_nodes,
     rename,
     replace_nodes,
+    set_attribute,
     sort_nodes,
 )
-from onnxgraph.edit import make_identity, set_attribute
-from onnxgraph.nodes import find_users
 from simipu import CompileError
 
 from poprt.rewrite.base import Pass, Stage, register

@@ -31,11 +31,12 @@ from onnxgraph import (
     iter_reads,
     like_first_input,
     register_stand_in,
+    replace_nodes,
+    set_attribute,
 )
-from onnxgraph.edit import replace_nodes, set_attribute
-from simipu import CompileError, Target
+from simipu import MAX_IPUS, CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
-from simipu.numerics.quarter import QUARTERS
+from simipu.numerics import QUARTERS
 from simipu.operators import CHIP_DOMAIN, IPU_COPY, operator_of
 from simipu.placement import (
     IPU_ATTRIBUTE,
@@ -44,7 +45,6 @@ from simipu.placement import (
     find_stages,
     place_inputs,
 )
-from simipu.target import MAX_IPUS
 
 from poprt.passes.interface.surgery import order_nodes
 from poprt.rewrite.base import Pass, Stage, register

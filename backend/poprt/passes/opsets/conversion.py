@@ -13,13 +13,20 @@ from typing import Any
 
 import onnx
 from onnx import AttributeProto, TensorProto, defs, helper
-from onnxgraph import attribute, change_without_weights, find_opset, iter_bodies, iter_nodes
-from onnxgraph.edit import drop_attribute
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import (
+    LARGE,
+    STANDARD_DOMAINS,
+    attribute,
+    change_without_weights,
+    drop_attribute,
+    find_opset,
+    is_outlined,
+    iter_bodies,
+    iter_nodes,
+)
 from onnxgraph.opsets import SCAN_HAS_NO_BATCH, SOFTMAX_HAS_ONE_AXIS
-from onnxgraph.weights import LARGE, is_outlined
 from simipu import CompileError
-from simipu.numerics.lowering import OLDEST_OPSET
+from simipu.numerics import OLDEST_OPSET
 
 from poprt.passes.opsets import older_spellings as _older_spellings  # noqa: F401 - its rules register themselves
 from poprt.passes.opsets.legacy_opsets import KeepHardmaxes, KeepResizes, UpgradeLegacyOpset

@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute, find_opset, iter_nodes
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph import STANDARD_DOMAINS, attribute, find_opset, iter_nodes
 from onnxgraph.opsets import RESIZE_SCALES_FROM_MIDDLES
 from simipu import CompileError
 

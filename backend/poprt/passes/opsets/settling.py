@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import attribute, infer_shapes, iter_graphs
-from onnxgraph.edit import drop_attribute, set_attribute
+from onnxgraph import attribute, drop_attribute, infer_shapes, iter_graphs, set_attribute
 from onnxgraph.opsets import EXPAND_EXISTS, PAD_TAKES_SIZES
 from simipu import CompileError
 from simipu.operators import Family, names_where

@@ -17,13 +17,15 @@ from onnx import TensorProto, helper
 from onnxgraph import (
     find_inputs,
     find_opset,
+    forget_values,
     infer_shapes,
     iter_bodies,
     iter_defined,
     iter_reads,
     rename,
+    replace_nodes,
+    set_shape,
 )
-from onnxgraph.edit import forget_values, replace_nodes, set_shape
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN, operator_of
 

@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnxgraph import find_inputs, graph_values, infer_shapes
-from onnxgraph.weights import has_data
-from simipu import CompileError, LoadError, RunError
-from simipu.errors import DeviceLostError, LoadTimeoutError
+from onnxgraph import find_inputs, graph_values, has_data, infer_shapes
+from simipu import CompileError, DeviceLostError, LoadError, LoadTimeoutError, RunError
 from simipu.numerics import Numerics
 from simipu.operators import find_operator
 

@@ -18,6 +18,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     Chain,
+    change_values,
+    drop_initializers,
     drop_weights,
     find_inputs,
     find_opset,
@@ -27,14 +29,13 @@ from onnxgraph import (
     iter_graphs,
     iter_nodes,
     make_cast,
+    register_change,
     rename,
     replace_nodes,
     used_names,
 )
-from onnxgraph.edit import drop_initializers
-from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
-from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
+from simipu.numerics import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import operator_of
 
 from popef._tools.arrays import Array

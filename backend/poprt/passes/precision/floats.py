@@ -17,31 +17,29 @@ import onnx
 from onnx import AttributeProto, TensorProto
 from onnxgraph import (
     attribute,
+    change_values,
     drop_weights,
     find_opset,
+    forget_values,
     fresh_name,
+    has_data,
+    hold,
     infer_shapes,
+    is_outlined,
     iter_bodies,
     iter_defined,
     iter_graphs,
     iter_nodes,
     make_cast,
-    replace_nodes,
-    used_names,
-)
-from onnxgraph.edit import forget_values, set_attribute
-from onnxgraph.weights import (
-    change_values,
-    has_data,
-    hold,
-    is_outlined,
     read_array,
     register_change,
+    replace_nodes,
+    set_attribute,
+    used_names,
 )
 from simipu import CompileError
-from simipu.numerics.half import narrow_to_half
-from simipu.operators import CHIP_DOMAIN
-from simipu.operators.graphcore_domain import TYPED
+from simipu.numerics import narrow_to_half
+from simipu.operators import CHIP_DOMAIN, TYPED
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import hold_as_tensor

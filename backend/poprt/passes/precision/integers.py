@@ -18,19 +18,22 @@ import onnx
 from onnx import AttributeProto, TensorProto
 from onnxgraph import (
     attribute,
+    change_values,
     find_inputs,
     find_opset,
+    forget_values,
     fresh_name,
+    has_data,
     infer_shapes,
     iter_bodies,
     iter_defined,
     iter_graphs,
     make_cast,
+    read_array,
+    register_change,
     rename,
     replace_nodes,
 )
-from onnxgraph.edit import forget_values
-from onnxgraph.weights import change_values, has_data, read_array, register_change
 from simipu import CompileError
 
 from popef._tools.arrays import Array

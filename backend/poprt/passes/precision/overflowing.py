@@ -24,9 +24,15 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import find_makers, graph_values, iter_bodies
-from onnxgraph.nodes import find_users
-from onnxgraph.weights import has_data, is_outlined, read_array
+from onnxgraph import (
+    find_makers,
+    find_users,
+    graph_values,
+    has_data,
+    is_outlined,
+    iter_bodies,
+    read_array,
+)
 
 from popef._tools.arrays import Array
 from poprt.passes.interface.surgery import read_constant

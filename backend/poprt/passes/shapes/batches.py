@@ -19,23 +19,23 @@ import numpy as np
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 from onnxgraph import (
+    STANDARD_DOMAINS,
     attribute,
     drop_weights,
     find_inputs,
     find_opset,
+    forget_values,
+    has_data,
     infer_shapes,
     iter_bodies,
     iter_defined,
     iter_reads,
+    read_array,
     set_shape,
     used_names,
 )
-from onnxgraph.edit import forget_values
-from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import has_data, read_array
 from simipu import CompileError
-from simipu.operators.rules.places import NotIndependent, Rows
-from simipu.rows import take_rows
+from simipu.rows import NotIndependent, Rows, take_rows
 
 from popef._tools.arrays import Array
 from poprt.frontend.frontends import make_streams

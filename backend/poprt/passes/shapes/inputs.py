@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     find_inputs,
     find_opset,
+    forget_values,
     infer_shapes,
     iter_defined,
     iter_graphs,
@@ -22,9 +23,9 @@ from onnxgraph import (
     iter_shapes,
     replace_inputs,
     replace_outputs,
+    set_attribute,
     set_shape,
 )
-from onnxgraph.edit import forget_values, set_attribute
 from onnxgraph.opsets import AXES_ARE_INPUTS
 from simipu import CompileError
 from simipu.rows import note_dependence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnx import helper
-from onnxgraph.edit import drop_attribute
+from onnxgraph import drop_attribute
 
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
