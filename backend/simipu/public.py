@@ -1,8 +1,8 @@
 """Public names of `simipu`, which the package imports when one of them is first used.
 
 Rooms import devices, executables, graphs and errors from `simipu`, and the rest from the faces
-`simipu.operators`, `simipu.rows`, `simipu.cost` and `simipu.numerics`. `simipu.errors`, `target`,
-`placement`, `forks` and `kernels` are faces for processes that do without ONNX Runtime.
+`simipu.operators`, `simipu.rows`, `simipu.cost`, `simipu.numerics` and `simipu.kernels`. Modules
+that must not import ONNX Runtime use `simipu.errors`, `target`, `placement`, `forks` and `version`.
 """
 
 from typing import TYPE_CHECKING

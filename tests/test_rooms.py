@@ -1,0 +1,115 @@
+"""Tests that rooms import each other through their faces: packages and a few named modules."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    path.parent.name: path.parent
+    for path in [ROOT / "popef" / "__init__.py", *ROOT.glob("backend/*/__init__.py")]
+}
+FILES = sorted(
+    [ROOT / "backend" / "poplar" / "model.py"]
+    + [path for folder in ROOMS.values() for path in folder.rglob("*.py")]
+)
+REASONS = {
+    "it loads without ONNX Runtime": """
+        simipu.errors simipu.target simipu.forks simipu.placement simipu.version
+    """,
+    "it runs a C compiler, which only installations need": "simipu.kernels.build",
+    "a process of the server loads only the parts of the backend that it needs": """
+        triton_poplar.dlpack triton_poplar.errors triton_poplar.instance_state triton_poplar.log
+        triton_poplar.model_state triton_poplar.parameters triton_poplar.request
+        triton_poplar.statistics
+    """,
+    "it is one table, whose name explains its entries": "onnxgraph.opsets",
+    "the real library has it": "model_runtime.pvti",
+    "the real package does not read name_map.json": "popef.name_map",
+    "what it prints is no result of the compiler": "poprt.terminal",
+}
+NAMED = {module: reason for reason, modules in REASONS.items() for module in modules.split()}
+"""Modules that are faces, and why."""
+SHARED = "popef._tools."
+"""Prefix of the modules that every room uses."""
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """Return for each file the modules of other rooms that it imports, without packages."""
+    return {file: set(find_modules(file.read_text(encoding="utf-8"), file)) for file in FILES}
+
+
+def test_a_room_imports_only_the_faces_of_another(imported):
+    past = {
+        str(file.relative_to(ROOT)): modules - set(NAMED)
+        for file, modules in imported.items()
+        if modules - set(NAMED)
+    }
+    assert not past, "import the names from the room's package or sub-package, or name the module"
+
+
+def test_each_named_module_is_imported_by_another_room(imported):
+    assert set().union(*imported.values()) == set(NAMED)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from simipu.engine import Engine",
+        "from simipu import engine",
+        "import simipu.engine",
+        "import simipu\nsimipu.engine.Engine",
+        "def f():\n    from simipu.engine import Engine as E",
+    ],
+)
+def test_an_import_past_a_face_is_found(source):
+    assert set(find_modules(source, ROOMS["poprt"] / "options.py")) == {"simipu.engine"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from simipu import Engine",
+        "from simipu.operators import find_operator",
+        "import simipu\nsimipu.Engine",
+        "from poprt.passes.shapes.inputs import check_names",
+        "from popef._tools.text import escape",
+        "from .options import CompilerOptions",
+    ],
+)
+def test_faces_and_modules_of_the_own_room_are_allowed(source):
+    assert not set(find_modules(source, ROOMS["poprt"] / "options.py"))
+
+
+def find_modules(source, file):
+    """Yield the modules of other rooms, and packages in their sub-packages, that a source uses."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names):
+                used = [alias.name for alias in names]
+            case ast.ImportFrom(module, names, 0):
+                used = [module, *(f"{module}.{alias.name}" for alias in names)]
+            case ast.Attribute():
+                used = [ast.unparse(node)] if is_dotted(node) else []
+            case _:
+                used = []
+        yield from (name for name in used if is_past_face(name, file))
+
+
+def is_dotted(node):
+    """Return whether a node is a name, or attributes of one."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def is_past_face(name, file):
+    """Return whether a dotted name is a module of another room, or a package below its second
+    level."""
+    room, *rest = name.split(".")
+    if room not in ROOMS or ROOMS[room] in file.parents or name.startswith(SHARED):
+        return False
+    path = ROOMS[room].joinpath(*rest)
+    return path.with_suffix(".py").is_file() or (len(rest) > 1 and path.is_dir())
