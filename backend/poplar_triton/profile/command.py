@@ -28,6 +28,7 @@ from poprt.cli import (
     read_chip,
     read_compiler_fields,
     read_converter_arguments,
+    read_shape,
     supervised,
 )
 from poprt.profiling import Profile, print_profile
@@ -105,12 +106,20 @@ def add_arguments(parser: Parser) -> None:
         replace(OPTIONS["ipu_version"], name="target", aliases=("--ipu_version",), help=chip_help),
         OPTIONS["batch_size"],
         replace(OPTIONS["precision"], default=None, help=precision_help),
-        replace(OPTIONS["input_shape"], help="shapes of inputs, with -1 first for the batch size"),
         *iter_profile_options(),
     ):
         option.add_to(parser)
     for option in _CHIP:
         option.add_to(parser)
+    add(
+        "--input_shape",
+        type=read_shape,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=d0,d1",
+        help="shapes of inputs, with -1 first for the batch size; repeatable",
+    )
     sweep_help = (
         "values to combine: batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable"
     )

@@ -13,6 +13,7 @@ from poprt.cli.entry import (
     read_chip,
     read_compiler_fields,
     read_converter_arguments,
+    read_shape,
 )
 from poprt.cli.option_table import OPTIONS, iter_profile_options
 from poprt.cli.supervision import LIMITS, finish, make_timeout, naming_memory, supervised
@@ -33,5 +34,6 @@ __all__ = [
     "read_chip",
     "read_compiler_fields",
     "read_converter_arguments",
+    "read_shape",
     "supervised",
 ]

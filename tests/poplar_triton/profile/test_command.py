@@ -622,3 +622,19 @@ def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
     child = subprocess.run([*command, "none.onnx"], capture_output=True, text=True, check=False)
     assert (child.returncode, child.stdout) == (1, "")
     assert child.stderr == "poplar-triton: error: input model none.onnx: no such file\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--input_shape", "a=2,4", "b=2,4"),
+        ("--input_shape", "a=2,4", "--input_shape", "b=2,4"),
+        ("--input-shape", "a=-1,4", "b=-1,4", "--batch-size", 2),
+    ],
+)
+def test_shapes_of_several_inputs_are_given_together_or_one_after_the_other(words, run, tmp_path):
+    sides = {name: (F, ["n", "m"]) for name in "ab"}
+    model = make_model([helper.make_node("Add", ["a", "b"], ["y"])], sides, {"y": sides["a"]}, {})
+    status, out, _ = run(save(model, tmp_path / "sum.onnx"), *words)
+    assert status == 0
+    assert "batch 2" in out

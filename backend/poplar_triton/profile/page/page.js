@@ -18,6 +18,15 @@
 
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const short = (text, most) => (text.length > most ? text.slice(0, most / 2) + "…" + text.slice(-most / 2 + 1) : text);
+  const shared = nodes.name.reduce((found, name) => {
+    while (!name.startsWith(found)) found = found.slice(0, found.lastIndexOf("/", found.length - 2) + 1);
+    return found;
+  }, count ? nodes.name[0].slice(0, nodes.name[0].lastIndexOf("/") + 1) : "");
+  // The end of a node's name tells it apart: layers begin alike.
+  const label = (name, most) => {
+    const own = name.slice(shared.length);
+    return own.length > most ? "…" + own.slice(1 - most) : own;
+  };
   const whole = (value) => Math.round(value).toLocaleString("en-US");
   const percent = (share) => (100 * share).toFixed(1) + "%";
   const kib = (bytes) => (bytes < 10240 ? +(bytes / 1024).toPrecision(2) : whole(bytes / 1024)) + " KiB";
@@ -158,8 +167,8 @@
       const bar = shown.find((each) => each.start <= i && i <= each.end);
       const height = CAUSES.reduce((sum, cause) => sum + bar.sums[cause], 0);
       const middle = (shown[0].start + shown[shown.length - 1].end) / 2;
-      return { x: bar.at, y: height, text: plain(short(nodes.name[i], 30)), showarrow: true, arrowhead: 0, arrowwidth: 1,
-        arrowcolor: colour("soft"), ax: 0, ay: -(16 + 17 * (NAMED - 1 - place)), font: { size: 11, color: colour("ink") },
+      return { x: bar.at, y: height, text: plain(label(nodes.name[i], 34)), showarrow: true, arrowhead: 0, arrowwidth: 1,
+        arrowcolor: colour("soft"), axref: "x", ax: bar.at, ayref: "y", ay: top * (1.06 + 0.08 * (NAMED - 1 - place)), font: { size: 11, color: colour("ink") },
         xanchor: bar.at > middle ? "right" : "left", captureevents: true, name: String(i) };
     });
     return { traces, height: 380, layout: { annotations, bargap: 0, margin: { l: 60, r: 12, t: 8, b: 40 },
