@@ -31,9 +31,11 @@ test: test-fast test-server
 test-fast: .venv/dev
 	EXAMPLES=0.4 $(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not browser and not tensorflow and not bulk"
 
-# Besides the slow tests: all random examples, of which the fast tests try some.
+# Besides the slow tests: all random examples, of which the fast tests try some. Files outside tests/server run in
+# parallel, each in one process, because the tests of a file share a server. tests/server runs alone: it measures times.
 test-server: .venv/dev models
-	$(BIN)/python -m pytest -m "server or hypothesis"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "server or hypothesis" --ignore tests/server
+	$(BIN)/python -m pytest -m "server or hypothesis" tests/server
 
 # HAProxy, Envoy, Prometheus, SeaweedFS and helm, into .cache/deploy-tools.
 deploy-tools: .venv/deploy
