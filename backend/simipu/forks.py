@@ -9,6 +9,7 @@ next use. Their state in the parent does not change.
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import weakref
 from typing import Protocol
@@ -36,7 +37,13 @@ class Forks:
         self._watched.add(each)
 
     def in_child(self) -> None:
-        """Notify all watched objects; the hook of os.register_at_fork."""
+        """Notify all watched objects; the hook of os.register_at_fork.
+
+        The garbage collector leaves the parent's objects alone from now on: if it found a session
+        of ONNX Runtime among unreachable ones, its destructor would wait for threads that are not
+        here, or crash.
+        """
+        gc.freeze()
         self.process_id = os.getpid()
         for each in list(self._watched):
             each.forget_parent()

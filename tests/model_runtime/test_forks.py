@@ -1,5 +1,6 @@
 """Runners and sessions in other processes: what a fork inherits, and what a pickle carries."""
 
+import gc
 import multiprocessing
 import pickle
 import subprocess
@@ -271,3 +272,27 @@ def test_joblib_takes_a_runner_to_its_workers(file):
             ask = joblib.Parallel(n_jobs=2, backend=backend, timeout=LIMIT_SECONDS + 10)
             for answer in ask(joblib.delayed(double)(runner, rows) for rows in (4, 4)):
                 np.testing.assert_array_equal(answer, 2 * X)
+
+
+def test_a_child_does_not_destroy_what_was_garbage_before_the_fork():
+    """A session of ONNX Runtime in a cycle: its destructor waits for the parent's threads."""
+    destroyed = []
+
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            destroyed.append(True)
+
+    def collect():
+        gc.collect()
+        return list(destroyed)
+
+    gc.disable()
+    try:
+        Cycle()
+        assert ask_fork(collect) == []
+    finally:
+        gc.enable()
+    assert collect() == [True]
