@@ -16,7 +16,9 @@ _FENCE = re.compile(
     r"^(?:<!-- not run: (?P<reason>.*?) -->\n)?```(?P<language>\w+)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-_PRINTED = re.compile(r"^(?:# (?P<line>.+)|.*print(?:f|ln)?\(.*?\);?\s+(?:#|//) (?P<value>.+))$")
+_PRINTED = re.compile(
+    r"^(?:# (?P<line>.+)|.*(?:[Pp]rint(?:f|ln)?|console\.log)\(.*?\);?\s+(?:#|//) (?P<value>.+))$"
+)
 """A printed line, as a comment: at the end of a shell block, or behind the call that prints it."""
 RUNNERS = {
     "sh": ("block.sh", "bash -euo pipefail block.sh"),
