@@ -398,7 +398,7 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
 def test_the_command_fails_with_one_line_and_a_status(
     linear, tmp_path, monkeypatch, capsys, arguments, status, message
 ):
-    """The same in processes of their own: tests/poprt/cli/test_supervision.py."""
+    """tests/poprt/cli/test_supervision.py tests it in processes of their own."""
     monkeypatch.chdir(tmp_path)
     onnx.save(linear, tmp_path / "m.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"not a model")

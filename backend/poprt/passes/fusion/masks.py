@@ -25,7 +25,7 @@ _MIN_MASKED = -1_000.0
 _MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that exporters put between a mask and the scores."""
 _AXIS_VIEWS = ("Identity", "Squeeze", "Unsqueeze")
-"""Those of them that only add or remove axes of one element."""
+"""Members of `_MASK_VIEWS` that only add or remove axes of one element."""
 _MAX_VIEWS = 8
 _MASK_RANK, _SCORES_RANK = 2, 4
 _MAX_TRUTHS = 2**26
