@@ -138,7 +138,7 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
         "-p",
         "no:cacheprovider",
         "-m",
-        "not server",
+        "not server and not tensorflow",
     ]
     path = os.pathsep.join([str(folder / "backend"), str(folder)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
