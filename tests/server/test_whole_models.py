@@ -127,7 +127,7 @@ def test_a_fused_model_answers_with_the_model_whose_inputs_are_given(whole, mode
         (
             {"graph1/a": np.ones(3, np.float16)},
             None,
-            "input 'graph1/b' is not given; model 1 of the fused",
+            "input 'graph1/b' is not given; the inputs of model 1 of the fused",
         ),
         (
             {"graph0/x": X, "index": np.array([7], np.int32)},
