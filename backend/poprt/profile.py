@@ -29,11 +29,16 @@ class Profiler:
 
     @staticmethod
     def get_profiler(op_type: str) -> Count:
-        """Return a function that counts the FLOPs of a node of this type from the shapes of its
-        inputs and outputs.
+        """Return a function that counts the FLOPs of nodes of a type.
 
         It counts 2 for a multiply-add, 1 for each element of a computed result, and 0 for operators
         that only move or rename. An unknown shape is empty, and counts as one element.
+
+        Args:
+            op_type: the operator's type, such as "Conv".
+
+        Returns:
+            A function of a node, the shapes of its inputs and those of its outputs.
         """
         if op_type == "Gemm":
             return _count_gemm

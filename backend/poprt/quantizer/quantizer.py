@@ -260,10 +260,17 @@ class FP8Quantizer:
         self._given = Notes.of_options(options or {})
 
     def quantize(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return the 8-bit model; `onnx_model` is not changed.
+        """Quantize a model to 8 bits.
 
-        Raises CompileError for a model that is not in half or has no weights, and for samples that
-        do not fit.
+        Args:
+            onnx_model: the model in half, which is not changed.
+
+        Returns:
+            The 8-bit model.
+
+        Raises:
+            CompileError: for a model that is not in half or has no weights, and for samples that do
+                not fit.
         """
         model = deepcopy(onnx_model)
         notes = self._given.over(Notes.take(model))

@@ -58,6 +58,14 @@ class RuntimeConfig(ModelRunnerConfig):
 
     Scripts set additional attributes, some of them misspelt. The real class allows this; they
     change nothing.
+
+    Args:
+        device_wait_config: how long to wait for a device, in seconds.
+        replica_to_device: device of replica 0; others are ignored.
+        index_check: effect of an index outside of its table: "clamp" reads the nearest element,
+            "error" fails the run (ours).
+
+    The other arguments are those of `model_runtime.ModelRunnerConfig`.
     """
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)  # type: ignore[assignment]
@@ -141,7 +149,17 @@ class DeviceManager:
         return 1
 
     def get_device(self, num_ipus: int = 1) -> Device:
-        """Return a device of `num_ipus` IPUs. Raises RuntimeError if none can be attached."""
+        """Return a device.
+
+        Args:
+            num_ipus: its number of IPUs.
+
+        Returns:
+            A simulated device of the default chip.
+
+        Raises:
+            RuntimeError: if there is none of that size.
+        """
         if not 1 <= num_ipus <= MAX_IPUS:
             raise RuntimeError(
                 f"No IPU can be attached: expected 1 to {MAX_IPUS} IPUs, found {num_ipus}"
@@ -152,7 +170,17 @@ class DeviceManager:
             raise RuntimeError(f"No IPU can be attached: {error}") from error
 
     def get_specific_device(self, device_id: int) -> Device:
-        """Return the device of that number, from 0. Raises RuntimeError if there is none."""
+        """Return the device with a number.
+
+        Args:
+            device_id: number of the device, from 0.
+
+        Returns:
+            The simulated device.
+
+        Raises:
+            RuntimeError: if there is none of that number.
+        """
         if not 0 <= device_id < self.get_num_devices():
             raise RuntimeError(
                 f"No IPU can be attached: there is no device {device_id}, only 0 to "
