@@ -406,7 +406,7 @@ class _Lowering:
             chain = Chain(f"{results[0]}/function")
             self._round(chain, make(chain, node), operator_of(node).rounding_of(node), results[0])
             return chain.nodes
-        chain = Chain(results[0], [node])
+        chain = Chain(f"{results[0]}/rounded", [node])
         node.output[:] = [f"{name}/exact" if name in results else name for name in node.output]
         for name in results:
             self._round(chain, f"{name}/exact", operator_of(node).rounding_of(node), name)
@@ -488,7 +488,7 @@ class _Lowering:
         """Lower a Cast; one from or to 8 bits has our attribute `scale`, its tensor's exponent of
         2."""
         source, result = node.input[0], node.output[0]
-        scale, chain = attribute(node, "scale", 0), Chain(result)
+        scale, chain = attribute(node, "scale", 0), Chain(f"{result}/scaled")
         if result in self.codes:
             return []
         if result in self.quarters:
