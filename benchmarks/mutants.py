@@ -51,6 +51,8 @@ ROOMS = {
 """Folder of the code of each room; its tests are in `tests/` under the same name."""
 FURTHER_TESTS: Mapping[str, Sequence[str]] = {"onnxgraph": ("tests/poprt", "tests/simipu")}
 """Further tests of rooms that are also tested through those above them."""
+_KERNELS = "backend/simipu/kernels/libsimipu.so"
+"""Built file that the copy needs, too: some tests need the kernels."""
 MUTANT_SECONDS = 90
 """Time limit after which a changed program counts as noticed, because it does not end any more."""
 SLOWEST = 3
@@ -118,7 +120,7 @@ def _copy_checkout(folder: Path) -> None:
     listed = subprocess.run(
         ["/usr/bin/env", "git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    for name in listed.splitlines():
+    for name in (*listed.splitlines(), _KERNELS):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
