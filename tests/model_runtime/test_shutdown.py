@@ -22,6 +22,7 @@ from model_runtime import (
     StoppedError,
     shutdown,
 )
+from model_runtime.shutdown import exit_daemon_thread
 from sample_models import loop_model, write_handmade
 from shutdown_scripts import SCRIPTS, Zygote, run_script
 from simipu import RunCancelledError
@@ -197,3 +198,17 @@ def test_a_fork_leaves_its_parents_runners_alone(linear_file):
     np.testing.assert_array_equal(session.run(x)["z"], runner.execute(x)["z"])
     runner.close()
     session.unloadFromDevice()
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_no_thread_ends_while_the_interpreter_goes_on(daemon):
+    reached = []
+
+    def work():
+        exit_daemon_thread()
+        reached.append(True)
+
+    thread = threading.Thread(target=work, daemon=daemon)
+    thread.start()
+    thread.join(10)
+    assert reached == [True]
