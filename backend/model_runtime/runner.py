@@ -401,7 +401,7 @@ class ModelRunner:
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
         """Return records of the last requests, in the order in which they ended (our addition, see
-        tracepoints.py).
+        request_flow.py).
 
         There are at most request_tracepoints_buffer_size of them, and none unless
         flush_on_waiting_outputs is on.

@@ -1,7 +1,7 @@
 // What goes between the operators and the process that runs a model, and what both know of the model. Nothing
 // here knows TensorFlow.
 //
-// Frames of a header and a body, all numbers little-endian; frames.py has the other side:
+// Frames of a header and a body, all numbers little-endian; child.py has the other side:
 //
 //    0         4         8                   16                  24
 //    +---------+---------+-------------------+-------------------+-----------
