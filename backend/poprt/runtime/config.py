@@ -6,12 +6,14 @@ The configuration of packing is in `pack_algorithms`.
 
 from __future__ import annotations
 
+import difflib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import model_runtime
 import numpy as np
@@ -20,6 +22,7 @@ from simipu.target import DEFAULT_CHIP, MAX_IPUS
 
 import popef
 from popef._tools.arrays import Array
+from popef._tools.text import escape
 
 
 class RunnerType(IntEnum):
@@ -56,8 +59,8 @@ class RuntimeConfig(ModelRunnerConfig):
     """Configuration of a Runner: `model_runtime.ModelRunnerConfig`, with the real tool's wait for a
     device.
 
-    Scripts set additional attributes, some of them misspelt. The real class allows this; they
-    change nothing.
+    Published scripts set attributes that do not exist, some of them misspelt. The real class takes
+    them silently; here each is logged as a warning, because it changes nothing.
 
     Args:
         device_wait_config: how long to wait for a device, in seconds.
@@ -73,6 +76,19 @@ class RuntimeConfig(ModelRunnerConfig):
     index_check: str = "clamp"
     """Ours: published scripts feed indices out of range, for which no chip raises an error."""
     runner_type: ClassVar[RunnerType] = RunnerType.ModelRunner
+
+    if not TYPE_CHECKING:  # type checkers would take every name for an attribute
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not hasattr(type(self), name) and name not in self.__dataclass_fields__:
+                near = difflib.get_close_matches(name, self.__dataclass_fields__, 1)
+                logging.getLogger("poprt").warning(
+                    "%s has no attribute '%s', which changes nothing%s",
+                    type(self).__name__,
+                    escape(name),
+                    f"; did you mean {near[0]}?" if near else "",
+                )
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         """Return JSON as the real class prints it, with the sorted names of the C++ class.

@@ -60,10 +60,16 @@ def test_a_configuration_has_the_real_fields_and_shows_them_as_json():
     assert list(json.loads(repr(config))) == sorted(SHOWN)
 
 
-def test_a_misspelt_attribute_is_taken_as_the_real_class_takes_it():
-    config = runtime.RuntimeConfig()
-    config.algorithom = "first_fit"
+@pytest.mark.parametrize("kind", [runtime.RuntimeConfig, runtime.LightRunnerConfig])
+def test_a_misspelt_attribute_is_warned_of_and_taken_as_the_real_class_takes_it(kind, caplog):
+    config = kind()
     config.batching_dim = 0
+    assert caplog.messages == []
+    config.batchingdim = 3
+    assert caplog.messages == [
+        f"{kind.__name__} has no attribute 'batchingdim', which changes nothing; "
+        "did you mean batching_dim?"
+    ]
     assert config.for_model_runner().batching_dim == 0
 
 
