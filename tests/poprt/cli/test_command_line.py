@@ -9,7 +9,6 @@ from poprt import cli
 from poprt.cli.entry import read_group, read_serialised
 from poprt.cli.option_table import OPTIONS
 from poprt.cli.parser import make_parser
-from poprt.passes import base_pass
 from sample_models import linear_model
 
 from popef._tools.arguments import split_names
@@ -35,10 +34,8 @@ OURS = """--fix_input --io_precision --fp16_skip_op_names --allow_out_of_memory 
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
-    """Write a model file in the working directory of the command. Remove the passes that the
-    command registers after the test."""
-    monkeypatch.setattr(base_pass, "_PASSES", dict(base_pass._PASSES))
+def model(tmp_path, monkeypatch, registry):
+    """Write a model file in the working directory of the command."""
     monkeypatch.chdir(tmp_path)
     onnx.save(linear_model(), tmp_path / "model.onnx")
     return "model.onnx"

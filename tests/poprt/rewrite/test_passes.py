@@ -26,12 +26,6 @@ from simipu.cost import CostOptions
 F, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
-@pytest.fixture
-def registry(monkeypatch):
-    """Remove the passes that a test registers after the test."""
-    monkeypatch.setattr(base_pass, "_PASSES", dict(base_pass._PASSES))
-
-
 def make_pass(name, **facts):
     return register(name, **facts)(type("Made", (Pass,), {"run": lambda self, model: model}))
 

@@ -64,7 +64,7 @@ def test_the_patterns_of_packed_deberta_example_match(name):
 
 
 @pytest.mark.parametrize("in_bytes", [False, True])
-def test_a_used_pass_finds_the_mask_of_pairs_as_byte_ml_perf_does(in_bytes):
+def test_a_used_pass_finds_the_mask_of_pairs_as_byte_ml_perf_does(in_bytes, registry):
     """The mask is also found where transformers casts it to bytes before it casts it to
     booleans."""
     model, seen = deberta_like(), []
