@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | conformance-popart | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -15,7 +15,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance conformance-popart models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -115,6 +115,11 @@ validation: .venv/dev
 conformance: .venv/dev
 	$(BIN)/python benchmarks/conformance.py --docs docs/conformance.md
 
+# PopART's own tests, of the checkout POPART, with torch in a separate environment; not part of CI.
+conformance-popart: .venv/popart
+	@test -n "$(POPART)" || { echo "requires a checkout of graphcore/popart: make conformance-popart POPART=../popart"; exit 2; }
+	.venv/popart/bin/python benchmarks/conformance_popart.py $(POPART) $(POPART_OPTIONS)
+
 FUZZ_SECONDS ?= 600
 
 fuzz: .venv/dev
@@ -210,6 +215,12 @@ proto: .venv/python
 	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev,tensorflow]'
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
+
+# torch (BSD-3) from PyPI is 3 GB with the libraries that it links; PopART's tests and PopTransformer run on its CPU part.
+.venv/popart: .venv/dev
+	@$(PYTHON) -m venv $@
+	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev]' torch packaging typing_extensions
+	@touch $@
 
 .venv/bulk: .venv/python
 	@$(PYTHON) -m venv $@

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +30,21 @@ class Child:
     peak_bytes: int
 
 
-def run_child(command: Sequence[str], seconds: float) -> Child:
-    """Run a command to its end, or for so long.
+def run_child(
+    command: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None
+) -> Child:
+    """Run a command to its end, or for so long, with this process's environment or another one.
 
     The peak is that of the process and those that it started together, looked at every
     LOOK_SECONDS. ru_maxrss of wait4 is that of the largest one alone, and counts this process's own
     memory before the exec.
     """
-    environment = {**os.environ, "COLUMNS": "1000"}  # no log line is broken in two
+    # Wide, so that no log line is broken in two.
+    variables = {**(os.environ if environment is None else environment), "COLUMNS": "1000"}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.monotonic()
         process = subprocess.Popen(
-            command, stdout=output, stderr=errors, env=environment, start_new_session=True
+            command, stdout=output, stderr=errors, env=variables, start_new_session=True
         )
         peak = 0
         try:
