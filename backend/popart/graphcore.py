@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import onnx
+
 from popart.errors import popart_exception
 
 DOMAIN: Final = "ai.graphcore"
