@@ -18,6 +18,7 @@ from typing import Any, Final
 import onnx
 
 from popart.errors import popart_exception
+from popart.tensorinfo import find_type, to_onnx_type
 
 DOMAIN: Final = "ai.graphcore"
 REQUIRED: Final = object()
@@ -402,7 +403,7 @@ _READERS: Mapping[str, Callable[[Any], AttributeValue]] = MappingProxyType(
         "ScatterReduction": lambda value: _REDUCTIONS[_name_of(value)],
         "CollectiveOperator": int,
         "CommGroup": lambda group: [int(group.type), int(group.replicaGroupSize)],
-        "DataTypeName": lambda name: onnx.TensorProto.DataType.Value(name),
+        "DataTypeName": lambda name: to_onnx_type(find_type(name)),
     }
 )
 """Functions from an argument to the attribute, by the parameter's kind."""
