@@ -373,7 +373,8 @@ def make_attributes(
         value = given[parameter.name]
         if value is None or _is_omitted(parameter, value):
             continue
-        made[parameter.key] = _READERS.get(parameter.kind, _read_plain)(value)
+        reader: Callable[[Any], Any] = _READERS.get(parameter.kind, _read_plain)
+        made[parameter.key] = reader(value)
     if method.op_type in ("Call", "MultiConv"):
         made["num_outputs" if method.op_type == "Call" else "numConvs"] = num_outputs
     return made
@@ -394,7 +395,7 @@ def _name_of(value: Any) -> str:
     return str(getattr(value, "name", value))
 
 
-_READERS: Mapping[str, Callable[[Any], AttributeValue]] = MappingProxyType(
+_READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
         "bool": int,
         "char": ord,
