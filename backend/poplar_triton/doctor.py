@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from poplar_triton.errors import ServerError
@@ -65,6 +66,19 @@ def examine_kernels() -> Finding:
         return Finding("kernels", "not checked", str(error))
     reason = f": {kernels.reason}" if kernels.reason else ""
     return Finding("kernels", f"{kernels.instructions}{reason}")
+
+
+def examine_popart() -> Finding:
+    """Report which package `import popart` gives. A real SDK has one, too, and its `enable` script
+    puts it on PYTHONPATH. A server needs neither."""
+    own = Path(__file__).resolve().parents[1] / "popart" / "__init__.py"
+    specs = [PathFinder.find_spec("popart", [folder]) for folder in sys.path]
+    files = [Path(spec.origin).resolve() for spec in specs if spec is not None and spec.origin]
+    first, *others = dict.fromkeys([*files, own])
+    if first != own:
+        return Finding("popart", f"{first}; it shadows this project's {own}")
+    shadowed = f"; it shadows {', '.join(map(str, others))}" if others else ""
+    return Finding("popart", f"{own}{shadowed}")
 
 
 def require() -> None:

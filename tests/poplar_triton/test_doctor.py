@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -191,12 +192,14 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
     lacking, capsys, monkeypatch
 ):
     monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
+    monkeypatch.setattr(doctor, "examine_popart", lambda: Finding("popart", "ours"))
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
         {"subject": "a", "found": "1", "remedy": ""},
         {"subject": "b", "found": "none", "remedy": "get b"},
         {"subject": "c", "found": "old", "remedy": "get c"},
         {"subject": "kernels", "found": "portable", "remedy": ""},
+        {"subject": "popart", "found": "ours", "remedy": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -208,6 +211,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["b", "none", "get b"],
         ["c", "old", "get c"],
         ["kernels", "portable", "ok"],
+        ["popart", "ours", "ok"],
     ]
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
@@ -232,3 +236,34 @@ def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, 
     (kernels,) = (each for each in json.loads(done.stdout) if each["subject"] == "kernels")
     assert re.fullmatch(found, kernels["found"])
     assert re.fullmatch(remedy, kernels["remedy"])
+
+
+OWN_POPART = Path(doctor.__file__).resolve().parents[1] / "popart" / "__init__.py"
+
+
+@pytest.fixture
+def path_without_popart(monkeypatch) -> list[str]:
+    rest = [folder for folder in sys.path if not Path(folder, "popart").exists()]
+    monkeypatch.setattr(sys, "path", rest)
+    return rest
+
+
+@pytest.mark.parametrize("sdk_first", [True, False])
+def test_it_says_which_popart_shadows_the_other_when_an_sdk_is_enabled(
+    tmp_path, path_without_popart, sdk_first
+):
+    sdk = tmp_path / "popart" / "__init__.py"
+    sdk.parent.mkdir()
+    sdk.touch()
+    folders = [str(tmp_path), str(OWN_POPART.parents[1])]
+    path_without_popart[:0] = folders if sdk_first else folders[::-1]
+    assert doctor.examine_popart().found == (
+        f"{sdk}; it shadows this project's {OWN_POPART}"
+        if sdk_first
+        else f"{OWN_POPART}; it shadows {sdk}"
+    )
+
+
+def test_it_names_only_its_own_popart_where_there_is_no_sdk(path_without_popart):
+    path_without_popart.append(str(OWN_POPART.parents[1]))
+    assert doctor.examine_popart() == Finding("popart", str(OWN_POPART))
