@@ -25,7 +25,7 @@ def main() -> None:
     """Write the image."""
     with tempfile.TemporaryDirectory() as name:
         page = Path(name) / "report.html"
-        words = ["profile", str(ROOT / MODEL), *SHAPES, "--html", str(page)]
+        words = ["profile", str(ROOT / MODEL), *SHAPES, "--precision", "fp16", "--html", str(page)]
         if poplar_triton(words):
             raise SystemExit("poplar-triton profile failed")
         programs = ROOT / ".cache" / "browser-tools" / "bin"

@@ -25,7 +25,7 @@ def main() -> None:
     run = subprocess.run([*COMMAND, model, *words], check=True, stdout=subprocess.PIPE)
     figure, axes = plt.subplots(figsize=(7, 4))
     for chip in CHIPS.split(","):
-        points = [each for each in json.loads(run.stdout) if chip in each["chip"].lower()]
+        points = [each for each in json.loads(run.stdout) if each["target"] == chip]
         axes.plot(
             [1e3 * each["latency_seconds"] for each in points],
             [each["samples_per_second"] for each in points],

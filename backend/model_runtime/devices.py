@@ -261,7 +261,7 @@ class DeviceManager:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ModelRuntimeError(
-                    f"No IPU can be attached: {target.num_ipus} of {target.name} wanted, the "
+                    f"No IPU can be attached: {target.num_ipus} of {target.label} wanted, the "
                     "simulated "
                     f"machine has {self._num_ipus}, of which {self._num_attached()} are attached"
                 )
@@ -315,7 +315,7 @@ def _with_tiles(target: Target, tiles_per_ipu: int | None) -> Target:
         return target
     if not 1 <= tiles_per_ipu <= target.tiles_per_ipu:
         raise ModelRuntimeError(
-            f"tiles_per_ipu must be 1 to {target.tiles_per_ipu} for {target.name}, found "
+            f"tiles_per_ipu must be 1 to {target.tiles_per_ipu} for {target.label}, found "
             f"{tiles_per_ipu}"
         )
     return replace(target, tiles_per_ipu=tiles_per_ipu)

@@ -202,9 +202,9 @@ class Rule:
     """Whether the real tool lacks the option."""
 
 
-def _find_chip(name: str) -> str:
+def _check_chip(name: str) -> str:
     try:
-        return find_target(name).name if name else name
+        return find_target(name).given_name if name else name
     except LoadError as error:
         text = f"compiler option ipu_version={_quote(name)} is not supported; supported: "
         raise CompileError(text + known_chips()) from error
@@ -310,7 +310,7 @@ class CompilerOptions:
     """
 
     num_ipus: Annotated[int, Rule(minimum=1, maximum=MAX_IPUS)] = 1
-    ipu_version: Annotated[str, Rule(check=_find_chip)] = ""
+    ipu_version: Annotated[str, Rule(check=_check_chip)] = ""
     batches_per_step: Annotated[int, Rule(minimum=1, maximum=_MAX_INT32)] = 1
     partials_type: Annotated[str, Rule(choices=("half", "float"))] = "half"
     available_memory_proportion: Annotated[float, Rule(minimum=0, maximum=1)] = 0.6
@@ -454,13 +454,19 @@ class CompilerOptions:
         return found == "true"
 
     def changed(self) -> tuple[tuple[str, str], ...]:
-        """Return the options that the executable records: changed ones, as sorted text."""
+        """Return the options that the executable records: changed ones, as sorted text.
+
+        All names of a chip are recorded as Poplar's name.
+        """
         defaults = CompilerOptions()
-        return tuple(
-            (name, str(getattr(self, name)))
+        changed = {
+            name: str(getattr(self, name))
             for name in sorted(_KINDS)
             if RULES[name].recorded and getattr(self, name) != getattr(defaults, name)
-        )
+        }
+        if self.ipu_version:
+            changed["ipu_version"] = self.target().name
+        return tuple(changed.items())
 
 
 def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerOptions:

@@ -7,7 +7,7 @@ fitted, or assumed because no source gives them, are in `simipu.operators.formul
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from simipu.errors import LoadError
 
@@ -64,6 +64,8 @@ class Target:
     external_sync_cycles: int = 600
     """Cycles of a sync with the host or another IPU (Target::getGlobalSyncCycles of a C600; section
     2)."""
+    given_name: str = field(default="", compare=False)
+    """Name by which the user asked for the chip; "" for none."""
 
     @property
     def num_tiles(self) -> int:
@@ -71,9 +73,14 @@ class Target:
         return self.tiles_per_ipu * self.num_ipus
 
     @property
+    def label(self) -> str:
+        """Name of the chip for messages and results: the one that the user gave, else Poplar's."""
+        return self.given_name or self.name
+
+    @property
     def title(self) -> str:
-        """Common name with Poplar's name and, if there are several, the number of IPUs."""
-        name = f"{self.description} ({self.name})"
+        """Common name with the label and, if there are several, the number of IPUs."""
+        name = f"{self.description} ({self.label})"
         return name if self.num_ipus == 1 else f"{self.num_ipus} x {name}"
 
     def seconds(self, cycles: int) -> float:
@@ -161,8 +168,8 @@ MAX_IPUS = 65_536
 
 
 def find_target(name: str, num_ipus: int = 1) -> Target:
-    """Return the target with that name, Poplar's or a common alias, in any case. This is the only
-    place that knows the names of chips.
+    """Return the target with that name, Poplar's or a common alias, in any case. Messages call it
+    by that name. This is the only place that knows the names of chips.
 
     Raises LoadError, with a list of the known names, for an unknown name, and for a number of IPUs
     that no machine has.
@@ -170,9 +177,10 @@ def find_target(name: str, num_ipus: int = 1) -> Target:
     if not 1 <= num_ipus <= MAX_IPUS:
         raise LoadError(f"IPU target {name!r}: expected 1 to {MAX_IPUS} IPUs, found {num_ipus}")
     try:
-        return TARGETS[_ALIASES.get(name.lower(), name.lower())].with_ipus(num_ipus)
+        found = TARGETS[_ALIASES.get(name.lower(), name.lower())]
     except KeyError:
         raise LoadError(f"IPU target {name!r} is not known; known are {known_chips()}") from None
+    return replace(found, given_name=name, num_ipus=num_ipus)
 
 
 def known_chips() -> str:

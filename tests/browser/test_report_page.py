@@ -16,6 +16,7 @@ from poplar_triton.profile.source import Estimator, Settings, open_source
 from sample_models import make_model
 
 F = TensorProto.FLOAT
+HALF = ("--precision", "fp16")
 HOSTILE = (
     "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
 )
@@ -40,7 +41,10 @@ def make_page(model, folder: Path, *words, name: str = "model.onnx") -> Path:
     onnx.save(model, folder / name)
     page = folder / "report.html"
     assert (
-        main(["profile", str(folder / name), "--batch_size", "4", "--html", str(page), *words]) == 0
+        main(
+            ["profile", str(folder / name), "--batch_size", "4", *HALF, "--html", str(page), *words]
+        )
+        == 0
     )
     return page
 
@@ -129,7 +133,7 @@ def test_it_opens_without_a_word_on_the_console_and_asks_for_nothing(opened, pag
 
 
 def test_its_figures_are_those_of_the_json_and_add_up(opened, page, capsys):
-    assert main(["profile", str(page.parent), "--batch_size", "4", "--json"]) == 0
+    assert main(["profile", str(page.parent), "--batch_size", "4", *HALF, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     figures = opened.run(
         "return [...document.querySelectorAll('#latency b')].map((each) => each.textContent)"

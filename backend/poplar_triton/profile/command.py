@@ -101,7 +101,10 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"chip: {known_chips()} (default: c600; PopEF: the compiled one)"
-    precision_help = "type of weights and arithmetic (default: fp16; PopEF: its own)"
+    precision_help = (
+        "type of weights and arithmetic, as for poprt; fp32 keeps the model's own types "
+        "(default: fp32; PopEF: its own)"
+    )
     for option in (
         replace(OPTIONS["ipu_version"], name="target", aliases=("--ipu_version",), help=chip_help),
         OPTIONS["batch_size"],

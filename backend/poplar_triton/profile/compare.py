@@ -131,7 +131,6 @@ def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
         "model, modelled",
         "target",
         "precision",
-        "partials",
         "batch|",
         "cycles|",
         "latency|",
@@ -141,8 +140,8 @@ def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
     )
     for each in profiles:
         result = each.estimate
-        cells = [each.model, each.target.name, each.precision]
-        cells += [result.options.partials_type, str(each.batch_size), f"{result.cycles:,}"]
+        cells = [each.model, each.target.label, each.arithmetic, str(each.batch_size)]
+        cells += [f"{result.cycles:,}"]
         cells += [describe_seconds(result.latency_seconds), f"{result.samples_per_second:,.0f}"]
         cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", "yes" if result.fits else "no"]
         add_row(table, cells)

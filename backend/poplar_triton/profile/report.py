@@ -100,7 +100,7 @@ def describe_page(content: Content) -> dict[str, Any]:
     profile, result = content.profile, content.profile.estimate
     plotted = _choose_plotted(content)
     parts, latency = describe_sum(profile)
-    subject = f"batch {profile.batch_size}, {profile.precision}, {profile.partials}"
+    subject = f"batch {profile.batch_size}, {profile.arithmetic}"
     return {
         "title": _cut(profile.model),
         "subject": f"{subject} on {profile.chip}",
@@ -222,7 +222,7 @@ class _Words:
 def _point(profile: Profile) -> dict[str, Any]:
     result = profile.estimate
     return {
-        "line": f"{profile.target.title}, {profile.precision}, {profile.partials}",
+        "line": f"{profile.target.title}, {profile.arithmetic}",
         "batch": profile.batch_size,
         "latency": result.latency_seconds,
         "latency_text": describe_seconds(result.latency_seconds),
@@ -317,7 +317,7 @@ def make_trace(profile: Profile) -> dict[str, Any]:
         "otherData": {
             "modelled": True,
             "model": profile.model,
-            "target": profile.target.name,
+            "target": profile.target.label,
             "batch_size": profile.batch_size,
             "precision": profile.precision,
             "partials_type": profile.estimate.options.partials_type,

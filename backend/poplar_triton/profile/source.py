@@ -15,17 +15,22 @@ from typing import Any, TypeAlias
 import onnx
 from google.protobuf.message import DecodeError
 from model_runtime import read_model
-from onnx import TensorProto
-from onnxgraph import attribute, find_inputs, has_data, iter_nodes
+from onnxgraph import find_inputs, has_data, iter_nodes
 from poprt import CompilerOptions, Converter
 from poprt.compile import cost_options
 from poprt.frontend import OnnxFrontend, check_standard
 from poprt.passes import check_names, get_pass
-from poprt.profiling import Profile, make_profile
+from poprt.profiling import Profile, find_precision, make_profile
 from poprt.triton import read_config
-from simipu import DEFAULT_CHIP, TARGETS, CompileError, SimulatedExecutable, read_graph, read_static
+from simipu import (
+    DEFAULT_CHIP,
+    CompileError,
+    SimulatedExecutable,
+    find_target,
+    read_graph,
+    read_static,
+)
 from simipu.cost import CostOptions
-from simipu.numerics import QUARTERS
 
 from popef._tools.text import escape
 from poplar_triton.profile.weightless import strip_weights
@@ -129,7 +134,8 @@ class OnnxSource:
     input_shape: dict[str, Sequence[int]]
     name: str = field(init=False)
     target: str = DEFAULT_CHIP
-    precision: str = "fp16"
+    precision: str = "fp32"
+    """As for poprt: the types of the model."""
     options: CostOptions = field(default_factory=CostOptions)
     _model: onnx.ModelProto = field(init=False, repr=False)
 
@@ -145,7 +151,6 @@ class OnnxSource:
         check_names(self._model, self.input_shape)
         get_pass("admit")(self._model)
         self._check()
-        get_pass("half_to_float")(self._model)
 
     def convert(
         self,
@@ -209,7 +214,7 @@ class PopefSource:
         self._main = mains[0]
         self.name = _popef_name(self.path)
         self.target = self._executable.target.name
-        self.precision = _precision(read_graph(self._executable.program(self._main)))
+        self.precision = find_precision(read_graph(self._executable.program(self._main)))
         self.options = cost_options(
             CompilerOptions.from_dict(dict(self._executable.compile_options))
         )
@@ -266,17 +271,6 @@ def _popef_name(path: Path) -> str:
     return (version.parent.name if is_in_repository else "") or path.stem
 
 
-def _precision(model: onnx.ModelProto) -> str:
-    types = {tensor.data_type for tensor in model.graph.initializer}
-    types |= {value.type.tensor_type.elem_type for value in model.graph.input}
-    if types & QUARTERS.keys():
-        narrows = any(
-            attribute(node, "to") in QUARTERS for node in model.graph.node if node.op_type == "Cast"
-        )
-        return "fp8" if narrows else "fp8_weight"
-    return "fp16" if TensorProto.FLOAT16 in types else "fp32"
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Requested settings; None means the source's own."""
@@ -306,12 +300,12 @@ class Estimator:
     def profile(self, settings: Settings) -> Profile:
         """Estimate what the model of the source costs under `settings`. Raises CompileError naming
         what cannot be compiled, and why."""
-        target = TARGETS[settings.target or self.source.target]
+        target = find_target(settings.target or self.source.target)
         options = replace(self.source.options, **settings.options)
         if not 0 <= options.num_io_tiles < target.tiles_per_ipu:
             raise CompileError(
                 f"num_io_tiles must be at least 0 and below the {target.tiles_per_ipu} tiles of "
-                f"{target.name}, found {options.num_io_tiles}"
+                f"{target.label}, found {options.num_io_tiles}"
             )
         model = self.convert(settings)
         self._on_step("plan operators")

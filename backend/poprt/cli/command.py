@@ -35,7 +35,7 @@ from poprt.options import CompilerOptions
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.precision.comparison import LOG_NAME as COMPARE_LOG
 from poprt.passes.precision.comparison import layer_precision_compare
-from poprt.profiling.model_profile import make_profile
+from poprt.profiling.model_profile import describe_arithmetic, find_precision, make_profile
 from poprt.profiling.table import print_profile
 from poprt.quantizer import quantize
 from poprt.quantizer.quantizer import LOG_NAME as QUANTIZE_LOG
@@ -224,7 +224,9 @@ def _convert(
     if options.output_model or not compiling:
         _write_model(converted, options)
     if compiled is not None:
-        _write(compiled, options, compiler_options, options.output_dir, folder)
+        precision = find_precision(found[0][0], options.precision)
+        arithmetic = describe_arithmetic(precision, compiler_options.partials_type)
+        _write(compiled, arithmetic, options, folder)
     for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
         how = compiler_options.target(), cost_options(compiler_options)
         profile = make_profile(each.input_model.stem, each.precision, model, *how)
@@ -308,13 +310,10 @@ def _compile(
 
 
 def _write(
-    compiled: Executable,
-    options: argparse.Namespace,
-    compiler_options: CompilerOptions,
-    output_dir: Path,
-    folder: ModelFolder | None,
+    compiled: Executable, arithmetic: str, options: argparse.Namespace, folder: ModelFolder | None
 ) -> None:
     lines = []
+    output_dir = options.output_dir
     if options.export_popef:
         with Staging() as staging:
             stage_executable(staging, compiled, output_dir)
@@ -327,7 +326,7 @@ def _write(
         lines += folder.write(compiled)
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
-    subject = f"{target.title}, {options.precision}, {compiler_options.partials_type} partials"
+    subject = f"{target.title}, {arithmetic}"
     lines.append(
         f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us"
     )

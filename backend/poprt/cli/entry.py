@@ -192,9 +192,9 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_chip(text: str) -> str:
-    """Return Poplar's name of the chip that `text` names. This is an argparse type."""
+    """Return the name of a chip as it is given, if it is known. This is an argparse type."""
     try:
-        return find_target(text).name
+        return find_target(text).given_name
     except LoadError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -111,7 +111,7 @@ _MODEL = (
 _PRECISION = (
     Option(
         "precision",
-        "type of weights and arithmetic (default: %(default)s)",
+        "type of weights and arithmetic; fp32 keeps the model's own types (default: %(default)s)",
         use=CONVERTER | RECIPE,
         choices=PRECISIONS,
         default="fp32",

@@ -250,7 +250,7 @@ def check_weights(
         return
     raise OutOfMemoryError(
         f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they "
-        f"take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of {target.name} have "
+        f"take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of {target.label} have "
         f"{there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller precision, "
         "more IPUs (num_ipus) or allow_out_of_memory"
     )

@@ -112,7 +112,7 @@ class Compilation:
         if num_io_tiles >= tiles:
             raise CompileError(
                 f"compiler option num_io_tiles: expected less than the {tiles} tiles of "
-                f"{self.target.name}, found {num_io_tiles}"
+                f"{self.target.label}, found {num_io_tiles}"
             )
         if num_io_tiles and (num_io_tiles < MIN_IO_TILES or num_io_tiles % 2):
             raise CompileError(

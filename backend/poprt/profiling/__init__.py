@@ -3,7 +3,13 @@
 `poplar_triton.profile` opens models to profile them, and has sweeps, plots and traces.
 """
 
-from poprt.profiling.model_profile import Profile, kind_of, make_profile
+from poprt.profiling.model_profile import (
+    Profile,
+    describe_arithmetic,
+    find_precision,
+    kind_of,
+    make_profile,
+)
 from poprt.profiling.table import (
     add_row,
     describe_error,
@@ -20,12 +26,14 @@ from poprt.profiling.table import (
 __all__ = [
     "Profile",
     "add_row",
+    "describe_arithmetic",
     "describe_error",
     "describe_macs",
     "describe_seconds",
     "describe_subject",
     "describe_sum",
     "describe_warnings",
+    "find_precision",
     "kind_of",
     "list_alive",
     "make_profile",

@@ -15,8 +15,10 @@ from importlib import resources
 from typing import Any
 
 import onnx
-from onnxgraph import find_inputs, name_nodes
+from onnx import TensorProto
+from onnxgraph import attribute, find_inputs, name_nodes
 from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost
+from simipu.numerics import QUARTERS
 from simipu.operators import Family, find_operator
 from simipu.target import Target
 
@@ -199,13 +201,13 @@ class Profile:
 
     @property
     def chip(self) -> str:
-        """Common name of the chip, with Poplar's name."""
+        """Common name of the chip, with the name by which it was asked for."""
         return self.target.title
 
     @property
-    def partials(self) -> str:
-        """Type of partial sums, as in a result line."""
-        return f"{self.estimate.options.partials_type} partials"
+    def arithmetic(self) -> str:
+        """Precision with the type of partial sums, as in a result line."""
+        return describe_arithmetic(self.precision, self.estimate.options.partials_type)
 
     @property
     def expected_error(self) -> ExpectedError | None:
@@ -262,7 +264,7 @@ class Profile:
         return {
             "modelled": True,
             "model": self.model,
-            "target": self.target.name,
+            "target": self.target.label,
             "batch_size": self.batch_size,
             "precision": self.precision,
             "chip": self.target.description,
@@ -301,6 +303,29 @@ class Profile:
         }
 
 
+def describe_arithmetic(precision: str, partials_type: str) -> str:
+    """Return the precision with the type of partial sums; fp32 has float partials only."""
+    return precision if precision == "fp32" else f"{precision}, {partials_type} partials"
+
+
+def find_precision(model: onnx.ModelProto, asked: str | None = None) -> str:
+    """Return the precision of a converted graph by its weights, or by its inputs if there are none.
+
+    Precision fp32, if it was `asked` for, keeps the model's own types, which may be half. Any other
+    is what was asked for.
+    """
+    if asked not in (None, "fp32"):
+        return asked
+    types = {tensor.data_type for tensor in model.graph.initializer}
+    if types & QUARTERS.keys():
+        casts = (node for node in model.graph.node if node.op_type == "Cast")
+        narrows = any(attribute(node, "to") in QUARTERS for node in casts)
+        return "fp8" if narrows else "fp8_weight"
+    if not types & {TensorProto.FLOAT, TensorProto.FLOAT16}:
+        types = {value.type.tensor_type.elem_type for value in find_inputs(model.graph)}
+    return "fp16" if TensorProto.FLOAT16 in types else "fp32"
+
+
 def make_profile(
     name: str,
     precision: str,
@@ -309,12 +334,13 @@ def make_profile(
     options: CostOptions,
     batch_size: int | None = None,
 ) -> Profile:
-    """Return the profile of a converted graph.
+    """Return the profile of a graph that was converted to a precision.
 
     Nodes without a name are named, in place, after their results.
     """
     name_nodes(model.graph)
     batch = batch_size or _input_batch(model)
+    precision = find_precision(model, precision)
     return Profile(name, precision, batch, estimate(model, target, options, batch))
 
 

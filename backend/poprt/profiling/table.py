@@ -59,11 +59,8 @@ def describe_profile(profile: Profile) -> str:
 
 
 def describe_subject(profile: Profile) -> str:
-    """Return the model, batch, precision, partials and chip, on which every figure depends."""
-    return (
-        f"{profile.model}, batch {profile.batch_size}, {profile.precision}, {profile.partials} "
-        f"on {profile.chip}"
-    )
+    """Return the model, batch, arithmetic and chip, on which every figure depends."""
+    return f"{profile.model}, batch {profile.batch_size}, {profile.arithmetic} on {profile.chip}"
 
 
 def describe_latency(profile: Profile) -> str:

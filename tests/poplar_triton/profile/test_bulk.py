@@ -323,7 +323,7 @@ def test_a_crash_is_a_row_of_what_was_done_in_that_moment(models, run, tmp_path,
         (Path(row["model"]).stem, row["settings"]["target"], row["error"])
         for row in read_rows(tmp_path)
     ]
-    targets = ("bow", "ipu21", "ipu1")
+    targets = ("bow", "c600", "mk1")
     assert found == [
         *(("width_12", target, None) for target in targets),
         *(("width_4", target, crashed) for target in targets),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from poplar_triton.cli import main
 from poplar_triton.profile import command, report, weightless
 from poplar_triton.profile.source import Estimator, Settings, Source, open_source
 from poprt import Compiler, CompilerOptions, Converter
+from poprt.cli import main as poprt
 from poprt.profiling.model_profile import Profile
 from sample_models import make_model, steps_model
 from simipu import SimulatedExecutable
@@ -96,7 +98,7 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
         "network",
         "ipu21",
         2,
-        "fp16",
+        "fp32",
     )
     assert sum(found["by_cause"].values()) == found["total_cycles"] * TARGETS["ipu21"].num_tiles
     assert (
@@ -122,9 +124,10 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
 
 
 def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
-    status, out, _ = run(onnx_file, "--batch_size", 1, "--target", "mk2", "--top", 1)
+    half = ("--precision", "fp16")
+    status, out, _ = run(onnx_file, "--batch_size", 1, "--target", "mk2", "--top", 1, *half)
     assert status == 0
-    assert "batch 1, fp16, half partials on Mk2 GC200, M2000 (ipu2), modelled" in out
+    assert "batch 1, fp16, half partials on Mk2 GC200, M2000 (mk2), modelled" in out
     for word in ("Conv", "Softmax", "bound by", "exchange", "weights", "624 KiB", "convolve"):
         assert word in out
     assert "multiply" not in out, "the dearest node only"
@@ -133,20 +136,18 @@ def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
 @pytest.mark.parametrize(
     ("alias", "name"),
     [
-        ("c600", "ipu21"),
-        ("M2000", "ipu2"),
-        ("mk2", "ipu2"),
-        ("IPU2", "ipu2"),
-        ("ipu21", "ipu21"),
-        ("mk1", "ipu1"),
-        ("bow", "bow"),
+        ("c600", "C600"),
+        ("M2000", "Mk2 GC200, M2000"),
+        ("mk2", "Mk2 GC200, M2000"),
+        ("IPU2", "Mk2 GC200, M2000"),
+        ("ipu21", "C600"),
+        ("mk1", "Mk1 GC2"),
+        ("bow", "Bow"),
     ],
 )
-def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
-    assert (
-        json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"]
-        == name
-    )
+def test_a_chip_is_called_by_the_name_that_was_given(onnx_file, run, alias, name):
+    found = json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])
+    assert (found["target"], found["chip"]) == (alias, name)
 
 
 @pytest.mark.server
@@ -162,18 +163,19 @@ def test_a_sweep_is_the_cross_product(onnx_file, run):
     found = json.loads(run(onnx_file, *axes, "--json")[1])
     points = {(each["batch_size"], each["target"], each["precision"]) for each in found}
     assert len(found) == len(points) == 8
-    assert points == {(b, t, p) for b in (1, 2) for t in ("ipu21", "bow") for p in ("fp16", "fp32")}
+    assert points == {(b, t, p) for b in (1, 2) for t in ("c600", "bow") for p in ("fp16", "fp32")}
     cycles = {
         (each["batch_size"], each["target"], each["precision"]): each["cycles"] for each in found
     }
     assert cycles[2, "bow", "fp16"] < cycles[2, "bow", "fp32"]
     table = run(onnx_file, *axes)[1]
-    assert table.count("ipu21") == table.count("fp32") == 4
+    assert table.count("c600") == table.count("fp32") == 4
+    assert table.count("half partials") == 4
 
 
 def test_options_reach_the_cost_model(onnx_file, run):
     plain, changed = (
-        json.loads(run(onnx_file, "--batch_size", 4, "--json", *options)[1])
+        json.loads(run(onnx_file, "--batch_size", 4, "--precision", "fp16", "--json", *options)[1])
         for options in (
             (),
             (
@@ -510,7 +512,7 @@ def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_fi
         sums = [sum(pair[side] or 0 for pair in both["by_operator"].values()) for side in (0, 1)]
         assert sums == [plain["cycles"], both["with"]["cycles"]]
     out = run(onnx_file, "--batch_size", 2, "--compare", "num_io_tiles=32")[1]
-    assert "B: network, batch 2, fp16, half partials on C600 (ipu21), num_io_tiles=32" in out
+    assert "B: network, batch 2, fp32 on C600 (ipu21), num_io_tiles=32" in out
     assert "B - A" in out
 
 
@@ -529,7 +531,7 @@ def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(o
     compare = ("--compare", "num_ipus=2,enable_pipelining=true,target=mk2")
     found = json.loads(run(onnx_file, *sweep, *compare, "--json")[1])
     other = found[0]["comparison"]["with"]
-    assert (other["batch_size"], other["target"], other["partials_type"]) == (4, "ipu2", "float")
+    assert (other["batch_size"], other["target"], other["partials_type"]) == (4, "mk2", "float")
     assert (other["options"]["num_ipus"], other["options"]["enable_pipelining"]) == (2, True)
     assert "comparison" not in found[1]
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "enable_pipelining=false")
@@ -638,3 +640,37 @@ def test_shapes_of_several_inputs_are_given_together_or_one_after_the_other(word
     status, out, _ = run(save(model, tmp_path / "sum.onnx"), *words)
     assert status == 0
     assert "batch 2" in out
+
+
+def mixed(types: tuple[int, int]) -> onnx.ModelProto:
+    """Return two products with weights of these types, and a Cast between them."""
+    first, last = types
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"]),
+        helper.make_node("Cast", ["a"], ["b"], to=last),
+        helper.make_node("MatMul", ["b", "w"], ["y"]),
+    ]
+    numbers = np.random.default_rng(0).random((2, 64, 64))
+    weights = {
+        name: each.astype(helper.tensor_dtype_to_np_dtype(dtype))
+        for name, each, dtype in zip("vw", numbers, types, strict=True)
+    }
+    return make_model(nodes, {"x": (first, ["n", 64])}, {"y": (last, ["n", 64])}, weights)
+
+
+@pytest.mark.parametrize(
+    ("types", "arithmetic"),
+    [((F, F), "fp32"), ((H, H), "fp16, half partials"), ((H, F), "fp16, half partials")],
+)
+def test_without_a_precision_a_profile_is_of_what_poprt_compiles(
+    types, arithmetic, tmp_path, run, capsys
+):
+    path = save(mixed(types), tmp_path / "mixed.onnx")
+    words = ["-i", path, "--batch_size", 4, "--export_popef", "--output_dir", tmp_path]
+    assert poprt([str(word) for word in words]) == 0
+    line = next(each for each in capsys.readouterr().out.splitlines() if "modelled" in each)
+    assert f"C600 (ipu21), {arithmetic} (modelled)" in line
+    cycles = int(re.search(r"(\d+) cycles", line)[1])
+    for given in (path, tmp_path / "executable.popef"):
+        out = run(given, "--batch_size", 4)[1]
+        assert f"batch 4, {arithmetic} on C600 (ipu21), modelled: {cycles:,} cycles" in out

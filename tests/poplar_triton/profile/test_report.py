@@ -200,10 +200,11 @@ def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(
     listed = describe_page(Content(profile, points, points))["sweep"]
     print_sweep(points, make_console())
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    for row, line, point in zip(listed, shown, points, strict=True):
+    arithmetics = ("fp16, half partials", "fp32")
+    for row, line, point, arithmetic in zip(listed, shown, points, arithmetics, strict=True):
         cells = [cell.strip() for cell in line.strip("│").split("│")]
         estimate = point.estimate
-        assert row["line"] == f"{point.chip}, {point.precision}, half partials"
+        assert row["line"] == f"{point.chip}, {arithmetic}"
         assert (row["cycles"], row["peak"], row["fits"]) == (
             estimate.cycles,
             estimate.peak_tile_bytes,
@@ -211,8 +212,7 @@ def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(
         )
         named = [
             point.target.name,
-            point.precision,
-            "half",
+            arithmetic,
             str(point.batch_size),
             f"{estimate.cycles:,}",
         ]
@@ -240,7 +240,7 @@ def test_two_profiles_are_compared_by_figure_type_and_node(estimator, profile, c
     print_comparison(profile, other, make_console())
     out = capsys.readouterr().out
     assert "A: network, batch 4, fp16, half partials on C600 (ipu21)" in out
-    assert "B: network, batch 8, fp32, half partials on C600 (ipu21)" in out
+    assert "B: network, batch 8, fp32 on C600 (ipu21)" in out
     both = describe_page(Content(profile, other=other))["comparison"]
     assert [[name, a, b] for name, _, a, b in both["types"]] == [
         [e.name, e.first, e.second] for e in types
@@ -389,7 +389,8 @@ def test_what_is_tried_does_not_warn_again(tmp_path, caplog):
         make_model(nodes, {"x": (F, ["n", 64])}, {"y": (F, ["n", 64])}, held), tmp_path / "m.onnx"
     )
     told = []
-    for words in ([], ["--suggest"]):
+    half = ["--precision", "fp16"]
+    for words in (half, [*half, "--suggest"]):
         caplog.clear()
         assert main(["profile", str(tmp_path / "m.onnx"), "--batch_size", "4", *words]) == 0
         told.append([record.getMessage() for record in caplog.records])

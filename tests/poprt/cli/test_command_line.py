@@ -86,7 +86,7 @@ def test_inputs_and_outputs_are_shown_and_nothing_is_converted(model, capsys, tm
 def test_a_run_says_three_things_and_of_which_machine(model, capsys):
     assert poprt("-i", model, "--batch_size", 4, "--run") == 0
     modelled, size, latency, throughput, note = capsys.readouterr().out.splitlines()
-    assert modelled.startswith("one batch on C600 (ipu21), fp32, half partials (modelled): ")
+    assert modelled.startswith("one batch on C600 (ipu21), fp32 (modelled): ")
     assert size == "Bs: 4"
     assert re.fullmatch(r"Latency: \d+\.\d\dms", latency)
     assert re.fullmatch(r"Tput: \d+", throughput)

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 import onnx
 import pytest
 from networks import Builder, matmul
+from onnx import TensorProto
 from poprt import cli
 from poprt.profiling import model_profile
 from poprt.profiling.model_profile import (
@@ -130,7 +131,8 @@ def test_types_add_up_their_nodes_and_say_what_bounds_them():
     ],
 )
 def test_the_peak_is_that_of_precision_and_partial_sums(precision, target, options, rate):
-    found = profile_of(matmul(16, 16, 16), precision, target, **options)
+    element = TensorProto.FLOAT if precision == "fp32" else TensorProto.FLOAT16
+    found = profile_of(matmul(16, 16, 16, element), precision, target, **options)
     assert found.peak_macs_per_cycle == rate * found.target.num_tiles
     assert found.peak_share(rate * found.target.num_tiles, 2) == 0.5
     assert found.peak_share(5, 0) == 0
