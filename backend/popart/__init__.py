@@ -5,7 +5,9 @@ compiles it with `poprt` and runs it. Names and behaviour are the real module's.
 `popart_exception`.
 """
 
+from popart.builder import Builder
 from popart.dataflow import AnchorReturnType, DataFlow, InputShapeInfo
+from popart.debugcontext import DebugContext, DebugInfo, SourceLocation
 from popart.devices import DeviceInfo, DeviceManager, syncPatternFromString, syncPatternToString
 from popart.enums import (
     AccumulateOuterFragmentSchedule,
@@ -85,6 +87,7 @@ from popart.training import (
     OptimizerValue,
     TrainingSession,
 )
+from popart.variables import CommGroup, InputSettings, ReplicaGrouping, VariableSettings
 from popef._tools.version import __version__ as __version__
 
 __all__ = [
@@ -102,11 +105,15 @@ __all__ = [
     "BatchSerializationMethod",
     "BatchSerializationSettings",
     "BatchSerializationTransformContext",
+    "Builder",
     "CollectiveOperator",
+    "CommGroup",
     "CommGroupType",
     "ConstSGD",
     "DataFlow",
     "DataType",
+    "DebugContext",
+    "DebugInfo",
     "DeviceConnectionType",
     "DeviceInfo",
     "DeviceManager",
@@ -119,6 +126,7 @@ __all__ = [
     "ExperimentalSettings",
     "GradientTensorTrackingMethod",
     "InitType",
+    "InputSettings",
     "InputShapeInfo",
     "Instrumentation",
     "IrSerializationFormat",
@@ -137,11 +145,13 @@ __all__ = [
     "RecomputeType",
     "RecoveryAction",
     "ReductionType",
+    "ReplicaGrouping",
     "ReplicatedCollectivesSettings",
     "ReplicatedStreamMode",
     "ReplicatedTensorSharding",
     "ScatterReduction",
     "SessionOptions",
+    "SourceLocation",
     "SubgraphCopyingStrategy",
     "SyncPattern",
     "SyntheticDataMode",
@@ -153,6 +163,7 @@ __all__ = [
     "TileSet",
     "TrainingSession",
     "VariableRetrievalMode",
+    "VariableSettings",
     "VirtualGraphMode",
     "getLogger",
     "popart_exception",

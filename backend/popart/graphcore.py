@@ -11,7 +11,7 @@ willow/src/builder.cpp (attributes of the nodes), willow/include/popart/graphcor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ class Method:
     """Name of the parameter for the debug context."""
     debug_place: int | None = None
     """Index of the debug context among `parameters`; None: after all."""
-    always: Mapping[str, AttributeValue] = MappingProxyType({})
+    always: Mapping[str, AttributeValue] = field(default_factory=dict)
     """Attributes that every node of it has."""
 
 

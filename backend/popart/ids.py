@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 
 RESERVED_PREFIXES = {
     "reservedGradientPrefix": "Gradient___",
@@ -20,13 +20,19 @@ RESERVED_PREFIXES = {
 """Function of the module, and the prefix that it returns."""
 
 
-def reserve_id(base: str, scopes: Iterable[str], is_taken: Callable[[str], bool]) -> str:
+def reserve_id(
+    base: str,
+    scopes: Iterable[str],
+    is_taken: Callable[[str], bool],
+    numbers: MutableMapping[str, int],
+) -> str:
     """Return a tensor's id: its scopes and its base, joined with "/", with "/1", "/2" ... if taken.
 
     Args:
         base: Last part of the id, as "MatMul:0" or "input".
         scopes: Names of the scopes around it.
         is_taken: Function that tells whether an id belongs to another tensor.
+        numbers: First number that may be free, by id without number; updated.
 
     Returns:
         An id that is not taken.
@@ -34,7 +40,8 @@ def reserve_id(base: str, scopes: Iterable[str], is_taken: Callable[[str], bool]
     wanted = "/".join([*scopes, base])
     if not is_taken(wanted):
         return wanted
-    number = 1
+    number = numbers.get(wanted, 1)
     while is_taken(f"{wanted}/{number}"):
         number += 1
+    numbers[wanted] = number + 1
     return f"{wanted}/{number}"
