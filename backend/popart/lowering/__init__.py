@@ -1,0 +1,9 @@
+"""From the model that a Builder writes to the one that poprt's compiler takes.
+
+The given graph is translated node by node into a newer opset, in which shapes, types and values are
+those that PopART means; then the anchors become the outputs, and what they do not need goes.
+"""
+
+from popart.lowering.lower import Lowered, LoweringOptions, infer_tensors, lower
+
+__all__ = ["Lowered", "LoweringOptions", "infer_tensors", "lower"]

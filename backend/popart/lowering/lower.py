@@ -1,0 +1,224 @@
+"""Lowering of a whole model: inputs and weights, translation, anchors, integers of 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import (
+    drop_unread_nodes,
+    find_opset,
+    iter_defined,
+    read_array,
+    used_names,
+)
+from poprt.passes import get_pass
+from simipu.operators import CHIP_DOMAIN
+
+from popart.errors import popart_exception
+from popart.lowering import (  # noqa: F401 - their rules register themselves
+    control,
+    elementwise,
+    indexing,
+    norms,
+    products,
+    reductions,
+    shapes,
+)
+from popart.lowering.elementwise import check_type
+from popart.lowering.graph import OPSET, Array, Graph, Tensor
+from popart.lowering.translation import translate_nodes
+from popart.tensorinfo import TensorInfo, from_onnx_type, to_onnx_type
+
+OLDEST_OPSET, NEWEST_OPSET, DEFAULT_OPSET = 6, 11, 10
+"""Opsets that PopART takes, and the one of its builders."""
+_IR_VERSION = 8
+_WIDE = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringOptions:
+    """Options of a session that change the graph."""
+
+    constant_weights: bool = True
+    """False: weights can be written between runs, so nothing is computed from them beforehand."""
+    replication_factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """Model that poprt's compiler takes, and what PopART knows of its tensors."""
+
+    model: onnx.ModelProto
+    """Its outputs are the anchors, in order, by their own names."""
+    tensors: Mapping[str, TensorInfo]
+    """Tensors of the main graph with PopART's types."""
+    inputs: Mapping[str, TensorInfo]
+    """Inputs that something reads."""
+    weights: Mapping[str, Array]
+    """Weights that something reads."""
+    host_types: Mapping[str, TensorInfo] = field(default_factory=dict)
+    """Anchors, inputs and weights that have 64 bits at the host, and 32 on the chip."""
+    updates: Mapping[str, str] = field(default_factory=dict)
+    """Outputs that a weight takes over at the end of each run, by weight."""
+
+
+def lower(
+    model: onnx.ModelProto,
+    anchors: Sequence[str],
+    input_infos: Mapping[str, TensorInfo] | None = None,
+    options: LoweringOptions | None = None,
+) -> Lowered:
+    """Lower a model.
+
+    Args:
+        model: the model as a Builder or an exporter wrote it; it is not changed.
+        anchors: names of the tensors that a run returns.
+        input_infos: types and shapes of inputs with unknown dimensions (InputShapeInfo).
+        options: the options; None means the defaults.
+
+    Returns:
+        The lowered model.
+
+    Raises:
+        popart_exception: For all that PopART refuses of a graph.
+    """
+    options = options or LoweringOptions()
+    graph, inputs = _read(model, input_infos or {}, options)
+    for name in anchors:
+        if name not in graph.tensors:
+            raise popart_exception(f"Anchor tensor `{name}' not in Ir Tensors. ")
+    outputs = [_anchor(graph, name) for name in anchors]
+    made = _write(graph, inputs, outputs)
+    weights = {
+        each.name: read_array(each) for each in made.graph.initializer if each.name in graph.tensors
+    }
+    tensors = {name: _info(each) for name, each in graph.tensors.items()}
+    kept = {value.name for value in made.graph.input}
+    return Lowered(
+        model=made,
+        tensors=tensors,
+        inputs={name: tensors[name] for name in inputs if name in kept},
+        weights=weights,
+        host_types={
+            name: tensors[name]
+            for name in (*inputs, *weights, *anchors)
+            if graph.tensors[name].type in _WIDE
+        },
+    )
+
+
+def infer_tensors(model: onnx.ModelProto) -> dict[str, TensorInfo]:
+    """Return the types and shapes of the tensors of a model's main graph.
+
+    Args:
+        model: the model as a Builder wrote it, finished or not.
+
+    Returns:
+        Types and shapes by name.
+
+    Raises:
+        popart_exception: For all that PopART refuses of a graph.
+    """
+    graph, _ = _read(model, {}, LoweringOptions())
+    return {name: _info(each) for name, each in graph.tensors.items()}
+
+
+def _info(tensor: Tensor) -> TensorInfo:
+    return TensorInfo(from_onnx_type(tensor.type), list(tensor.shape))
+
+
+def _read(
+    model: onnx.ModelProto, input_infos: Mapping[str, TensorInfo], options: LoweringOptions
+) -> tuple[Graph, list[str]]:
+    """Translate a model. Return its main graph, and the names of its inputs."""
+    opset = find_opset(model, DEFAULT_OPSET)
+    if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise popart_exception(
+            f"Encountered ONNX opset version {opset}, Maximimum supported opset is {NEWEST_OPSET}, "
+            f"minimum {OLDEST_OPSET} and default {DEFAULT_OPSET}. poprt converts models of other "
+            "opsets"
+        )
+    proto = onnx.GraphProto()
+    proto.CopyFrom(model.graph)
+    graph = Graph(taken={*iter_defined(proto), *used_names(proto)})
+    for tensor in proto.initializer:
+        check_type(tensor.data_type)
+        graph.add_weight(tensor.name, tensor, is_constant=options.constant_weights)
+    inputs = []
+    for value in proto.input:
+        if value.name in graph.tensors:
+            continue
+        element, shape = _read_input(value, input_infos)
+        check_type(element)
+        graph.tensors[value.name] = Tensor(value.name, element, shape)
+        inputs.append(value.name)
+    del proto.initializer[:]
+    translate_nodes(proto, graph, opset, options)
+    return graph, inputs
+
+
+def _read_input(
+    value: onnx.ValueInfoProto, input_infos: Mapping[str, TensorInfo]
+) -> tuple[int, tuple[int, ...]]:
+    """Return the type and shape of an input."""
+    tensor = value.type.tensor_type
+    sizes = [
+        each.dim_param if each.HasField("dim_param") else each.dim_value
+        for each in tensor.shape.dim
+    ]
+    unknown = next((each for each in sizes if isinstance(each, str) or each < 0), None)
+    if unknown is None and tensor.HasField("shape"):
+        return tensor.elem_type, tuple(int(each) for each in sizes)
+    given = input_infos.get(value.name)
+    if given is not None:
+        return to_onnx_type(given.dataType()), tuple(given.shape())
+    if unknown is None:
+        raise popart_exception(
+            f"Could not find tensor {value.name} in InputShapeInfo, but no shape is specified in "
+            "the onnx model"
+        )
+    shown = ", ".join(map(str, sizes))
+    raise popart_exception(
+        f"Input tensor '{value.name}' must be specified in InputShapeInfo, as it has shape "
+        f"[{shown}], which uses an unknown value '{unknown}'."
+    )
+
+
+def _anchor(graph: Graph, name: str) -> tuple[str, Tensor]:
+    """Return the name of an anchor's tensor in the graph that is written, and the tensor."""
+    return name, graph.tensors[name]
+
+
+def _write(
+    graph: Graph, inputs: Sequence[str], outputs: Sequence[tuple[str, Tensor]]
+) -> onnx.ModelProto:
+    """Write the model whose outputs are the anchors."""
+    made = helper.make_graph(
+        graph.write_nodes(),
+        "maingraph",
+        [_value(name, graph.tensors[name]) for name in inputs],
+        [_value(name, tensor) for name, tensor in outputs],
+        list(graph.weights.values()),
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CHIP_DOMAIN, 1)]
+    model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
+    drop_unread_nodes(model.graph)
+    _drop_unread(model.graph)
+    return get_pass("int64_to_int32").run(model)
+
+
+def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, tensor.type, tensor.shape)
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    """Remove inputs and weights that nothing reads."""
+    used = used_names(graph)
+    inputs = [each for each in graph.input if each.name in used]
+    weights = [each for each in graph.initializer if each.name in used]
+    del graph.input[:], graph.initializer[:]
+    graph.input.extend(inputs)
+    graph.initializer.extend(weights)

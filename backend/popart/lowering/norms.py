@@ -1,0 +1,142 @@
+"""Rules of norms and of Softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from popart.errors import format_shape, popart_exception
+from popart.lowering.graph import Tensor
+from popart.lowering.operation import Operation, chip_rule, rule
+
+
+@rule("Softmax", "LogSoftmax", "Hardmax")
+def _softmax(operation: Operation) -> Sequence[Tensor]:
+    """Before opset 13 the axes from `axis` on are one."""
+    x, axis = operation.x, operation.axis(1)
+    if axis == x.rank - 1:
+        return [operation.add(operation.node.op_type, x, axis=axis)]
+    rows = [prod(x.shape[:axis]), prod(x.shape[axis:])]
+    made = operation.add(operation.node.op_type, operation.reshape(x, rows), axis=1)
+    return [operation.reshape(made, x.shape)]
+
+
+@rule("BatchNormalization")
+@chip_rule("BatchNormalization")
+def _batch_norm(operation: Operation) -> Sequence[Tensor | None]:
+    """With more than one output the statistics are those of the batch, and the running ones move
+    towards them."""
+    x = operation.x
+    if x.rank < 3:  # noqa: PLR2004
+        raise popart_exception(f"batch norm requires X to have a rank >= 3.  x has rank {x.rank}")
+    parts = [operation.input(place) for place in range(1, 5)]
+    is_spatial = bool(operation.attribute("spatial", 1)) or operation.version > 8  # noqa: PLR2004
+    wanted = x.shape[1:2] if is_spatial else x.shape[1:]
+    for name, part in zip(("scale", "B", "mean", "var"), parts, strict=True):
+        if part.shape != wanted:
+            raise popart_exception(
+                f"expected shape of {name} ({format_shape(part.shape)}) to be "
+                f"{format_shape(wanted)} for {operation.describe()}"
+            )
+    features = prod(wanted)
+    flat = x if is_spatial else operation.reshape(x, [x.shape[0], features, 1])
+    scale, bias, mean, variance = (operation.reshape(part, [features]) for part in parts)
+    epsilon = float(operation.attribute("epsilon", 1e-5))
+    made: list[Tensor | None] = []
+    if len(operation.node.output) > 1:
+        batch_mean, batch_variance = _statistics(operation, flat)
+        made = _move_statistics(operation, flat, mean, variance, batch_mean, batch_variance)
+        mean, variance = batch_mean, batch_variance
+    y = operation.add("BatchNormalization", flat, scale, bias, mean, variance, epsilon=epsilon)
+    found = [y, *made][: len(operation.node.output)]
+    shapes = [x.shape, *[wanted] * (len(found) - 1)]
+    return [
+        None if each is None else operation.reshape(each, shape)
+        for each, shape in zip(found, shapes, strict=True)
+    ]
+
+
+def _statistics(operation: Operation, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance of each channel."""
+    axes = operation.numbers(np.asarray([axis for axis in range(x.rank) if axis != 1]))
+    mean = operation.add("ReduceMean", x, axes, keepdims=1)
+    off = operation.add("Sub", x, mean)
+    variance = operation.add("ReduceMean", operation.add("Mul", off, off), axes, keepdims=0)
+    return operation.reshape(mean, [x.shape[1]]), variance
+
+
+def _move_statistics(
+    operation: Operation,
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    batch_mean: Tensor,
+    batch_variance: Tensor,
+) -> list[Tensor | None]:
+    """Return the moved statistics and those of the batch."""
+    kept = float(operation.attribute("momentum", 0.9))
+    count = x.size // x.shape[1]
+    unbiased = batch_variance
+    if operation.attribute("unbiased_variance", int(not operation.domain)) and count > 1:
+        factor = operation.like(count / (count - 1), x)
+        unbiased = operation.add("Mul", batch_variance, factor)
+    moved: list[Tensor | None] = []
+    for old, new in ((mean, batch_mean), (variance, unbiased)):
+        terms = (
+            operation.add("Mul", each, operation.like(share, x))
+            for each, share in ((old, kept), (new, 1 - kept))
+        )
+        moved.append(operation.add("Add", *terms))
+    return [*moved, batch_mean, batch_variance]
+
+
+@rule("InstanceNormalization")
+def _instance_norm(operation: Operation) -> Sequence[Tensor]:
+    epsilon = float(operation.attribute("epsilon", 1e-5))
+    inputs = (operation.input(place) for place in range(3))
+    return [operation.add("InstanceNormalization", *inputs, epsilon=epsilon)]
+
+
+@chip_rule("GroupNormalization")
+def _group_norm(operation: Operation) -> Sequence[Tensor]:
+    """The chip's own operator; the statistics are in the type of its input."""
+    x, groups = operation.x, int(operation.attribute("num_groups"))
+    if x.rank < 2 or x.shape[1] % groups:  # noqa: PLR2004
+        raise popart_exception(
+            f"{operation.describe()}: num_groups {groups} does not divide the channels of "
+            f"{format_shape(x.shape)}"
+        )
+    wanted = [operation.has_output(place) for place in range(3)]
+    made = operation.add_all(
+        "GroupNormalization",
+        x,
+        operation.input(1),
+        operation.input(2),
+        outputs=wanted,
+        domain="ai.graphcore",
+        num_groups=groups,
+        epsilon=float(operation.attribute("epsilon", 1e-5)),
+    )
+    return [made[0], *(operation.cast(each, x.type) if each.name else each for each in made[1:])]
+
+
+@rule("LRN")
+def _lrn(operation: Operation) -> Sequence[Tensor]:
+    size = int(operation.attribute("size", 0))
+    if size < 1:
+        raise popart_exception(f"LRN requires size to be >= 1. size is {size}")
+    kept = {name: operation.attribute(name) for name in ("alpha", "beta", "bias")}
+    return [operation.add("LRN", operation.x, size=size, **kept)]
+
+
+@chip_rule("NormalizeImage")
+def _normalize_image(operation: Operation) -> Sequence[Tensor]:
+    """(x * scale - offsets) * scales of the 3 channels, and a channel of zeros."""
+    x, offsets, scales = (operation.input(place) for place in range(3))
+    factor = operation.like(np.float32(operation.attribute("scale", 1.0)), offsets)
+    scaled = operation.add("Mul", operation.cast(x, offsets.type), factor)
+    made = operation.add("Mul", operation.add("Sub", scaled, offsets), scales)
+    pads = operation.numbers(np.asarray([0] * (2 * x.rank - 1) + [1], np.int64))
+    return [operation.add("Pad", made, pads, operation.like(0, made), mode="constant")]

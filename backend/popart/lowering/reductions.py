@@ -1,0 +1,198 @@
+"""Rules of reductions, extremes, medians, sorts and cumulative sums.
+
+Indices are INT32, whatever the standard says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from popart.errors import popart_exception
+from popart.lowering.graph import Tensor
+from popart.lowering.operation import Operation, chip_rule, read_axes, rule
+
+_INT32 = TensorProto.INT32
+
+
+@rule(
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+)
+def _reduce(operation: Operation) -> Sequence[Tensor]:
+    """Without axes all axes are reduced; with no axes (an empty list) none."""
+    x, axes = operation.x, _axes(operation)
+    keepdims = int(operation.attribute("keepdims", 1))
+    return (
+        [
+            operation.add(
+                operation.node.op_type,
+                x,
+                operation.numbers(np.asarray(axes, np.int64)),
+                keepdims=keepdims,
+                noop_with_empty_axes=1,
+            )
+        ]
+        if axes
+        else [_reduce_nothing(operation)]
+    )
+
+
+def _reduce_nothing(operation: Operation) -> Tensor:
+    """Return what a reduction over no axes makes of each element."""
+    x = operation.x
+    match operation.node.op_type:
+        case "ReduceL1" | "ReduceL2":
+            return operation.add("Abs", x)
+        case "ReduceSumSquare":
+            return operation.add("Mul", x, x)
+        case "ReduceLogSum":
+            return operation.add("Log", x)
+    return operation.add("Identity", x)
+
+
+def _axes(operation: Operation) -> list[int]:
+    rank, axes = operation.x.rank, operation.attribute("axes")
+    return list(range(rank)) if axes is None else read_axes(axes, rank)
+
+
+@chip_rule("ReduceMedian")
+def _median(operation: Operation) -> Sequence[Tensor]:
+    """The lower median, and its place in the reduced axes, flattened."""
+    x, axes = operation.x, _axes(operation)
+    kept = [axis for axis in range(x.rank) if axis not in axes]
+    count = int(np.prod([x.shape[axis] for axis in axes]))
+    flat = operation.transpose(x, [*kept, *axes])
+    flat = operation.reshape(flat, [*(x.shape[axis] for axis in kept), count])
+    middle = (count - 1) // 2
+    values, places = _take_smallest(operation, flat, middle + 1)
+    last = operation.numbers(np.asarray([middle]))
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    if not operation.attribute("keepdims", 1):
+        shape = [x.shape[axis] for axis in kept]
+    found = [
+        operation.reshape(operation.add("Gather", each, last, axis=-1), shape)
+        for each in (values, places)
+    ]
+    return [found[0], operation.cast(found[1], _INT32)]
+
+
+def _take_smallest(operation: Operation, x: Tensor, count: int) -> list[Tensor]:
+    """Return the smallest elements of the last axis in order, and their indices."""
+    number = operation.numbers(np.asarray([count]))
+    return operation.add_all("TopK", x, number, outputs=2, axis=-1, largest=0, sorted=1)
+
+
+@rule("ArgMax", "ArgMin")
+def _extreme(operation: Operation) -> Sequence[Tensor]:
+    x, axis = operation.x, operation.axis(0)
+    if not x.rank:
+        raise popart_exception(
+            "ArgExtremaOp input rank must be greater than 0, invalid ArgExtremaOp "
+            f"{operation.describe()}."
+        )
+    if not 0 <= axis < x.rank:
+        raise popart_exception(
+            f"Cannot compute ArgExtremaOp on axis {axis} when input rank is {x.rank}, invalid "
+            f"ArgExtremaOp {operation.describe()}."
+        )
+    keepdims = int(operation.attribute("keepdims", 1))
+    found = operation.add(operation.node.op_type, x, axis=axis, keepdims=keepdims)
+    return [operation.cast(found, _INT32)]
+
+
+def _check_axis(operation: Operation, axis: int) -> None:
+    rank = operation.x.rank
+    if not rank:
+        raise popart_exception(
+            "BaseSortOp input rank must be greater than 0, invalid BaseSortOp "
+            f"{operation.describe()}."
+        )
+    if not 0 <= axis < rank:
+        raise popart_exception(
+            f"Cannot compute BaseSortOp on axis {axis} when input rank is {rank}, invalid "
+            f"BaseSortOp {operation.describe()}."
+        )
+
+
+@rule("TopK")
+def _topk(operation: Operation) -> Sequence[Tensor]:
+    x, axis = operation.x, operation.axis(-1)
+    _check_axis(operation, axis)
+    if operation.version < 10:  # noqa: PLR2004
+        count = int(operation.attribute("k"))
+    else:
+        count = operation.whole_numbers(1, "k")[0]
+    if x.shape[axis] < count:
+        raise popart_exception(
+            f"Cannot take top-{count} on dim of size {x.shape[axis]}, invalid Op "
+            f"{operation.describe()}"
+        )
+    values, places = operation.add_all(
+        "TopK",
+        x,
+        operation.numbers(np.asarray([count])),
+        outputs=2,
+        axis=axis,
+        largest=int(operation.attribute("largest", 1)),
+        sorted=int(operation.attribute("sorted", 1)),
+    )
+    return [values, operation.cast(places, _INT32)]
+
+
+@chip_rule("Sort")
+def _sort(operation: Operation) -> Sequence[Tensor]:
+    x, axis = operation.x, operation.axis(-1)
+    _check_axis(operation, axis)
+    number = operation.numbers(np.asarray([x.shape[axis]]))
+    largest = int(bool(operation.attribute("descending", 0)))
+    values, places = operation.add_all(
+        "TopK", x, number, outputs=2, axis=axis, largest=largest, sorted=1
+    )
+    return [values, operation.cast(places, _INT32)]
+
+
+@chip_rule("Bucketize")
+def _bucketize(operation: Operation) -> Sequence[Tensor]:
+    """The number of boundaries that are less than x, or with `right` not greater."""
+    x, boundaries = operation.x, operation.input(1)
+    column = operation.reshape(x, [*x.shape, 1])
+    boundaries = operation.cast(boundaries, x.type)
+    if operation.attribute("right", 0):
+        behind = operation.add("Not", operation.add("Less", column, boundaries))
+    else:
+        behind = operation.add("Less", boundaries, column)
+    counted = operation.cast(behind, _INT32)
+    axes = operation.numbers(np.asarray([-1]))
+    return [operation.add("ReduceSum", counted, axes, keepdims=0)]
+
+
+@rule("CumSum")
+def _cumulate(operation: Operation) -> Sequence[Tensor]:
+    x, axis = operation.x, operation.input(1)
+    if axis.size != 1:
+        raise popart_exception("CumSum op, 'axis' tensor must have one element.")
+    value = operation.value(1)
+    if value is None:
+        raise popart_exception(
+            f"For CumSum op {operation.describe()}, the axis tensor {operation.node.input[1]} does "
+            "not have data."
+        )
+    along = int(np.ravel(value)[0])
+    if not -x.rank <= along < x.rank:
+        raise popart_exception(
+            f"CumSum op, 'axis' value, {along}, is out of range [{-x.rank}, {x.rank - 1}]"
+        )
+    axis = operation.numbers(np.int64(along))
+    exclusive, reverse = (int(operation.attribute(name, 0)) for name in ("exclusive", "reverse"))
+    return [operation.add("CumSum", x, axis, exclusive=exclusive, reverse=reverse)]

@@ -1,0 +1,376 @@
+"""Rules of operators that change shapes, select or move elements by constants, and make tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from onnx import numpy_helper
+
+from popart.enums import DataType
+from popart.errors import format_shape, popart_exception
+from popart.lowering.elementwise import check_type
+from popart.lowering.graph import Tensor
+from popart.lowering.operation import Operation, chip_rule, rule
+from popart.tensorinfo import to_onnx_type
+
+_INT64 = np.int64
+
+
+@rule("Reshape")
+def _reshape(operation: Operation) -> Sequence[Tensor]:
+    given = operation.attribute("shape") if operation.version < 5 else None  # noqa: PLR2004
+    shape = list(given) if given is not None else operation.whole_numbers(1, "shape")
+    return [operation.add("Reshape", operation.x, _sizes(operation, _settle(operation, shape)))]
+
+
+@chip_rule("Reshape")
+def _chip_reshape(operation: Operation) -> Sequence[Tensor]:
+    shape = _settle(operation, list(operation.attribute("shape", [])))
+    return [operation.add("Reshape", operation.x, _sizes(operation, shape))]
+
+
+def _sizes(operation: Operation, shape: Sequence[int]) -> Tensor:
+    return operation.numbers(np.asarray(shape, _INT64))
+
+
+def _settle(operation: Operation, shape: Sequence[int]) -> list[int]:
+    """Return the shape that a Reshape means: 0 is the input's size, -1 what is left."""
+    x = operation.x
+    for size in shape:
+        if size < -1:
+            raise popart_exception(
+                f"Dimension, {size}, of new shape for Reshape cannot be smaller than -1."
+            )
+    sizes = [
+        x.shape[axis] if size == 0 and axis < x.rank else size for axis, size in enumerate(shape)
+    ]
+    if sizes.count(-1) > 1:
+        raise popart_exception(
+            "shape input to ReshapeOp can only use -1 to specify one unknown dimension"
+        )
+    known = prod(size for size in sizes if size != -1)
+    if -1 in sizes:
+        if known == 0 or x.size % known:
+            raise popart_exception("Incompatible inferred dimension, not whole number.")
+        sizes[sizes.index(-1)] = x.size // known
+    if prod(sizes) != x.size:
+        raise popart_exception(
+            f"Failure in ReshapeOp::setup() for {operation.describe()}. Trying to reshape from "
+            f"{format_shape(x.shape)} to {format_shape(sizes)}. The number of elements of the "
+            f"input is {x.size}, while the number of elements of the output is {prod(sizes)}. The "
+            "number of elements cannot change for a ReshapeOp"
+        )
+    return sizes
+
+
+@rule("Flatten")
+def _flatten(operation: Operation) -> Sequence[Tensor]:
+    x, axis = operation.x, operation.axis(1)
+    if not 0 <= axis <= x.rank:
+        raise popart_exception(f"invalid axis {axis} in flattenOpFactory")
+    return [_view(operation, [prod(x.shape[:axis]), prod(x.shape[axis:])])]
+
+
+def _view(operation: Operation, shape: Sequence[int]) -> Tensor:
+    return operation.add("Reshape", operation.x, _sizes(operation, shape))
+
+
+@rule("Squeeze")
+def _squeeze(operation: Operation) -> Sequence[Tensor]:
+    """Without axes, or with an empty list, all axes of one element go."""
+    x, axes = operation.x, operation.attribute("axes")
+    if not axes:
+        return [_view(operation, [size for size in x.shape if size != 1])]
+    gone = {_check_axis(axis, x.rank) for axis in axes}
+    for axis in gone:
+        if x.shape[axis] != 1:
+            raise popart_exception(
+                f"{operation.describe()}: cannot squeeze axis {axis} of shape "
+                f"{format_shape(x.shape)}: its size is not 1"
+            )
+    return [_view(operation, [size for axis, size in enumerate(x.shape) if axis not in gone])]
+
+
+@rule("Unsqueeze")
+def _unsqueeze(operation: Operation) -> Sequence[Tensor]:
+    x, axes = operation.x, operation.attribute("axes") or []
+    rank = x.rank + len(axes)
+    added = {_check_axis(axis, rank) for axis in axes}
+    sizes = iter(x.shape)
+    return [_view(operation, [1 if axis in added else next(sizes) for axis in range(rank)])]
+
+
+def _check_axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise popart_exception(f"Axis {axis} is out of acceptable range [{-rank}, {rank - 1}]")
+    return axis % rank
+
+
+@rule("Transpose")
+def _transpose(operation: Operation) -> Sequence[Tensor]:
+    x, order = operation.x, operation.attribute("perm")
+    order = list(order) if order else list(range(x.rank))[::-1]
+    if len(order) != x.rank:
+        raise popart_exception(
+            f"Rank of permutation tensor {format_shape(order)}, rank {len(order)} must be equal to "
+            f"rank of input tensor, shape {format_shape(x.shape)}, rank {x.rank}."
+        )
+    return [operation.add("Transpose", x, perm=order)]
+
+
+@rule("Expand")
+def _expand(operation: Operation) -> Sequence[Tensor]:
+    x, shape = operation.x, operation.whole_numbers(1, "shape")
+    try:
+        wanted = np.broadcast_shapes(x.shape, tuple(shape))
+    except ValueError:
+        raise popart_exception(
+            "Expand shape constraint: corresponding dimensions must have the same value or one of "
+            "them must be 1"
+        ) from None
+    return [operation.add("Expand", x, _sizes(operation, wanted))]
+
+
+@rule("Tile")
+def _tile(operation: Operation) -> Sequence[Tensor]:
+    """The repeats must be a constant of INT64."""
+    x, repeats = operation.x, operation.input(1)
+    name = operation.node.input[1]
+    value = operation.value(1)
+    if value is None:
+        raise popart_exception(f"The 'Repeats' Tensor `{name}' must be of type Constant")
+    if repeats.dtype != _INT64:
+        raise popart_exception(f"'Repeats' tensor `{name}' is not INT64")
+    if repeats.rank != 1:
+        raise popart_exception(f"'Repeats' tensor `{name}' should be rank 1 in TileOp constructor")
+    if repeats.size != x.rank:
+        raise popart_exception(
+            f"'Repeats' tensor `{name}' should have one element for each dimension of the data "
+            "tensor"
+        )
+    if (value < 0).any():
+        raise popart_exception(
+            f"Invalid 'repeats' {format_shape(value)} of Tile. Values must be non-negative in each "
+            "shape dimension"
+        )
+    return [operation.add("Tile", x, _sizes(operation, value.tolist()))]
+
+
+@chip_rule("Slice")
+@rule("Slice")
+def _slice(operation: Operation) -> Sequence[Tensor]:
+    if operation.version < 10:  # noqa: PLR2004
+        starts, ends, axes = (operation.attribute(name) for name in ("starts", "ends", "axes"))
+        return [_cut(operation, list(starts or []), list(ends or []), axes, None)]
+    starts = operation.whole_numbers(1, "starts")
+    ends = operation.whole_numbers(2, "ends")
+    axes = operation.whole_numbers(3, "axes") if operation.optional(3) else None
+    steps = (
+        operation.whole_numbers(4, "steps", "slicing direction") if operation.optional(4) else None
+    )
+    return [_cut(operation, starts, ends, axes, steps)]
+
+
+def _cut(
+    operation: Operation,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None,
+    steps: Sequence[int] | None,
+) -> Tensor:
+    """Return a part of the input. Bounds beyond the ends are the ends."""
+    x = operation.x
+    axes = list(axes) if axes else list(range(len(starts)))
+    steps = list(steps) if steps else [1] * len(starts)
+    for axis in axes:
+        if axis < -x.rank:
+            raise popart_exception(
+                f"slice op input tensor {operation.node.input[0]}, rank {x.rank}, axis {axis} is "
+                "out of range"
+            )
+        if axis >= x.rank:
+            raise popart_exception(
+                "Invalid input shape in BaseSliceOp::getSlices. The input shape has rank "
+                f"{x.rank}, but axis = {axis}. axis must be less than the input shape's rank. This "
+                f"error is for Op {operation.describe()}."
+            )
+    bounds = [slice(*each) for each in zip(starts, ends, steps, strict=True)]
+    ranges = [each.indices(x.shape[axis]) for each, axis in zip(bounds, axes, strict=True)]
+    if not axes:
+        return x
+    firsts, lasts, strides = zip(*ranges, strict=True)
+    # A stop before the first element has no number of its own: -1 means the last one.
+    lasts = tuple(last if last >= 0 else -(1 << 31) for last in lasts)
+    settled = [_sizes(operation, each) for each in (firsts, lasts, axes, strides)]
+    return operation.add("Slice", x, *settled)
+
+
+@chip_rule("Subsample")
+def _subsample(operation: Operation) -> Sequence[Tensor]:
+    x, strides = operation.x, list(operation.attribute("strides", []))
+    for index, stride in enumerate(strides):
+        if stride == 0:
+            raise popart_exception(f"Strides invalid. 0 stride at index {index}")
+    count = len(strides)
+    bounds = [0] * count, list(x.shape[:count]), list(range(count)), strides
+    return [operation.add("Slice", x, *(_sizes(operation, each) for each in bounds))]
+
+
+@chip_rule("Reverse")
+def _reverse(operation: Operation) -> Sequence[Tensor]:
+    x, found = operation.x, list[int]()
+    for axis in operation.attribute("dimensions", []):
+        name = operation.describe()
+        if axis < 0:
+            raise popart_exception(
+                f"ReverseOp '{name}' invalid dimension '{axis}'. Only positive dimensions are "
+                "supported"
+            )
+        if axis >= x.rank:
+            raise popart_exception(
+                f"ReverseOp '{name}' invalid dimension '{axis}' for input tensor of rank {x.rank}"
+            )
+        if axis in found:
+            raise popart_exception(
+                f"Dimension {axis} appears multiple times in the list of dimensions of ReverseOp "
+                f"'{name}'"
+            )
+        found.append(axis)
+    if not found:
+        return [x]
+    count = len(found)
+    bounds = [-1] * count, [-(1 << 31)] * count, found, [-1] * count
+    return [operation.add("Slice", x, *(_sizes(operation, each) for each in bounds))]
+
+
+@rule("Concat")
+def _concat(operation: Operation) -> Sequence[Tensor]:
+    tensors = [operation.input(place) for place in range(len(operation.inputs))]
+    if not tensors:
+        raise popart_exception("Cannot concat zero tensors")
+    rank = tensors[0].rank
+    axis = int(operation.attribute("axis", 1))
+    if not -rank <= axis < rank:
+        raise popart_exception(
+            f"Attribute 'axis' of ConcatOp, {axis}, is outside of acceptable range [{-rank}, "
+            f"{rank - 1}]"
+        )
+    if len({each.type for each in tensors}) > 1:
+        raise popart_exception(
+            "All input tensor types to a concat operation must be equal. This is for op "
+            f"{operation.describe()}"
+        )
+    return [operation.add("Concat", *tensors, axis=axis % rank)]
+
+
+@rule("Split")
+def _split(operation: Operation) -> Sequence[Tensor]:
+    x, axis = operation.x, operation.axis(0)
+    count = len(operation.node.output)
+    if not 0 <= axis < x.rank:
+        raise popart_exception(f"Axis {axis} is out of range for tensor with {x.rank} dims")
+    size = x.shape[axis]
+    sizes = list(operation.attribute("split") or [])
+    if not sizes:
+        if size % count:
+            raise popart_exception(
+                f"Tensor {operation.node.input[0]} ({format_shape(x.shape)}) may not be split into "
+                f"equally sized parts along axis {axis}"
+            )
+        sizes = [size // count] * count
+    if len(sizes) != count:
+        raise popart_exception("Number of outputs does not match number of requested splits")
+    if sum(sizes) != size:
+        raise popart_exception(f"splits {sum(sizes)} invalid for dimension of size {size}")
+    return operation.add_all("Split", x, _sizes(operation, sizes), outputs=count, axis=axis)
+
+
+@rule("Pad")
+def _pad(operation: Operation) -> Sequence[Tensor]:
+    x = operation.x
+    mode = operation.attribute("mode", "constant")
+    if operation.version < 11:  # noqa: PLR2004
+        pads = list(operation.attribute("pads", []))
+        fill = float(operation.attribute("value", 0.0))
+    else:
+        pads = operation.whole_numbers(1, "pads")
+        value = operation.value(2)
+        fill = 0.0 if value is None else float(np.ravel(value)[0])
+    if len(pads) != 2 * x.rank:
+        raise popart_exception(
+            f"Failure in BasePadOp::runtimeConfirmShapes, for {operation.describe()}. This with "
+            f"pads of size {len(pads)}, and input tensor of rank {x.rank}. Expected pads to be "
+            "exactly 2x the unput Tensor's rank. "
+        )
+    if any(pad < 0 for pad in pads):
+        x = _cut_pads(operation, x, pads)
+    grown = [max(pad, 0) for pad in pads]
+    filler = operation.like(fill, x) if mode == "constant" else None
+    return [operation.add("Pad", x, _sizes(operation, grown), filler, mode=mode)]
+
+
+def _cut_pads(operation: Operation, x: Tensor, pads: Sequence[int]) -> Tensor:
+    """Return the tensor without what negative pads cut off."""
+    firsts = [max(-pad, 0) for pad in pads[: x.rank]]
+    lasts = [size + min(pad, 0) for size, pad in zip(x.shape, pads[x.rank :], strict=True)]
+    axes = list(range(x.rank))
+    return operation.add("Slice", x, *(_sizes(operation, each) for each in (firsts, lasts, axes)))
+
+
+@rule("DepthToSpace")
+@chip_rule("DepthToSpace")
+def _depth_to_space(operation: Operation) -> Sequence[Tensor]:
+    size, mode = int(operation.attribute("blocksize")), operation.attribute("mode", "DCR")
+    return [operation.add("DepthToSpace", operation.x, blocksize=size, mode=mode)]
+
+
+@rule("Constant")
+def _constant(operation: Operation) -> Sequence[Tensor]:
+    for each in operation.node.attribute:
+        if each.name == "value":
+            check_type(each.t.data_type)
+            return [operation.constant(numpy_helper.to_array(each.t))]
+        if not each.name.startswith("__") and each.name != "is_value_sparse":
+            raise popart_exception(f"The Constant op attribute '{each.name}' is not supported.")
+    raise popart_exception(f"{operation.describe()}: a Constant needs the attribute 'value'")
+
+
+@rule("ConstantOfShape")
+def _filled(operation: Operation) -> Sequence[Tensor]:
+    shape = operation.whole_numbers(0, "input")
+    value = next((each.t for each in operation.node.attribute if each.name == "value"), None)
+    fill = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value).reshape(1)
+    return [operation.add("Expand", operation.constant(fill), _sizes(operation, shape))]
+
+
+@rule("Shape")
+def _shape(operation: Operation) -> Sequence[Tensor]:
+    return [_sizes(operation, operation.x.shape)]
+
+
+@rule("Size")
+def _size(operation: Operation) -> Sequence[Tensor]:
+    return [operation.numbers(_INT64(operation.x.size))]
+
+
+@rule("EyeLike")
+def _eye(operation: Operation) -> Sequence[Tensor]:
+    x = operation.x
+    if x.rank != 2:  # noqa: PLR2004
+        raise popart_exception(f"{operation.describe()}: expected two axes, found {x.rank}")
+    kind = operation.attribute("dtype")
+    shift = int(operation.attribute("k", 0))
+    found = operation.constant(np.eye(x.shape[0], x.shape[1], shift, dtype=np.float32))
+    return [operation.cast(found, x.type if kind is None else int(kind))]
+
+
+@chip_rule("Init")
+def _init(operation: Operation) -> Sequence[Tensor]:
+    """A tensor of zeros; one whose contents do not matter is zero, too."""
+    shape = operation.attribute("shape", [])
+    kind = to_onnx_type(DataType(int(operation.attribute("data_type"))))
+    check_type(kind)
+    zero = operation.cast(operation.constant(np.zeros(1, np.float32)), kind)
+    return [operation.add("Expand", zero, _sizes(operation, list(shape)))]

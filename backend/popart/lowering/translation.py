@@ -1,0 +1,73 @@
+"""Translation of a graph, node by node, by the rules of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import defs, numpy_helper
+from onnxgraph import attribute
+from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS
+from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
+
+from popart.errors import popart_exception
+from popart.lowering.graph import OPSET, Graph, Tensor
+from popart.lowering.operation import RULES, Operation
+
+_PLACES = (IPU_ATTRIBUTE, STAGE_ATTRIBUTE)
+
+
+def translate_nodes(proto: onnx.GraphProto, graph: Graph, opset: int, settings: object) -> None:
+    """Add the nodes of a given graph to `graph`.
+
+    Raises:
+        popart_exception: For all that PopART refuses.
+    """
+    for weight in proto.initializer:
+        graph.tensors[weight.name] = graph.constant(numpy_helper.to_array(weight))
+    for node in proto.node:
+        _place(node, graph)
+        operation = Operation(node, graph, opset, settings)
+        made = _apply(operation)
+        for name, tensor in zip(node.output, made, strict=False):
+            if name and tensor is not None:
+                graph.bind(name, tensor)
+        graph.forget_fresh()
+
+
+def _place(node: onnx.NodeProto, graph: Graph) -> None:
+    """Let what is added next be where the node is; a body is where its node is."""
+    found = {key: attribute(node, key) for key in _PLACES}
+    graph.placement = {key: value for key, value in found.items() if value is not None}
+
+
+def _apply(operation: Operation) -> Sequence[Tensor | None]:
+    key = (operation.domain, operation.node.op_type)
+    found = RULES.get(key)
+    if found is not None:
+        return found(operation)
+    if operation.domain == CHIP_DOMAIN and operation.node.op_type in CHIP_OPERATORS:
+        return _keep(operation)
+    if operation.domain or not defs.has(operation.node.op_type, OPSET):
+        raise popart_exception(
+            f"No OpManager for {operation.identifier}: PopART has no such operator; register a "
+            "body for an operator of your own (poprt.passes.register_op_body)"
+        )
+    return _keep(operation)
+
+
+def _keep(operation: Operation) -> Sequence[Tensor]:
+    """Add the node as it is; its form has not changed since."""
+    node = operation.node
+    kept = {
+        each.name: onnx.helper.get_attribute_value(each)
+        for each in node.attribute
+        if not each.name.startswith("__")
+    }
+    return operation.add_all(
+        node.op_type,
+        *operation.inputs,
+        outputs=[bool(name) for name in node.output],
+        domain=operation.domain,
+        **kept,
+    )
