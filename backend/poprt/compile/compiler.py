@@ -167,21 +167,32 @@ class Compiler:
         """
         options = options or CompilerOptions()
         compiled = Compiler.compile(model, outputs, options)
-        main = compiled.executable.program(MAIN_PROGRAM)
+        branches = compiled.executable.program(MAIN_PROGRAM).branches
+        stem = Path(model).stem if isinstance(model, (str, Path)) and not branches else ""
+        return summarize_executable(compiled, options, stem)
+
+
+def summarize_executable(compiled: Executable, options: CompilerOptions, name: str = "") -> str:
+    """Return the summary report of an executable.
+
+    Args:
+        compiled: the executable.
+        options: the options that it was compiled with.
+        name: name of the model; "" means the graph's own.
+
+    Returns:
+        The text of the report, one part for each model of a fused one.
+    """
+    main = compiled.executable.program(MAIN_PROGRAM)
+    report = io.StringIO()
+    console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
+    for program in main.branches or [main]:
+        graph = read_static(program)
+        precision = "fp16" if is_half(graph) else "fp32"
+        title = name or graph.graph.name or "model"
         target = compiled.executable.target
-        report = io.StringIO()
-        console = Console(
-            file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False
-        )
-        for program in main.branches or [main]:
-            graph = read_static(program)
-            precision = "fp16" if is_half(graph) else "fp32"
-            stem = Path(model).stem if isinstance(model, (str, Path)) and not main.branches else ""
-            name = stem or graph.graph.name or "model"
-            print_profile(
-                make_profile(name, precision, graph, target, cost_options(options)), console
-            )
-        return report.getvalue()
+        print_profile(make_profile(title, precision, graph, target, cost_options(options)), console)
+    return report.getvalue()
 
 
 @contextmanager

@@ -172,6 +172,8 @@ class Executable:
         self.findings = Findings()
         self.loaded_within: LoadLimits | None = None
         """Limits within which the dry run has loaded the executable; None without a dry run."""
+        self.from_file = True
+        """Whether it was read from files, the engine cache's included."""
 
     @classmethod
     def of(
@@ -190,7 +192,7 @@ class Executable:
         made = cls.__new__(cls)
         made.executable, made.metadata, made.findings = executable, metadata, findings
         made.weights, made.opaque_blobs = dict(weights), dict(opaque_blobs)
-        made.loaded_within = None
+        made.loaded_within, made.from_file = None, False
         return made
 
     @property
@@ -250,10 +252,10 @@ class Executable:
                 with writer.createOpaqueBlob(name, self.executable.name) as blob:
                     blob.write(payload)
             if weights_filename is None:
-                self._write_weights(writer)
+                self.write_weights(writer)
         if weights_filename is not None and self.weights:
             with popef.Writer(weights_filename) as writer:
-                self._write_weights(writer)
+                self.write_weights(writer)
         files = [filename, weights_filename if self.weights else None]
         self.note_loadable([Path(file) for file in files if isinstance(file, (str, os.PathLike))])
 
@@ -263,7 +265,8 @@ class Executable:
             with suppress(OSError):
                 KNOWN_FILES.remember_files(files, self.loaded_within)
 
-    def _write_weights(self, writer: popef.Writer) -> None:
+    def write_weights(self, writer: popef.Writer) -> None:
+        """Write the streamed weights as tensor data."""
         for name, value in self.weights.items():
             info = popef.TensorDataInfo(name=name, tensorInfo=tensor_info(value.shape, value.dtype))
             with writer.createTensorData(info) as blob:

@@ -1,0 +1,141 @@
+"""Checks of a session's options against each other and against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import onnx
+from onnxgraph import iter_nodes
+
+from popart.enums import DataType, ReplicatedStreamMode
+from popart.errors import popart_exception, poplar_exception
+from popart.options import SessionOptions
+from popart.tensorinfo import TensorInfo
+
+_COLLECTIVE_PREFIX: Final = "Replicated"
+_STREAM_MODE: Final = "__replicated_stream_mode/"
+_GROUP_SIZE: Final = "__comm_group_size/"
+_BYTES: Final = frozenset({DataType.INT8, DataType.UINT8})
+_ARITHMETIC: Final = frozenset(
+    "Add Sub Mul Div Pow Mod Sum Max Min Mean Abs Neg Relu Sqrt Exp Log MatMul Gemm Conv "
+    "ReduceSum ReduceMean ReduceMax ReduceMin".split()
+)
+
+
+class HasTypes(Protocol):
+    """What the check of types needs of a lowered model."""
+
+    model: onnx.ModelProto
+    tensors: Mapping[str, TensorInfo]
+
+
+def check_options(options: SessionOptions, model: onnx.ModelProto) -> None:
+    """Check options against each other and against the model.
+
+    Args:
+        options: Options of the session.
+        model: The model, as the builder made it.
+
+    Raises:
+        popart_exception: For options that PopART rejects in inference, or that cannot be had here.
+    """
+    if options.enableGradientAccumulation:
+        raise popart_exception("Gradient Accumulation only available when training.")
+    if options.accumulationFactor > 1:
+        raise popart_exception(
+            "enableGradientAccumulation is false, but accumulationFactor > 1. Either enable "
+            "gradient accumulation, or set the accumulation factor to 1."
+        )
+    if options.enableExplicitMainLoops and not options.useHostCopyOps:
+        raise popart_exception("enableExplicitMainLoops requires useHostCopyOps.")
+    if options.replicatedGraphCount < 1:
+        raise popart_exception(
+            f"replicatedGraphCount: expected at least 1, found {options.replicatedGraphCount}"
+        )
+    _check_global_replication(options)
+    if options.customCodelets:
+        raise popart_exception(
+            f"customCodelets: {options.customCodelets[0]} cannot be run: codelets are machine code "
+            "or C++ of the IPU. Register a body of standard operators instead "
+            "(poprt.passes.register_op_body)"
+        )
+    if options.num_replicas > 1:
+        _check_replicas(model)
+
+
+def _check_global_replication(options: SessionOptions) -> None:
+    factor, offset = options.globalReplicationFactor, options.globalReplicaOffset
+    if factor < 1:
+        raise popart_exception(
+            f"Invalid globalReplicationFactor value: {factor}, must be greater or equal than 1"
+        )
+    if offset < 0:
+        raise popart_exception(
+            f"Invalid globalReplicaOffset value: {offset}, must be greater or equal than 0"
+        )
+    if offset > factor:
+        raise popart_exception(
+            f"Global replica offset: {offset}, is larger than global replication factor: {factor}"
+        )
+    if options.enableDistributedReplicatedGraphs:
+        raise popart_exception(
+            "enableDistributedReplicatedGraphs is not supported: a session runs on one host. Use "
+            "enableReplicatedGraphs and replicatedGraphCount"
+        )
+
+
+def _check_replicas(model: onnx.ModelProto) -> None:
+    """Raise popart_exception for a model whose replicas are not independent copies."""
+    coupled = next(
+        (node for node in iter_nodes(model.graph) if node.op_type.startswith(_COLLECTIVE_PREFIX)),
+        None,
+    )
+    if coupled is not None:
+        raise popart_exception(
+            f"{coupled.op_type} (node '{coupled.name or coupled.output[0]}') couples replicas, "
+            "which are computed one after the other here: collectives are only supported with one "
+            "replica. Set replicatedGraphCount to 1"
+        )
+    grouped = [
+        entry.key.removeprefix(_GROUP_SIZE)
+        for entry in model.metadata_props
+        if entry.key.startswith(_GROUP_SIZE) and entry.value not in ("", "0")
+    ]
+    if grouped:
+        raise popart_exception(
+            f"Weight '{grouped[0]}' has different values on groups of replicas (VariableSettings); "
+            "only weights that are the same on all replicas are supported"
+        )
+
+
+def find_broadcast_inputs(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the inputs that are given once for all replicas."""
+    wanted = str(int(ReplicatedStreamMode.Broadcast))
+    return frozenset(
+        entry.key.removeprefix(_STREAM_MODE)
+        for entry in model.metadata_props
+        if entry.key.startswith(_STREAM_MODE) and entry.value == wanted
+    )
+
+
+def check_device_types(lowered: HasTypes) -> None:
+    """Check that no arithmetic is done in 8-bit integers, which the chip's libraries lack.
+
+    Args:
+        lowered: The lowered model, and the types of its tensors.
+
+    Raises:
+        poplar_exception: For an operator that computes in 8 bits.
+    """
+    for node in lowered.model.graph.node:
+        if node.op_type not in _ARITHMETIC or node.domain:
+            continue
+        for name in node.input:
+            info = lowered.tensors.get(name)
+            if info is not None and info.dataType() in _BYTES:
+                raise poplar_exception(
+                    f"{node.op_type} (node '{node.name or node.output[0]}') does not support type "
+                    f"{info.data_type_lcase()} of tensor '{name}': cast it to FLOAT16, FLOAT or "
+                    "INT32 first"
+                )

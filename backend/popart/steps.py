@@ -1,0 +1,317 @@
+"""A step: the batches of all replicas, from the caller's arrays into the caller's arrays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from popart.dataflow import AnchorReturnType, DataFlow
+from popart.enums import AnchorReturnTypeId, SyntheticDataMode
+from popart.errors import popart_exception, popart_runtime_error
+from popart.program import DeviceProgram
+from popart.stepio import IStepIO, PyStepIO, PyStepIOCallback
+from popart.tensorinfo import TensorInfo, from_numpy_type, to_numpy_type
+from popef._tools.arrays import Array
+
+_log = logging.getLogger("popart.devicex")
+_CONVERTED: Final = {(np.dtype(np.int64), np.dtype(np.int32))}
+"""Types of arrays that are converted to another type of input."""
+
+
+class HasTensors(Protocol):
+    """What a step needs of a lowered model."""
+
+    tensors: Mapping[str, TensorInfo]
+
+
+@dataclass(slots=True)
+class _Input:
+    """An input stream, and how the caller gives it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """Type on the device."""
+    host_dtype: np.dtype[Any]
+    """Type that the caller gives."""
+    copies: int
+    """Number of values of a batch: one for each replica, or one for all."""
+
+
+@dataclass(slots=True)
+class _Anchor:
+    """An output stream, and the iterations that are returned."""
+
+    name: str
+    kind: AnchorReturnType
+    info: TensorInfo
+    shape: tuple[int, ...]
+    rows: int
+
+    @property
+    def sums(self) -> bool:
+        """Whether the values of all iterations are added."""
+        return self.kind.id() is AnchorReturnTypeId.Sum
+
+
+@dataclass(slots=True)
+class Step:
+    """Inputs and anchors of a session's steps, and the program that runs them."""
+
+    program: DeviceProgram
+    flow: DataFlow
+    batches: int
+    replicas: int
+    lowered: HasTensors
+    broadcast: frozenset[str]
+    """Inputs that are given once for all replicas."""
+    model_inputs: Sequence[str]
+    """Inputs of the model, read or not, and its weights."""
+    _inputs: list[_Input] = field(init=False)
+    _anchors: list[_Anchor] = field(init=False)
+    _is_checked: bool = field(init=False, default=False)
+    _warned: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._inputs = [
+            _Input(
+                stream.tensor,
+                stream.shape,
+                stream.dtype,
+                _host_dtype(self.lowered.tensors[stream.tensor]),
+                1 if stream.tensor in self.broadcast else self.replicas,
+            )
+            for stream in self.program.inputs
+        ]
+        self._anchors = [
+            _Anchor(
+                stream.tensor,
+                self.flow.art(stream.tensor),
+                self.lowered.tensors[stream.tensor],
+                stream.shape,
+                self.flow.art(stream.tensor).count(self.batches) or 1,
+            )
+            for stream in self.program.outputs
+        ]
+
+    def run(self, stepio: IStepIO) -> None:
+        """Run the step.
+
+        Args:
+            stepio: Arrays or callbacks.
+
+        Raises:
+            TypeError: If it is neither.
+        """
+        if isinstance(stepio, PyStepIO):
+            self._run_arrays(stepio)
+        elif isinstance(stepio, PyStepIOCallback):
+            self._run_callbacks(stepio)
+        else:
+            raise TypeError(f"expected PyStepIO or PyStepIOCallback, found {type(stepio)}")
+
+    def run_synthetic(self, mode: SyntheticDataMode, seed: int) -> None:
+        """Run the step's batches once on generated inputs, without results."""
+        draw = np.random.default_rng(seed)
+        values = [_generate(each, mode, draw) for each in self._inputs]
+        self.program.run(values)
+
+    def _run_arrays(self, stepio: PyStepIO) -> None:
+        if not self._is_checked and stepio.runtime_asserts:
+            self._check_names(stepio)
+        feeds = [self._view_input(each, stepio) for each in self._inputs]
+        targets = [self._view_anchor(each, stepio) for each in self._anchors]
+        self._is_checked = True
+        run, batches = self.program.run, self.batches
+        rows = [
+            [anchor.kind.find_row(i, batches) for i in range(batches)] for anchor in self._anchors
+        ]
+        sums = [anchor.sums for anchor in self._anchors]
+        last = [each.copies - 1 for each in self._inputs]
+        for i in range(batches):
+            for replica in range(self.replicas):
+                values = [
+                    feed[i, min(replica, most)] for feed, most in zip(feeds, last, strict=True)
+                ]
+                for result, target, places, adds in zip(
+                    run(values), targets, rows, sums, strict=True
+                ):
+                    row = places[i]
+                    if row is None:
+                        continue
+                    if adds and i:
+                        target[row, replica] += result
+                    else:
+                        target[row, replica] = result
+
+    def _run_callbacks(self, stepio: PyStepIOCallback) -> None:
+        totals: dict[tuple[str, int], Array] = {}
+        for i in range(self.batches):
+            shared: dict[str, Array] = {}
+            for replica in range(self.replicas):
+                values = [self._pull(each, stepio, shared) for each in self._inputs]
+                for anchor, result in zip(self._anchors, self.program.run(values), strict=True):
+                    value = self._add_up(anchor, result, totals, replica)
+                    if anchor.kind.find_row(i, self.batches) is not None and (
+                        not anchor.sums or i + 1 == self.batches
+                    ):
+                        stepio.write(anchor.name, value.astype(_host_dtype(anchor.info)))
+
+    @staticmethod
+    def _add_up(
+        anchor: _Anchor, result: Array, totals: dict[tuple[str, int], Array], replica: int
+    ) -> Array:
+        if not anchor.sums:
+            return result
+        key = anchor.name, replica
+        totals[key] = result + totals[key] if key in totals else result
+        return totals[key]
+
+    def _pull(self, each: _Input, stepio: PyStepIOCallback, shared: dict[str, Array]) -> Array:
+        """Return a batch of an input from its callback, which is called once for all replicas if
+        the input is broadcast."""
+        if each.name in shared:
+            return shared[each.name]
+        value = self._convert(each, stepio.read(each.name))
+        _check_size("input", each.name, value.size, prod(each.shape), self, each.copies)
+        value = value.reshape(each.shape)
+        if each.name in self.broadcast:
+            shared[each.name] = value
+        return value
+
+    def _view_input(self, each: _Input, stepio: PyStepIO) -> Array:
+        """Return an input as (batches, copies, *shape), not copied unless its type differs."""
+        given = stepio.inputs.get(each.name)
+        if given is None:
+            raise popart_exception(f"No tensor {each.name} provided in PyStepIO's inputs")
+        value = self._convert(each, given)
+        expected = self.batches * each.copies * prod(each.shape)
+        if value.size != expected:
+            if stepio.runtime_asserts or value.size < expected:
+                _check_size("input", each.name, value.size, expected, self, each.copies)
+            value = value.reshape(-1)[:expected]
+        return value.reshape(self.batches, each.copies, *each.shape)
+
+    def _convert(self, each: _Input, given: Array) -> Array:
+        """Return an array in the type of the device; raises popart_runtime_error for a type that
+        is not the input's."""
+        if given.dtype != each.host_dtype:
+            if (given.dtype, each.host_dtype) not in _CONVERTED:
+                _check_type(each, given)
+            elif not self._warned:
+                self._warned = True
+                _log.warning(
+                    "Copying (host) tensor %s from INT64 to INT32. Will only warn once", each.name
+                )
+        return given if given.dtype == each.dtype else given.astype(each.dtype)
+
+    def _view_anchor(self, each: _Anchor, stepio: PyStepIO) -> Array:
+        """Return an anchor's array as (rows, replicas, *shape), not copied."""
+        target = stepio.outputs.get(each.name)
+        if target is None:
+            raise popart_exception(f"No tensor {each.name} provided in PyStepIO's outputs")
+        expected = each.rows * self.replicas * prod(each.shape)
+        if target.size != expected:
+            _check_size("output", each.name, target.size, expected, self, self.replicas, each)
+        if target.itemsize != _host_dtype(each.info).itemsize:
+            raise popart_runtime_error(
+                f"Type discrepancy for tensor {each.name}. User provided : "
+                f"{from_numpy_type(target.dtype).name} and expected : {each.info.data_type()}. "
+                "Use session.initAnchorArrays()"
+            )
+        return target.reshape(each.rows, self.replicas, *each.shape)
+
+    def _check_names(self, stepio: PyStepIO) -> None:
+        """Check that each array belongs to a tensor of the model."""
+        known = {each.name for each in self._inputs}
+        for name in sorted(stepio.inputs.keys() - known):
+            if name in self.model_inputs:
+                _log.warning(
+                    "The input Tensor %s to the ONNX Model does not appear in the optimized "
+                    "PopART Ir, possibly due to constant folding. Therefore, the input buffer "
+                    "provided will not be used. ",
+                    name,
+                )
+            elif name in self.lowered.tensors:
+                raise popart_runtime_error(
+                    f"The tensor '{name}' has been provided as one of the inputs to the stepIO, "
+                    "but it is not registered as one of the inputs to the model. Please check "
+                    "this tensor and your stepIO."
+                )
+            else:
+                raise popart_runtime_error(_missing("input", name))
+        for name in sorted(stepio.outputs):
+            if name not in self.lowered.tensors:
+                raise popart_runtime_error(_missing("output", name))
+            self.flow.art(name)
+
+
+def _missing(kind: str, name: str) -> str:
+    where = (
+        "the Ir's main Graph, and it does not exist in the original ONNX Model."
+        if kind == "input"
+        else "the Ir's tensors. "
+    )
+    return (
+        f"Testing that the buffer provided by user for {kind} Tensor {name} has the correct number "
+        f"of elements, But there is no Tensor named {name} in {where}"
+    )
+
+
+def _check_size(
+    kind: str,
+    name: str,
+    found: int,
+    expected: int,
+    step: Step,
+    replicas: int,  # noqa: ARG001
+    anchor: _Anchor | None = None,
+) -> None:
+    """Raise popart_runtime_error for an array with another number of elements."""
+    if found == expected:
+        return
+    text = (
+        f"Unexpected number of {kind} elements for Tensor {name}. Expected {expected}, but "
+        f"received {found}.\nTo disable this check at your own risk, use "
+        "IStepIO::enableRuntimeAsserts.\nThis with, "
+        f"\n   replication  factor = {step.replicas}"
+        "\n   accumulation factor = 1"
+        f"\n   batches per step    = {step.batches}"
+        f"\n   Tensor nelms        = {step.lowered.tensors[name].nelms()}"
+    )
+    if anchor is not None:
+        text += f"\nThe anchor return type is  {anchor.kind.id().name}"
+        if anchor.kind.id() is AnchorReturnTypeId.EveryN:
+            text += f"\nThe return period is {anchor.kind.rp()}"
+    raise popart_runtime_error(text)
+
+
+def _check_type(each: _Input, given: Array) -> None:
+    if given.dtype == np.float64:
+        raise popart_exception("No numpy type float64 registered in map to DataType")
+    raise popart_runtime_error(
+        f"Type discrepancy for tensor {each.name}. User provided : "
+        f"{from_numpy_type(given.dtype).name} and expected : "
+        f"{from_numpy_type(each.host_dtype).name}. Consider a custom copy here (as memcpy cannot "
+        "be used)"
+    )
+
+
+def _host_dtype(info: TensorInfo) -> np.dtype[Any]:
+    """Return the type of the caller's arrays; those of 8-bit floats hold the codes."""
+    if info.data_type().startswith("FLOAT8"):
+        return np.dtype(np.uint8)
+    return to_numpy_type(info.dataType())
+
+
+def _generate(each: _Input, mode: SyntheticDataMode, draw: np.random.Generator) -> Array:
+    if mode is SyntheticDataMode.Zeros or each.dtype.kind != "f":
+        return np.zeros(each.shape, each.dtype)
+    if mode is SyntheticDataMode.RandomNormal:
+        return draw.standard_normal(each.shape).astype(each.dtype)
+    return draw.random(each.shape).astype(each.dtype)
