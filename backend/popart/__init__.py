@@ -76,6 +76,7 @@ from popart.options import (
     TensorLocationSettings,
 )
 from popart.patterns import Patterns
+from popart.session import InferenceSession
 from popart.stepio import PyStepIO, PyStepIOCallback, PyWeightsIO
 from popart.tensorinfo import TensorInfo
 from popart.training import (
@@ -125,6 +126,7 @@ __all__ = [
     "ExecutionPhaseSettings",
     "ExperimentalSettings",
     "GradientTensorTrackingMethod",
+    "InferenceSession",
     "InitType",
     "InputSettings",
     "InputShapeInfo",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import onnx
 from onnxgraph import iter_nodes
 
 from popart.enums import DataType, ReplicatedStreamMode
 from popart.errors import popart_exception, poplar_exception
+from popart.lowering import Lowered
 from popart.options import SessionOptions
-from popart.tensorinfo import TensorInfo
 
 _COLLECTIVE_PREFIX: Final = "Replicated"
 _STREAM_MODE: Final = "__replicated_stream_mode/"
@@ -21,13 +20,6 @@ _ARITHMETIC: Final = frozenset(
     "Add Sub Mul Div Pow Mod Sum Max Min Mean Abs Neg Relu Sqrt Exp Log MatMul Gemm Conv "
     "ReduceSum ReduceMean ReduceMax ReduceMin".split()
 )
-
-
-class HasTypes(Protocol):
-    """What the check of types needs of a lowered model."""
-
-    model: onnx.ModelProto
-    tensors: Mapping[str, TensorInfo]
 
 
 def check_options(options: SessionOptions, model: onnx.ModelProto) -> None:
@@ -119,7 +111,7 @@ def find_broadcast_inputs(model: onnx.ModelProto) -> frozenset[str]:
     )
 
 
-def check_device_types(lowered: HasTypes) -> None:
+def check_device_types(lowered: Lowered) -> None:
     """Check that no arithmetic is done in 8-bit integers, which the chip's libraries lack.
 
     Args:

@@ -33,7 +33,7 @@ from popart.program import DeviceProgram
 from popart.stepio import IStepIO, PyWeightsIO
 from popart.steps import Step
 from popart.tensorinfo import TensorInfo
-from popart.weights import HostWeights
+from popart.weights import HostWeights, bring_weights_in
 from popef._tools.arrays import Array
 
 _log = logging.getLogger("popart.session")
@@ -98,12 +98,12 @@ class InferenceSession:
         virtual_graphs.check_placement(self._model, self._options, self._num_ipus)
         shapes = (inputShapeInfo or InputShapeInfo()).all()
         self._lowered = lower(
-            self._model,
+            bring_weights_in(self._model),
             dataFlow.anchors(),
             shapes,
             LoweringOptions(
                 constant_weights=self._options.constantWeights,
-                cast_integers=self._options.enableSupportedDataTypeCasting,
+                replication_factor=self.replicationFactor,
             ),
         )
         virtual_graphs.check_depth(self._model, self._options, self._batches)

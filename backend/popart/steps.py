@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from popart.dataflow import AnchorReturnType, DataFlow
 from popart.enums import AnchorReturnTypeId, SyntheticDataMode
 from popart.errors import popart_exception, popart_runtime_error
+from popart.lowering import Lowered
 from popart.program import DeviceProgram
 from popart.stepio import IStepIO, PyStepIO, PyStepIOCallback
 from popart.tensorinfo import TensorInfo, from_numpy_type, to_numpy_type
@@ -21,12 +22,6 @@ from popef._tools.arrays import Array
 _log = logging.getLogger("popart.devicex")
 _CONVERTED: Final = {(np.dtype(np.int64), np.dtype(np.int32))}
 """Types of arrays that are converted to another type of input."""
-
-
-class HasTensors(Protocol):
-    """What a step needs of a lowered model."""
-
-    tensors: Mapping[str, TensorInfo]
 
 
 @dataclass(slots=True)
@@ -67,7 +62,7 @@ class Step:
     flow: DataFlow
     batches: int
     replicas: int
-    lowered: HasTensors
+    lowered: Lowered
     broadcast: frozenset[str]
     """Inputs that are given once for all replicas."""
     model_inputs: Sequence[str]

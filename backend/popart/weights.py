@@ -171,6 +171,21 @@ def read_initializer(tensor: TensorProto) -> Array:
         ) from error
 
 
+def bring_weights_in(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with the weights that files of their own hold; itself if there are none."""
+    outside = [
+        tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL
+    ]
+    if not outside:
+        return model
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    for tensor in whole.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(read_initializer(tensor), tensor.name))
+    return whole
+
+
 def _write_external(tensor: TensorProto, value: Array) -> None:
     place = read_place(tensor)
     try:
