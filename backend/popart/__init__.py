@@ -62,6 +62,27 @@ from popart.errors import (
     poplar_unrecoverable_runtime_error,
     poplibs_exception,
 )
+from popart.ids import (
+    reservedAccl1Prefix,
+    reservedAcclFinalOutPrefix,
+    reservedAcclPrefix,
+    reservedAcclToReducePrefix,
+    reservedAcclToUpdatePrefix,
+    reservedAccumPrefix,
+    reservedAdamUpdaterPrefix,
+    reservedFinalReducedGradPrefix,
+    reservedGradientPrefix,
+    reservedLambR1SqPrefix,
+    reservedLambR2SqPrefix,
+    reservedLossScalingPrefix,
+    reservedRandomSeedPrefix,
+    reservedRemoteArgPrefix,
+    reservedRestoredPrefix,
+    reservedSeedModifierPrefix,
+    reservedStashedPrefix,
+    reservedStepPrefix,
+    reservedUpdatedVarPrefix,
+)
 from popart.logger import Logger, getLogger
 from popart.options import (
     AccumulateOuterFragmentSettings,
@@ -78,7 +99,7 @@ from popart.options import (
 from popart.patterns import Patterns
 from popart.session import InferenceSession
 from popart.stepio import PyStepIO, PyStepIOCallback, PyWeightsIO
-from popart.tensorinfo import TensorInfo
+from popart.tensorinfo import TensorInfo, getTensorInfo
 from popart.training import (
     SGD,
     Adam,
@@ -88,7 +109,16 @@ from popart.training import (
     OptimizerValue,
     TrainingSession,
 )
+from popart.transformer import GraphTransformer
 from popart.variables import CommGroup, InputSettings, ReplicaGrouping, VariableSettings
+from popart.version import (
+    defaultAiGraphcoreOpset,
+    defaultAiOnnxMlOpset,
+    defaultAiOnnxOpset,
+    packageHash,
+    versionNumber,
+    versionString,
+)
 from popef._tools.version import __version__ as __version__
 
 __all__ = [
@@ -126,6 +156,7 @@ __all__ = [
     "ExecutionPhaseSettings",
     "ExperimentalSettings",
     "GradientTensorTrackingMethod",
+    "GraphTransformer",
     "InferenceSession",
     "InitType",
     "InputSettings",
@@ -167,7 +198,12 @@ __all__ = [
     "VariableRetrievalMode",
     "VariableSettings",
     "VirtualGraphMode",
+    "defaultAiGraphcoreOpset",
+    "defaultAiOnnxMlOpset",
+    "defaultAiOnnxOpset",
     "getLogger",
+    "getTensorInfo",
+    "packageHash",
     "popart_exception",
     "popart_internal_exception",
     "popart_runtime_error",
@@ -179,6 +215,27 @@ __all__ = [
     "poplar_unknown_runtime_error",
     "poplar_unrecoverable_runtime_error",
     "poplibs_exception",
+    "reservedAccl1Prefix",
+    "reservedAcclFinalOutPrefix",
+    "reservedAcclPrefix",
+    "reservedAcclToReducePrefix",
+    "reservedAcclToUpdatePrefix",
+    "reservedAccumPrefix",
+    "reservedAdamUpdaterPrefix",
+    "reservedFinalReducedGradPrefix",
+    "reservedGradientPrefix",
+    "reservedLambR1SqPrefix",
+    "reservedLambR2SqPrefix",
+    "reservedLossScalingPrefix",
+    "reservedRandomSeedPrefix",
+    "reservedRemoteArgPrefix",
+    "reservedRestoredPrefix",
+    "reservedSeedModifierPrefix",
+    "reservedStashedPrefix",
+    "reservedStepPrefix",
+    "reservedUpdatedVarPrefix",
     "syncPatternFromString",
     "syncPatternToString",
+    "versionNumber",
+    "versionString",
 ]

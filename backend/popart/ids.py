@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
 
-RESERVED_PREFIXES = {
-    "reservedGradientPrefix": "Gradient___",
-    "reservedUpdatedVarPrefix": "UpdatedVar___",
-    "reservedAccumPrefix": "Accum___",
-    "reservedAcclPrefix": "Accl___",
-    "reservedAccl1Prefix": "Accl1___",
-    "reservedAccl2Prefix": "Accl2___",
-    "reservedAccl3Prefix": "Accl3___",
-    "reservedAcclFinalOutPrefix": "AcclOut___",
-    "reservedStashedPrefix": "Stashed___",
-    "reservedRestoredPrefix": "Restored___",
-    "reservedRandomSeedPrefix": "randomSeed___",
-}
-"""Function of the module, and the prefix that it returns."""
+
+def _returning(prefix: str) -> Callable[[], str]:
+    """Return a function that returns a prefix which PopART reserves."""
+    return lambda: prefix
+
+
+reservedGradientPrefix = _returning("Gradient___")
+reservedUpdatedVarPrefix = _returning("UpdatedVar___")
+reservedAccumPrefix = _returning("Accum___")
+reservedAcclPrefix = _returning("Accl___")
+reservedAccl1Prefix = _returning("Accl1___")
+reservedAcclToReducePrefix = _returning("AcclIntoReduce___")
+reservedAcclToUpdatePrefix = _returning("AcclIntoUpdate___")
+reservedAcclFinalOutPrefix = _returning("AcclOutOfAcclUpdate___")
+reservedStepPrefix = _returning("Step___")
+reservedFinalReducedGradPrefix = _returning("FinalReducedGradient___")
+reservedAdamUpdaterPrefix = _returning("AdamUpdater___")
+reservedLambR1SqPrefix = _returning("LambR1Sq___")
+reservedLambR2SqPrefix = _returning("LambR2Sq___")
+reservedStashedPrefix = _returning("Stashed___")
+reservedRestoredPrefix = _returning("Restored___")
+reservedLossScalingPrefix = _returning("lossScaling_")
+reservedRandomSeedPrefix = _returning("randomSeed___")
+reservedSeedModifierPrefix = _returning("randomSeedModifier___")
+reservedRemoteArgPrefix = _returning("RemoteArg___")
 
 
 def reserve_id(

@@ -179,6 +179,17 @@ class TensorInfo:
         return f"TensorInfo('{self._type.name}', {format_shape(self._shape)})"
 
 
+def is_fixed_point(data_type: DataType) -> bool:
+    """Return whether values of a type are ints or booleans."""
+    dtype = _FACTS[data_type].dtype
+    return dtype is not None and np.dtype(dtype).kind in "iub"
+
+
+def getTensorInfo(array: np.ndarray[Any, Any]) -> TensorInfo:
+    """Return the type and shape of an array."""
+    return TensorInfo(array)
+
+
 def get_type_name(data_type: DataType) -> str:
     """Return a type's name in NumPy's style, as "float32"."""
     return _FACTS[data_type].lower_name
