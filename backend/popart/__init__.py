@@ -84,6 +84,14 @@ from popart.ids import (
     reservedUpdatedVarPrefix,
 )
 from popart.logger import Logger, getLogger
+from popart.operations import (
+    OpDefinition,
+    OperatorIdentifier,
+    getSupportedOperations,
+    getSupportedOperationsDefinition,
+    getUnsupportedOperations,
+)
+from popart.opsets import VERSIONS, find_class, find_graphcore_class
 from popart.options import (
     AccumulateOuterFragmentSettings,
     AutodiffSettings,
@@ -121,12 +129,29 @@ from popart.version import (
 )
 from popef._tools.version import __version__ as __version__
 
+AiGraphcoreOpset1 = find_graphcore_class()
+(
+    AiOnnxOpset6,
+    AiOnnxOpset7,
+    AiOnnxOpset8,
+    AiOnnxOpset9,
+    AiOnnxOpset10,
+    AiOnnxOpset11,
+) = map(find_class, VERSIONS)
+
 __all__ = [
     "SGD",
     "AccumulateOuterFragmentSchedule",
     "AccumulateOuterFragmentSettings",
     "Adam",
     "Adaptive",
+    "AiGraphcoreOpset1",
+    "AiOnnxOpset6",
+    "AiOnnxOpset7",
+    "AiOnnxOpset8",
+    "AiOnnxOpset9",
+    "AiOnnxOpset10",
+    "AiOnnxOpset11",
     "AnchorReturnType",
     "AnchorReturnTypeId",
     "AutodiffSettings",
@@ -166,6 +191,8 @@ __all__ = [
     "Logger",
     "MeanReductionStrategy",
     "MergeVarUpdateType",
+    "OpDefinition",
+    "OperatorIdentifier",
     "Optimizer",
     "OptimizerValue",
     "OutOfMemoryException",
@@ -202,7 +229,10 @@ __all__ = [
     "defaultAiOnnxMlOpset",
     "defaultAiOnnxOpset",
     "getLogger",
+    "getSupportedOperations",
+    "getSupportedOperationsDefinition",
     "getTensorInfo",
+    "getUnsupportedOperations",
     "packageHash",
     "popart_exception",
     "popart_internal_exception",

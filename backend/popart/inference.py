@@ -7,8 +7,13 @@ from collections.abc import Iterator, Mapping, MutableMapping
 
 import onnx
 import onnxgraph
+from onnx import helper
 
+from popart import graphcore
+from popart.errors import popart_exception
+from popart.lowering import infer_tensors
 from popart.opsets import DEFAULT_VERSION, ONNX_DOMAIN
+from popart.tensorinfo import TensorInfo, to_onnx_type
 
 _MAX_CONSTANT = 256
 """Maximum number of elements of a constant that a shape is made of."""
@@ -42,11 +47,35 @@ def infer_node(
             model.graph.initializer[-1].name = name
         if name in types:
             model.graph.input.add(name=name, type=types[name])
+    if node.domain == graphcore.DOMAIN:
+        return _infer_own(model)
     inferred = onnxgraph.infer_shapes(model)
     return {
         each.name: each.type
         for each in inferred.graph.value_info
         if each.name in node.output and is_known(each.type)
+    }
+
+
+def _infer_own(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Return the types of the results of PopART's own operator: those of its lowering."""
+    try:
+        tensors = infer_tensors(model)
+    except popart_exception:  # raised again when a session is made
+        return {}
+    node = model.graph.node[0]
+    if node.op_type == "Subsample":
+        # PopART's builder rounds down, its session rounds up.
+        strides = onnxgraph.attribute(node, "strides")
+        shape = tensors[node.input[0]].shape()
+        tensors[node.output[0]] = TensorInfo(
+            tensors[node.output[0]].dataType(),
+            [size // stride for size, stride in zip(shape, strides, strict=True)],
+        )
+    return {
+        name: helper.make_tensor_type_proto(to_onnx_type(info.dataType()), info.shape())
+        for name, info in tensors.items()
+        if name in node.output
     }
 
 
