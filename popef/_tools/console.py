@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from ..errors import PopefError
@@ -204,23 +205,25 @@ class LineFormatter(logging.Formatter):
 
 
 class Progress:
-    """Progress line on stderr; disabled if stderr is not a terminal."""
+    """Progress line on stderr; disabled if stderr is not a terminal. Threads may share it."""
 
-    def __init__(self, title: str, total_bytes: int) -> None:
+    def __init__(self, title: str, total: int) -> None:
         self._title = escape(title)
-        self._total = max(total_bytes, 1)
+        self._total = max(total, 1)
+        self._lock = Lock()
         self._done = 0
         self._next = time.monotonic() + _PATIENCE_SECONDS if sys.stderr.isatty() else float("inf")
         self._drawn = False
 
     def add(self, size: int) -> None:
-        """Add `size` bytes to the work done."""
-        self._done += size
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _REDRAW_SECONDS
-            self._drawn = True
-            text = f"\r{self._title} {100 * self._done // self._total:3} %"
-            print(text, end="", file=sys.stderr, flush=True)
+        """Add `size`, of the total's unit, to the work done."""
+        with self._lock:
+            self._done += size
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + _REDRAW_SECONDS
+                self._drawn = True
+                text = f"\r{self._title} {100 * self._done // self._total:3} %"
+                print(text, end="", file=sys.stderr, flush=True)
 
     def track(self, parts: Iterable[_PartT], size: Callable[[_PartT], int]) -> Iterator[_PartT]:
         """Yield the parts and count the `size` of each as done when the next one is requested."""

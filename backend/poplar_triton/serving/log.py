@@ -54,7 +54,8 @@ def _tell_as_json(text: str) -> None:
 
 def _copy_as_json(line: str) -> None:
     found = _TRITON.match(line)
-    _write_object("tritonserver", _LEVELS[found[1]] if found else "info", line)
+    level = _LEVELS[found[1]] if found and not line.endswith(_EXPLANATION) else "info"
+    _write_object("tritonserver", level, line)
 
 
 def _write_object(program: str, level: str, message: str) -> None:
@@ -77,8 +78,16 @@ _KEPT_LINES = 50
 _MAX_LINE_BYTES = 1 << 16
 _ERROR = re.compile(r"E\d{4} \S+ +\d+ \S+:\d+\] (.*)")
 """Line of Triton's log: level and date, time, process, place, text."""
-_HARMLESS = "CudaDriverHelper has not been initialized."
-"""Texts that Triton logs as an error at every start without a GPU."""
+_WITHOUT_GPU = (
+    "CudaDriverHelper has not been initialized.",
+    "Unable to allocate pinned system memory, pinned memory pool will not be available",
+    "Failed to initialize NVML",
+    "DCGM unable to start: DCGM initialization error",
+)
+"""Texts of the warnings and errors that Triton logs at every start on a machine without a GPU."""
+_GPU = Path("/dev/nvidiactl")
+"""Device of NVIDIA's driver, which every machine with a usable GPU has."""
+_EXPLANATION = " (harmless: this machine has no GPU, and the IPU is simulated on the CPU)"
 _FATAL = re.compile(r"error: (.*)")
 """Text of tritonserver's main before it exits."""
 _PROGRAM = re.compile(r"^\S*/tritonserver: ")
@@ -87,9 +96,14 @@ _USAGE = "Usage: tritonserver"
 wrong option."""
 
 
+def _is_harmless(line: str) -> bool:
+    """Return whether Triton logs the line because there is no GPU."""
+    return any(text in line for text in _WITHOUT_GPU) and not _GPU.exists()
+
+
 class ServerOutput:
     """Copies a server's output, every line without control characters, to a file (`log`) or to
-    stderr, or to `copy`.
+    stderr, or to `copy`. Errors that only say that there is no GPU are explained.
 
     A thread of its own reads, so that the server never waits for a reader of its output.
     """
@@ -137,7 +151,7 @@ class ServerOutput:
                 self._note(line)
                 # A full disk or a closed terminal must not stop the server.
                 with suppress(OSError, ValueError):
-                    self._write(line)
+                    self._write(f"{line}{_EXPLANATION}" if _is_harmless(line) else line)
 
     def _write(self, line: str) -> None:
         if self._copy_line is not None:
@@ -152,6 +166,6 @@ class ServerOutput:
             self._wrong_call.append(line)
         elif fatal := _FATAL.match(line):
             self._fatal = self._fatal or fatal[1]
-        elif (error := _ERROR.match(line)) and _HARMLESS not in line:
+        elif (error := _ERROR.match(line)) and not _is_harmless(line):
             self._error = error[1].strip('"')
         self._last.append(line)

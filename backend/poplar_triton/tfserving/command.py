@@ -319,10 +319,10 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
 
 def _introduce(settings: Settings, health: HealthServer | None) -> None:
     """Print where the server is."""
-    name = escape(min(settings.names, default="MODEL"))
     places = {}
     if settings.grpc_port:
         places["gRPC"] = f"{settings.address}:{settings.grpc_port}"
     if settings.rest_port:
-        places["REST"] = f"http://{settings.address}:{settings.rest_port}/v1/models/{name}"
+        name = f"/{escape(min(settings.names))}" if settings.names else ""
+        places["REST"] = f"http://{settings.address}:{settings.rest_port}/v1/models{name}"
     print_places(places, health)

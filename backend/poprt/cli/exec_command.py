@@ -25,7 +25,7 @@ from simipu.version import describe_poprt
 import popef
 from popef._tools.arguments import Parser, count
 from popef._tools.arrays import Array
-from popef._tools.console import print_line, run
+from popef._tools.console import Progress, print_line, run
 from poprt.cli.entry import COUNT, NUMBER, Form, Option, Takes
 from poprt.compile.executable import Executable
 from poprt.runtime import (
@@ -218,6 +218,7 @@ def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int |
     Some warm-up requests come first.
     """
     fed = [feed.make(seed) for seed in range(threads)]
+    progress = Progress("running", iterations * threads)
     for future in [runner.execute_async(*feed.make(seed)) for seed in range(_WARM_UP)]:
         future.wait()
 
@@ -227,12 +228,14 @@ def _time(runner: Runner, feed: Feed, iterations: int, threads: int, rows: int |
             start = time.perf_counter()
             runner.execute(*arrays)
             taken.append(time.perf_counter() - start)
+            progress.add(1)
         return taken
 
     start = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         taken = np.array([each for found in pool.map(ask, fed) for each in found])
     seconds = time.perf_counter() - start
+    progress.finish()
     batch = rows or min((each.shape[0] for each in feed.inputs if each.shape), default=1)
     batch = 1 if feed.dynamic else batch
     return _describe(taken * 1e3, seconds, batch)

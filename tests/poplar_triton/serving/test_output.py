@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from poplar_triton.errors import ServerError
-from poplar_triton.serving import server
+from poplar_triton.serving import log, server
 from poplar_triton.serving.server import TritonServer
 
 HARMLESS = 'E1122 00:45:15.4 2 server.cc:2] "CudaDriverHelper has not been initialized."'
@@ -19,6 +19,7 @@ USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --
 @pytest.fixture
 def start(repository, write_program, monkeypatch):
     """Return a function that starts a server of a shell script and returns its ServerError."""
+    monkeypatch.setattr(log, "_GPU", Path("/none"))
     monkeypatch.setattr(server, "END_SECONDS", 0.2)
     monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0.2)
 

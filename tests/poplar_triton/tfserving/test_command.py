@@ -299,3 +299,12 @@ def test_wrong_calls_of_the_command_end_in_one_line(folder, capsys):
             sys.exit(cli.main(["tfserving", *words]))
         assert ended.value.code == status
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("sources", "path"),
+    [((), "/v1/models"), ((ModelSource("b", "/b"), ModelSource("a", "/a")), "/v1/models/a")],
+)
+def test_the_first_lines_name_no_model_that_is_not_served(capsys, sources, path):
+    command._introduce(Settings(sources, rest_port=8501, grpc_port=0), None)
+    assert f"http://127.0.0.1:8501{path}\n" in capsys.readouterr().out

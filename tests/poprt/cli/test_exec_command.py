@@ -1,5 +1,7 @@
 """Tests of poprt_exec poprt_run_popef: every runner on random data."""
 
+import sys
+
 import pytest
 from onnx import TensorProto, helper
 from packable_models import row_sums_model
@@ -7,6 +9,8 @@ from poprt import Compiler, CompilerOptions
 from poprt.cli import exec_command as exec_cli
 from poprt.passes import get_pass
 from sample_models import linear_model, make_model
+
+from popef._tools import console
 
 
 def host_concat_model():
@@ -46,6 +50,18 @@ def test_a_file_is_run_and_timed(options, batch, run, compile_popef):
     assert figures["Batch size"] == batch
     assert int(figures["Iterations"]) == 3 * (2 if "--numThreads" in options else 3)
     assert figures.keys() >= {"Max latency", "P99 latency", "Throughput"}
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_long_run_shows_its_progress_on_a_terminal_only(
+    is_terminal, run, compile_popef, monkeypatch
+):
+    monkeypatch.setattr(console, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(console, "_REDRAW_SECONDS", 0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    _, _, err = run(compile_popef(linear_model()), "--numThreads", "1")
+    shown = "\rrunning  33 %\rrunning  66 %\rrunning 100 %\n"
+    assert err == (shown if is_terminal else "")
 
 
 def test_samples_are_packed(run, tmp_path):
