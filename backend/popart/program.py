@@ -61,8 +61,8 @@ class DeviceProgram:
         """Streams of the inputs, in the order of a run's values."""
         self.outputs = _select(main.streams, Direction.DEVICE_TO_HOST)
         """Streams of the anchors, in the order of a run's results."""
-        self.has_rows = bool(main.batch_size)
-        """Whether values of a run have their rows first; else each is one row."""
+        self._has_rows = bool(main.batch_size)
+        self._moves = any(stream.batch_axis for stream in main.streams)
         self.weights: dict[str, Array] = dict(executable.weights)
         """Values that the device has, of the weights that are streamed."""
         self._model = onnx.ModelProto.FromString(main.graph)
@@ -123,15 +123,32 @@ class DeviceProgram:
             poplar_system_runtime_error: If the run did not end in time.
         """
         assert self._engine is not None
-        if not self.has_rows:
-            values = [np.asarray(value)[None] for value in values]
+        values = self._to_rows(values)
         try:
             results = self._engine.compute(MAIN_PROGRAM, values)
         except DeviceLostError as error:
             raise poplar_system_runtime_error(str(error)) from error
         except SimIpuError as error:
             raise poplar_application_runtime_error(str(error)) from error
-        return results if self.has_rows else [result[0] for result in results]
+        return self._from_rows(results)
+
+    def _to_rows(self, values: Sequence[Array]) -> Sequence[Array]:
+        """Return values as the engine takes them: with their rows first, or one row each."""
+        if not self._has_rows:
+            return [np.asarray(value)[None] for value in values]
+        if not self._moves:
+            return values
+        pairs = zip(self.inputs, values, strict=True)
+        return [np.moveaxis(value, stream.batch_axis, 0) for stream, value in pairs]
+
+    def _from_rows(self, results: Sequence[Array]) -> Sequence[Array]:
+        """Return results of the engine in their own shapes."""
+        if not self._has_rows:
+            return [result[0] for result in results]
+        if not self._moves:
+            return results
+        pairs = zip(self.outputs, results, strict=True)
+        return [np.moveaxis(result, 0, stream.batch_axis) for stream, result in pairs]
 
     @property
     def is_loaded(self) -> bool:

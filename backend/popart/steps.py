@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
+from simipu import Stream
 
 from popart.dataflow import AnchorReturnType, DataFlow
 from popart.enums import AnchorReturnTypeId, SyntheticDataMode
@@ -24,7 +25,7 @@ _CONVERTED: Final = {(np.dtype(np.int64), np.dtype(np.int32))}
 """Types of arrays that are converted to another type of input."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Input:
     """An input stream, and how the caller gives it."""
 
@@ -36,22 +37,27 @@ class _Input:
     """Type that the caller gives."""
     copies: int
     """Number of values of a batch: one for each replica, or one for all."""
+    num_elements: int
+    """Number of elements that the caller gives for a step."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Anchor:
     """An output stream, and the iterations that are returned."""
 
     name: str
     kind: AnchorReturnType
-    info: TensorInfo
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """Type of the caller's arrays."""
     rows: int
-
-    @property
-    def sums(self) -> bool:
-        """Whether the values of all iterations are added."""
-        return self.kind.id() is AnchorReturnTypeId.Sum
+    """Number of iterations that are returned."""
+    places: Sequence[int | None]
+    """Row of the caller's array for each iteration; None if it is not returned."""
+    is_sum: bool
+    """Whether the values of all iterations are added."""
+    num_elements: int
+    """Number of elements of the caller's array."""
 
 
 @dataclass(slots=True)
@@ -73,26 +79,28 @@ class Step:
     _warned: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self._inputs = [
-            _Input(
-                stream.tensor,
-                stream.shape,
-                stream.dtype,
-                _host_dtype(self.lowered.tensors[stream.tensor]),
-                1 if stream.tensor in self.broadcast else self.replicas,
-            )
-            for stream in self.program.inputs
-        ]
-        self._anchors = [
-            _Anchor(
-                stream.tensor,
-                self.flow.art(stream.tensor),
-                self.lowered.tensors[stream.tensor],
-                stream.shape,
-                self.flow.art(stream.tensor).count(self.batches) or 1,
-            )
-            for stream in self.program.outputs
-        ]
+        self._inputs = [self._describe_input(stream) for stream in self.program.inputs]
+        self._anchors = [self._describe_anchor(stream) for stream in self.program.outputs]
+
+    def _describe_input(self, stream: Stream) -> _Input:
+        copies = 1 if stream.tensor in self.broadcast else self.replicas
+        host_dtype = _host_dtype(self.lowered.tensors[stream.tensor])
+        count = self.batches * copies * prod(stream.shape)
+        return _Input(stream.tensor, stream.shape, stream.dtype, host_dtype, copies, count)
+
+    def _describe_anchor(self, stream: Stream) -> _Anchor:
+        kind = self.flow.art(stream.tensor)
+        rows = kind.count(self.batches) or 1
+        return _Anchor(
+            stream.tensor,
+            kind,
+            stream.shape,
+            _host_dtype(self.lowered.tensors[stream.tensor]),
+            rows,
+            [kind.find_row(i, self.batches) for i in range(self.batches)],
+            kind.id() is AnchorReturnTypeId.Sum,
+            rows * self.replicas * prod(stream.shape),
+        )
 
     def run(self, stepio: IStepIO) -> None:
         """Run the step.
@@ -122,24 +130,17 @@ class Step:
         feeds = [self._view_input(each, stepio) for each in self._inputs]
         targets = [self._view_anchor(each, stepio) for each in self._anchors]
         self._is_checked = True
-        run, batches = self.program.run, self.batches
-        rows = [
-            [anchor.kind.find_row(i, batches) for i in range(batches)] for anchor in self._anchors
-        ]
-        sums = [anchor.sums for anchor in self._anchors]
+        takers = list(zip(self._anchors, targets, strict=True))
         last = [each.copies - 1 for each in self._inputs]
-        for i in range(batches):
+        for i in range(self.batches):
             for replica in range(self.replicas):
-                values = [
-                    feed[i, min(replica, most)] for feed, most in zip(feeds, last, strict=True)
-                ]
-                for result, target, places, adds in zip(
-                    run(values), targets, rows, sums, strict=True
-                ):
-                    row = places[i]
+                values = [feed[i, min(replica, n)] for feed, n in zip(feeds, last, strict=True)]
+                results = self.program.run(values)
+                for (anchor, target), result in zip(takers, results, strict=True):
+                    row = anchor.places[i]
                     if row is None:
                         continue
-                    if adds and i:
+                    if anchor.is_sum and i:
                         target[row, replica] += result
                     else:
                         target[row, replica] = result
@@ -152,16 +153,15 @@ class Step:
                 values = [self._pull(each, stepio, shared) for each in self._inputs]
                 for anchor, result in zip(self._anchors, self.program.run(values), strict=True):
                     value = self._add_up(anchor, result, totals, replica)
-                    if anchor.kind.find_row(i, self.batches) is not None and (
-                        not anchor.sums or i + 1 == self.batches
-                    ):
-                        stepio.write(anchor.name, value.astype(_host_dtype(anchor.info)))
+                    is_due = not anchor.is_sum or i + 1 == self.batches
+                    if anchor.places[i] is not None and is_due:
+                        stepio.write(anchor.name, value.astype(anchor.dtype, copy=False))
 
     @staticmethod
     def _add_up(
         anchor: _Anchor, result: Array, totals: dict[tuple[str, int], Array], replica: int
     ) -> Array:
-        if not anchor.sums:
+        if not anchor.is_sum:
             return result
         key = anchor.name, replica
         totals[key] = result + totals[key] if key in totals else result
@@ -173,7 +173,8 @@ class Step:
         if each.name in shared:
             return shared[each.name]
         value = self._convert(each, stepio.read(each.name))
-        _check_size("input", each.name, value.size, prod(each.shape), self, each.copies)
+        if value.size != prod(each.shape):
+            self._refuse_size("input", each.name, value.size, prod(each.shape))
         value = value.reshape(each.shape)
         if each.name in self.broadcast:
             shared[each.name] = value
@@ -185,11 +186,10 @@ class Step:
         if given is None:
             raise popart_exception(f"No tensor {each.name} provided in PyStepIO's inputs")
         value = self._convert(each, given)
-        expected = self.batches * each.copies * prod(each.shape)
-        if value.size != expected:
-            if stepio.runtime_asserts or value.size < expected:
-                _check_size("input", each.name, value.size, expected, self, each.copies)
-            value = value.reshape(-1)[:expected]
+        if value.size != each.num_elements:
+            if stepio.runtime_asserts or value.size < each.num_elements:
+                self._refuse_size("input", each.name, value.size, each.num_elements)
+            value = value.reshape(-1)[: each.num_elements]
         return value.reshape(self.batches, each.copies, *each.shape)
 
     def _convert(self, each: _Input, given: Array) -> Array:
@@ -210,13 +210,13 @@ class Step:
         target = stepio.outputs.get(each.name)
         if target is None:
             raise popart_exception(f"No tensor {each.name} provided in PyStepIO's outputs")
-        expected = each.rows * self.replicas * prod(each.shape)
-        if target.size != expected:
-            _check_size("output", each.name, target.size, expected, self, self.replicas, each)
-        if target.itemsize != _host_dtype(each.info).itemsize:
+        if target.size != each.num_elements:
+            self._refuse_size("output", each.name, target.size, each.num_elements, each.kind)
+        if target.itemsize != each.dtype.itemsize:
             raise popart_runtime_error(
                 f"Type discrepancy for tensor {each.name}. User provided : "
-                f"{from_numpy_type(target.dtype).name} and expected : {each.info.data_type()}. "
+                f"{from_numpy_type(target.dtype).name} and expected : "
+                f"{from_numpy_type(each.dtype).name}. "
                 "Use session.initAnchorArrays()"
             )
         return target.reshape(each.rows, self.replicas, *each.shape)
@@ -245,6 +245,29 @@ class Step:
                 raise popart_runtime_error(_missing("output", name))
             self.flow.art(name)
 
+    def _refuse_size(
+        self,
+        what: str,
+        name: str,
+        found: int,
+        expected: int,
+        kind: AnchorReturnType | None = None,
+    ) -> NoReturn:
+        text = (
+            f"Unexpected number of {what} elements for Tensor {name}. Expected {expected}, but "
+            f"received {found}.\nTo disable this check at your own risk, use "
+            "IStepIO::enableRuntimeAsserts.\nThis with, "
+            f"\n   replication  factor = {self.replicas}"
+            "\n   accumulation factor = 1"
+            f"\n   batches per step    = {self.batches}"
+            f"\n   Tensor nelms        = {self.lowered.tensors[name].nelms()}"
+        )
+        if kind is not None:
+            text += f"\nThe anchor return type is  {kind.id().name}"
+            if kind.id() is AnchorReturnTypeId.EveryN:
+                text += f"\nThe return period is {kind.rp()}"
+        raise popart_runtime_error(text)
+
 
 def _missing(kind: str, name: str) -> str:
     where = (
@@ -256,34 +279,6 @@ def _missing(kind: str, name: str) -> str:
         f"Testing that the buffer provided by user for {kind} Tensor {name} has the correct number "
         f"of elements, But there is no Tensor named {name} in {where}"
     )
-
-
-def _check_size(
-    kind: str,
-    name: str,
-    found: int,
-    expected: int,
-    step: Step,
-    replicas: int,  # noqa: ARG001
-    anchor: _Anchor | None = None,
-) -> None:
-    """Raise popart_runtime_error for an array with another number of elements."""
-    if found == expected:
-        return
-    text = (
-        f"Unexpected number of {kind} elements for Tensor {name}. Expected {expected}, but "
-        f"received {found}.\nTo disable this check at your own risk, use "
-        "IStepIO::enableRuntimeAsserts.\nThis with, "
-        f"\n   replication  factor = {step.replicas}"
-        "\n   accumulation factor = 1"
-        f"\n   batches per step    = {step.batches}"
-        f"\n   Tensor nelms        = {step.lowered.tensors[name].nelms()}"
-    )
-    if anchor is not None:
-        text += f"\nThe anchor return type is  {anchor.kind.id().name}"
-        if anchor.kind.id() is AnchorReturnTypeId.EveryN:
-            text += f"\nThe return period is {anchor.kind.rp()}"
-    raise popart_runtime_error(text)
 
 
 def _check_type(each: _Input, given: Array) -> None:
