@@ -167,6 +167,7 @@ docs: .venv/dev
 	$(BIN)/python docs/make_operators.py
 	$(BIN)/python docs/make_passes.py
 	$(BIN)/python docs/make_options.py
+	$(BIN)/python docs/make_popart_stubs.py
 	$(BIN)/python docs/make_commands.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .ci/mkdocs.yml
 

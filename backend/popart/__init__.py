@@ -91,7 +91,15 @@ from popart.operations import (
     getSupportedOperationsDefinition,
     getUnsupportedOperations,
 )
-from popart.opsets import VERSIONS, find_class, find_graphcore_class
+from popart.operators import (
+    AiGraphcoreOpset1,
+    AiOnnxOpset6,
+    AiOnnxOpset7,
+    AiOnnxOpset8,
+    AiOnnxOpset9,
+    AiOnnxOpset10,
+    AiOnnxOpset11,
+)
 from popart.options import (
     AccumulateOuterFragmentSettings,
     AutodiffSettings,
@@ -128,16 +136,6 @@ from popart.version import (
     versionString,
 )
 from popef._tools.version import __version__ as __version__
-
-AiGraphcoreOpset1 = find_graphcore_class()
-(
-    AiOnnxOpset6,
-    AiOnnxOpset7,
-    AiOnnxOpset8,
-    AiOnnxOpset9,
-    AiOnnxOpset10,
-    AiOnnxOpset11,
-) = map(find_class, VERSIONS)
 
 __all__ = [
     "SGD",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -17,17 +17,27 @@ from popart.errors import popart_exception
 from popart.graphcore import Parameter
 from popart.graphs import GraphBuilder, show_type
 from popart.models import check_model, read_model, save_initializers_externally
+from popart.operators import AiGraphcoreOpset1
 from popart.opsets import (
     DEFAULT_VERSION,
     ONNX_DOMAIN,
     VERSIONS,
     Opset,
     find_class,
-    find_graphcore_class,
 )
 from popart.placement import Placement
 from popart.tensorinfo import TensorInfo
 from popart.variables import InputSettings, VariableSettings
+
+if TYPE_CHECKING:
+    from popart.operators import (
+        AiOnnxOpset6,
+        AiOnnxOpset7,
+        AiOnnxOpset8,
+        AiOnnxOpset9,
+        AiOnnxOpset10,
+        AiOnnxOpset11,
+    )
 
 _DEBUG = Parameter("debugContext", "debug", "")
 _INFO = (Parameter("tensorInfo", "TensorInfo"),)
@@ -77,6 +87,15 @@ class Builder(Placement):
         [2, 3]
     """
 
+    if TYPE_CHECKING:
+        aiOnnx: AiOnnxOpset10
+        aiOnnxOpset6: AiOnnxOpset6
+        aiOnnxOpset7: AiOnnxOpset7
+        aiOnnxOpset8: AiOnnxOpset8
+        aiOnnxOpset9: AiOnnxOpset9
+        aiOnnxOpset10: AiOnnxOpset10
+        aiOnnxOpset11: AiOnnxOpset11
+
     def __init__(
         self,
         modelProtoOrFilename: bytes | str | os.PathLike[str] | None = None,
@@ -99,7 +118,7 @@ class Builder(Placement):
                 f"versions {VERSIONS[0]} to {VERSIONS[-1]}"
             )
         version = 1 if opsets is None else opsets[graphcore.DOMAIN]
-        self._graphcore = find_graphcore_class()(self._graph, version)
+        self._graphcore = AiGraphcoreOpset1(self._graph, version)
 
     def __getattr__(self, name: str) -> Any:
         """Return the operators of an opset of ONNX; the first use fixes the opset."""
@@ -118,12 +137,12 @@ class Builder(Placement):
         return self._opset
 
     @property
-    def aiGraphcore(self) -> Any:
+    def aiGraphcore(self) -> AiGraphcoreOpset1:
         """PopART's own operators."""
         return self._graphcore
 
     @property
-    def aiGraphcoreOpset1(self) -> Any:
+    def aiGraphcoreOpset1(self) -> AiGraphcoreOpset1:
         """PopART's own operators, version 1."""
         return self._graphcore
 
