@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
-from poprt.compiler import Compiler, CompilerOptions, Executable
+from poprt import Compiler, CompilerOptions
+from poprt.compile import Executable
 from simipu import CompileError, OutOfMemoryError
 
 from popart.devices import DeviceInfo

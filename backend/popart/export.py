@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import onnx
-from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM
-from poprt.compiler import Executable
+from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from simipu import CompileError, Direction, Program, ProgramKind, SimulatedExecutable
 
 import popef

@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 from model_runtime import host_sync_timeout_seconds
 from onnxgraph import iter_nodes, set_attribute
-from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM
-from poprt.compiler import Executable
+from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from simipu import (
     Device,
     DeviceLostError,

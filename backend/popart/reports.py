@@ -8,9 +8,8 @@ from typing import Any
 
 import onnx
 from onnx import helper
-from poprt.compile.compiler import summarize_executable
-from poprt.compile.executable import MAIN_PROGRAM
-from poprt.compiler import CompilerOptions, Executable
+from poprt import CompilerOptions
+from poprt.compile import MAIN_PROGRAM, Executable, summarize_executable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import secrets
 from os import PathLike
 
 import numpy as np
-from poprt.compiler import Executable
+from poprt.compile import Executable
 
 from popart import export, options_check, reports, virtual_graphs
 from popart.compilation import compile_model, confirm, count_used_ipus, find_num_ipus

@@ -2,6 +2,15 @@
 of it."""
 
 from poprt.compile.adoption import adopt_graph
+from poprt.compile.compiler import summarize_executable
+from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from poprt.compile.prepared import cost_options
 
-__all__ = ["adopt_graph", "cost_options"]
+__all__ = [
+    "LOAD_PROGRAM",
+    "MAIN_PROGRAM",
+    "Executable",
+    "adopt_graph",
+    "cost_options",
+    "summarize_executable",
+]
