@@ -389,7 +389,7 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
     """
     graph = model.graph
     known = _find_known(graph)
-    constants = {tensor.name: tensor for tensor in graph.initializer}
+    constants = dict(_iter_constants(graph))
     written = False
     for node in graph.node:
         if node.op_type != "Loop" or known.keys() >= set(node.output):
@@ -414,6 +414,14 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
                 _declare(graph, stacked)
                 written = True
     return written
+
+
+def _iter_constants(graph: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """Yield the constants of a graph without its bodies: initializers and Constants, by name."""
+    yield from ((tensor.name, tensor) for tensor in graph.initializer)
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in STANDARD_DOMAINS:
+            yield from ((node.output[0], each.t) for each in node.attribute if each.name == "value")
 
 
 def _declare(graph: onnx.GraphProto, info: onnx.ValueInfoProto) -> None:

@@ -21,14 +21,14 @@ from popart.lowering.translation import translate_nodes
 _BOOL, _INT64 = TensorProto.BOOL, TensorProto.INT64
 
 
-def _body(operation: Operation, name: str) -> onnx.GraphProto:
+def read_body(operation: Operation, name: str) -> onnx.GraphProto:
     for each in operation.node.attribute:
         if each.name == name:
             return each.g
     raise popart_exception(f"{operation.describe()}: the attribute '{name}' is missing")
 
 
-def _translate(operation: Operation, proto: onnx.GraphProto, graph: Graph) -> list[Tensor]:
+def translate_body(operation: Operation, proto: onnx.GraphProto, graph: Graph) -> list[Tensor]:
     """Translate a body into `graph`, and return its outputs."""
     translate_nodes(proto, graph, operation.opset, operation.settings)
     found = []
@@ -46,7 +46,7 @@ def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, tensor.type, tensor.shape)
 
 
-def _make_graph(
+def make_body(
     graph: Graph, inputs: Sequence[Tensor], outputs: Sequence[Tensor], name: str
 ) -> onnx.GraphProto:
     """Return the body that a graph is; outputs get names of their own."""
@@ -59,7 +59,7 @@ def _make_graph(
     )
 
 
-def _input(graph: Graph, name: str, like: Tensor) -> Tensor:
+def new_input(graph: Graph, name: str, like: Tensor) -> Tensor:
     """Return a new input of a body."""
     return replace(like, name=graph.new_name(name), is_constant=False)
 
@@ -70,6 +70,9 @@ def _scalar(operation: Operation, graph: Graph, tensor: Tensor, to: int) -> Tens
         raise popart_exception(
             f"{operation.describe()}: expected one element, found {format_shape(tensor.shape)}"
         )
+    value = graph.value_of(tensor) if tensor.is_constant else None
+    if value is not None:
+        return graph.constant(value.reshape(()).astype(helper.tensor_dtype_to_np_dtype(to)))
     if tensor.type != to:
         tensor = graph.add("Cast", [tensor], to=to)[0]
     return _shaped(graph, tensor, ())
@@ -88,8 +91,8 @@ def _if(operation: Operation) -> Sequence[Tensor]:
     graphs, made = {}, list[list[Tensor]]()
     for name in ("then_branch", "else_branch"):
         inner = Graph(operation.graph)
-        outputs = _translate(operation, _body(operation, name), inner)
-        graphs[name] = _make_graph(inner, [], outputs, name)
+        outputs = translate_body(operation, read_body(operation, name), inner)
+        graphs[name] = make_body(inner, [], outputs, name)
         made.append(outputs)
     for then, other in zip(*made, strict=True):
         if (then.type, then.shape) != (other.type, other.shape):
@@ -104,14 +107,14 @@ def _if(operation: Operation) -> Sequence[Tensor]:
 @rule("Loop")
 def _loop(operation: Operation) -> Sequence[Tensor]:
     """The trip count must be known if the body stacks results."""
-    proto, inner = _body(operation, "body"), Graph(operation.graph)
+    proto, inner = read_body(operation, "body"), Graph(operation.graph)
     limit, condition = operation.optional(0), operation.optional(1)
     carried = [operation.input(place) for place in range(2, len(operation.inputs))]
     _check_count(operation, proto, len(carried))
     number = Tensor(inner.new_name("iteration"), _INT64, ())
     goes_on = Tensor(inner.new_name("condition"), _BOOL, ())
     states = [
-        _input(inner, value.name, each)
+        new_input(inner, value.name, each)
         for value, each in zip(proto.input[2:], carried, strict=True)
     ]
     seen = number
@@ -125,9 +128,9 @@ def _loop(operation: Operation) -> Sequence[Tensor]:
     )
     for value, state in zip(proto.input[2:], states, strict=True):
         inner.tensors[value.name] = state
-    made = _translate(operation, proto, inner)
+    made = translate_body(operation, proto, inner)
     made[0] = _scalar(operation, inner, made[0], _BOOL)
-    body = _make_graph(inner, [number, goes_on, *states], made, "body")
+    body = make_body(inner, [number, goes_on, *states], made, "body")
     given = [
         None if limit is None else _scalar(operation, operation.graph, limit, _INT64),
         None if condition is None else _scalar(operation, operation.graph, condition, _BOOL),
@@ -164,59 +167,82 @@ def _check_count(operation: Operation, proto: onnx.GraphProto, carried: int) -> 
 
 @rule("Scan")
 def _scan(operation: Operation) -> Sequence[Tensor]:
-    proto, inner = _body(operation, "body"), Graph(operation.graph)
+    """A scanned input keeps its axis, with one element a step, and results are joined along
+    theirs; the standard drops that axis, and adds one."""
+    proto, inner = read_body(operation, "body"), Graph(operation.graph)
     scanned = int(operation.attribute("num_scan_inputs"))
     tensors = [operation.input(place) for place in range(len(operation.inputs))]
     states, sequences = tensors[: len(tensors) - scanned], tensors[len(tensors) - scanned :]
-    axes, directions = (
-        list(operation.attribute(name) or [0] * scanned)
-        for name in ("scan_input_axes", "scan_input_directions")
-    )
-    axes = [axis % each.rank for axis, each in zip(axes, sequences, strict=True)]
-    lengths = {each.shape[axis] for each, axis in zip(sequences, axes, strict=True)}
-    if len(lengths) != 1:
-        shown = " ".join(map(str, sorted(lengths)))
-        raise popart_exception(
-            f"[ScanOp] Number of iterations required by the inputs do not match: {shown}"
-        )
-    inputs = [
-        _input(inner, value.name, each) for value, each in zip(proto.input, states, strict=False)
+    axes = [
+        axis % each.rank
+        for axis, each in zip(_ints(operation, "scan_input_axes", scanned), sequences, strict=True)
     ]
+    trips = _count_steps(sequences, axes)
+    inputs = [
+        new_input(inner, value.name, each) for value, each in zip(proto.input, states, strict=False)
+    ]
+    seen = list(inputs)
     for value, each, axis in zip(proto.input[len(states) :], sequences, axes, strict=True):
-        row = replace(each, shape=(*each.shape[:axis], *each.shape[axis + 1 :]))
-        inputs.append(_input(inner, value.name, row))
-    for value, each in zip(proto.input, inputs, strict=True):
+        shape = (*each.shape[:axis], *each.shape[axis + 1 :])
+        inputs.append(new_input(inner, value.name, replace(each, shape=shape)))
+        whole = (*each.shape[:axis], 1, *each.shape[axis + 1 :])
+        seen.append(_shaped(inner, inputs[-1], whole))
+    for value, each in zip(proto.input, seen, strict=True):
         inner.tensors[value.name] = each
-    made = _translate(operation, proto, inner)
-    body = _make_graph(inner, inputs, made, "body")
-    stacked = made[len(states) :]
-    out_axes, out_directions = (
-        list(operation.attribute(name) or [0] * len(stacked))
-        for name in ("scan_output_axes", "scan_output_directions")
-    )
-    results = list(made[: len(states)])
-    for each, axis in zip(stacked, out_axes, strict=True):
-        place = axis % (each.rank + 1)
-        results.append(replace(each, shape=(*each.shape[:place], *lengths, *each.shape[place:])))
-    return operation.add_all(
+    made = translate_body(operation, proto, inner)
+    body = make_body(inner, inputs, made, "body")
+    joined = made[len(states) :]
+    out_axes = [
+        axis % each.rank
+        for axis, each in zip(
+            _ints(operation, "scan_output_axes", len(joined)), joined, strict=True
+        )
+    ]
+    stacked = [
+        replace(each, shape=(*each.shape[:axis], trips, *each.shape[axis:]))
+        for each, axis in zip(joined, out_axes, strict=True)
+    ]
+    found = operation.add_all(
         "Scan",
         *states,
         *sequences,
-        outputs=len(results),
-        results=results,
+        outputs=len(made),
+        results=[*made[: len(states)], *stacked],
         body=body,
         num_scan_inputs=scanned,
         scan_input_axes=axes,
-        scan_input_directions=directions,
-        scan_output_axes=out_axes,
-        scan_output_directions=out_directions,
+        scan_input_directions=_ints(operation, "scan_input_directions", scanned),
+        scan_output_axes=out_axes or None,
+        scan_output_directions=_ints(operation, "scan_output_directions", len(joined)) or None,
     )
+    for place, (each, axis) in enumerate(zip(joined, out_axes, strict=True), len(states)):
+        joined_shape = list(each.shape)
+        joined_shape[axis] *= trips
+        found[place] = operation.reshape(found[place], joined_shape)
+    return found
+
+
+def _ints(operation: Operation, name: str, count: int) -> list[int]:
+    """Return an attribute with a number for each of `count` tensors; those left out are 0."""
+    found = list(operation.attribute(name) or ())
+    return [*found, *[0] * (count - len(found))]
+
+
+def _count_steps(sequences: Sequence[Tensor], axes: Sequence[int]) -> int:
+    lengths = [each.shape[axis] for each, axis in zip(sequences, axes, strict=True)]
+    other = next((each for each in lengths if each != lengths[0]), None)
+    if other is not None:
+        raise popart_exception(
+            "[ScanOp] Number of iterations required by the inputs do not match: "
+            f"{lengths[0]} {other}"
+        )
+    return lengths[0]
 
 
 @chip_rule("Call")
 def _call(operation: Operation) -> Sequence[Tensor]:
     """The graph that is called takes the place of the node."""
-    proto = _body(operation, "callee")
+    proto = read_body(operation, "callee")
     if not proto.name:
         raise popart_exception(
             "CallOp subgraph must be named, so that it can be identified for re-use."
@@ -227,4 +253,4 @@ def _call(operation: Operation) -> Sequence[Tensor]:
         inner.tensors[value.name] = operation.input(place)
     for tensor in proto.initializer:
         inner.tensors[tensor.name] = inner.constant(onnx.numpy_helper.to_array(tensor))
-    return _translate(operation, proto, inner)
+    return translate_body(operation, proto, inner)

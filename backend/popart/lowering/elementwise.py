@@ -107,14 +107,14 @@ def _remainder(operation: Operation, left: Tensor, right: Tensor) -> Tensor:
 
 @chip_rule("IncrementMod")
 def _increment(operation: Operation) -> Sequence[Tensor]:
-    """(x + increment) mod modulus."""
+    """(x + increment) mod modulus, with the sign of the dividend."""
     x = operation.x
     added, modulus = (
         operation.like(np.float32(operation.attribute(name)), x)
         for name in ("increment", "modulus")
     )
     moved = operation.add("Add", x, added)
-    return [operation.add("Mod", moved, modulus, fmod=int(x.type in FLOATS))]
+    return [operation.add("Mod", moved, modulus, fmod=1)]
 
 
 @rule("Max", "Min", "Sum", "Mean")
@@ -256,6 +256,15 @@ def _atan2(operation: Operation) -> Sequence[Tensor]:
     turn = operation.add("Where", operation.add("Less", along, zero), turn, zero)
     upright = operation.add("Mul", operation.add("Sign", up), operation.like(math.pi / 2, up))
     return [operation.add("Where", is_zero, upright, operation.add("Add", slope, turn))]
+
+
+@rule("Softplus")
+def _softplus(operation: Operation) -> Sequence[Tensor]:
+    """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
+    x = operation.x
+    shrunk = operation.add("Exp", operation.add("Neg", operation.add("Abs", x)))
+    rest = operation.add("Log", operation.add("Add", shrunk, operation.like(1, x)))
+    return [operation.add("Add", operation.add("Max", x, operation.like(0, x)), rest)]
 
 
 @chip_rule("Swish")

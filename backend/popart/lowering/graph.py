@@ -74,9 +74,6 @@ class _Shared:
     values: dict[str, Array] = field(default_factory=dict)
     weights: dict[str, TensorProto] = field(default_factory=dict)
     """Initializers by the names of their tensors."""
-    pool: list[onnx.NodeProto] = field(default_factory=list)
-    """Constants, which come before all other nodes."""
-    constants: dict[tuple[str, tuple[int, ...], bytes], Tensor] = field(default_factory=dict)
 
 
 class Graph:
@@ -99,6 +96,7 @@ class Graph:
         self.tensors: dict[str, Tensor] = {}
         """Tensors by the names that the given graph has for them."""
         self.nodes: list[onnx.NodeProto] = [] if nodes is None else nodes
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], Tensor] = {}
         self.placement: dict[str, int] = {}
         """Attributes that the next nodes get."""
         self._shared: _Shared = (
@@ -138,19 +136,27 @@ class Graph:
         return made
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Tensor:
-        """Return the tensor of a constant of the main graph; equal ones are one."""
-        array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
+        """Return the tensor of a constant of this graph; equal ones are one.
+
+        A body has its own: no shape inference looks for a constant's value outside of it.
+        """
+        array = _as_array(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
-        shared = self._shared
-        if key not in shared.constants:
-            name = self.new_name(f"constant/{len(shared.constants)}")
-            proto = numpy_helper.from_array(array, name)
-            node = helper.make_node("Constant", [], [name], name=name, value=proto)
-            shared.pool.append(node)
-            shared.values[name] = array
-            shared.makers[name] = node
-            shared.constants[key] = Tensor(name, proto.data_type, array.shape, is_constant=True)
-        return shared.constants[key]
+        if key not in self._constants:
+            self._constants[key] = self.add_constant(array)
+        return self._constants[key]
+
+    def add_constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Tensor:
+        """Add a constant of this graph, and return its tensor."""
+        array, shared = _as_array(value, dtype), self._shared
+        name = self.new_name("constant")
+        proto = numpy_helper.from_array(array, name)
+        node = helper.make_node("Constant", [], [name], name=name, value=proto)
+        self.nodes.append(node)
+        shared.values[name] = array
+        shared.makers[name] = node
+        shared.fresh.add(name)
+        return Tensor(name, proto.data_type, array.shape, is_constant=True)
 
     def add(
         self,
@@ -277,7 +283,7 @@ class Graph:
     def bind(self, name: str, made: Tensor) -> Tensor:
         """Give a tensor the name that the given graph has for it."""
         shared = self._shared
-        if made.name not in shared.fresh:
+        if made.name not in shared.fresh or made in self._constants.values():
             made = self.add("Identity", [made], prefix=name)[0]
         shared.fresh.discard(made.name)
         own = name if self.parent is None else self.new_name(name)
@@ -296,7 +302,7 @@ class Graph:
 
     def write_nodes(self) -> list[onnx.NodeProto]:
         """Return the nodes of the main graph, and of its bodies, with their final names."""
-        made = onnx.GraphProto(node=[*self._shared.pool, *self.nodes])
+        made = onnx.GraphProto(node=self.nodes)
         rename(made, self._shared.renamed)
         return list(made.node)
 
@@ -304,6 +310,10 @@ class Graph:
 _FLOATS = frozenset(
     (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 )
+
+
+def _as_array(value: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
+    return np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
 
 
 def _may_fold(node: onnx.NodeProto) -> bool:

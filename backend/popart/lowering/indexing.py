@@ -249,33 +249,3 @@ def _dynamic_write(operation: Operation) -> Sequence[Tensor]:
     if kind == "DynamicAdd":
         return [operation.add("Add", x, operation.add("Where", inside, update, zero))]
     return [operation.add("Where", inside, update, x)]
-
-
-@chip_rule("SequenceSlice")
-def _sequence_slice(operation: Operation) -> Sequence[Tensor]:
-    """Copy rows of a source to rows of a destination: for each i counts[i] rows from
-    source_offsets[i] to destination_offsets[i]. Rows that get nothing stay, or are zero."""
-    source, target = operation.input(0), operation.input(1)
-    counts, froms, tos = (
-        operation.reshape(
-            operation.cast(operation.input(place), _INT32), [1, operation.input(place).size]
-        )
-        for place in (2, 3, 4)
-    )
-    rows = operation.constant(np.arange(target.shape[0], dtype=np.int32)[:, None])
-    off = operation.add("Sub", rows, tos)
-    begun = operation.add("Not", operation.add("Less", off, operation.constant(np.int32(0))))
-    within = operation.add("And", begun, operation.add("Less", off, counts))
-    hits = operation.cast(within, _INT32)
-    last = operation.numbers(np.asarray([-1]))
-    taken = operation.add("Mul", hits, operation.add("Add", off, froms))
-    places = operation.add("ReduceMax", taken, last, keepdims=0)
-    ends = operation.constant(np.int32(0)), operation.constant(np.int32(source.shape[0] - 1))
-    places = operation.add("Clip", places, *ends)
-    moved = operation.add("Gather", source, places, axis=0)
-    any_hit = operation.cast(operation.add("ReduceMax", hits, last, keepdims=0), TensorProto.BOOL)
-    any_hit = operation.reshape(any_hit, [target.shape[0], *[1] * (target.rank - 1)])
-    rest = target
-    if operation.attribute("zeroUnused", 0):
-        rest = operation.constant(np.zeros([1] * target.rank, target.dtype))
-    return [operation.add("Where", any_hit, moved, rest)]

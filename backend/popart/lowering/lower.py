@@ -22,9 +22,13 @@ from popart.lowering import (  # noqa: F401 - their rules register themselves
     control,
     elementwise,
     indexing,
+    losses,
     norms,
     products,
+    recurrent,
     reductions,
+    resizing,
+    sequences,
     shapes,
 )
 from popart.lowering.elementwise import check_type
@@ -45,6 +49,8 @@ class LoweringOptions:
     constant_weights: bool = True
     """False: weights can be written between runs, so nothing is computed from them beforehand."""
     replication_factor: int = 1
+    strided_channel_grouping: bool = False
+    """Groups of GroupNormalization take every n-th channel (groupNormStridedChannelGrouping)."""
 
 
 @dataclass(frozen=True, slots=True)

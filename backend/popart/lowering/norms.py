@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from popart.errors import format_shape, popart_exception
-from popart.lowering.graph import Tensor
+from popart.lowering.graph import Array, Tensor
 from popart.lowering.operation import Operation, chip_rule, rule
 
 
@@ -108,18 +108,29 @@ def _group_norm(operation: Operation) -> Sequence[Tensor]:
             f"{operation.describe()}: num_groups {groups} does not divide the channels of "
             f"{format_shape(x.shape)}"
         )
+    order = np.arange(x.shape[1])
+    if operation.settings.strided_channel_grouping:
+        order = order.reshape(-1, groups).T.ravel()
+    inputs = [_reorder(operation, operation.input(place), order) for place in range(3)]
     wanted = [operation.has_output(place) for place in range(3)]
+    epsilon = float(operation.attribute("epsilon", 1e-5))
     made = operation.add_all(
         "GroupNormalization",
-        x,
-        operation.input(1),
-        operation.input(2),
+        *inputs,
         outputs=wanted,
         domain="ai.graphcore",
         num_groups=groups,
-        epsilon=float(operation.attribute("epsilon", 1e-5)),
+        epsilon=epsilon,
     )
-    return [made[0], *(operation.cast(each, x.type) if each.name else each for each in made[1:])]
+    statistics = [operation.cast(each, x.type) if each.name else each for each in made[1:]]
+    return [_reorder(operation, made[0], np.argsort(order)), *statistics]
+
+
+def _reorder(operation: Operation, tensor: Tensor, order: Array) -> Tensor:
+    """Return the tensor with its channels in another order."""
+    if (order == np.arange(len(order))).all():
+        return tensor
+    return operation.add("Gather", tensor, operation.numbers(order), axis=min(1, tensor.rank - 1))
 
 
 @rule("LRN")

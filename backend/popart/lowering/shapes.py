@@ -331,7 +331,7 @@ def _constant(operation: Operation) -> Sequence[Tensor]:
     for each in operation.node.attribute:
         if each.name == "value":
             check_type(each.t.data_type)
-            return [operation.constant(numpy_helper.to_array(each.t))]
+            return [operation.graph.add_constant(numpy_helper.to_array(each.t))]
         if not each.name.startswith("__") and each.name != "is_value_sparse":
             raise popart_exception(f"The Constant op attribute '{each.name}' is not supported.")
     raise popart_exception(f"{operation.describe()}: a Constant needs the attribute 'value'")
