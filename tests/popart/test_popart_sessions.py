@@ -1,0 +1,335 @@
+"""popart.InferenceSession beside NumPy: steps, anchors, replicas, weights, seeds and reports."""
+
+import numpy as np
+import onnx
+import popart
+import pytest
+from onnx import numpy_helper
+
+ROWS, WIDTH, COLUMNS = 2, 3, 4
+X, W = "x", "w/0"
+WEIGHT = np.arange(WIDTH * COLUMNS, dtype=np.float32).reshape(WIDTH, COLUMNS) / 7
+
+
+def make_product() -> tuple[popart.Builder, str]:
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [ROWS, WIDTH]), X)
+    w = builder.addInitializedInputTensor(WEIGHT, W)
+    return builder, builder.aiOnnx.matmul([x, w])
+
+
+def make_session(
+    proto: bytes,
+    anchors: dict[str, popart.AnchorReturnType] | list[str],
+    batches: int = 1,
+    **changed: object,
+) -> popart.InferenceSession:
+    options = popart.SessionOptions()
+    for name, value in changed.items():
+        setattr(options, name, value)
+    device = popart.DeviceManager().createCpuDevice()
+    flow = popart.DataFlow(batches, anchors)
+    session = popart.InferenceSession(proto, flow, device, userOptions=options)
+    session.prepareDevice()
+    return session
+
+
+def run(session: popart.InferenceSession, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    anchors = session.initAnchorArrays()
+    session.run(popart.PyStepIO(inputs, anchors))
+    return anchors
+
+
+def draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (popart.AnchorReturnType("All"), lambda y: y),
+        (popart.AnchorReturnType("final"), lambda y: y[-1]),
+        (popart.AnchorReturnType("EVERYN", 2), lambda y: y[1::2]),
+        (popart.AnchorReturnType("Sum"), lambda y: y.sum(0)),
+    ],
+    ids=["all", "final", "every second", "sum"],
+)
+def test_an_anchor_returns_the_iterations_that_its_type_says(kind, expected):
+    builder, y = make_product()
+    session = make_session(builder.getModelProto(), {y: kind}, batches=4)
+    x = draw(4, ROWS, WIDTH)
+    np.testing.assert_allclose(run(session, {X: x})[y], expected(x @ WEIGHT), rtol=1e-5)
+
+
+def test_replicas_take_their_part_of_inputs_and_come_after_the_batches():
+    builder, y = make_product()
+    session = make_session(
+        builder.getModelProto(),
+        {y: popart.AnchorReturnType("All"), X: popart.AnchorReturnType("Sum")},
+        batches=3,
+        enableReplicatedGraphs=True,
+        replicatedGraphCount=2,
+    )
+    x = draw(3, 2, ROWS, WIDTH)
+    found = run(session, {X: x})
+    assert found[y].shape == (3, 2, ROWS, COLUMNS)
+    np.testing.assert_allclose(found[y], x @ WEIGHT, rtol=1e-5)
+    np.testing.assert_allclose(found[X], x.sum(0), rtol=1e-5)
+
+
+def test_a_broadcast_input_is_given_once_for_all_replicas():
+    builder = popart.Builder()
+    settings = popart.InputSettings(popart.ReplicatedStreamMode.Broadcast)
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [2]), settings, "shared")
+    y = builder.aiOnnx.neg([x])
+    session = make_session(
+        builder.getModelProto(), [y], 2, enableReplicatedGraphs=True, replicatedGraphCount=2
+    )
+    values = draw(2, 2)
+    found = run(session, {x: values})[y]
+    assert np.array_equal(found, np.stack([-values, -values], axis=1))
+
+
+def test_results_are_written_into_the_callers_array_whatever_its_shape():
+    builder, y = make_product()
+    session = make_session(builder.getModelProto(), [y], batches=2)
+    x = draw(2, ROWS, WIDTH)
+    flat = np.full(2 * ROWS * COLUMNS, np.nan, np.float32)
+    stepio = popart.PyStepIO({X: x.reshape(-1)}, {y: flat})
+    session.run(stepio)
+    np.testing.assert_allclose(flat.reshape(2, ROWS, COLUMNS), x @ WEIGHT, rtol=1e-5)
+    x *= 2
+    session.run(stepio)
+    np.testing.assert_allclose(flat.reshape(2, ROWS, COLUMNS), x @ WEIGHT, rtol=1e-5)
+
+
+def test_callbacks_are_asked_for_each_batch_and_told_when_it_is_done():
+    builder, y = make_product()
+    session = make_session(builder.getModelProto(), {y: popart.AnchorReturnType("EveryN", 2)}, 4)
+    batches, calls, results = list(draw(4, ROWS, WIDTH)), [], []
+
+    def give(name: str, is_prefetch: bool) -> np.ndarray:
+        calls.append(("in", name))
+        return batches[sum(call == ("in", name) for call in calls) - 1]
+
+    def take(name: str) -> np.ndarray:
+        results.append(np.empty((ROWS, COLUMNS), np.float32))
+        return results[-1]
+
+    done = popart.PyStepIOCallback(
+        give,
+        lambda name: calls.append(("in done", name)),
+        take,
+        lambda name: calls.append(("out done", name)),
+    )
+    session.run(done)
+    pair = [("in", X), ("in done", X)]
+    assert calls == [*pair, *pair, ("out done", y)] * 2
+    np.testing.assert_allclose(results, [batches[1] @ WEIGHT, batches[3] @ WEIGHT], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        ({X: np.zeros(5, np.float32)}, {}, f"input elements for Tensor {X}. Expected 6, but rec"),
+        ({X: np.zeros((2, 3), np.int32)}, {}, "User provided : INT32 and expected : FLOAT"),
+        ({X: np.zeros((2, 3))}, {}, "No numpy type float64"),
+        ({}, {}, f"No tensor {X} provided in PyStepIO's inputs"),
+        ({X: np.zeros((2, 3), np.float32), "q": np.zeros(1)}, {}, "no Tensor named q"),
+        ({X: np.zeros((2, 3), np.float32)}, {"q": np.zeros(1)}, "no Tensor named q"),
+        ({X: np.zeros((2, 3), np.float32)}, {"MatMul:0": np.zeros(3, np.float32)}, "Expected 8"),
+    ],
+)
+def test_arrays_that_do_not_fit_the_model_are_rejected(inputs, outputs, message):
+    builder, _ = make_product()
+    session = make_session(builder.getModelProto(), ["MatMul:0"])
+    stepio = popart.PyStepIO(inputs, {**session.initAnchorArrays(), **outputs})
+    with pytest.raises(popart.popart_exception) as caught:
+        session.run(stepio)
+    assert message in caught.value.args[0]
+
+
+def test_integers_of_64_bits_feed_an_input_of_32():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("INT32", [3]), X)
+    y = builder.aiOnnx.add([x, x])
+    found = run(make_session(builder.getModelProto(), [y]), {x: np.array([1, -2, 3])})[y]
+    assert found.dtype == np.int32
+    assert found.tolist() == [2, -4, 6]
+
+
+def test_streamed_weights_are_replaced_written_and_read():
+    builder, y = make_product()
+    session = make_session(builder.getModelProto(), [y], constantWeights=False)
+    x, new = draw(ROWS, WIDTH), np.full_like(WEIGHT, 3)
+    session.writeWeights(popart.PyWeightsIO({W: new}))
+    np.testing.assert_allclose(run(session, {X: x})[y], x @ WEIGHT, rtol=1e-5)
+    session.weightsFromHost()
+    np.testing.assert_allclose(run(session, {X: x})[y], x @ new, rtol=1e-5)
+    read = np.empty_like(WEIGHT)
+    session.weightsToHost()
+    session.readWeights(popart.PyWeightsIO({W: read}))
+    assert np.array_equal(read, new)
+    session.resetHostWeights(builder.getModelProto())
+    session.weightsFromHost()
+    np.testing.assert_allclose(run(session, {X: x})[y], x @ WEIGHT, rtol=1e-5)
+
+
+def test_constant_weights_can_be_read_and_not_replaced(tmp_path):
+    builder, y = make_product()
+    session = make_session(builder.getModelProto(), [y])
+    read = np.empty_like(WEIGHT)
+    session.readWeights(popart.PyWeightsIO({W: read}))
+    assert np.array_equal(read, WEIGHT)
+    with pytest.raises(popart.popart_exception, match="writeWeights when constantWeights is set"):
+        session.writeWeights(popart.PyWeightsIO({W: read}))
+    with pytest.raises(popart.popart_exception, match="resetHostWeights when constantWeights"):
+        session.resetHostWeights(builder.getModelProto())
+
+
+def test_a_saved_model_has_the_devices_weights_in_their_own_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    builder, y = make_product()
+    builder.saveInitializersExternally([W], "weights.bin")
+    session = make_session(builder.getModelProto(), [y], constantWeights=False)
+    x, new = draw(ROWS, WIDTH), WEIGHT[::-1].copy()
+    np.testing.assert_allclose(run(session, {X: x})[y], x @ WEIGHT, rtol=1e-5)
+    session.writeWeights(popart.PyWeightsIO({W: new}))
+    session.weightsFromHost()
+    session.modelToHost("saved.onnx")
+    assert np.array_equal(np.fromfile("weights.bin", np.float32).reshape(new.shape), new)
+    saved = onnx.load("saved.onnx")
+    assert np.array_equal(numpy_helper.to_array(saved.graph.initializer[0]), new)
+    session.updateExternallySavedTensorLocations("weights.bin", "moved.bin")
+    assert np.array_equal(np.fromfile("moved.bin", np.float32).reshape(new.shape), new)
+    with pytest.raises(popart.popart_exception, match="already exists"):
+        session.updateExternallySavedTensorLocations("weights.bin", "moved.bin")
+
+
+def test_a_seed_repeats_the_draws_of_batches_which_differ():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [50]), X)
+    y = builder.aiOnnx.add([x, builder.aiOnnx.randomuniform(shape=[50])])
+    z = builder.aiOnnx.add([x, builder.aiOnnx.randomuniform(shape=[50])])
+    session = make_session(builder.getModelProto(), [y, z], batches=2)
+    zeros = {X: np.zeros((2, 50), np.float32)}
+    session.setRandomSeed(7)
+    first, second = run(session, zeros), run(session, zeros)
+    session.setRandomSeed(7)
+    again = run(session, zeros)
+    session.setRandomSeed(8)
+    other = run(session, zeros)
+    assert np.array_equal(first[y], again[y])
+    streams = [first[y][0], first[y][1], first[z][0], second[y][0], other[y][0]]
+    for i, stream in enumerate(streams):
+        assert 0.2 < stream.mean() < 0.8
+        assert all(not np.array_equal(stream, each) for each in streams[:i])
+
+
+def test_cycles_of_a_step_are_those_of_its_batches():
+    builder, y = make_product()
+    proto = builder.getModelProto()
+    counts = {}
+    for batches in (1, 5):
+        session = make_session(
+            proto,
+            [y],
+            batches,
+            instrumentWithHardwareCycleCounter=True,
+            hardwareInstrumentations={popart.Instrumentation.Outer, popart.Instrumentation.Inner},
+        )
+        with pytest.raises(popart.popart_exception, match="Must call run before getCycleCount"):
+            session.getCycleCount()
+        run(session, {X: draw(batches, ROWS, WIDTH)})
+        counts[batches] = session.getCycleCount()
+        assert session.getCycleCount("inner_ipu_0") == counts[1] > 0
+        assert session.getReport().execution.totalCycles == counts[batches]
+    assert counts[5] == 5 * counts[1]
+    with pytest.raises(popart.popart_exception, match="Invalid id for cycle counter, 'inner'"):
+        session.getCycleCount("inner")
+
+
+def test_cycles_are_not_counted_unless_a_session_asks_for_it():
+    builder, y = make_product()
+    session = make_session(builder.getModelProto(), [y])
+    run(session, {X: draw(ROWS, WIDTH)})
+    with pytest.raises(popart.popart_exception, match="must be set to true"):
+        session.getCycleCount()
+
+
+def test_a_summary_names_the_session_and_its_operators():
+    builder, y = make_product()
+    flow, device = popart.DataFlow(1, [y]), popart.DeviceManager().createIpuModelDevice({})
+    session = popart.InferenceSession(builder.getModelProto(), flow, device, name="mine")
+    with pytest.raises(popart.popart_exception, match="must have been prepared before a report"):
+        session.getSummaryReport()
+    session.prepareDevice()
+    report = session.getSummaryReport()
+    assert report.startswith("mine, batch 2")
+    assert "MatMul" in report
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"enableGradientAccumulation": True}, "Gradient Accumulation only available when"),
+        ({"accumulationFactor": 2}, "enableGradientAccumulation is false, but accumulation"),
+        ({"enableExplicitMainLoops": True}, "enableExplicitMainLoops requires useHostCopyOps."),
+        ({"virtualGraphMode": popart.VirtualGraphMode.Manual}, "no Ops have been annotated"),
+        ({"enablePipelining": True}, "Pipelining requires more than 1 IPU (currently 1)"),
+        ({"customCodelets": ["mine.cpp"]}, "mine.cpp cannot be run"),
+    ],
+)
+def test_options_that_cannot_be_had_are_rejected_by_the_constructor(options, message):
+    builder, y = make_product()
+    with pytest.raises(popart.popart_exception) as caught:
+        make_session(builder.getModelProto(), [y], **options)
+    assert message in caught.value.args[0]
+
+
+def test_a_constructor_needs_an_anchor_that_the_model_has():
+    builder, _ = make_product()
+    with pytest.raises(popart.popart_exception, match="User must specify an anchor tensor"):
+        make_session(builder.getModelProto(), [])
+    with pytest.raises(popart.popart_exception, match="Anchor tensor `q' not in Ir Tensors"):
+        make_session(builder.getModelProto(), ["q"])
+
+
+def test_collectives_between_several_replicas_are_rejected():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [2]), X)
+    y = builder.aiGraphcore.replicatedallreduce([x])
+    proto = builder.getModelProto()
+    assert run(make_session(proto, [y]), {X: np.ones(2, np.float32)})[y].tolist() == [1, 1]
+    with pytest.raises(popart.popart_exception, match="couples replicas"):
+        make_session(proto, [y], enableReplicatedGraphs=True, replicatedGraphCount=2)
+
+
+def test_synthetic_data_needs_no_arrays_and_writes_none():
+    builder, y = make_product()
+    mode = popart.SyntheticDataMode.RandomNormal
+    session = make_session(builder.getModelProto(), [y], syntheticDataMode=mode)
+    kept = np.full((ROWS, COLUMNS), 5, np.float32)
+    session.run(popart.PyStepIO({}, {y: kept}))
+    assert np.all(kept == 5)
+
+
+def test_a_run_needs_a_prepared_session_and_a_device_that_runs():
+    builder, y = make_product()
+    proto, flow = builder.getModelProto(), popart.DataFlow(1, [y])
+    manager = popart.DeviceManager()
+    session = popart.InferenceSession(proto, flow, manager.createCpuDevice())
+    stepio = popart.PyStepIO({X: draw(ROWS, WIDTH)}, session.initAnchorArrays())
+    with pytest.raises(popart.popart_exception, match="must be called before Devicex::run"):
+        session.run(stepio)
+    with pytest.raises(popart.popart_exception, match="called before Devicex::weightsToHost"):
+        session.weightsToHost()
+    offline = popart.InferenceSession(proto, flow, manager.createOfflineIPUDevice({}))
+    offline.prepareDevice()
+    with pytest.raises(popart.popart_exception, match="Offline IPU device is not configured"):
+        offline.run(stepio)
+
+
+def test_training_is_refused_and_says_what_to_use():
+    with pytest.raises(popart.popart_exception, match="runs inference on a simulated"):
+        popart.TrainingSession(b"", popart.DataFlow(1, {}), "loss", popart.ConstSGD(0.1), None)
