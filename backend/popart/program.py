@@ -28,11 +28,13 @@ from simipu import (
     Stream,
 )
 
+from popart.effects import act
 from popart.errors import (
     poplar_application_runtime_error,
     poplar_runtime_error,
     poplar_system_runtime_error,
 )
+from popart.lowering import Effect
 from popef._tools.arrays import Array
 
 RANDOM_TYPES: Final = frozenset(
@@ -53,12 +55,15 @@ _MAX_SEED: Final = 1 << 24
 class DeviceProgram:
     """An executable that is loaded, or can be."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, effects: Mapping[str, Effect]) -> None:
         self._given = executable
+        self._effects = effects
         main = executable.executable.program(MAIN_PROGRAM)
         self.inputs = _select(main.streams, Direction.HOST_TO_DEVICE)
         """Streams of the inputs, in the order of a run's values."""
-        self.outputs = _select(main.streams, Direction.DEVICE_TO_HOST)
+        self._results = _select(main.streams, Direction.DEVICE_TO_HOST)
+        """Streams of the anchors, and of the tensors that effects act on."""
+        self.outputs = [each for each in self._results if each.tensor not in effects]
         """Streams of the anchors, in the order of a run's results."""
         self._has_rows = bool(main.batch_size)
         self._moves = any(stream.batch_axis for stream in main.streams)
@@ -129,7 +134,12 @@ class DeviceProgram:
             raise poplar_system_runtime_error(str(error)) from error
         except SimIpuError as error:
             raise poplar_application_runtime_error(str(error)) from error
-        return self._from_rows(results)
+        found = self._from_rows(results)
+        if not self._effects:
+            return found
+        named = {each.tensor: value for each, value in zip(self._results, found, strict=True)}
+        self.set_weights(act(self._effects, named))
+        return [named[each.tensor] for each in self.outputs]
 
     def _to_rows(self, values: Sequence[Array]) -> Sequence[Array]:
         """Return values as the engine takes them: with their rows first, or one row each."""
@@ -146,7 +156,7 @@ class DeviceProgram:
             return [result[0] for result in results]
         if not self._moves:
             return results
-        pairs = zip(self.outputs, results, strict=True)
+        pairs = zip(self._results, results, strict=True)
         return [np.moveaxis(result, 0, stream.batch_axis) for stream, result in pairs]
 
     @property

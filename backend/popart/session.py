@@ -104,12 +104,13 @@ class InferenceSession:
             LoweringOptions(
                 constant_weights=self._options.constantWeights,
                 replication_factor=self.replicationFactor,
+                strided_channel_grouping=self._options.groupNormStridedChannelGrouping,
             ),
         )
         virtual_graphs.check_depth(self._model, self._options, self._batches)
         self._compiled = compile_model(
             self._lowered.model,
-            dataFlow.anchors(),
+            [*dataFlow.anchors(), *self._lowered.effects],
             self._options,
             deviceInfo,
             self._batches,
@@ -186,7 +187,7 @@ class InferenceSession:
         executable = self._require_executable()
         virtual_graphs.check_virtual_graph_numbers(self._model, self._options, self._num_ipus)
         options_check.check_device_types(self._lowered)
-        self._program = DeviceProgram(executable)
+        self._program = DeviceProgram(executable, self._lowered.effects)
         self._step = Step(
             self._program,
             self._flow,

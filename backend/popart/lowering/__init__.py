@@ -4,6 +4,7 @@ The given graph is translated node by node into a newer opset, in which shapes, 
 those that PopART means; then the anchors become the outputs, and what they do not need goes.
 """
 
+from popart.lowering.graph import Effect, EffectKind
 from popart.lowering.lower import Lowered, LoweringOptions, infer_tensors, lower
 
-__all__ = ["Lowered", "LoweringOptions", "infer_tensors", "lower"]
+__all__ = ["Effect", "EffectKind", "Lowered", "LoweringOptions", "infer_tensors", "lower"]

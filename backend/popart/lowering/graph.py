@@ -7,15 +7,15 @@ each node's results when the node is added.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
 from onnxgraph import (
     STANDARD_DOMAINS,
     fresh_name,
@@ -62,6 +62,23 @@ class Tensor:
         return helper.tensor_dtype_to_np_dtype(self.type)
 
 
+class EffectKind(Enum):
+    """What a session does with a value that no caller asks for."""
+
+    PRINT = "print"
+    ABORT = "abort"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Action on a tensor's value after each run."""
+
+    kind: EffectKind
+    target: str = ""
+    """Title of what is printed, or the weight that is updated."""
+
+
 @dataclass(slots=True)
 class _Shared:
     """What a graph and its bodies share."""
@@ -72,6 +89,8 @@ class _Shared:
     renamed: dict[str, str] = field(default_factory=dict)
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
+    effects: dict[str, Effect] = field(default_factory=dict)
+    """Effects by the names of their tensors."""
     weights: dict[str, TensorProto] = field(default_factory=dict)
     """Initializers by the names of their tensors."""
 
@@ -270,7 +289,7 @@ class Graph:
                 [helper.make_value_info(each, onnx.TypeProto()) for each in node.output if each],
             )
             model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-            found = ReferenceEvaluator(model).run(None, feeds)
+            found = _evaluator()(model).run(None, feeds)
             shared.values.update(
                 zip(filter(None, node.output), map(np.asarray, found), strict=True)
             )
@@ -279,6 +298,24 @@ class Graph:
         if name not in self._shared.values:
             self._shared.values[name] = read_array(self._shared.weights[name])
         return self._shared.values[name]
+
+    def add_effect(self, effect: Effect, tensor: Tensor) -> None:
+        """Let the session act on a tensor of the main graph; in bodies nothing happens."""
+        if self.parent is not None and self.nodes is not self._root.nodes:
+            return
+        made = self.add("Identity", [tensor], prefix=f"{effect.kind.value}")[0]
+        self._shared.fresh.discard(made.name)
+        self._shared.effects[made.name] = effect
+        self._root.tensors[made.name] = made
+
+    @property
+    def _root(self) -> Graph:
+        return self if self.parent is None else self.parent._root  # noqa: SLF001 - its own class
+
+    @property
+    def effects(self) -> Mapping[str, Effect]:
+        """Return the effects by the names of their tensors."""
+        return self._shared.effects
 
     def bind(self, name: str, made: Tensor) -> Tensor:
         """Give a tensor the name that the given graph has for it."""
@@ -314,6 +351,13 @@ _FLOATS = frozenset(
 
 def _as_array(value: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
     return np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
+
+
+def _evaluator() -> Callable[[onnx.ModelProto], Any]:
+    """Return ONNX's evaluator, whose import takes a second."""
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator
 
 
 def _may_fold(node: onnx.NodeProto) -> bool:

@@ -15,6 +15,7 @@ from onnxgraph import (
     used_names,
 )
 from poprt.passes import get_pass
+from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
 
 from popart.errors import popart_exception
@@ -24,6 +25,7 @@ from popart.lowering import (  # noqa: F401 - their rules register themselves
     indexing,
     losses,
     norms,
+    others,
     products,
     recurrent,
     reductions,
@@ -32,7 +34,7 @@ from popart.lowering import (  # noqa: F401 - their rules register themselves
     shapes,
 )
 from popart.lowering.elementwise import check_type
-from popart.lowering.graph import OPSET, Array, Graph, Tensor
+from popart.lowering.graph import OPSET, Array, Effect, Graph, Tensor
 from popart.lowering.translation import translate_nodes
 from popart.tensorinfo import TensorInfo, from_onnx_type, to_onnx_type
 
@@ -67,8 +69,8 @@ class Lowered:
     """Weights that something reads."""
     host_types: Mapping[str, TensorInfo] = field(default_factory=dict)
     """Anchors, inputs and weights that have 64 bits at the host, and 32 on the chip."""
-    updates: Mapping[str, str] = field(default_factory=dict)
-    """Outputs that a weight takes over at the end of each run, by weight."""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """What the session does with further outputs after each run, by output."""
 
 
 def lower(
@@ -96,12 +98,14 @@ def lower(
     for name in anchors:
         if name not in graph.tensors:
             raise popart_exception(f"Anchor tensor `{name}' not in Ir Tensors. ")
-    outputs = [_anchor(graph, name) for name in anchors]
+    outputs = [(name, graph.tensors[name]) for name in dict.fromkeys((*anchors, *graph.effects))]
     made = _write(graph, inputs, outputs)
     weights = {
         each.name: read_array(each) for each in made.graph.initializer if each.name in graph.tensors
     }
-    tensors = {name: _info(each) for name, each in graph.tensors.items()}
+    tensors = {
+        name: _info(each) for name, each in graph.tensors.items() if name not in graph.effects
+    }
     kept = {value.name for value in made.graph.input}
     return Lowered(
         model=made,
@@ -113,6 +117,7 @@ def lower(
             for name in (*inputs, *weights, *anchors)
             if graph.tensors[name].type in _WIDE
         },
+        effects=graph.effects,
     )
 
 
@@ -147,8 +152,7 @@ def _read(
             f"minimum {OLDEST_OPSET} and default {DEFAULT_OPSET}. poprt converts models of other "
             "opsets"
         )
-    proto = onnx.GraphProto()
-    proto.CopyFrom(model.graph)
+    proto = _inline_custom(model).graph
     graph = Graph(taken={*iter_defined(proto), *used_names(proto)})
     for tensor in proto.initializer:
         check_type(tensor.data_type)
@@ -164,6 +168,16 @@ def _read(
     del proto.initializer[:]
     translate_nodes(proto, graph, opset, options)
     return graph, inputs
+
+
+def _inline_custom(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of the model with the bodies of users' operators in their place."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    try:
+        return get_pass("inline_custom_operators").run(made)
+    except CompileError as error:
+        raise popart_exception(str(error)) from error
 
 
 def _read_input(
@@ -191,11 +205,6 @@ def _read_input(
         f"Input tensor '{value.name}' must be specified in InputShapeInfo, as it has shape "
         f"[{shown}], which uses an unknown value '{unknown}'."
     )
-
-
-def _anchor(graph: Graph, name: str) -> tuple[str, Tensor]:
-    """Return the name of an anchor's tensor in the graph that is written, and the tensor."""
-    return name, graph.tensors[name]
 
 
 def _write(

@@ -50,8 +50,8 @@ def _apply(operation: Operation) -> Sequence[Tensor | None]:
         return _keep(operation)
     if operation.domain or not defs.has(operation.node.op_type, OPSET):
         raise popart_exception(
-            f"No OpManager for {operation.identifier}: PopART has no such operator; register a "
-            "body for an operator of your own (poprt.passes.register_op_body)"
+            f"No class for {operation.identifier}: PopART has no such operator. A body registered "
+            "with poprt.passes.register_op_body makes one"
         )
     return _keep(operation)
 
