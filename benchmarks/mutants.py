@@ -49,7 +49,10 @@ ROOMS = {
     },
 }
 """Folder of the code of each room; its tests are in `tests/` under the same name."""
-FURTHER_TESTS: Mapping[str, Sequence[str]] = {"onnxgraph": ("tests/poprt", "tests/simipu")}
+FURTHER_TESTS: Mapping[str, Sequence[str]] = {
+    "onnxgraph": ("tests/poprt", "tests/simipu"),
+    "model_runtime": ("tests/poprt/compile/test_model_fusion.py",),
+}
 """Further tests of rooms that are also tested through those above them."""
 _KERNELS = "backend/simipu/kernels/libsimipu.so"
 """Built file that the copy needs, too: some tests need the kernels."""
@@ -89,7 +92,7 @@ def main() -> None:
         copy = Path(folder)
         _copy_checkout(copy)
         tests = [f"tests/{options.room}", *FURTHER_TESTS.get(options.room, ())]
-        tests = [each for each in tests if (copy / each).is_dir()]
+        tests = [each for each in tests if (copy / each).exists()]
         started = time.monotonic()
         reached = _find_tests(copy, options.room, tests)
         patience = max(options.seconds, SLOWEST * (time.monotonic() - started))

@@ -106,6 +106,16 @@ def test_a_timeout_of_0_waits_for_ever_and_flushing_ends_the_wait(make_pipeline)
     ask.wait()
 
 
+def test_a_request_is_started_when_its_first_row_is_read(make_pipeline):
+    pipeline = make_pipeline(started=False)
+    ask = Ask(pipeline, BATCH + 1)
+    assert ask.starts == 0
+    pipeline.start()
+    pipeline.queues.flushAll()
+    ask.wait()
+    assert ask.starts == 1
+
+
 def test_answers_come_in_the_order_of_the_requests(make_pipeline):
     pipeline = make_pipeline(timeout_ns=1_000_000)
     order = []

@@ -386,5 +386,6 @@ def test_a_model_without_inputs_answers_each_request_once(mode, compile_popef, t
         instance.execute(requests)
     for each in requests:
         np.testing.assert_array_equal(each.outputs()["y"], [[1, 2], [3, 4]])
+        assert each.started_ns
     assert instance.read_statistics().rows == 5
     instance.close()

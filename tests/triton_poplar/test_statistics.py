@@ -74,11 +74,12 @@ def parse_buckets(text):
 
 def test_buckets_are_a_parameter():
     assert parse_buckets("0.01, 0.1,2") == (0.01, 0.1, 2.0)
+    assert parse_buckets("1, 86400") == (1.0, 86400.0)
     assert parse_parameters({}).latency_buckets == DEFAULT_BUCKETS
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1,1", "2,1", "0,1", "-1,1", "a", "1,nan", "nan", "inf", "1," * 51]
+    "text", ["", "1,1", "2,1", "0,1", "-1,1", "a", "1,nan", "nan", "inf", "86401", "1," * 51]
 )
 def test_buckets_that_prometheus_could_not_read_are_refused(text):
     with pytest.raises(
