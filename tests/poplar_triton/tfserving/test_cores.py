@@ -54,27 +54,31 @@ def test_what_a_thread_on_the_core_starts_is_there_too():
 
 
 @several
-def test_threads_that_others_keep_from_their_core_go_to_the_next(tmp_path):
+@pytest.mark.parametrize("seconds", [0.5, 2])
+def test_threads_that_others_keep_from_their_core_go_to_the_next(tmp_path, seconds):
     with on_a_thread_of_its_own():
         core = Core(0, tmp_path)
         core.enter()
         write_times(tmp_path, threading.get_native_id(), 10, 10)
         core.move_if_starved(1)
-        write_times(tmp_path, threading.get_native_id(), 10.4, 10.5)
-        assert core.move_if_starved(1)
+        ran, waited = 10 + 0.4 * seconds, 10 + 0.5 * seconds
+        write_times(tmp_path, threading.get_native_id(), ran, waited)
+        assert core.move_if_starved(seconds)
         assert core.core == CORES[1]
         assert os.sched_getaffinity(0) == {CORES[1]}
 
 
+@pytest.mark.parametrize("seconds", [0.5, 2])
 @pytest.mark.parametrize(("ran", "waited"), [(0.9, 0.9), (0.2, 0.1), (0.0, 0.0)])
-def test_threads_that_are_busy_themselves_or_idle_stay(tmp_path, ran, waited):
+def test_threads_that_are_busy_themselves_or_idle_stay(tmp_path, ran, waited, seconds):
     with on_a_thread_of_its_own():
         core = Core(0, tmp_path)
         core.enter()
         write_times(tmp_path, threading.get_native_id(), 10, 10)
         core.move_if_starved(1)
-        write_times(tmp_path, threading.get_native_id(), 10 + ran, 10 + waited)
-        assert not core.move_if_starved(1)
+        ran, waited = 10 + ran * seconds, 10 + waited * seconds
+        write_times(tmp_path, threading.get_native_id(), ran, waited)
+        assert not core.move_if_starved(seconds)
         assert core.core == CORES[0]
 
 
