@@ -143,7 +143,7 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
         "-p",
         "no:cacheprovider",
         "-m",
-        "not server and not tensorflow",
+        "not server and not slow and not tensorflow",
     ]
     path = os.pathsep.join([str(folder / "backend"), str(folder)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}

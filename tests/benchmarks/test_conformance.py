@@ -21,7 +21,7 @@ def find_cases(*names):
     return [case for case in load_cases() if case.name in names]
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "step"), [("fp32", 1), ("fp16", 6)])
 def test_one_case_of_each_operator_differs_for_known_reasons_only(precision, step):
     by_operator = {}
@@ -54,7 +54,7 @@ def test_a_case_that_ends_its_process_or_takes_too_long_is_an_outcome(monkeypatc
     assert found["fine"].status is Status.PASSED
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_each_outcome_is_told_apart():
     names = ("test_abs", "test_add_uint64", "test_reduce_sum_keepdims_example", "test_dft")
     outcomes = {case.name: suite_runs.run_case(case, "fp32") for case in find_cases(*names)}
@@ -98,7 +98,7 @@ def test_values_are_compared_within_the_suites_tolerance():
     assert "shape [1], expected []" in suite_runs.compare(np.int32([3]), np.int64(3), case, "fp32")
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_the_document_has_a_place_for_every_table():
     template = Path("docs/conformance.md").read_text()
     abs_, dft = find_cases("test_abs", "test_dft")

@@ -78,14 +78,15 @@ class Network:
         return self._found[key]
 
 
-SLOW = ("ALBERT", "RoFormer")
-"""Networks of the slow tests only: BERT and RoFormer v2 have their operators."""
+SLOW = ("ALBERT", "RoFormer", "ViT", "ResNet-50")
+"""Networks of the slow tests only: BERT and RoFormer v2 have the operators of all but ResNet-50,
+which takes as long as both."""
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[pytest.mark.server] if name in SLOW else []) for name in NETWORKS
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in NETWORKS
     ],
 )
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Network:
@@ -117,7 +118,7 @@ def test_narrower_types_take_no_longer(network: Network, batch: int) -> None:
     assert half.cycles <= network.estimate(batch, partials_type="float").cycles
 
 
-@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.server), 16])
+@pytest.mark.parametrize("batch", [1, pytest.param(3, marks=pytest.mark.slow), 16])
 @pytest.mark.parametrize(
     ("option", "values"),
     [

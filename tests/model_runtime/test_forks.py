@@ -128,7 +128,7 @@ def test_a_runner_can_be_closed_in_a_fork_with_and_without_requests(file):
         np.testing.assert_array_equal(double(runner), 2 * X)
 
 
-@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.server)])
+@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_session_answers_in_a_fork(file, isolated):
     session = Session(
         file, SessionConfig(isolated=isolated, graph_options=GraphOptions(num_threads=4))
@@ -184,7 +184,7 @@ if sys.argv[2] == "drops":
 """
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["asks", "drops", "keeps"])
 def test_a_fork_that_exits_as_a_script_does_ends(file, what):
     done = subprocess.run(
@@ -242,8 +242,8 @@ def test_a_runner_of_a_model_in_memory_says_why_it_cannot_be_pickled(file, open_
     "method",
     [
         "fork",
-        pytest.param("spawn", marks=pytest.mark.server),
-        pytest.param("forkserver", marks=pytest.mark.server),
+        pytest.param("spawn", marks=pytest.mark.slow),
+        pytest.param("forkserver", marks=pytest.mark.slow),
     ],
 )
 def test_a_pool_of_processes_takes_a_runner_by_every_start_method(file, method):
@@ -264,7 +264,7 @@ def _put(runner, answers):
     answers.put(double(runner))
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_joblib_takes_a_runner_to_its_workers(file):
     joblib = pytest.importorskip("joblib")
     with ModelRunner(file) as runner:

@@ -391,6 +391,7 @@ with trace.tracepoint("run"):
 """
 
 
+@pytest.mark.slow
 def test_leaving_the_interpreter_writes_the_trace(tmp_path):
     run_python(
         RECORD,
@@ -400,6 +401,7 @@ def test_leaving_the_interpreter_writes_the_trace(tmp_path):
     assert "run" in [event["name"] for event in read(tmp_path / "run_mnist.json")["traceEvents"]]
 
 
+@pytest.mark.slow
 def test_a_closed_trace_is_not_written_again(tmp_path):
     program = RECORD + "trace.close(); trace._path.unlink(); trace.close()"
     run_python(program, PVTI_OPTIONS=json.dumps({"directory": str(tmp_path)}))
@@ -415,6 +417,7 @@ def test_nothing_holds_a_closed_trace(tmp_path):
     assert gone() is None
 
 
+@pytest.mark.slow
 def test_a_forked_process_leaves_the_file_of_its_parent_alone(tmp_path):
     # Use only os._exit: a fork that exits normally hangs in onnxruntime, with or without a trace.
     fork = (

@@ -58,7 +58,7 @@ def test_a_script_ends(zygote, files, name):
     assert zygote.run(SCRIPTS[name], files).find_fault(SCRIPTS[name]) is None
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_ends_in_an_interpreter_of_its_own(files, name):
     assert run_script(SCRIPTS[name], files).find_fault(SCRIPTS[name]) is None
@@ -144,7 +144,7 @@ def test_dropping_a_runner_waits_for_nothing(loop_file):
 
 def test_isolated_sessions_that_are_dropped_leave_no_process(linear_file):
     before = count_children()
-    for _ in range(5):
+    for _ in range(2):
         session = Session(linear_file, SessionConfig(isolated=True))
         session.runLoadPrograms()
     assert count_children() > before
@@ -179,6 +179,7 @@ def test_a_run_cancelled_by_another_thread_returns_no_rows(loop_file):
         session.run({"turns": np.array([1], np.int64)})
 
 
+@pytest.mark.slow
 def test_a_fork_leaves_its_parents_runners_alone(linear_file):
     runner = ModelRunner(linear_file)
     session = Session(linear_file, SessionConfig(isolated=True))

@@ -331,7 +331,7 @@ def test_popef_reads_files_of_the_reference_and_of_the_builder(
     assert found == split_by_reference(data) == file
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @settings(many, max_examples=3 * EXAMPLES)
 @given(structures(), SEEDS)
 def test_damaged_messages_are_read_alike_or_refused(

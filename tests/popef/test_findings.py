@@ -99,6 +99,7 @@ def verify(path: Path) -> None:
     assert Verification([path]).blobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "function"),
     [

@@ -33,6 +33,7 @@ def test_the_files_the_search_begins_with_hold_every_promise(number: int) -> Non
     check(FIRST[number])
 
 
+@pytest.mark.slow
 @many
 @given(FILES, SEEDS)
 def test_damaged_files_are_read_or_refused(file: list[PlainBlob], seed: int) -> None:
@@ -45,6 +46,7 @@ def test_damaged_files_are_read_or_refused(file: list[PlainBlob], seed: int) -> 
         check(mutate_file(b"".join(pieces), Random(seed + i), starts))
 
 
+@pytest.mark.slow
 @many
 @given(st.integers(0, len(FIRST) - 1), SEEDS)
 def test_damaged_seeds_are_read_or_refused(number: int, seed: int) -> None:
@@ -52,7 +54,7 @@ def test_damaged_seeds_are_read_or_refused(number: int, seed: int) -> None:
         check(mutate_file(FIRST[number], Random(seed + i), [0]))
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.skipif(
     not importlib.util.find_spec("atheris"),
     reason="atheris, which has wheels for Linux on x86-64, is not installed",

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.server  # the marker of slow tests: builds a wheel and an environment
+pytestmark = pytest.mark.slow  # builds a wheel and an environment
 
 SOURCE = Path(__file__).parents[2] / "popef"
 

@@ -40,6 +40,7 @@ def asked_interpreter():
     asked.end()
 
 
+@pytest.mark.slow
 def test_it_describes_the_model_and_answers_as_the_runner_does(
     asked_interpreter, linear, compile_popef
 ):
@@ -89,6 +90,7 @@ def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(
             asked.receive()
 
 
+@pytest.mark.slow
 def test_it_ends_with_its_connection_even_in_the_middle_of_calls(
     asked_interpreter, linear, compile_popef
 ):
@@ -98,6 +100,7 @@ def test_it_ends_with_its_connection_even_in_the_middle_of_calls(
     assert asked_interpreter.end() == (0, "")
 
 
+@pytest.mark.slow
 def test_signals_for_the_server_do_not_end_it(asked_interpreter, linear, compile_popef):
     asked_interpreter.start(compile_popef(linear))
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -277,6 +280,7 @@ def test_calls_that_wait_are_bounded(linear, compile_popef, monkeypatch):
     assert 1 <= max(most) <= 2
 
 
+@pytest.mark.slow
 def test_it_ends_when_its_parent_is_killed(linear, compile_popef, tmp_path):
     """A killed parent cannot clean up; the kernel closes its end."""
     script = (
@@ -316,6 +320,7 @@ def test_texts_of_faults_are_bounded():
     assert len(body) == child.MAX_TEXT_BYTES
 
 
+@pytest.mark.slow
 def test_importing_it_imports_no_tensorflow():
     code = "import sys, poplar_serving, poplar_serving.child; sys.exit('tensorflow' in sys.modules)"
     assert (

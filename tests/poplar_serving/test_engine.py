@@ -19,7 +19,7 @@ from sample_models import make_model
 from saved_models import is_alive, wait_until
 from simipu.kernels.build import CompilerError, run
 
-pytestmark = pytest.mark.server  # the marker of what is slow: compiles, and waits for processes
+pytestmark = pytest.mark.slow  # compiles, and waits for processes
 
 FLAGS_HERE = ("-Werror", "-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
 HEADER = struct.Struct("<IIQQ")

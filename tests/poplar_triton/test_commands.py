@@ -130,6 +130,7 @@ COMPLETIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", COMPLETIONS)
 def test_bash_completes_options_values_and_paths(program, tmp_path):
     (tmp_path / "models").mkdir()
@@ -287,6 +288,7 @@ def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(
     assert "of the fullest tile: fits\n" in out
 
 
+@pytest.mark.slow
 def test_a_warning_is_one_plain_line_where_there_is_no_terminal(tmp_path):
     script = (
         "import logging; from poprt.terminal import configure_logging; configure_logging('poprt', "

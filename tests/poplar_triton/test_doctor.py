@@ -221,11 +221,12 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
     ("choice", "found", "remedy"),
     [
         ("", r"avx512|avx2|portable|none: .*", ""),
-        ("none", "none: SIMIPU_KERNELS is none", ""),
-        (
+        pytest.param("none", "none: SIMIPU_KERNELS is none", "", marks=pytest.mark.slow),
+        pytest.param(
             "neon",
             "not checked",
             "environment variable SIMIPU_KERNELS: expected avx512, avx2, .*found 'neon'",
+            marks=pytest.mark.slow,
         ),
     ],
 )

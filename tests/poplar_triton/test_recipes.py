@@ -232,7 +232,7 @@ def index(tmp_path, monkeypatch):
     return packages
 
 
-@pytest.mark.server  # slow
+@pytest.mark.slow
 def test_pip_runs_no_setup_py(folder, tmp_path, index):
     write_attack(index, tmp_path / "sign")
     recipe = recipes.read_recipe(folder / "recipe.json")
@@ -397,7 +397,7 @@ def test_what_a_killed_build_of_an_earlier_version_left_goes_with_the_next(tmp_p
     assert not list((tmp_path / "cache").iterdir())
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, monkeypatch):
     model = linear_model().SerializeToString()
     content = make_wheel(content=model)

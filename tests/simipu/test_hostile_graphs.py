@@ -32,7 +32,9 @@ from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
 from simipu.isolation import IsolatedGraph
 
 ONES = [np.ones(4, np.float32)]
-ISOLATED = pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+ISOLATED = pytest.mark.parametrize(
+    "isolated", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["here", "isolated"]
+)
 
 
 @pytest.fixture
@@ -104,6 +106,7 @@ def test_a_child_refuses_the_same(load):
         load(hostile.outside_of_branch("zero"), isolated=True)
 
 
+@pytest.mark.slow
 @ISOLATED
 def test_constants_are_not_folded_without_end(load, isolated):
     """The load ends at once; the run ends at its time limit."""
@@ -205,6 +208,7 @@ def test_a_paced_run_has_the_same_limit(load, isolated, cycles):
             engine.compute(5, ONES)
 
 
+@pytest.mark.slow
 def test_the_onnx_reference_has_limits_too(load):
     """The reference runs in a child process: nothing in this process could end it."""
     model = hostile.endless_loop()

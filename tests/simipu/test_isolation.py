@@ -80,7 +80,9 @@ def test_the_child_computes_the_same(make_engine, constant_weights):
     assert child(engine) != os.getpid()
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "death", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)]
+)
 def test_a_dead_child_costs_one_run(make_engine, death):
     engine = make_engine()
     for _ in range(2):
@@ -104,6 +106,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
 
 
+@pytest.mark.slow
 def test_a_stopped_child_is_replaced_long_before_the_limit(impatient, make_engine):
     engine = make_engine()
     before = child(engine)
@@ -123,6 +126,7 @@ def idle(impatient, monkeypatch):
     return 0.15
 
 
+@pytest.mark.slow
 def test_a_child_that_is_stopped_between_runs_costs_none(idle, make_engine):
     engine = make_engine()
     before = child(engine)
@@ -142,6 +146,7 @@ def test_a_child_that_goes_on_soon_is_kept(idle, make_engine, monkeypatch):
     assert child(engine) == before
 
 
+@pytest.mark.slow
 def test_a_stopped_child_that_takes_no_question_is_replaced(impatient, make_engine):
     """Arrays larger than the pipe's buffer would otherwise wait for ever."""
     engine = make_engine()
@@ -151,6 +156,7 @@ def test_a_stopped_child_that_takes_no_question_is_replaced(impatient, make_engi
     assert engine.run(5) == 3
 
 
+@pytest.mark.slow
 def test_a_child_that_died_between_runs_costs_none(make_engine):
     engine = make_engine()
     before = child(engine)
@@ -170,6 +176,7 @@ def test_a_child_ends_with_its_parent_in_the_middle_of_a_run(make_engine):
     assert not os.path.exists(f"/proc/{before}")
 
 
+@pytest.mark.slow
 def test_a_stuck_child_is_replaced(make_engine):
     engine = make_engine(limit_seconds=0.5)
     os.kill(child(engine), signal.SIGSTOP)
@@ -220,6 +227,7 @@ def test_the_child_is_confined(make_engine):
     engine.run(5)
 
 
+@pytest.mark.slow
 def test_a_child_reads_what_it_tries_to_load_and_nothing_else(tmp_path):
     if find_missing():
         pytest.skip("this system confines nothing")

@@ -317,9 +317,8 @@ A transformer takes a second or two, a ResNet half of one.
 """
 
 
-@pytest.mark.parametrize(
-    "names", [RIGHT_RESNETS, pytest.param(RIGHT_TRANSFORMERS, marks=pytest.mark.server)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [RIGHT_RESNETS, RIGHT_TRANSFORMERS])
 def test_what_ran_on_a_chip_is_said_to_fit_and_what_did_not_is_not(names: Sequence[str]) -> None:
     verdicts = list(memory_cases.iter_verdicts(names))
     assert {each.name for each in verdicts if each.predicted != each.published} == set()

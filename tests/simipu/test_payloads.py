@@ -14,7 +14,7 @@ from payload_fuzzing import check_payload, iter_damaged, mutate_payload, seed_pa
 EXAMPLES = examples(150)
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 19), st.integers(0, (1 << 32) - 1))
 def test_damaged_payloads_are_run_or_refused(which: int, seed: int) -> None:
@@ -28,6 +28,7 @@ def test_the_payloads_that_it_begins_with_give_answers(which: int) -> None:
     assert check_payload(seeds[which % len(seeds)]) == "answers"
 
 
+@pytest.mark.slow
 def test_a_child_comes_to_the_same() -> None:
     for payload in iter_damaged(0, 8):
         assert check_payload(payload, isolated=True) == check_payload(payload)

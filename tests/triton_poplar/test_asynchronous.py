@@ -244,7 +244,7 @@ def slow_down(instance, seconds):
 
 
 @pytest.mark.parametrize(("timing", "late"), [("fast", 0), ("paced", 3)])
-@pytest.mark.parametrize("isolation", ["none", "process"])
+@pytest.mark.parametrize("isolation", ["none", pytest.param("process", marks=pytest.mark.slow)])
 def test_runs_of_a_cpu_slower_than_the_modelled_chip_are_counted(
     make_instance, timing, late, isolation
 ):

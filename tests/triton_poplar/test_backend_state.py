@@ -194,6 +194,7 @@ def write_real(folder, replicas):
 
 
 # A file without a number of replicas has one replica.
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [2, 0])
 def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas, caplog):
     folder = tmp_path / "real" / "1"

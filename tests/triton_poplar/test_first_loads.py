@@ -101,6 +101,7 @@ def test_files_of_a_compilation_without_a_dry_run_are_not(make_state, tried, com
     assert tried == ["model 'model'"]
 
 
+@pytest.mark.slow
 def test_a_child_that_computes_loads_the_files_itself(make_state, tried):
     load(make_state(relu(), sim_isolation="process"))
     assert tried == []
@@ -116,6 +117,7 @@ def test_files_that_bring_inputs_are_loaded_first_in_that_mode_too(
     assert tried == ["model 'model'"]
 
 
+@pytest.mark.slow
 def test_the_child_loads_what_is_loaded_here(make_state):
     """A real child process loads the model; then the model answers and is a known file."""
     state = make_state(relu())
@@ -127,6 +129,7 @@ def test_the_child_loads_what_is_loaded_here(make_state):
     assert len(os.listdir(KNOWN_FILES.folder)) == 2
 
 
+@pytest.mark.slow
 def test_errors_of_the_child_are_the_models(make_state):
     with pytest.raises(
         ModelConfigError, match=r"^model 'model': the graph of .* tensor '' refers to a file"
@@ -134,7 +137,7 @@ def test_errors_of_the_child_are_the_models(make_state):
         load(make_state(hostile.outside_constant("zero")))
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_inference_that_does_not_end_is_ended_at_the_limit(make_state):
     state = make_state(hostile.endless_inference(), sim_load_sec="1")
     with pytest.raises(

@@ -95,6 +95,7 @@ def test_an_instance_that_has_lost_a_thread_of_its_answers_is_not_ready(load_mod
     assert model.is_ready() is False
 
 
+@pytest.mark.slow
 def test_an_instance_whose_child_died_is_ready_and_answers(load_model):
     model = load_model(synchronous_execution="1", sim_isolation="process")
     instance = model._instance

@@ -170,6 +170,7 @@ def test_numbers_out_of_range_are_usage_errors(kind, text):
     assert end.value.code == 2
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path, small_file):
     file = tmp_path / "small.popef"
     file.write_bytes(small_file)

@@ -60,6 +60,7 @@ def test_an_interrupt_during_the_imports_ends_quietly():
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
+@pytest.mark.slow
 def test_each_package_tells_its_version():
     packages = (
         "popef model_runtime simipu poprt popart poplar_serving poplar_triton triton_poplar "

@@ -116,12 +116,14 @@ def test_what_was_written_is_said(models, run, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_table_does_not_depend_on_how_many_work_at_it(models, run, read):
     for jobs in (1, 2):
         assert run(models, *SWEEP, "--jobs", jobs, output=str(jobs))[0] == 0
     assert read("1") == read("2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 7])
 def test_the_shards_together_are_the_whole(models, run, read, tmp_path, count):
     run(models, *SWEEP, output="whole")
@@ -140,6 +142,7 @@ def test_the_shards_together_are_the_whole(models, run, read, tmp_path, count):
     assert read("joined") == read("whole")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_wherever_it_was_cut_off(models, run, read, tmp_path):
     model = models / "width_4.onnx"
     run(model, *SWEEP, output="whole")
@@ -182,7 +185,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_who_is_killed_goes_on_to_the_same_table(models, run, read, tmp_path):
     run(models, *SWEEP, output="whole")
     kills = 0
@@ -212,6 +215,7 @@ def test_who_is_killed_goes_on_to_the_same_table(models, run, read, tmp_path):
     assert read("out") == read("whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
     (tmp_path / "temporary").mkdir()
@@ -232,7 +236,7 @@ def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
         assert row["error"] is None
 
 
-@pytest.mark.server  # slow
+@pytest.mark.slow
 def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     save(hostile.endless_loop(), models / "loop.onnx")
     doc = "x" * (120 << 20)
@@ -261,7 +265,7 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     assert "cut.popef" in found["cut"]
 
 
-@pytest.mark.server  # slow
+@pytest.mark.slow
 def test_what_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
     """A slow conversion fails all cases that wait for its graph, a slow plan only its own case."""
     convert, profile = Estimator.convert, Estimator.profile

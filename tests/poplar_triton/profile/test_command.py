@@ -150,7 +150,7 @@ def test_a_chip_is_called_by_the_name_that_was_given(onnx_file, run, alias, name
     assert (found["target"], found["chip"]) == (alias, name)
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_a_sweep_is_the_cross_product(onnx_file, run):
     axes = (
         "--sweep",
@@ -610,7 +610,7 @@ def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file,
     assert syncs == sum(step.sync_cycles for step in steps)
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
     command = [sys.executable, "-m", "poplar_triton.cli", "profile"]
     child = subprocess.run(

@@ -19,7 +19,7 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
-@pytest.mark.server  # slow
+@pytest.mark.slow
 def test_profiling_has_a_limit_of_memory(tmp_path: Path) -> None:
     model = hostile.make_model(
         [helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20)

@@ -102,11 +102,11 @@ def list_nodes(model):
     [
         pytest.param("fp32", {}, id="fp32-plain"),
         pytest.param("fp16", MANY_PASSES, id="fp16-used"),
-        pytest.param("fp8", MANY_PASSES, id="fp8-used"),
-        # The other pairs. Slow: half a second each.
-        pytest.param("fp32", MANY_PASSES, id="fp32-used", marks=pytest.mark.server),
-        pytest.param("fp16", {}, id="fp16-plain", marks=pytest.mark.server),
-        pytest.param("fp8", {}, id="fp8-plain", marks=pytest.mark.server),
+        # The other pairs take half a second each.
+        pytest.param("fp8", MANY_PASSES, id="fp8-used", marks=pytest.mark.slow),
+        pytest.param("fp32", MANY_PASSES, id="fp32-used", marks=pytest.mark.slow),
+        pytest.param("fp16", {}, id="fp16-plain", marks=pytest.mark.slow),
+        pytest.param("fp8", {}, id="fp8-plain", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)

@@ -264,7 +264,9 @@ def test_what_is_no_file_of_sound_size_is_not_read(read, tmp_path: Path) -> None
         "model_config_list{" * (MAX_BYTES // 20),
         "model_config_list{config{logging_config{custom_logging_config{"
         + "[a/google.protobuf.Any]{" * (MAX_BYTES // 30),
-        "model_config_list{config{name:" + '"a"' * (MAX_BYTES // 4),
+        pytest.param(
+            "model_config_list{config{name:" + '"a"' * (MAX_BYTES // 4), marks=pytest.mark.slow
+        ),
         "model_config_list{config{model_type:" + "9" * (MAX_BYTES // 2),
         "model_config_list{config{version_labels{value:" + "9" * (MAX_BYTES // 2),
         "model_config_list{config{logging_config{sampling_config{sampling_rate:"
@@ -273,7 +275,7 @@ def test_what_is_no_file_of_sound_size_is_not_read(read, tmp_path: Path) -> None
         "\n" * (MAX_BYTES - 1) + "x",
         "#" * MAX_BYTES,
         "prometheus_config{path:'" + "a" * (MAX_BYTES // 2),
-        "server_key:" + "'a'" * (MAX_BYTES // 4),
+        pytest.param("server_key:" + "'a'" * (MAX_BYTES // 4), marks=pytest.mark.slow),
     ],
     ids=lambda text: text[:40],
 )

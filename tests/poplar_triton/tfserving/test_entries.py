@@ -56,7 +56,7 @@ def test_the_end_of_what_is_broken_does_not_hide_its_beginning():
         EntryCounter("PredictRequest").check(MANY["inputs"] + b"\x12\xff")
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", [field(8, b""), varint(7 << 3) + b"\1", varint(5 << 3 | 5) + b"\0\0\0\0"]
 )

@@ -443,7 +443,7 @@ def test_a_request_that_waits_is_never_computed_once_its_client_has_gone(
     assert computed == [10, 13]
 
 
-@pytest.mark.server  # a process is begun
+@pytest.mark.slow  # a process is begun
 def test_requests_of_many_values_are_answered_as_others_are(client):
     proto = make_tensor_proto(packed=False)(dtype=1)
     proto.tensor_shape.dim.add(size=1)

@@ -42,7 +42,7 @@ def ask(models, name):
 @pytest.mark.parametrize(
     ("said", "isolation"),
     [
-        pytest.param("", "process", marks=pytest.mark.server),
+        pytest.param("", "process", marks=pytest.mark.slow),
         ("none", "none"),
     ],  # a child takes a second
 )

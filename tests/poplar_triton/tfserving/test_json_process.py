@@ -88,6 +88,7 @@ def test_a_small_body_needs_no_process(reader, call):
     assert not find_children()
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_large_body_is_said_in_the_same_words(reader, call):
     for body in (
         b'{"instances": [' + b"[1], " * LARGE_BYTES + b"2]}",
@@ -225,7 +226,7 @@ def test_others_are_answered_while_a_large_answer_is_written():
         assert slow.result(SECONDS).document["predictions"][-1] == 2.5
 
 
-@pytest.mark.server  # the marker of what is slow
+@pytest.mark.slow
 def test_a_process_that_makes_no_progress_is_said_and_replaced(reader, call):
     outputs = {"y": np.arange(LARGE_VALUES + 1)}
     expected = reader.write(outputs, Format.ROW, call)

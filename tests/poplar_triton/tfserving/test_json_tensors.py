@@ -503,6 +503,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(500))
 @given(
     document=st.dictionaries(st.sampled_from(["instances", "inputs", "signature_name"]), JSON),

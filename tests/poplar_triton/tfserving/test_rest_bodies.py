@@ -160,6 +160,7 @@ def test_bodies_that_break_off_leave_nothing_behind():
         assert wait_for(lambda: server.ask("POST", PREDICT, ROW.ljust(9000)).status == 200)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_is_dropped():
     rows = json.dumps({"instances": [0.1] * 1_000_000}).encode()
     with serve(

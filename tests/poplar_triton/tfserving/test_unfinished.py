@@ -67,7 +67,7 @@ def test_bodies_that_come_too_slowly_are_refused():
         assert time.monotonic() < begun + 20
 
 
-@pytest.mark.server  # the marker of what is slow
+@pytest.mark.slow
 def test_bodies_that_come_fast_enough_may_take_their_time():
     limits = replace(LIMITS, bodies=replace(LIMITS.bodies, seconds=SECONDS, pace_seconds=0.5))
     with serve(make_models(), limits) as server, open_connection(server) as connection:

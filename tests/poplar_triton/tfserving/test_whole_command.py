@@ -17,7 +17,7 @@ from sample_models import linear_model
 from tfserving_clients import Client, read_outputs, refused
 from tfserving_server import TfServing
 
-pytestmark = pytest.mark.server  # the marker of what is slow: each starts the command
+pytestmark = pytest.mark.slow  # each starts the command
 
 ROW = {"x": np.ones((1, 4), np.float32)}
 SLOW = 'parameters { key: "execute_delay_ms" value: { string_value: "500" } }'

@@ -300,7 +300,7 @@ WHOLE = [
 ]
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture],

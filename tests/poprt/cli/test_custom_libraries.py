@@ -148,7 +148,7 @@ def test_the_command_names_a_library_and_a_process_that_knows_none_loads_nothing
         run(popef)
 
 
-@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.server)])
+@pytest.mark.parametrize("isolated", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_session_is_given_its_libraries(library, isolated, tmp_path):
     """A server has registered no library either. The child process of an isolated session gets them
     too."""

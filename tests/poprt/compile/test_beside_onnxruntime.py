@@ -25,7 +25,7 @@ def test_the_same_seed_draws_the_same_graph():
         onnx.checker.check_model(one.model)
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_graphs_are_of_all_operators_and_opsets():
     drawn = [draw(seed).model for seed in range(120)]
     assert len(BUILDERS) >= MIN_OPERATORS
@@ -37,7 +37,7 @@ def test_graphs_are_of_all_operators_and_opsets():
     assert {"If", "Loop", "Scan"} <= found
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_a_wrong_answer_is_found(monkeypatch):
     """The comparison must detect an operator that computes something else."""
     drawn = find_graph_with("Cos")
@@ -51,7 +51,7 @@ def test_a_wrong_answer_is_found(monkeypatch):
     assert judge(drawn, "fp32").word == DIFFERS
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "seeds"), [("fp32", range(CI_GRAPHS)), ("fp16", range(0, CI_GRAPHS, 2))]
 )
@@ -66,7 +66,7 @@ def find_wrong(outcomes):
     return [(seed, name, found) for seed, name, found in outcomes if found.word in WRONG]
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_every_pass_keeps_the_answers_of_random_graphs():
     names = find_passes()
     assert len(names) > 100
@@ -97,7 +97,7 @@ def test_a_pass_that_changes_answers_is_found(monkeypatch):
     assert judge_pass("x", drawn, 0).word == DIFFERS
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_a_graph_that_ends_the_process_is_an_outcome(monkeypatch):
     judge_child = Judge(limit_seconds=30.0)
     try:

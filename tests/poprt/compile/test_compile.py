@@ -342,7 +342,7 @@ def poprt(*arguments, folder):
     )
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, tmp_path):
     onnx.save(linear, tmp_path / "m.onnx")
     arguments = (

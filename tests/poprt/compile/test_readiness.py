@@ -34,7 +34,7 @@ def test_making_a_graph_ready_is_ended_in_time():
 
 
 @stoppable
-@pytest.mark.server  # slow
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_model_that_would_not_be_ready_in_time_is_refused(precision, monkeypatch):
     converted = Converter(batch_size=2, precision=precision).convert(long_model(3000))

@@ -7,7 +7,7 @@ from poprt.passes import get_pass
 from row_model_checks import check
 
 
-@pytest.mark.server  # slow
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_rows_of_random_models_are_those_of_onnx_runtime(first):
     outcomes = {

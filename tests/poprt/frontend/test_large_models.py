@@ -176,7 +176,7 @@ def test_external_data_stay_in_the_models_folder_and_in_their_file(
         get_frontend(folder / "m.onnx").load_model()
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_damaged_models_are_refused_without_a_crash(data):
@@ -311,7 +311,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.server
+@pytest.mark.slow
 @pytest.mark.parametrize("external", [False, True])
 def test_compiling_takes_less_memory_than_twice_the_weights(tmp_path, external):
     random = np.random.default_rng(0)

@@ -356,6 +356,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> onnx.ModelProto:
     return Estimator(open_source(folder / "model.onnx")).convert(Settings(precision="fp16"))
 
 
+@pytest.mark.slow
 def test_several_ipus_share_the_weights_and_pay_for_their_links(bert: onnx.ModelProto) -> None:
     model = bert
     one, sharded, pipelined = (
@@ -415,6 +416,7 @@ def test_host_transfers_overlap_with_computing_only_where_there_are_io_tiles() -
     assert plain.latency_seconds > plain.seconds_per_batch
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_batch_until_it_does_not_fit() -> None:
     found = [estimate(networks.resnet50(batch), C600) for batch in (1, 8, 512)]
     assert [result.fits for result in found] == [True, True, False]

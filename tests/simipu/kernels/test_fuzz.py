@@ -10,7 +10,7 @@ from kernel_builds import build_fuzzer, find_reason
 
 
 @pytest.mark.skipif(bool(find_reason()), reason=find_reason())
-@pytest.mark.server  # slow
+@pytest.mark.slow
 def test_every_set_of_instructions_computes_what_plain_loops_do(tmp_path: Path) -> None:
     fuzzer = build_fuzzer(tmp_path)
     done = subprocess.run([fuzzer, "4"], capture_output=True, text=True, timeout=120, check=False)

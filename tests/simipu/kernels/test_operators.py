@@ -664,6 +664,7 @@ def draw_node(draw):
     return op_type, feeds, steps, attributes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process"
 )

@@ -97,6 +97,7 @@ def check(smaller_over_larger: Iterable[float], bound: float, exact: float) -> N
     assert sum(ratio <= 1 for ratio in ratios) >= exact * len(ratios)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", ["groups", "rows", "k", "n"])
 @pytest.mark.parametrize(
     "grow", [lambda size: size + 1, lambda size: 2 * size], ids=["one more", "twice"]
@@ -116,6 +117,7 @@ def test_more_to_multiply_never_takes_less(dimension: str, grow: Callable[[int],
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiles", [736, 1216, 1440, 1464])
 def test_more_tiles_never_cost_time(tiles: int) -> None:
     fewer = replace(C600, tiles_per_ipu=tiles)
@@ -124,6 +126,7 @@ def test_more_tiles_never_cost_time(tiles: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_more_available_memory_never_costs_time() -> None:
     proportions = (0.02, 0.05, 0.1, 0.3, 0.6, 1.0)
     for product in products():

@@ -98,6 +98,7 @@ def test_fused_arithmetic_is_that_of_its_operators(witness, case, numerics):
     check_values(compute(witness, model, numerics, x), emulate(model, numerics, x))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_kernels().are_there, reason="no kernels")
 @pytest.mark.parametrize("witness", ["kernels", "kernels apart"])
 @given(case=graphs(FUNCTIONS), numerics=st.sampled_from([HALF_PARTIALS, NAN_ON_OVERFLOW]))

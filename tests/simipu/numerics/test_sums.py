@@ -138,6 +138,7 @@ def convolutions(draw):
     return node, (draw(st.integers(1, 2)), groups * channels, *field), (outputs, channels, *kernel)
 
 
+@pytest.mark.slow
 @every_witness
 @given(
     case=convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS
@@ -196,6 +197,7 @@ def transposed_convolutions(draw):
     return node, field, (groups * channels, outputs, *kernel)
 
 
+@pytest.mark.slow
 @every_witness
 @given(
     case=transposed_convolutions(),
@@ -215,6 +217,7 @@ def test_a_transposed_convolution_has_one_order(witness, case, num_special, nume
     check_bits(compute(witness, model, numerics, x), emulate(model, numerics, x))
 
 
+@pytest.mark.slow
 @every_witness
 @given(
     case=convolutions(),

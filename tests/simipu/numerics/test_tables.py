@@ -38,6 +38,7 @@ def run(model, kernels: KernelUse, x: np.ndarray) -> list[np.ndarray]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_kernels().are_there, reason="there are no kernels")
 def test_a_graph_of_many_functions_has_so_many_tables_and_no_more():
     assert tables_of(branches(3)) == 3

@@ -180,6 +180,7 @@ def wrap(operator, values, divisors, fmod=0):
     return np.array([each % 2**bits for each in made], f"uint{bits}").view(values.dtype)
 
 
+@pytest.mark.slow
 def test_no_integers_end_the_process(tmp_path):
     cases, expected = {}, {}
     for kind in map(np.dtype, INTEGERS):
@@ -324,7 +325,7 @@ def test_a_region_that_is_cut_off_beyond_the_image_is_otherwise_as_it_was():
     assert lower(fixed, None) is fixed
 
 
-@pytest.mark.server
+@pytest.mark.slow
 def test_no_values_of_an_input_end_the_process(tmp_path):
     cases = {each.name: each.make() for each in EXTREMES}
     (regions,) = (
