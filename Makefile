@@ -31,11 +31,11 @@ test: test-fast test-server
 test-fast: .venv/dev
 	EXAMPLES=0.4 $(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
 
-# Besides the slow tests: all random examples, of which the fast tests try some. Files outside tests/server run in
-# parallel, each in one process, because the tests of a file share a server. tests/server runs alone: it measures times.
+# Besides the slow tests: all random examples, of which the fast tests try some. Files run in parallel, each in one
+# process, because the tests of a file share a server.
 test-server: .venv/dev models
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "server or slow or hypothesis" --ignore tests/server
-	$(BIN)/python -m pytest -m server tests/server
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "(server or slow or hypothesis) and not alone"
+	$(BIN)/python -m pytest -m alone
 
 # HAProxy, Envoy, Prometheus, SeaweedFS and helm, into .cache/deploy-tools.
 deploy-tools: .venv/deploy

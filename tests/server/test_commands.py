@@ -110,30 +110,44 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(
     assert segments_of(process) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "has_json"),
-    [
-        (("--precision", "fp32"), True),
-        (("--precision", "fp16"), False),
-        (("--precision", "fp16", "--io_precision", "fp32"), True),
-        (("--precision", "fp32", "--io_precision", "fp16"), False),
-    ],
-)
-def test_the_request_that_poprt_prints_is_answered(tmp_path, options, has_json):
-    onnx.save(linear_model(), tmp_path / "m.onnx")
-    folder = tmp_path / "models" / "mine"
-    words = ["-i", str(tmp_path / "m.onnx"), "--batch_size", "2", "--triton_model_dir", str(folder)]
-    compiled = subprocess.run(
-        [sys.executable, "-m", "poprt", *words, *options],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    request = re.search(r"ask it: (.*)", compiled.stdout)[1]
-    assert ("--io_precision fp32" in compiled.stdout) is not has_json
-    with TritonServer(folder.parent, log=tmp_path / "log") as server:
-        found = run_shell(request.replace("127.0.0.1:8000", server.http_url), tmp_path)
+PRECISIONS = {
+    "fp32": (("--precision", "fp32"), True),
+    "fp16": (("--precision", "fp16"), False),
+    "fp16_of_fp32": (("--precision", "fp16", "--io_precision", "fp32"), True),
+    "fp32_of_fp16": (("--precision", "fp32", "--io_precision", "fp16"), False),
+}
+"""Options of poprt, and whether a request can be JSON, by the name of the model's folder."""
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Compile a model with each of the options and serve all of them.
+
+    Yields the server, and what poprt prints by the name of the folder.
+    """
+    root = tmp_path_factory.mktemp("printed")
+    onnx.save(linear_model(), root / "m.onnx")
+    printed = {}
+    for name, (options, _) in PRECISIONS.items():
+        folder = root / "models" / name
+        words = ["-i", str(root / "m.onnx"), "--batch_size", "2", "--triton_model_dir", str(folder)]
+        printed[name] = subprocess.run(
+            [sys.executable, "-m", "poprt", *words, *options],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+    with TritonServer(root / "models", log=root / "log") as server:
+        yield server, printed
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_the_request_that_poprt_prints_is_answered(compiled, tmp_path, name):
+    (server, printed), (_, has_json) = compiled, PRECISIONS[name]
+    request = re.search(r"ask it: (.*)", printed[name])[1]
+    assert ("--io_precision fp32" in printed[name]) is not has_json
+    found = run_shell(request.replace("127.0.0.1:8000", server.http_url), tmp_path)
     if has_json:
         values = [each["data"] for each in json.loads(found)["outputs"] if each["name"] == "y"]
     else:

@@ -60,6 +60,8 @@ instance_group [{ kind: KIND_CPU count: 2 }]
 BLS_MODEL = '''
 import triton_python_backend_utils as pb_utils
 
+pytestmark = pytest.mark.alone
+
 class TritonPythonModel:
     """Asks the batching model with what it was asked with."""
 

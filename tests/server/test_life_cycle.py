@@ -48,6 +48,8 @@ from triton_clients import (
 from triton_poplar.statistics import ERROR_KINDS
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.alone
+
 in_both_modes = pytest.mark.parametrize("mode", MODES)
 
 

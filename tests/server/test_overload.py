@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import numpy as np
+import pytest
 import tritonclient.http as httpclient
 from triton_clients import read_metric
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+
+pytestmark = pytest.mark.alone
 
 REQUEST = service_pb2.ModelInferRequest(
     model_name="slow",

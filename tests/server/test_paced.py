@@ -19,6 +19,8 @@ from poprt import Compiler, Converter
 from sample_models import make_model
 from triton_clients import infer, read_metric
 
+pytestmark = pytest.mark.alone
+
 BATCH, WIDTH = 4, 16
 STEPS = 1000
 """Number of chained operators: some 0.4 ms on a CPU, 0.1 ms modelled for a program of no cycles."""

@@ -25,6 +25,8 @@ from fleet.repositories import LocalRepository, fill
 from fleet.servers import STOP_SECONDS, Server
 from poplar_triton.serving.installation import find_triton
 
+pytestmark = pytest.mark.alone
+
 SEVERAL = Model("several", instances=3)
 OTHER = Model("other")
 QUICK_EXIT = "--exit-timeout-secs=3"
