@@ -29,7 +29,7 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	EXAMPLES=0.4 $(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
+	EXAMPLES=0.2 $(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not slow and not deploy and not browser and not tensorflow and not bulk"
 
 # Besides the slow tests: all random examples, of which the fast tests try some. Files run in parallel, each in one
 # process, because the tests of a file share a server.
@@ -53,7 +53,7 @@ test-browser: .venv/dev browser-tools
 
 SOAK_MINUTES ?= 60
 
-# test-deploy includes five minutes of it.
+# test-deploy includes three rounds of it, about three minutes.
 soak: deploy-tools
 	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest tests/deploy/test_soak.py
 

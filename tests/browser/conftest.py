@@ -11,10 +11,8 @@ from browser import Browser, open_browser
 _PROGRAMS = Path(__file__).parents[2] / ".cache" / "browser-tools" / "bin"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.browser)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.browser)
 
 
 @pytest.fixture(scope="session")

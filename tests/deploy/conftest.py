@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import util
-from pathlib import Path
 
 import pytest
 from fleet.tools import Tools, find_tools
@@ -14,10 +13,8 @@ if util.find_spec("kubernetes_validate") is None:
     collect_ignore_glob = ["test_*.py"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.deploy)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.deploy)
 
 
 @pytest.fixture(scope="session")

@@ -23,10 +23,8 @@ from sample_models import gather_model, linear_model, make_model, types_model, w
 import popef
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.server)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.server)
 
 
 def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, **convert) -> Path:

@@ -14,7 +14,7 @@ from simipu.numerics.quarter import FORMATS, decode, encode
 from simipu.operators import CHIP_DOMAIN
 
 RANDOM = np.random.default_rng(0)
-OPSETS = [11, 13, 17, 20]
+OPSETS = [11, *(pytest.param(opset, marks=pytest.mark.slow) for opset in (13, 17)), 20]
 
 
 def unpack(data, lengths, sizes):

@@ -1,6 +1,6 @@
 """How many random examples hypothesis tries.
 
-The environment variable EXAMPLES is a factor of all counts: 0.4 in the fast tests, whose tests of
+The environment variable EXAMPLES is a factor of all counts: 0.2 in the fast tests, whose tests of
 this kind `make test-server` repeats with 1; 50 for a search of an hour.
 """
 

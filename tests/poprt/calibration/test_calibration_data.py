@@ -261,6 +261,7 @@ def test_folders_and_other_things_that_hold_nothing_are_refused(tmp_path):
         read_calibration_data(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line(linear, tmp_path):
     import onnx
 

@@ -240,7 +240,7 @@ BOMB = "a0: &a0 [x]\n" + "".join(
         ("passes: [" + "a," * 20_000 + "]", "--passes: expected a value"),
         ("# " + "x" * (2 << 20), "expected at most 1048576 bytes"),
         ("precision: fp12", "argument --precision: invalid choice"),
-        ("[" * 5_000, "is not valid YAML"),
+        pytest.param("[" * 5_000, "is not valid YAML", marks=pytest.mark.slow),
         (BOMB.replace("a39:", "passes:"), "is no option of poprt"),
     ],
 )

@@ -32,6 +32,7 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
     """The grandchild process that folds constants ends with the compilation."""
     model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
@@ -45,6 +46,7 @@ def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.popef"))
 
 
+@pytest.mark.slow
 def test_a_compilation_has_a_limit_of_memory(tmp_path: Path) -> None:
     model = hostile.make_model(
         [helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20)
@@ -56,6 +58,7 @@ def test_a_compilation_has_a_limit_of_memory(tmp_path: Path) -> None:
     assert "needs more than its limit of 150 MiB of memory; --memory_limit raises the limit" in line
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
     model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
     command = [*POPRT, "-i", str(model), "--export_popef", "--output_dir", str(tmp_path)]
@@ -84,6 +87,7 @@ def _descendants(pid: int) -> list[int]:
     return [each for child in children for each in (child, *_descendants(child))]
 
 
+@pytest.mark.slow
 def test_a_wrong_call_stays_one() -> None:
     done = run(*POPRT, "-i", "x.onnx", "--compiler_options", "num_ipus=0")
     assert done.returncode == 2

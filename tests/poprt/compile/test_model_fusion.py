@@ -200,6 +200,7 @@ def test_a_strict_runner_says_what_to_do(compiled):
         strict.execute({"graph0/x": X0})
 
 
+@pytest.mark.slow
 def test_a_run_takes_the_time_of_its_model_and_the_chip_holds_them_all(compiled, models):
     main = compiled.executable.program(5)
     alone = [Compiler.compile(model).cycles for model in models]

@@ -26,6 +26,7 @@ def long_model(nodes):
     return make_model(chain, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, {})
 
 
+@pytest.mark.slow
 @stoppable
 def test_making_a_graph_ready_is_ended_in_time():
     model = long_model(40_000).SerializeToString()
@@ -64,6 +65,7 @@ def test_a_model_is_not_refused_for_what_it_is_compared_with(monkeypatch, caplog
     )
 
 
+@pytest.mark.slow
 def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
     """The kernel is from a network for music: 256 positions, in blocks of 16 channels, with sums
     kept in half."""

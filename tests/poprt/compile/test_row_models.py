@@ -27,6 +27,7 @@ SIZES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"), [*((name, "fp32") for name in SIZES), ("the number of rows", "fp16")]
 )

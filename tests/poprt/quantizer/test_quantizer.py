@@ -306,6 +306,7 @@ def test_bad_samples_are_refused_by_name(data, told, tmp_path):
         quantize(prepare(), None, tmp_path, data)
 
 
+@pytest.mark.slow
 def test_samples_may_be_more_or_fewer_than_a_batch(tmp_path):
     prepared = prepare()
     for count in (1, 2, 5):

@@ -26,7 +26,7 @@ from simipu import RunError
 import popef
 
 IN_ROW = [PackAlgorithm.next_fit, PackAlgorithm.first_fit]
-MANY = 20_000
+MANY = 10_000
 
 
 @pytest.fixture(scope="module")

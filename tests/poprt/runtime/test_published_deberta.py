@@ -123,6 +123,7 @@ def pack(model):
     return clean_info(model)
 
 
+@pytest.mark.slow
 def test_a_model_that_a_script_has_packed_computes_each_sample_alone():
     model = deberta_v2_like(batch=1, tokens=8, conv=False)
     packed = pack(Converter(**OPTIONS).convert(model))

@@ -283,6 +283,7 @@ def test_the_executable_takes_its_place_last(streamed, tmp_path, monkeypatch):
     assert replaced == ["name_map.json", "config.pbtxt", "weights.popef", "executable.popef"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["executable.popef", "weights.popef"])
 def test_a_file_that_is_cut_off_anywhere_is_refused(streamed, tmp_path, name):
     """A server finds such a file when it loads a folder during an upload."""
@@ -340,6 +341,7 @@ def poprt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_two_at_once_are_one_too_many(tmp_path):
     onnx.save(linear_model(), tmp_path / "m.onnx")
     with ModelFolder(tmp_path / "repo" / "m"):
@@ -351,6 +353,7 @@ def test_two_at_once_are_one_too_many(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
 
 
+@pytest.mark.slow
 def test_a_failed_compilation_leaves_no_folder(tmp_path):
     onnx.save(linear_model(), tmp_path / "m.onnx")
     done = poprt(tmp_path, "--input_shape", "x=4,9")

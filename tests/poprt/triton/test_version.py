@@ -204,6 +204,7 @@ def fork(work: Callable[[], None]) -> int:
         os._exit(status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locks", [True, False], ids=["locks", "without locks"])
 def test_publishers_at_once_take_different_numbers(
     compiled, tmp_path, renaming, locks, monkeypatch
@@ -257,6 +258,7 @@ def die_at(step: int, folder: Path) -> None:
     sys.addaudithook(look)
 
 
+@pytest.mark.slow
 def test_who_is_killed_at_any_step_leaves_nothing_that_is_loaded_half(compiled, tmp_path, renaming):
     before = tmp_path / "before" / "m"
     publish_version(compiled, before)
@@ -291,6 +293,7 @@ def test_who_is_killed_at_any_step_leaves_nothing_that_is_loaded_half(compiled, 
     assert outcomes == ({"1", "2"} if renaming else {"1", "2", "refused"})
 
 
+@pytest.mark.slow
 def test_who_is_killed_in_a_new_model_folder_leaves_no_model_half(compiled, tmp_path):
     for step in itertools.count():
         folder = tmp_path / str(step) / "m"

@@ -35,6 +35,7 @@ def add_up(left, right):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_onnx_runtime_adds_up_one_channel_after_the_other(threads):
     """The lowering depends on this order for two or more rows and columns, and no document promises

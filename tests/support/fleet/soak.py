@@ -31,7 +31,7 @@ from fleet.servers import STOP_SECONDS, Server, start_all
 from fleet.tools import Tools
 
 PER_SECOND = 2.0
-PAUSE_SECONDS = 5
+PAUSE_SECONDS = 2
 """Pause after each event, once the servers have recovered."""
 NEW_VERSION = 2
 MIN_ROUNDS = 3

@@ -208,6 +208,7 @@ def test_what_is_replaced_under_conditions_counts_as_missing():
     assert not any(ipu_operators.is_implemented(name) for name in ipu_operators.PARTLY)
 
 
+@pytest.mark.slow
 def test_an_operator_that_onnx_runtime_takes_apart_is_folded_after_that():
     node = helper.make_node("CenterCropPad", ["x", "sizes"], ["y"], axes=[2, 3])
     borders = {"x": (F, ["n", 4, 3, 3])}, {"y": (F, ["n", 4, 2, 5])}

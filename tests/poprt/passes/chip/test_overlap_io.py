@@ -37,6 +37,7 @@ def open_paced(model, **options) -> Session:
     return Session(compiled.getPopefModel(), SessionConfig(paced=True))
 
 
+@pytest.mark.slow
 def test_overlap_hides_the_shorter_of_transfers_and_computing():
     plain, overlapped = open_paced(busy()), open_paced(busy(), num_io_tiles=64)
     assert overlapped.modelled_seconds < 0.8 * plain.modelled_seconds

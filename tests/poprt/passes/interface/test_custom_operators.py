@@ -179,6 +179,7 @@ def test_a_body_that_is_none_is_refused_with_the_node(body, reason):
         Converter().convert(custom())
 
 
+@pytest.mark.slow
 def test_a_body_that_doubles_has_an_end():
     register_op_body("Swish", DOMAIN)(
         lambda n, _o: (

@@ -142,7 +142,9 @@ def are_close(expected, found):
     )
 
 
-@pytest.mark.parametrize("through", [(OLD,), (13, OLD), (17, OLD)])
+@pytest.mark.parametrize(
+    "through", [(OLD,), pytest.param((13, OLD), marks=pytest.mark.slow), (17, OLD)]
+)
 @pytest.mark.parametrize("operator", sorted(OPERATORS))
 def test_an_operator_answers_the_same_in_an_old_opset(operator, through):
     if operator == "ReverseSequence" and RUNTIME < (1, 24):

@@ -107,7 +107,7 @@ def pool(model, batch):
     graph.output.append(helper.make_tensor_value_info("pooled", F, [batch, 2]))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("positions", [False, True])
 @pytest.mark.parametrize("rotary", ["", "half", "interleaved"])
 def test_packed_answers_are_those_of_samples_alone(precision, positions, rotary):
@@ -378,6 +378,7 @@ def newest(batch):
     return net.model({net.linear(x, width, 2): [batch, TOKENS, 2]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"pack_args": ARGS}, {"used_passes": "insert_attention_mask"}])
 def test_masks_of_the_newest_exporters_are_known(options):
     samples = sentences([5, 3, 8, 2])

@@ -289,7 +289,14 @@ def lay(parts, rows: int):
     return packed.reshape(rows, TOKENS, *flat.shape[1:])
 
 
-@pytest.mark.parametrize(("rows", "longest"), [(3, TOKENS), (3, TOKENS - 1), (1, TOKENS - 1)])
+@pytest.mark.parametrize(
+    ("rows", "longest"),
+    [
+        (3, TOKENS - 1),
+        pytest.param(3, TOKENS, marks=pytest.mark.slow),
+        pytest.param(1, TOKENS - 1, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", PACKS)
 def test_packed_samples_get_the_answers_of_samples_alone(name, rows, longest):
     build, most = PACKS[name], 7
