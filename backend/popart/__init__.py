@@ -107,6 +107,7 @@ from popart.options import (
     BatchSerializationSettings,
     ExecutionPhaseSettings,
     ExperimentalSettings,
+    NumIOTiles,
     ReplicatedCollectivesSettings,
     SessionOptions,
     TensorLocation,
@@ -114,16 +115,32 @@ from popart.options import (
 )
 from popart.patterns import Patterns
 from popart.session import InferenceSession
-from popart.stepio import PyStepIO, PyStepIOCallback, PyWeightsIO
+from popart.stepio import IStepIO, IWeightsIO, PyStepIO, PyStepIOCallback, PyWeightsIO
 from popart.tensorinfo import TensorInfo, getTensorInfo
+from popart.throwing import _throw_application_runtime_error as _throw_application_runtime_error
+from popart.throwing import _throw_popart_error as _throw_popart_error
+from popart.throwing import _throw_popart_internal_error as _throw_popart_internal_error
+from popart.throwing import _throw_popart_runtime_error as _throw_popart_runtime_error
+from popart.throwing import _throw_poplar_error as _throw_poplar_error
+from popart.throwing import _throw_poplar_runtime_error as _throw_poplar_runtime_error
+from popart.throwing import _throw_poplibs_error as _throw_poplibs_error
+from popart.throwing import _throw_recoverable_runtime_error as _throw_recoverable_runtime_error
+from popart.throwing import _throw_system_runtime_error as _throw_system_runtime_error
+from popart.throwing import _throw_unknown_runtime_error as _throw_unknown_runtime_error
+from popart.throwing import _throw_unrecoverable_runtime_error as _throw_unrecoverable_runtime_error
 from popart.training import (
     SGD,
     Adam,
+    AdamMode,
     Adaptive,
+    AdaptiveMode,
+    ClipNormSettings,
     ConstSGD,
     Optimizer,
     OptimizerValue,
+    SGDAccumulatorAndMomentum,
     TrainingSession,
+    WeightDecayMode,
 )
 from popart.transformer import GraphTransformer
 from popart.variables import CommGroup, InputSettings, ReplicaGrouping, VariableSettings
@@ -142,7 +159,9 @@ __all__ = [
     "AccumulateOuterFragmentSchedule",
     "AccumulateOuterFragmentSettings",
     "Adam",
+    "AdamMode",
     "Adaptive",
+    "AdaptiveMode",
     "AiGraphcoreOpset1",
     "AiOnnxOpset6",
     "AiOnnxOpset7",
@@ -160,6 +179,7 @@ __all__ = [
     "BatchSerializationSettings",
     "BatchSerializationTransformContext",
     "Builder",
+    "ClipNormSettings",
     "CollectiveOperator",
     "CommGroup",
     "CommGroupType",
@@ -180,6 +200,8 @@ __all__ = [
     "ExperimentalSettings",
     "GradientTensorTrackingMethod",
     "GraphTransformer",
+    "IStepIO",
+    "IWeightsIO",
     "InferenceSession",
     "InitType",
     "InputSettings",
@@ -189,6 +211,7 @@ __all__ = [
     "Logger",
     "MeanReductionStrategy",
     "MergeVarUpdateType",
+    "NumIOTiles",
     "OpDefinition",
     "OperatorIdentifier",
     "Optimizer",
@@ -207,6 +230,7 @@ __all__ = [
     "ReplicatedCollectivesSettings",
     "ReplicatedStreamMode",
     "ReplicatedTensorSharding",
+    "SGDAccumulatorAndMomentum",
     "ScatterReduction",
     "SessionOptions",
     "SourceLocation",
@@ -223,6 +247,7 @@ __all__ = [
     "VariableRetrievalMode",
     "VariableSettings",
     "VirtualGraphMode",
+    "WeightDecayMode",
     "defaultAiGraphcoreOpset",
     "defaultAiOnnxMlOpset",
     "defaultAiOnnxOpset",

@@ -41,6 +41,11 @@ class ExecutionPhaseSettings(Settings):
         "schedule": Field(enums.ExecutionPhaseSchedule, enums.ExecutionPhaseSchedule.Interleaving),
     }
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if "optimizerSchedule" in kwargs:  # the constructor's name of the last field
+            kwargs["schedule"] = kwargs.pop("optimizerSchedule")
+        super().__init__(*args, **kwargs)
+
 
 class AccumulateOuterFragmentSettings(Settings):
     """Order of the updates after accumulation; training only."""
@@ -167,6 +172,12 @@ class TensorLocationSettings(Settings):
         if "storage" in kwargs:
             kwargs["location"] = TensorLocation(kwargs.pop("storage"))
         super().__init__(*args, **kwargs)
+
+
+class NumIOTiles(int):
+    """Number of tiles that only transfer; an int under the real module's name."""
+
+    __slots__ = ()
 
 
 def _find_cache_path() -> str | None:

@@ -104,7 +104,11 @@ class PyStepIOCallback(IStepIO):
         self._output_complete(name)
 
 
-class PyWeightsIO:
+class IWeightsIO:
+    """Base of the classes that hold weights."""
+
+
+class PyWeightsIO(IWeightsIO):
     """Arrays by id of the weight, which readWeights writes and writeWeights reads."""
 
     def __init__(self, weights: Mapping[str, Any]) -> None:

@@ -6,9 +6,62 @@ session raises.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from popart.errors import popart_exception
+
+
+class AdamMode(Enum):
+    """Variants of Adam."""
+
+    Adam = 0
+    AdamNoBias = 1
+    AdaMax = 2
+    Lamb = 3
+    LambNoBias = 4
+
+
+class AdaptiveMode(Enum):
+    """Variants of adaptive optimizers."""
+
+    AdaGrad = 0
+    RMSProp = 1
+    CenteredRMSProp = 2
+    AdaDelta = 3
+
+
+class WeightDecayMode(Enum):
+    """Ways in which weights decay."""
+
+    Decay = 0
+    L2Regularization = 1
+
+
+class SGDAccumulatorAndMomentum(Enum):
+    """Whether accumulator and momentum are one tensor."""
+
+    Combined = 0
+    Separate = 1
+
+
+class ClipNormSettings:
+    """Weights whose gradients' norm is limited; accepted without effect."""
+
+    def __init__(self, weightIds: Sequence[str], maxNorm: float) -> None:
+        self.weightIds = list(weightIds)
+        self.maxNorm = float(maxNorm)
+
+    @classmethod
+    def clipWeights(cls, weightIds: Sequence[str], maxNorm: float) -> ClipNormSettings:
+        """Return settings for some weights."""
+        return cls(weightIds, maxNorm)
+
+    @classmethod
+    def clipAllWeights(cls, maxNorm: float) -> ClipNormSettings:
+        """Return settings for all weights."""
+        return cls([], maxNorm)
 
 
 class Optimizer:
