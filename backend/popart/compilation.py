@@ -149,12 +149,14 @@ def make_compiler_options(
         raise popart_exception(str(error)) from error
 
 
-def find_num_ipus(options: SessionOptions, device: DeviceInfo) -> int:
+def find_num_ipus(options: SessionOptions, device: DeviceInfo, model: onnx.ModelProto) -> int:
     """Return the number of IPUs of one replica.
 
     Args:
         options: Options of the session.
-        device: Device that the model is compiled for.
+        device: Device that the model is compiled for; a CPU stands for as many IPUs as the model
+            uses.
+        model: The model, as the builder made it.
 
     Returns:
         The number of IPUs.
@@ -163,24 +165,32 @@ def find_num_ipus(options: SessionOptions, device: DeviceInfo) -> int:
         popart_exception: If the replicas do not divide the device's IPUs.
     """
     replicas = options.num_replicas
-    if device.numIpus % replicas and device.type is not DeviceType.Cpu:
+    if device.type is DeviceType.Cpu:
+        return max(1, len(_find_used_ipus(options, model)))
+    if device.numIpus % replicas:
         raise popart_exception(
             "For replicated graphs, the number of IPUs must be divisible by the replication factor."
         )
-    return max(1, device.numIpus // replicas)
+    return device.numIpus // replicas
 
 
-def count_used_ipus(model: onnx.ModelProto, options: SessionOptions, num_ipus: int) -> int:
-    """Return the number of IPUs that the program of a replica uses.
+def count_program_ipus(model: onnx.ModelProto, options: SessionOptions, num_ipus: int) -> int:
+    """Return the number of IPUs that the program of a replica is compiled for.
 
     A model may name IPUs that the device lacks; prepareDevice rejects it then.
     """
     if options.virtualGraphMode not in _MODES:
         return 1
-    placed = (
+    return max([num_ipus, *(number + 1 for number in _find_used_ipus(options, model))])
+
+
+def _find_used_ipus(options: SessionOptions, model: onnx.ModelProto) -> set[int]:
+    """Return the numbers of the IPUs that operators are assigned to."""
+    if options.virtualGraphMode is not VirtualGraphMode.Manual:
+        return set()
+    return {
         each.i for node in model.graph.node for each in node.attribute if each.name == VIRTUAL_GRAPH
-    )
-    return max(num_ipus, 1 + max(placed, default=0))
+    }
 
 
 def find_partials_type(options: SessionOptions) -> str:

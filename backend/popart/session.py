@@ -14,7 +14,7 @@ import numpy as np
 from poprt.compile import Executable
 
 from popart import export, options_check, reports, virtual_graphs
-from popart.compilation import compile_model, confirm, count_used_ipus, find_num_ipus
+from popart.compilation import compile_model, confirm, count_program_ipus, find_num_ipus
 from popart.dataflow import DataFlow, InputShapeInfo, anchor_shape
 from popart.devices import DeviceInfo
 from popart.enums import (
@@ -94,7 +94,7 @@ class InferenceSession:
             raise popart_exception("User must specify an anchor tensor when doing inference.")
         self._model = read_model(fnModel)
         options_check.check_options(self._options, self._model)
-        self._num_ipus = find_num_ipus(self._options, deviceInfo)
+        self._num_ipus = find_num_ipus(self._options, deviceInfo, self._model)
         virtual_graphs.check_placement(self._model, self._options, self._num_ipus)
         shapes = (inputShapeInfo or InputShapeInfo()).all()
         self._lowered = lower(
@@ -113,8 +113,8 @@ class InferenceSession:
             [*dataFlow.anchors(), *self._lowered.effects],
             self._options,
             deviceInfo,
-            self._batches,
-            count_used_ipus(self._model, self._options, self._num_ipus),
+            self._count_compiled_batches(),
+            count_program_ipus(self._model, self._options, self._num_ipus),
         )
         self._weights = HostWeights(self._model, self._lowered.weights)
         self._program: DeviceProgram | None = None
@@ -516,6 +516,11 @@ class InferenceSession:
         """Return the model's operators by graph, as JSON."""
         del format
         return reports.serialize_ir(self._model)
+
+    def _count_compiled_batches(self) -> int:
+        """Return the number of batches that the compiler gets, which wants whole pipelines."""
+        stages = virtual_graphs.count_stages(self._model) if self._options.enablePipelining else 1
+        return -(-self._batches // max(1, stages)) * max(1, stages)
 
     def _exported(self) -> export.Exported:
         executable = self._require_executable()

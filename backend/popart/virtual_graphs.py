@@ -46,7 +46,7 @@ def check_virtual_graph_numbers(
     Raises:
         popart_exception: For a virtual graph that the device lacks.
     """
-    if options.virtualGraphMode is VirtualGraphMode.Off or num_ipus == 1:
+    if options.virtualGraphMode is VirtualGraphMode.Off:
         return
     for node in model.graph.node:
         found = _read(node, VIRTUAL_GRAPH)
@@ -68,17 +68,19 @@ def check_depth(model: onnx.ModelProto, options: SessionOptions, batches_per_ste
     Raises:
         popart_exception: If a step has fewer batches than the pipeline has stages.
     """
-    if not options.enablePipelining:
-        return
+    if options.enablePipelining and batches_per_step < (stages := count_stages(model)):
+        raise popart_exception(
+            "For pipelining, depth (batchesPerStep) must equal at least the number of pipeline "
+            f"stages ({stages})"
+        )
+
+
+def count_stages(model: onnx.ModelProto) -> int:
+    """Return the number of pipeline stages; by default an IPU is a stage."""
     kind = PIPELINE_STAGE
     if all(_read(node, kind) == _UNSET for node in model.graph.node):
         kind = VIRTUAL_GRAPH
-    stages = {_read(node, kind) for node in model.graph.node} - {_UNSET}
-    if batches_per_step < len(stages):
-        raise popart_exception(
-            "For pipelining, depth (batchesPerStep) must equal at least the number of pipeline "
-            f"stages ({len(stages)})"
-        )
+    return len({_read(node, kind) for node in model.graph.node} - {_UNSET})
 
 
 def _check_virtual_graphs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> None:

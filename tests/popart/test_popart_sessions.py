@@ -287,6 +287,49 @@ def test_options_that_cannot_be_had_are_rejected_by_the_constructor(options, mes
     assert message in caught.value.args[0]
 
 
+def make_two_stages(second: int) -> tuple[bytes, str]:
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [4, 64]), X)
+    with builder.virtualGraph(0), builder.pipelineStage(0):
+        y = builder.aiOnnx.matmul([x, builder.addInitializedInputTensor(draw(64, 64))])
+    with builder.virtualGraph(second), builder.pipelineStage(1):
+        z = builder.aiOnnx.tanh([y])
+    return builder.getModelProto(), z
+
+
+def test_a_pipeline_takes_less_time_than_its_batches_one_after_the_other():
+    proto, z = make_two_stages(1)
+    cycles = {}
+    for pipelined in (False, True):
+        options = popart.SessionOptions()
+        options.virtualGraphMode = popart.VirtualGraphMode.Manual
+        options.enablePipelining = pipelined
+        options.instrumentWithHardwareCycleCounter = True
+        device = popart.DeviceManager().createIpuModelDevice({"numIPUs": 2})
+        flow = popart.DataFlow(7, [z])
+        session = popart.InferenceSession(proto, flow, device, userOptions=options)
+        session.prepareDevice()
+        run(session, {X: draw(7, 4, 64)})
+        cycles[pipelined] = session.getCycleCount()
+    assert cycles[True] < cycles[False]
+    with pytest.raises(popart.popart_exception, match="For pipelining, depth"):
+        popart.InferenceSession(proto, popart.DataFlow(1, [z]), device, userOptions=options)
+
+
+def test_an_ipu_that_the_device_lacks_is_rejected_when_the_device_is_prepared():
+    proto, z = make_two_stages(10)
+    options = popart.SessionOptions()
+    options.virtualGraphMode = popart.VirtualGraphMode.Manual
+    for device in (
+        popart.DeviceManager().createIpuModelDevice({"numIPUs": 2}),
+        popart.DeviceManager().createCpuDevice(),
+    ):
+        flow = popart.DataFlow(1, [z])
+        session = popart.InferenceSession(proto, flow, device, userOptions=options)
+        with pytest.raises(popart.popart_exception, match="invalid virtual graph 10"):
+            session.prepareDevice()
+
+
 def test_a_constructor_needs_an_anchor_that_the_model_has():
     builder, _ = make_product()
     with pytest.raises(popart.popart_exception, match="User must specify an anchor tensor"):
