@@ -16,6 +16,7 @@ from popart.lowering.operation import (
     broadcast,
     check_same_types,
     chip_rule,
+    match_widths,
     rule,
 )
 from popart.tensorinfo import from_onnx_type
@@ -35,7 +36,7 @@ def check_type(element: int) -> None:
 
 def _operands(operation: Operation) -> tuple[Tensor, Tensor]:
     """Return two operands that may be broadcast."""
-    left, right = operation.input(0), operation.input(1)
+    left, right = match_widths(operation, [operation.input(0), operation.input(1)])
     check_same_types(operation, left, right)
     broadcast(operation, left.shape, right.shape)
     return left, right
@@ -119,7 +120,9 @@ def _increment(operation: Operation) -> Sequence[Tensor]:
 
 @rule("Max", "Min", "Sum", "Mean")
 def _variadic(operation: Operation) -> Sequence[Tensor]:
-    tensors = [operation.input(place) for place in range(len(operation.inputs))]
+    tensors = match_widths(
+        operation, [operation.input(place) for place in range(len(operation.inputs))]
+    )
     shape: tuple[int, ...] = tensors[0].shape
     for each in tensors[1:]:
         check_same_types(operation, tensors[0], each)
@@ -129,7 +132,8 @@ def _variadic(operation: Operation) -> Sequence[Tensor]:
 
 @rule("Where")
 def _choose(operation: Operation) -> Sequence[Tensor]:
-    condition, chosen, other = (operation.input(place) for place in range(3))
+    condition = operation.input(0)
+    chosen, other = match_widths(operation, [operation.input(1), operation.input(2)])
     check_same_types(operation, chosen, other)
     shape = broadcast(operation, condition.shape, chosen.shape)
     broadcast(operation, shape, other.shape)

@@ -283,7 +283,7 @@ class Graph:
             waiting.pop()
             feeds = {each: self._value(each) for each in reads}
             graph = helper.make_graph(
-                [node],
+                [_without_placement(node)],
                 "constant",
                 [helper.make_value_info(each, onnx.TypeProto()) for each in feeds],
                 [helper.make_value_info(each, onnx.TypeProto()) for each in node.output if each],
@@ -376,6 +376,15 @@ def _read_type(name: str, found: onnx.TypeProto) -> tuple[int, tuple[int, ...]]:
     if not tensor.HasField("shape") or min(sizes, default=0) < 0:
         raise ValueError(f"the shape of {name!r} depends on the data")
     return tensor.elem_type, tuple(sizes)
+
+
+def _without_placement(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return a node as the standard knows it."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    del made.attribute[:]
+    made.attribute.extend(each for each in node.attribute if not each.name.startswith("__"))
+    return made
 
 
 def _infer_alone(

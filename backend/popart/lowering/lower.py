@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 from onnxgraph import (
     drop_unread_nodes,
     find_opset,
@@ -35,13 +35,13 @@ from popart.lowering import (  # noqa: F401 - their rules register themselves
 )
 from popart.lowering.elementwise import check_type
 from popart.lowering.graph import OPSET, Array, Effect, Graph, Tensor
+from popart.lowering.operation import NARROWED
 from popart.lowering.translation import translate_nodes
 from popart.tensorinfo import TensorInfo, from_onnx_type, to_onnx_type
 
 OLDEST_OPSET, NEWEST_OPSET, DEFAULT_OPSET = 6, 11, 10
 """Opsets that PopART takes, and the one of its builders."""
 _IR_VERSION = 8
-_WIDE = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def lower(
         host_types={
             name: tensors[name]
             for name in (*inputs, *weights, *anchors)
-            if graph.tensors[name].type in _WIDE
+            if graph.tensors[name].type in NARROWED
         },
         effects=graph.effects,
     )

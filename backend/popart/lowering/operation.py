@@ -25,6 +25,8 @@ Rule = Callable[["Operation"], Sequence[Tensor | None]]
 RULES: dict[tuple[str, str], Rule] = {}
 """Rules by domain ("" is the standard's) and operator."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+NARROWED = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
+"""Types that have 32 bits on the chip."""
 
 
 def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
@@ -202,6 +204,16 @@ def broadcast(operation: Operation, left: Sequence[int], right: Sequence[int]) -
             f"np broadcasting failed on 'Op {operation.describe()}', frames {shown[0]} and "
             f"{shown[1]} are not aligned"
         ) from None
+
+
+def match_widths(operation: Operation, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return operands of one type where integers of 64 bits stand beside those of 32: on the chip
+    both have 32."""
+    types = {each.type for each in tensors}
+    for wide, narrow in NARROWED.items():
+        if types == {wide, narrow}:
+            return [operation.cast(each, narrow) for each in tensors]
+    return list(tensors)
 
 
 def check_same_types(operation: Operation, left: Tensor, right: Tensor) -> None:

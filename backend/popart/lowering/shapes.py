@@ -12,7 +12,7 @@ from popart.enums import DataType
 from popart.errors import format_shape, popart_exception
 from popart.lowering.elementwise import check_type
 from popart.lowering.graph import Tensor
-from popart.lowering.operation import Operation, chip_rule, rule
+from popart.lowering.operation import Operation, chip_rule, match_widths, rule
 from popart.tensorinfo import to_onnx_type
 
 _INT64 = np.int64
@@ -247,7 +247,9 @@ def _reverse(operation: Operation) -> Sequence[Tensor]:
 
 @rule("Concat")
 def _concat(operation: Operation) -> Sequence[Tensor]:
-    tensors = [operation.input(place) for place in range(len(operation.inputs))]
+    tensors = match_widths(
+        operation, [operation.input(place) for place in range(len(operation.inputs))]
+    )
     if not tensors:
         raise popart_exception("Cannot concat zero tensors")
     rank = tensors[0].rank
