@@ -3,8 +3,8 @@
     benchmarks/conformance_popart.py CHECKOUT [--files LIST] [--only PATTERN ...] [--json FILE]
 
 CHECKOUT is a checkout of graphcore/popart; nothing is downloaded. Each file runs in a pytest
-process of its own, which is ended when it takes too long. The tests compare with torch: --python
-selects an interpreter that has it. LIST holds a path a line, relative to the checkout, and
+process of its own, which is ended when it takes too long. The tests compare with torch, so run this
+script with an interpreter that has it. LIST holds a path a line, relative to the checkout, and
 optionally the number of inference cases of that file: cases that a file does not reach count as
 failed. Tests that make a TrainingSession are out of scope and not counted.
 
@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +31,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from children import Child, run_child
+import pytest
 from popart_compat import CASE_RESULTS
 from report import make_console, make_table
 from rich.console import Console
@@ -37,6 +40,9 @@ from rich.progress import Progress
 MAX_SECONDS = 600.0
 """Time that a file may take."""
 TESTS = Path("tests", "integration")
+CONTEXT = multiprocessing.get_context("forkserver")
+PRELOADED = ["onnx.backend.test.case.node.resize", "popart", "pytest", "rich.progress", "torch"]
+"""Modules that the processes share: importing them takes longer than most files."""
 KEPT_STATUSES = (0, 1)
 """Exit statuses of pytest after which every case of a file has its result."""
 
@@ -79,8 +85,17 @@ class Run:
     """How files are run."""
 
     checkout: Path
-    python: Path
     results: Path
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a process ended: its status (negative: the signal that killed it), its output and the
+    seconds it took."""
+
+    status: int | None
+    output: str
     seconds: float
 
 
@@ -117,24 +132,32 @@ def run_file(file: TestFile, run: Run) -> FileResult:
     name = file.path.replace("/", "+").removesuffix(".py")
     cases, log = run.results / f"{name}.jsonl", run.results / f"{name}.log"
     cases.unlink(missing_ok=True)
-    words = ["-m", "pytest", "-q", "--tb=short", "-p", "no:hypothesispytest", "-p", "popart_compat"]
-    words += ["-p", "no:cacheprovider", "--rootdir", str(run.checkout / "tests")]
-    words += [CASE_RESULTS, str(cases), str(run.checkout / file.path)]
-    child = run_child([str(run.python), *words], run.seconds, make_environment(run.checkout))
-    log.write_text(child.output + child.errors)
+    start = time.monotonic()
+    process = CONTEXT.Process(target=run_pytest, args=(run.checkout, file.path, cases, log))
+    process.start()
+    process.join(run.seconds)
+    if process.exitcode is None and process.pid is not None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    end = End(process.exitcode, log.read_text(errors="replace"), time.monotonic() - start)
     text = cases.read_text() if cases.exists() else ""
-    return sum_cases(file, [json.loads(line) for line in text.splitlines()], child)
+    return sum_cases(file, [json.loads(line) for line in text.splitlines()], end)
 
 
-def make_environment(checkout: Path) -> dict[str, str]:
-    """Return the environment of a test: a CPU device, and the modules that the tests import."""
-    tests = checkout / "tests"
-    folders = [Path(__file__).parent, checkout / TESTS, tests]
-    path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), "TEST_TARGET": "Cpu"}
+def run_pytest(checkout: Path, path: str, cases: Path, log: Path) -> None:
+    """Run a file in this process, for a CPU device, and exit with pytest's status."""
+    os.setsid()
+    with log.open("wb") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ |= {"TEST_TARGET": "Cpu", "COLUMNS": "200"}
+    sys.path[:0] = [str(Path(__file__).parent), *map(str, (checkout / TESTS, checkout / "tests"))]
+    words = ["-q", "--tb=short", "-p", "no:hypothesispytest", "-p", "popart_compat"]
+    words += ["-p", "no:cacheprovider", "--rootdir", str(checkout / "tests")]
+    raise SystemExit(pytest.main([*words, CASE_RESULTS, str(cases), str(checkout / path)]))
 
 
-def sum_cases(file: TestFile, cases: Sequence[dict[str, Any]], child: Child) -> FileResult:
+def sum_cases(file: TestFile, cases: Sequence[dict[str, Any]], end: End) -> FileResult:
     """Sort the cases of a file that ended."""
     training = [case for case in cases if case["training"]]
     counted = [case for case in cases if not case["training"]]
@@ -144,9 +167,9 @@ def sum_cases(file: TestFile, cases: Sequence[dict[str, Any]], child: Child) -> 
     ]
     reached = outcomes["passed"] + len(failures)
     missing = max(0, (file.listed or 0) - reached)
-    if child.status not in KEPT_STATUSES:
+    if end.status not in KEPT_STATUSES:
         collected = [case["error"] for case in counted if case["outcome"] == "not collected"]
-        reason = (collected or [describe_end(child)])[0]
+        reason = (collected or [describe_end(end)])[0]
         failures += [Case("", reason)] * max(1, missing)
     elif missing:
         failures += [Case("", f"not among the {len(cases)} cases of the file")] * missing
@@ -156,16 +179,16 @@ def sum_cases(file: TestFile, cases: Sequence[dict[str, Any]], child: Child) -> 
         tuple(failures),
         len(training),
         outcomes["skipped"],
-        child.seconds,
+        end.seconds,
     )
 
 
-def describe_end(child: Child) -> str:
+def describe_end(end: End) -> str:
     """Say why a process ended before its last case."""
-    if child.status is None:
-        return f"not reached within {child.seconds:.0f} s"
-    lines = [line for line in (child.output + child.errors).splitlines() if line.strip()]
-    return f"pytest ended with status {child.status}: {lines[-1] if lines else ''}"
+    if end.status == -signal.SIGKILL:
+        return f"killed after {end.seconds:.0f} s"
+    lines = [line for line in end.output.splitlines() if line.strip()]
+    return f"pytest ended with status {end.status}: {lines[-1] if lines else ''}"
 
 
 def run_files(files: Sequence[TestFile], run: Run, jobs: int) -> list[FileResult]:
@@ -256,8 +279,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--files", type=Path, metavar="LIST", help=files_help)
     only_help = "run only files whose path contains one of these patterns"
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help=only_help)
-    python_help = "interpreter that has torch and pytest (default: this one)"
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help=python_help)
     parser.add_argument("--results", type=Path, metavar="DIR", help="keep outputs and results here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     parser.add_argument("-j", "--jobs", type=int, default=1, help="files at once (default: 1)")
@@ -272,11 +293,12 @@ def main() -> int:
     """Run the files, print the tables, and write the requested file."""
     options = parse_options()
     checkout = options.checkout.resolve()
+    CONTEXT.set_forkserver_preload(PRELOADED)
     files = find_files(checkout, options.files, options.only)
     with tempfile.TemporaryDirectory() as name:
         folder = (options.results or Path(name)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        run = Run(checkout, options.python.absolute(), folder, options.seconds)
+        run = Run(checkout, folder, options.seconds)
         results = run_files(files, run, options.jobs)
     if options.json:
         options.json.write_text(json.dumps(to_json(results), indent=1) + "\n")

@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Restore removed names before a test file is imported."""
     del config
     for name, value in NUMPY_NAMES.items():
-        if not hasattr(np, name):
+        if name not in vars(np):
             setattr(np, name, value)
     restore_mapping()
     restore_interpolation()
