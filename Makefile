@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | conformance-popart | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | conformance-popart | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -15,7 +15,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance conformance-popart models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance conformance-popart poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -84,6 +84,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/kernel_calls.py
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/compiling.py
+	$(BIN)/python benchmarks/popart_building.py
 	$(BIN)/python benchmarks/dry_runs.py
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
@@ -119,6 +120,11 @@ conformance: .venv/dev
 conformance-popart: .venv/popart
 	@test -n "$(POPART)" || { echo "requires a checkout of graphcore/popart: make conformance-popart POPART=../popart"; exit 2; }
 	.venv/popart/bin/python benchmarks/conformance_popart.py $(POPART) $(POPART_OPTIONS)
+
+# PopTransformer's examples, of the checkout POPTRANSFORMER, beside transformers; not part of CI.
+poptransformer: .venv/popart
+	@test -n "$(POPTRANSFORMER)" || { echo "requires a checkout of graphcore/PopTransformer: make poptransformer POPTRANSFORMER=../PopTransformer"; exit 2; }
+	.venv/popart/bin/python benchmarks/poptransformer_models.py $(POPTRANSFORMER)
 
 FUZZ_SECONDS ?= 600
 
@@ -169,6 +175,7 @@ docs: .venv/dev
 	$(BIN)/python docs/make_options.py
 	$(BIN)/python docs/make_popart_stubs.py
 	$(BIN)/python docs/make_commands.py
+	$(BIN)/python docs/make_popart.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file .ci/mkdocs.yml
 
 EXITS ?= 1000
@@ -217,10 +224,11 @@ proto: .venv/python
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 
-# torch (BSD-3) from PyPI is 3 GB with the libraries that it links; PopART's tests and PopTransformer run on its CPU part.
+# torch (BSD-3) from PyPI is 3 GB with the libraries that it links. transformers 5 has no RWKV.
 .venv/popart: .venv/dev
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev]' torch packaging typing_extensions
+	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev]' \
+	    torch packaging typing_extensions 'transformers>=4.30,<5' hydra-core
 	@touch $@
 
 .venv/bulk: .venv/python
