@@ -6,6 +6,7 @@ from __future__ import annotations
 import concurrent.futures
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, ClassVar
@@ -462,7 +463,9 @@ class ModelRunner:
                 f"input {missing[0]!r} is not given; the model's inputs are "
                 f"{', '.join(self._inputs)}"
             )
-        return {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
+        return {
+            name: self._rows_first(name, _as_numbers(name, inputs[name])) for name in self._inputs
+        }
 
     def _count_rows(self, arrays: Mapping[str, Array]) -> int:
         if not self._batched:
@@ -518,6 +521,17 @@ def _collect(buffers: Mapping[str, OutputBuffer], axes: Mapping[str, int] | None
                 TensorMemory
             )
     return memory
+
+
+def _as_numbers(name: str, given: object) -> Array:
+    """Return an input as an array. Raises ModelRuntimeError for texts, objects and ragged lists."""
+    with suppress(ValueError):  # a ragged list
+        array = np.asarray(given)
+        if array.dtype.kind not in "OSU":
+            return array
+    raise ModelRuntimeError(
+        f"input {name!r}: expected an array of numbers, found {type(given).__name__}"
+    )
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -84,6 +84,10 @@ class InferenceSession:
         Raises:
             popart_exception: If the model, the options or the anchors are wrong.
         """
+        if not isinstance(dataFlow, DataFlow):
+            raise popart_exception(
+                f"dataFlow: expected popart.DataFlow, found {type(dataFlow).__name__}"
+            )
         self.name = name
         self._patterns = patterns or Patterns()
         self._options: SessionOptions = (userOptions or SessionOptions()).copy()

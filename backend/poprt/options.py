@@ -28,7 +28,7 @@ from simipu import (
 )
 from simipu.numerics import Numerics
 
-from popef._tools.text import escape
+from popef._tools.text import did_you_mean, escape
 from poprt.passes.chip.transfers import IO_TILES
 from poprt.passes.packing.packed_transformer import PackArgs
 from poprt.passes.precision.eight_bits import Fp8Params
@@ -157,10 +157,17 @@ class ConverterOptions:
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any]) -> ConverterOptions:
         """Return the options that arguments of Converter set, in any form that it accepts. Other
-        names are ignored."""
-        return cls(
-            **{name: read(arguments[name]) for name, read in _READERS.items() if name in arguments}
-        )
+        names are ignored. Raise CompileError for a value of another type."""
+        found = {}
+        for name in _READERS.keys() & arguments.keys():
+            value = arguments[name]
+            try:
+                found[name] = _READERS[name](value)
+            except (TypeError, AttributeError) as error:
+                raise CompileError(
+                    f"{name}: {type(value).__name__} {_quote(value)} cannot be used: {error}"
+                ) from error
+        return cls(**found)
 
     @property
     def widens(self) -> bool:
@@ -417,7 +424,8 @@ class CompilerOptions:
         unknown = sorted(set(values) - set(known))
         if unknown:
             raise CompileError(
-                f"compiler option {unknown[0]!r} is not known; known are {', '.join(sorted(known))}"
+                f"compiler option {unknown[0]!r} is not known{did_you_mean(unknown[0], known)}; "
+                "`help(poprt.CompilerOptions)` prints the known ones"
             )
         options = cls(**{name: _read(name, value) for name, value in values.items()})
         options.check()

@@ -110,7 +110,7 @@ class ModelState:
                     "can set it; remove the input"
                 )
         names_hint = (
-            ""
+            f"; these are the names in {self.name_map_file}"
             if self.name_map_file is not None
             else "; these are the names in the file, because there is no name_map.json in the "
             "version folder and no parameter name_map_file_path"
@@ -141,7 +141,8 @@ class ModelState:
             return popef.ModelBuilder(reader).createModel(self._choose_executable(reader))
         except (popef.PopefError, OSError) as error:
             named = " and ".join(str(file) for file in files)
-            raise ModelConfigError(f"model {self.name!r}, {named}: {error}") from error
+            where = "" if any(str(file) in str(error) for file in files) else f", {named}"
+            raise ModelConfigError(f"model {self.name!r}{where}: {error}") from error
 
     @cached_property
     def fused_requests(self) -> FusedRequests | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from ..errors import UnsupportedError
-from .text import escape
+from .text import did_you_mean, escape
 
 # Values of shtab's FILE and DIRECTORY.
 _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
@@ -96,8 +95,7 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             return f"unexpected argument {word!r}"
         name = word.partition("=")[0]
-        near = difflib.get_close_matches(name, self.option_names(), 1)
-        return f"unknown option {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+        return f"unknown option {name!r}{did_you_mean(name, self.option_names())}"
 
     def option_names(self) -> set[str]:
         """Return all option strings, such as "--json"."""

@@ -1,12 +1,15 @@
 """Escaping of texts from outside: names and messages on their way to a terminal, a log or a file.
 
-This is the only place in the project that escapes.
+This is the only place in the project that escapes. It also finds the name that a misspelt one
+probably stands for.
 """
 
 from __future__ import annotations
 
+import difflib
 import sys
 import unicodedata
+from collections.abc import Iterable
 
 MAX_NAME_CHARACTERS = 1024
 """Maximum characters in the name of a tensor or a model; the longest known names of exported models
@@ -33,6 +36,12 @@ def escape(text: object, most: int = 10_000) -> str:
     return "".join(
         _escape(character) if _is_unseen(character) else character for character in plain
     )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" with the most similar of the known names; "" if none is."""
+    near = difflib.get_close_matches(name[:MAX_NAME_CHARACTERS], list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def escape_lines(text: str) -> str:

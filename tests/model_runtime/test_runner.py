@@ -98,6 +98,8 @@ def test_descriptions_are_those_of_one_batch(file):
         ),
         ({"x": x(0)}, None, "expected equal batch sizes of at least 1"),
         ({"x": x(4).astype(np.float64)}, None, "expected float32 rows of shape"),
+        ({"x": "text"}, None, "input 'x': expected an array of numbers, found str"),
+        ({"x": [[1, 2, 3, 4], [5]]}, None, "input 'x': expected an array of numbers, found list"),
         ({"x": np.ones((4, 5), np.float32)}, None, r"found float32 of shape \(4, 5\)"),
         ({"x": x(4)}, {"q": x(4)}, "output 'q' is not known; the model's outputs are y, z"),
         (

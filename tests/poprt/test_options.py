@@ -24,7 +24,7 @@ from simipu import CompileError, OutOfMemoryError
         ({"compilation_progress_logger": 3}, "expected a function, found 3"),
         ({"custom_transform_applier_settings": "{'Fwd0': 'X'}"}, "expected a list for each name"),
         ({"partials_type": "quarter"}, "supported: 'half', 'float'"),
-        ({"num_ipu": 1}, "'num_ipu' is not known; known are"),
+        ({"num_ipu": 1}, "'num_ipu' is not known; did you mean num_ipus"),
         ({"available_memory_proportion": "2"}, "expected 0 to 1, found 2"),
         ({"constant_weights": "maybe"}, "expected a bool, found 'maybe'"),
     ],

@@ -230,17 +230,20 @@ def _introduce(
         "gRPC": server.grpc_url,
         "metrics": server.metrics_url,
     }
-    print_places(places, health, _find_request(server, _list_served(server, tell)))
+    served = _list_served(server, tell)
+    if served == []:
+        places["models"] = "none is served"
+    print_places(places, health, _find_request(server, served or ()))
 
 
-def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str]:
+def _list_served(server: TritonServer, tell: Callable[[str], None]) -> list[str] | None:
     """Return the names of the models that are served, after a message on stderr for each of the
-    others. Return none if the server does not tell."""
+    others. Return None if the server does not tell."""
     try:
         models = sorted(server.list_models(), key=lambda model: model.name)
     except ServerError as error:
         tell(f"warning: {error}; see its output")
-        return []
+        return None
     for each in models:
         if each.state == UNAVAILABLE:
             tell(f"model {each.name!r} is not served: {each.reason.partition(chr(10))[0]}")

@@ -88,6 +88,12 @@ _WITHOUT_GPU = (
 _GPU = Path("/dev/nvidiactl")
 """Device of NVIDIA's driver, which every machine with a usable GPU has."""
 _EXPLANATION = " (harmless: this machine has no GPU, and the IPU is simulated on the CPU)"
+_REJECTED = re.compile(
+    r"(?:Poll failed for model directory|failed to load model) '(.+?)': (.*)", re.DOTALL
+)
+"""Error of a model that Triton lists without a state: no valid configuration, or no version."""
+_SYNTAX_ERROR = re.compile(r"\[libprotobuf ERROR .*Error parsing text-format \S+: (.*)")
+"""Line before the error of a configuration that protobuf cannot parse: line, column and fault."""
 _FATAL = re.compile(r"error: (.*)")
 """Text of tritonserver's main before it exits."""
 _PROGRAM = re.compile(r"^\S*/tritonserver: ")
@@ -119,6 +125,9 @@ class ServerOutput:
         self._wrong_call: list[str] | None = None
         self._fatal = ""
         self._error = ""
+        self._syntax_error = ""
+        self.rejected_models: dict[str, str] = {}
+        """Reasons by name of the models that Triton lists without a state."""
         self._thread = threading.Thread(target=self._copy, name="tritonserver output", daemon=True)
         self._thread.start()
 
@@ -168,4 +177,12 @@ class ServerOutput:
             self._fatal = self._fatal or fatal[1]
         elif (error := _ERROR.match(line)) and not _is_harmless(line):
             self._error = error[1].strip('"')
+            self._note_rejected(self._error)
+        elif syntax := _SYNTAX_ERROR.match(line):
+            self._syntax_error = f": {syntax[1]}"
         self._last.append(line)
+
+    def _note_rejected(self, error: str) -> None:
+        if rejected := _REJECTED.match(error):
+            self.rejected_models[rejected[1]] = f"{rejected[2]}{self._syntax_error}"
+            self._syntax_error = ""

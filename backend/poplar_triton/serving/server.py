@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from popef._tools.child import die_with
@@ -281,11 +282,19 @@ class TritonServer:
         return self.endpoint.is_ready(ASK_SECONDS)
 
     def list_models(self) -> list[ServedVersion]:
-        """Return the repository index. Raises ServerError if the server does not tell."""
+        """Return the repository index. Models whose folder Triton rejected have no state there, and
+        get its reason from the log. Raises ServerError if the server does not tell."""
         try:
-            return self.endpoint.list_models()
+            models = self.endpoint.list_models()
         except ServerError as error:
             raise ServerError(f"tritonserver does not report its models ({error})") from error
+        rejected = self._output.rejected_models if self._output else {}
+        return [
+            replace(each, state=UNAVAILABLE, reason=rejected[each.name])
+            if not each.state and each.name in rejected
+            else each
+            for each in models
+        ]
 
     def failed_models(self) -> dict[str, str]:
         """Return the models that did not load, and Triton's reason for each. Raises ServerError as

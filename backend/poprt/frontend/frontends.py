@@ -21,6 +21,7 @@ from onnx import TensorProto
 from onnxgraph import (
     LARGE_BYTES,
     OUTLINED_TYPES,
+    STANDARD_DOMAINS,
     GraphError,
     bring_in,
     count_bytes,
@@ -35,6 +36,8 @@ from onnxgraph import (
 )
 from simipu import CompileError, Direction, Stream
 from simipu.placement import strip_placement
+
+from popef._tools.text import did_you_mean
 
 
 class OnnxFrontend:
@@ -96,17 +99,27 @@ class OnnxFrontend:
             model = open_model(file)
             check_standard(model, {t.name for t in model.graph.initializer if is_outlined(t)})
         except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
-            raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
+            text = " ".join(str(error).split())
+            raise CompileError(f"{file} is not a valid ONNX model: {text}") from error
         return model
 
 
 def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
-    """Raise onnx.checker.ValidationError if the standard does not allow the model; skip the weights
-    `heavy`.
+    """Check that the standard allows the model; skip the weights `heavy`.
 
     Two extensions of the standard pass: Casts with a scale in models converted to 8 bits, and
     places of nodes in models for several IPUs.
+
+    Raises:
+        onnx.checker.ValidationError: with the reason.
     """
+    for node in iter_nodes(model.graph):
+        if node.domain in STANDARD_DOMAINS and not onnx.defs.has(node.op_type):
+            known = {each.name for each in onnx.defs.get_all_schemas() if not each.domain}
+            raise onnx.checker.ValidationError(
+                f"operator {node.op_type} is not in the ONNX standard"
+                f"{did_you_mean(node.op_type, known)}"
+            )
     # The checker serialises and parses the model, which fails above 2 GiB.
     light = without_weights(model, heavy)
     strip_placement(light.graph)
@@ -137,8 +150,13 @@ def read_model(model: Model) -> onnx.ModelProto:
     """
     if isinstance(model, (str, Path)):
         return OnnxFrontend(model).open_model()
-    if not isinstance(model, bytes):
+    if isinstance(model, onnx.ModelProto):
         return model
+    if not isinstance(model, bytes):
+        raise CompileError(
+            "model: expected onnx.ModelProto, its bytes or its file name, found "
+            f"{type(model).__name__}"
+        )
     try:
         return onnx.load_model_from_string(model)
     except DecodeError as error:

@@ -17,6 +17,8 @@ import onnx
 from onnxgraph import iter_bodies
 from simipu import CompileError
 
+from popef._tools.text import did_you_mean
+
 Transform = Callable[[onnx.GraphProto, bool], onnx.GraphProto]
 
 
@@ -325,7 +327,10 @@ def find_pass(name: str) -> type[Pass]:
     """Return the class of a pass. Raise CompileError for a name that is not registered."""
     known = get_all_named_subclasses(Pass)
     if name not in known:
-        raise CompileError(f"pass {name!r} is not registered; known are {', '.join(sorted(known))}")
+        raise CompileError(
+            f"pass {name!r} is not registered{did_you_mean(name, known)}; `poprt "
+            "--list_all_passes` prints the known ones"
+        )
     found = known[name]
     if name in _PASSES and found is not _PASSES[name] and "info" not in found.__dict__:
         found.name, found.info = name, _info_in_place(name, found)

@@ -6,7 +6,6 @@ The configuration of packing is in `pack_algorithms`.
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from simipu.target import DEFAULT_CHIP, MAX_IPUS
 
 import popef
 from popef._tools.arrays import Array
-from popef._tools.text import escape
+from popef._tools.text import did_you_mean, escape
 
 
 class RunnerType(IntEnum):
@@ -81,12 +80,11 @@ class RuntimeConfig(ModelRunnerConfig):
 
         def __setattr__(self, name: str, value: Any) -> None:
             if not hasattr(type(self), name) and name not in self.__dataclass_fields__:
-                near = difflib.get_close_matches(name, self.__dataclass_fields__, 1)
                 logging.getLogger("poprt").warning(
                     "%s has no attribute '%s', which changes nothing%s",
                     type(self).__name__,
                     escape(name),
-                    f"; did you mean {near[0]}?" if near else "",
+                    did_you_mean(name, self.__dataclass_fields__),
                 )
             object.__setattr__(self, name, value)
 

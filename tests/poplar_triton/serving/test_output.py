@@ -5,6 +5,7 @@ Tests find Triton's reason in its output, and check that nothing waits in vain.
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,20 @@ def test_output_that_went_to_a_file_comes_with_the_error_and_is_escaped(start, t
 def test_output_on_stderr_is_escaped(start, capsys):
     start("printf 'one\\033[31m\\nrest'; exit 3")
     assert capsys.readouterr().err.splitlines() == [r"one\x1b[31m", "rest"]
+
+
+def test_models_whose_folders_are_rejected_have_tritons_reason(tmp_path):
+    """Triton lists them without a state."""
+    said = """E1125 22:42:13.5 1 a.cc:1] "Poll failed for model directory 'a': unexpected name"
+[libprotobuf ERROR a/text_format.cc:337] Error parsing text-format inference.ModelConfig: 3:16: no
+E1125 22:42:13.5 1 a.cc:1] "Poll failed for model directory 'b': failed to read text proto"
+E1125 22:42:13.5 1 a.cc:1] "failed to load model 'c': at least one version must be available"
+E1125 22:42:13.5 1 a.cc:1] "failed to load 'd' version 1: Internal: broken"
+"""
+    output = log.ServerOutput(io.BytesIO(said.encode()), tmp_path / "log")
+    output.join(10)
+    assert output.rejected_models == {
+        "a": "unexpected name",
+        "b": "failed to read text proto: 3:16: no",
+        "c": "at least one version must be available",
+    }

@@ -419,3 +419,18 @@ def test_canaries_need_http(repository, capsys):
         "--canary-seconds: requires Triton's HTTP, found --allow-http=false"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("index", "line"),
+    [
+        ([], "models   none is served"),
+        ([{"name": "a"}], "models   none is served"),
+        ([{"name": "a", "state": "READY"}], None),
+    ],
+)
+def test_that_nothing_is_served_is_said(repository, play, capsys, index, line):
+    play(index=("200 OK", json.dumps(index)), interrupts=signal.SIGTERM)
+    assert serve(repository) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [each for each in out if each.startswith("models")] == ([line] if line else [])

@@ -422,3 +422,32 @@ def test_a_weight_without_data_is_converted_but_not_compiled():
         CompileError, match="weight 'w' has no data; a model without its weights can be profiled"
     ):
         Compiler.compile(converted)
+
+
+def test_a_misspelt_operator_is_named_with_the_nearest_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shape = (TensorProto.FLOAT, ["n", 4])
+    node = helper.make_node("Softmaxx", ["x"], ["y"])
+    onnx.save(make_model([node], {"x": shape}, {"y": shape}, {}), "m.onnx")
+    assert cli.main(["-i", "m.onnx", "--batch_size", "4"]) == 1
+    assert capsys.readouterr().err == (
+        "poprt: error: m.onnx is not a valid ONNX model: operator Softmaxx is not in the ONNX "
+        "standard; did you mean Softmax?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (
+            Compiler.compile,
+            r"input 'x' has the variable shape \[batch, 4\]; convert the model with",
+        ),
+        (lambda model: Compiler.compile(3), "model: expected onnx.ModelProto, .* found int"),
+        (lambda model: Converter(fp16_skip_op_types=3), "fp16_skip_op_types: int 3 cannot be used"),
+        (lambda model: Converter(pack_args=3), "pack_args: int 3 cannot be used"),
+    ],
+)
+def test_wrong_calls_from_python_name_the_argument_and_what_to_do(call, reason, linear):
+    with pytest.raises(CompileError, match=reason):
+        call(linear)

@@ -38,6 +38,7 @@ from poprt.rewrite.explanations import (
     advise_to_fix,
     describe_inputs,
     describe_node,
+    describe_shape,
     find_source_inputs,
     raise_for_branch,
 )
@@ -238,12 +239,21 @@ class CheckStatic(ImmutablePass):
         for value in graph.input:
             _check_type(f"input {value.name!r}", value.type)
             _check_border("input", value)
+            _check_fixed(value)
         for node in graph.node:
             for name in filter(None, node.output):
                 _check_result(graph, node, name, known.get(name))
         for value in graph.output:
             _check_border("output", value)
         return model
+
+
+def _check_fixed(value: onnx.ValueInfoProto) -> None:
+    if any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
+        raise CompileError(
+            f"input {value.name!r} has the variable shape {describe_shape(value)}; convert the "
+            "model with poprt.Converter and fix it there by batch_size or input_shape"
+        )
 
 
 def _check_border(side: str, value: onnx.ValueInfoProto) -> None:
