@@ -211,7 +211,9 @@ OPTIONS: Final[Mapping[str, Field]] = {
         enums.SyntheticDataMode.Off,
         "inputs are generated once, and anchors are not written",
     ),
-    "enableSupportedDataTypeCasting": Field(bool, True),
+    "enableSupportedDataTypeCasting": Field(
+        bool, True, "64-bit integers are computed in 32 bits; False: they are rejected"
+    ),
     "partialsTypeMatMuls": Field(
         str, "", "'half' or 'float': type of partial sums of products in half"
     ),

@@ -111,15 +111,21 @@ def find_broadcast_inputs(model: onnx.ModelProto) -> frozenset[str]:
     )
 
 
-def check_device_types(lowered: Lowered) -> None:
-    """Check that no arithmetic is done in 8-bit integers, which the chip's libraries lack.
+def check_device_types(lowered: Lowered, options: SessionOptions) -> None:
+    """Check that the chip has the types of a model's tensors and operators.
 
     Args:
         lowered: The lowered model, and the types of its tensors.
+        options: Options of the session.
 
     Raises:
-        poplar_exception: For an operator that computes in 8 bits.
+        popart_exception: For integers of 64 bits that may not be computed in 32.
+        poplar_exception: For an operator that computes in 8-bit integers, which the chip's
+            libraries lack.
     """
+    if not options.enableSupportedDataTypeCasting and lowered.host_types:
+        kind = next(iter(lowered.host_types.values())).data_type()
+        raise popart_exception(f"The data type {kind} is not supported in Poplar")
     for node in lowered.model.graph.node:
         if node.op_type not in _ARITHMETIC or node.domain:
             continue

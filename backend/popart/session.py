@@ -190,7 +190,7 @@ class InferenceSession:
         """
         executable = self._require_executable()
         virtual_graphs.check_virtual_graph_numbers(self._model, self._options, self._num_ipus)
-        options_check.check_device_types(self._lowered)
+        options_check.check_device_types(self._lowered, self._options)
         self._program = DeviceProgram(executable, self._lowered.effects)
         self._step = Step(
             self._program,

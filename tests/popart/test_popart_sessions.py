@@ -158,6 +158,28 @@ def test_integers_of_64_bits_feed_an_input_of_32():
     assert found.tolist() == [2, -4, 6]
 
 
+def test_integers_of_64_bits_stay_so_at_the_host_unless_that_is_turned_off():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("INT64", [3]), X)
+    y = builder.aiOnnx.add([x, x])
+    proto = builder.getModelProto()
+    found = run(make_session(proto, [y]), {x: np.array([1, -2, 3])})[y]
+    assert found.dtype == np.int64
+    assert found.tolist() == [2, -4, 6]
+    with pytest.raises(popart.popart_exception, match="INT64 is not supported in Poplar"):
+        make_session(proto, [y], enableSupportedDataTypeCasting=False)
+
+
+def test_arithmetic_in_8_bits_is_rejected_when_the_device_is_prepared():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("INT8", [3]), X)
+    flow = popart.DataFlow(1, [builder.aiOnnx.add([x, x])])
+    device = popart.DeviceManager().createCpuDevice()
+    session = popart.InferenceSession(builder.getModelProto(), flow, device)
+    with pytest.raises(popart.poplar_exception, match="does not support type int8"):
+        session.prepareDevice()
+
+
 def test_streamed_weights_are_replaced_written_and_read():
     builder, y = make_product()
     session = make_session(builder.getModelProto(), [y], constantWeights=False)
