@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import onnx
 from onnx.defs import OpSchema
-from simipu.operators import find_operator
+from simipu.operators import CHIP_OPERATORS, find_operator
 
 from popart import graphcore
 from popart.enums import DataType
@@ -62,13 +62,12 @@ def getSupportedOperations(includeInternal: bool) -> list[OperatorIdentifier]:
     """Return the operators that models can have.
 
     Args:
-        includeInternal: Without effect: there are no operators that only the compiler makes.
+        includeInternal: Whether to return those, too, that only the compiler makes.
 
     Returns:
         Operators of ONNX's opsets 6 to 11, and PopART's own.
     """
-    del includeInternal
-    return list(_find_definitions())
+    return list(_find_definitions(includeInternal))
 
 
 def getUnsupportedOperations(opsetVersion: int) -> list[OperatorIdentifier]:
@@ -86,13 +85,12 @@ def getSupportedOperationsDefinition(
     """Return the operators that models can have, with inputs, outputs and attributes.
 
     Args:
-        includeInternal: Without effect: there are no operators that only the compiler makes.
+        includeInternal: Whether to return those, too, that only the compiler makes.
 
     Returns:
         Definitions by operator.
     """
-    del includeInternal
-    return _find_definitions()
+    return _find_definitions(includeInternal)
 
 
 def _is_supported(op_type: str) -> bool:
@@ -101,7 +99,7 @@ def _is_supported(op_type: str) -> bool:
     return not operator.refusal and operator.tensors_only
 
 
-def _find_definitions() -> dict[OperatorIdentifier, OpDefinition]:
+def _find_definitions(internal: bool) -> dict[OperatorIdentifier, OpDefinition]:
     found = {
         OperatorIdentifier(ONNX_DOMAIN, name, schema.since_version): _define(schema)
         for version in VERSIONS
@@ -112,6 +110,9 @@ def _find_definitions() -> dict[OperatorIdentifier, OpDefinition]:
         attributes = {each.key: OperatorAttribute() for each in method.parameters}
         identifier = OperatorIdentifier(graphcore.DOMAIN, method.op_type, 1)
         found[identifier] = OpDefinition(attributes=attributes)
+    if internal:
+        for op_type in CHIP_OPERATORS:
+            found.setdefault(OperatorIdentifier(graphcore.DOMAIN, op_type, 1), OpDefinition())
     return found
 
 

@@ -123,6 +123,11 @@ def test_supported_and_unsupported_operators_are_apart():
     assert "StringNormalizer" in {each.type for each in popart.getUnsupportedOperations(10)}
 
 
+def test_operators_of_the_compiler_are_listed_on_request():
+    offered = set(popart.getSupportedOperations(False))
+    assert offered < set(popart.getSupportedOperations(True))
+
+
 def test_definitions_tell_the_types_of_inputs():
     definitions = popart.getSupportedOperationsDefinition(False)
     gather = definitions[popart.OperatorIdentifier("ai.onnx", "Gather", 1)]
