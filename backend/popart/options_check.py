@@ -16,6 +16,20 @@ _COLLECTIVE_PREFIX: Final = "Replicated"
 _STREAM_MODE: Final = "__replicated_stream_mode/"
 _GROUP_SIZE: Final = "__comm_group_size/"
 _BYTES: Final = frozenset({DataType.INT8, DataType.UINT8})
+_ENGINE_GROUPS: Final = frozenset(
+    "autoReport debug exchange opt prng profiler report streamCallbacks target".split()
+)
+"""Groups of the options of Poplar's engine, in front of the dot."""
+_CONVOLUTION_OPTIONS: Final = frozenset(
+    "availableMemoryProportion balanceAcrossIpus convDithering cycleBackoffPercent "
+    "disableSRForAMPVertices disableTransformations enableAmpHalfEnginesPlan enableConvDithering "
+    "enableFastReduce enableMultiStageReduce enableSingleInputReduce enableTransformsConvTable "
+    "enableTransformsConvUseIRConvOut gatherConvOutput insertTransformsCycleCountProxy "
+    "interIpuPartialsType interTilePartialsType numIPUs partialsType pass planConstraints "
+    "planConstraintsOutputFilename remapOutputTensor startTileMultiplier tilesPerIPU "
+    "use128BitConvUnitLoad".split()
+)
+"""Options of poplin's convolutions (poplibs, ConvOptions)."""
 _ARITHMETIC: Final = frozenset(
     "Add Sub Mul Div Pow Mod Sum Max Min Mean Abs Neg Relu Sqrt Exp Log MatMul Gemm Conv "
     "ReduceSum ReduceMean ReduceMax ReduceMin".split()
@@ -54,6 +68,32 @@ def check_options(options: SessionOptions, model: onnx.ModelProto) -> None:
         )
     if options.num_replicas > 1:
         _check_replicas(model)
+
+
+def check_poplar_options(options: SessionOptions, lowered: Lowered) -> None:
+    """Check the names of options that go to Poplar and its libraries.
+
+    Args:
+        options: Options of the session.
+        lowered: The lowered model; options of convolutions count if it has some.
+
+    Raises:
+        poplar_exception: For a name that Poplar or its libraries lack.
+    """
+    for name in options.engineOptions:
+        if name.partition(".")[0] not in _ENGINE_GROUPS:
+            raise poplar_exception(
+                f"Unrecognised option '{name}': names of engine options begin with "
+                f"{', '.join(sorted(_ENGINE_GROUPS))} and a dot"
+            )
+    if not any(node.op_type.startswith("Conv") for node in iter_nodes(lowered.model.graph)):
+        return
+    for name in options.convolutionOptions:
+        if name.partition(".")[0] not in _CONVOLUTION_OPTIONS:
+            raise poplar_exception(
+                f"Unrecognised option '{name}' of convolutions; known are "
+                f"{', '.join(sorted(_CONVOLUTION_OPTIONS))}"
+            )
 
 
 def _check_global_replication(options: SessionOptions) -> None:

@@ -70,7 +70,7 @@ class DeviceProgram:
         self.weights: dict[str, Array] = dict(executable.weights)
         """Values that the device has, of the weights that are streamed."""
         self._model = onnx.ModelProto.FromString(main.graph)
-        self.is_random = any(node.op_type in RANDOM_TYPES for node in iter_nodes(self._model.graph))
+        self._is_random = draws(self._model.graph)
         self._engine: Engine | None = None
 
     def load(self, seed: int) -> None:
@@ -85,7 +85,7 @@ class DeviceProgram:
         if self._engine is not None:
             self._engine.unload()
         executable = self._given.executable
-        if self.is_random:
+        if self._is_random:
             programs = tuple(
                 replace(each, graph=self._seed_graph(seed)) if each.index == MAIN_PROGRAM else each
                 for each in executable.programs
@@ -179,6 +179,11 @@ class DeviceProgram:
             value = float(int.from_bytes(digest[:8], "little") % _MAX_SEED)
             set_attribute(node, "seed", value)
         return bytes(self._model.SerializeToString(deterministic=True))
+
+
+def draws(graph: onnx.GraphProto) -> bool:
+    """Return whether an operator of a graph draws."""
+    return any(node.op_type in RANDOM_TYPES for node in iter_nodes(graph))
 
 
 def _select(streams: Sequence[Stream], direction: Direction) -> list[Stream]:

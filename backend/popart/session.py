@@ -29,16 +29,19 @@ from popart.lowering import LoweringOptions, lower
 from popart.models import read_model
 from popart.options import SessionOptions
 from popart.patterns import Patterns
-from popart.program import DeviceProgram
+from popart.program import DeviceProgram, draws
 from popart.stepio import IStepIO, PyWeightsIO
 from popart.steps import Step
 from popart.tensorinfo import TensorInfo
-from popart.weights import HostWeights, bring_weights_in
+from popart.weights import HostWeights, bring_weights_in, locate_weights
 from popef._tools.arrays import Array
 
 _log = logging.getLogger("popart.session")
 _MAIN = "Program"
 """Name under which `run` finds the main program."""
+_NOT_COMPILED = (
+    "Trying to load an engine but no compiled engine. Did you forget to call prepareDevice()?"
+)
 
 
 class InferenceSession:
@@ -97,6 +100,7 @@ class InferenceSession:
         if not dataFlow.nAnchors():
             raise popart_exception("User must specify an anchor tensor when doing inference.")
         self._model = read_model(fnModel)
+        locate_weights(self._model, fnModel)
         options_check.check_options(self._options, self._model)
         self._num_ipus = find_num_ipus(self._options, deviceInfo, self._model)
         virtual_graphs.check_placement(self._model, self._options, self._num_ipus)
@@ -124,6 +128,7 @@ class InferenceSession:
         self._program: DeviceProgram | None = None
         self._step: Step | None = None
         self._seed = secrets.randbits(63)
+        self._is_random = draws(self._lowered.model.graph)
         self._has_run = False
         self._is_loaded = False
 
@@ -190,6 +195,7 @@ class InferenceSession:
         """
         executable = self._require_executable()
         virtual_graphs.check_virtual_graph_numbers(self._model, self._options, self._num_ipus)
+        options_check.check_poplar_options(self._options, self._lowered)
         options_check.check_device_types(self._lowered, self._options)
         self._program = DeviceProgram(executable, self._lowered.effects)
         self._step = Step(
@@ -215,10 +221,7 @@ class InferenceSession:
         if self._device.type is DeviceType.OfflineIpu:
             raise popart_runtime_error("Trying to load an engine on an offline device")
         if self._program is None:
-            raise popart_runtime_error(
-                "Trying to load an engine but no compiled engine. Did you forget to call "
-                "prepareDevice()?"
-            )
+            raise popart_runtime_error(_NOT_COMPILED)
         if not self._device.isAttached and not self._device.tryAttachUntilTimeout():
             raise popart_runtime_error("Failed to attach to device")
         self._program.set_weights(self._weights.device_values())
@@ -267,8 +270,9 @@ class InferenceSession:
         Raises:
             popart_runtime_error: If the session is not prepared.
         """
-        program = self._require_program("weightsFromHost()")
-        program.set_weights(self._weights.device_values())
+        if self._program is None:
+            raise popart_runtime_error(_NOT_COMPILED)
+        self._program.set_weights(self._weights.device_values())
 
     def weightsToHost(self) -> None:
         """Copy the device's weights to the host.
@@ -366,13 +370,13 @@ class InferenceSession:
         Raises:
             popart_runtime_error: If the session is not prepared.
         """
-        program = self._require_program("setRandomSeedFromHost(uint64_t)")
-        if not program.is_random:
+        if not self._is_random:
             _log.warning(
                 "Trying to set the random seed, but this session has no random behaviour. Doing "
                 "nothing."
             )
             return
+        program = self._require_program("setRandomSeedFromHost(uint64_t)")
         self._seed = int(seedValue)
         if program.is_loaded:
             program.load(self._seed)
@@ -386,8 +390,10 @@ class InferenceSession:
         Raises:
             popart_runtime_error: If the session is not prepared.
         """
-        program = self._require_program("getRandomSeedToHost()")
-        return self._seed if program.is_random else 0
+        if not self._is_random:
+            return 0
+        self._require_program("getRandomSeedToHost()")
+        return self._seed
 
     def getCycleCount(self, id: str = "") -> int:
         """Return the modelled cycles of the last run: of all its batches.

@@ -171,6 +171,22 @@ def read_initializer(tensor: TensorProto) -> Array:
         ) from error
 
 
+def locate_weights(model: onnx.ModelProto, source: bytes | str | os.PathLike[str]) -> None:
+    """Let weights that are in files beside a model's file name these files by their path.
+
+    Names of such files count from the working folder, as in PopART; those of other exporters count
+    from the model's folder.
+    """
+    if isinstance(source, bytes):
+        return
+    folder = Path(source).parent
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            beside = folder / entry.value
+            if entry.key == "location" and not Path(entry.value).exists() and beside.exists():
+                entry.value = str(beside)
+
+
 def bring_weights_in(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model with the weights that files of their own hold; itself if there are none."""
     outside = [
