@@ -152,7 +152,8 @@ def _to_char(value: Any) -> str:
 
 
 def _to_bool(value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
+    # pybind11 takes whatever has a truth value of its own, numbers too.
+    if value is not None and not hasattr(value, "__bool__"):
         raise TypeError
     return bool(value)
 

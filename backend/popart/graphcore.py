@@ -72,6 +72,8 @@ class Method:
     """Name of the parameter for the debug context."""
     debug_place: int | None = None
     """Index of the debug context among `parameters`; None: after all."""
+    optional: str = ""
+    """Parameter that a second signature of the method lacks, so that positions behind it move."""
     always: Mapping[str, AttributeValue] = field(default_factory=dict)
     """Attributes that every node of it has."""
 
@@ -183,6 +185,7 @@ _ALL = (
         Parameter("init_type", "int"),
         Parameter("batch_axis", "int", -1),
         args="none",
+        optional="batch_axis",
         always=MappingProxyType({"tensor_type": 0}),
     ),
     _method("dynamicslice", "DynamicSlice", (2, 3), *_AXES_AND_SIZES, _NO_OVERLAP),

@@ -19,7 +19,7 @@ import onnx
 from onnx.defs import OpSchema
 
 from popart import graphcore
-from popart.calls import bind
+from popart.calls import bind_any
 from popart.graphcore import REQUIRED, Method, Parameter
 
 if TYPE_CHECKING:
@@ -204,9 +204,15 @@ def _flatten(method: Method, args: Any) -> Sequence[str]:
 
 def _make_function(method: Method, doc: str) -> Callable[..., Any]:
     parameters = list_parameters(method)
+    signatures: list[Sequence[Parameter]] = [parameters]
+    if method.optional:
+        # C++ has a second signature without that parameter.
+        signatures.append([each for each in parameters if each.name != method.optional])
+    left_out = {each.name: each.default for each in parameters if each.name == method.optional}
 
     def add(self: Opset, *args: Any, **kwargs: Any) -> Any:
-        return self._add(method, bind(method.name, parameters, args, kwargs))
+        _, given = bind_any(method.name, signatures, args, kwargs)
+        return self._add(method, {**left_out, **given})
 
     add.__name__ = method.name
     add.__qualname__ = method.name

@@ -294,7 +294,10 @@ class Walk:
                 view = View(node, layouts, inputs, value, strided, layouts[0], inputs[0])
                 self._layouts[name] = follow(view, operator_of(node).view)
             else:
-                self._layouts[name] = work.layout or linear(name, value)
+                # The layout of the work is that of the first result; others may have other axes.
+                is_main = value.shape == self.values.get(node.output[0], value).shape
+                given = work.layout if is_main else None
+                self._layouts[name] = given or linear(name, value)
 
     def _is_strided(self, node: onnx.NodeProto) -> bool:
         """Return whether a Slice skips elements; False if its step is unknown."""
