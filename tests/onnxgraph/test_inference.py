@@ -205,6 +205,11 @@ def test_what_goes_round_a_loop_keeps_its_shape_and_what_it_stacks_has_one_for_e
     assert values["all"].shape == stacked
 
 
+def test_the_trips_of_a_loop_may_be_a_constant_of_the_graph():
+    constant = helper.make_node("Constant", [], ["trips"], value=trips(5))
+    assert collect_values(model_of([constant, loop()]))["all"].shape == (5, 2, 3)
+
+
 def test_of_a_loop_without_a_known_end_only_the_state_has_a_shape():
     for weights in ([trips(2**63 - 1)], []):
         values = collect_values(model_of([loop("trips" if weights else "")], weights=weights))

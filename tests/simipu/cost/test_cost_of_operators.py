@@ -240,3 +240,23 @@ def test_a_tensor_without_elements_is_costed_without_a_fault(model: onnx.ModelPr
         "Einsum",
         "DFT",
     }
+
+
+def test_the_statistics_of_a_norm_have_a_layout_of_their_own() -> None:
+    """They have one axis, and the norm's result four, in pieces of its last; a Cast reads them."""
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 4, 2, 2])]
+    outputs = [helper.make_tensor_value_info("half", TensorProto.FLOAT16, [4])]
+    weights = [numpy_helper.from_array(np.ones(4, np.float16), name) for name in ("s", "b")]
+    product = helper.make_node("MatMul", ["x", "x"], ["m"])
+    norm = helper.make_node(
+        "GroupNormalization",
+        ["m", "s", "b"],
+        ["y", "mean", "deviation"],
+        domain="ai.graphcore",
+        num_groups=2,
+    )
+    cast = helper.make_node("Cast", ["mean"], ["half"], to=TensorProto.FLOAT16)
+    graph = helper.make_graph([product, norm, cast], "norm", inputs, outputs, weights)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.graphcore", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    assert estimate(model, C600).cycles > 0
