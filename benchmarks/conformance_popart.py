@@ -48,7 +48,7 @@ KEPT_STATUSES = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class TestFile:
+class ListedFile:
     """A file of tests, relative to the checkout, and its number of inference cases if known."""
 
     path: str
@@ -99,7 +99,7 @@ class End:
     seconds: float
 
 
-def find_files(checkout: Path, listed: Path | None, patterns: Sequence[str]) -> list[TestFile]:
+def find_files(checkout: Path, listed: Path | None, patterns: Sequence[str]) -> list[ListedFile]:
     """Return the files to run: those of a list, or all of the checkout's integration tests.
 
     Raises:
@@ -113,21 +113,21 @@ def find_files(checkout: Path, listed: Path | None, patterns: Sequence[str]) -> 
     return [each for each in found if any(fnmatch(each.path, f"*{like}*") for like in patterns)]
 
 
-def parse_list(text: str) -> list[TestFile]:
+def parse_list(text: str) -> list[ListedFile]:
     """Parse lines of a path and, optionally, a number of cases."""
     words = [line.split() for line in text.splitlines() if line.strip()]
-    return [TestFile(path, int(rest[0]) if rest else None) for path, *rest in words]
+    return [ListedFile(path, int(rest[0]) if rest else None) for path, *rest in words]
 
 
-def find_all(checkout: Path) -> list[TestFile]:
+def find_all(checkout: Path) -> list[ListedFile]:
     """Return every file with tests, without those of popxl, which is another front end."""
     paths = sorted((checkout / TESTS).rglob("*.py"))
     found = [path for path in paths if re.search(r"^\s*def test_", path.read_text(), re.MULTILINE)]
     relative = [path.relative_to(checkout) for path in found]
-    return [TestFile(str(path)) for path in relative if "popxl" not in path.parts]
+    return [ListedFile(str(path)) for path in relative if "popxl" not in path.parts]
 
 
-def run_file(file: TestFile, run: Run) -> FileResult:
+def run_file(file: ListedFile, run: Run) -> FileResult:
     """Run a file in a process of its own, and read its results."""
     name = file.path.replace("/", "+").removesuffix(".py")
     cases, log = run.results / f"{name}.jsonl", run.results / f"{name}.log"
@@ -157,7 +157,7 @@ def run_pytest(checkout: Path, path: str, cases: Path, log: Path) -> None:
     raise SystemExit(pytest.main([*words, CASE_RESULTS, str(cases), str(checkout / path)]))
 
 
-def sum_cases(file: TestFile, cases: Sequence[dict[str, Any]], end: End) -> FileResult:
+def sum_cases(file: ListedFile, cases: Sequence[dict[str, Any]], end: End) -> FileResult:
     """Sort the cases of a file that ended."""
     training = [case for case in cases if case["training"]]
     counted = [case for case in cases if not case["training"]]
@@ -191,7 +191,7 @@ def describe_end(end: End) -> str:
     return f"pytest ended with status {end.status}: {lines[-1] if lines else ''}"
 
 
-def run_files(files: Sequence[TestFile], run: Run, jobs: int) -> list[FileResult]:
+def run_files(files: Sequence[ListedFile], run: Run, jobs: int) -> list[FileResult]:
     """Run files, as many at once as requested, in the order of their names."""
     with (
         Progress(console=Console(stderr=True), transient=True) as progress,

@@ -1,0 +1,88 @@
+"""The harness that runs PopART's own tests, on tests written here."""
+
+import conformance_popart
+import pytest
+from conformance_popart import End, ListedFile, Run, find_files, list_causes, run_file, sum_cases
+
+TESTS = """
+import numpy as np, onnx, popart, pytest
+
+def test_passes():
+    assert onnx.mapping.NP_TYPE_TO_TENSOR_TYPE[np.dtype("float32")] == 1
+
+def test_fails():
+    raise ValueError("three\\nlines\\nlong")
+
+@pytest.mark.skip
+def test_is_skipped():
+    pass
+
+def test_trains():
+    with pytest.raises(popart.popart_exception):
+        popart.TrainingSession(b"", None, "", None, None)
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout" / "tests" / "integration"
+    folder.mkdir(parents=True)
+    (folder / "some_test.py").write_text(TESTS)
+    (folder / "broken_test.py").write_text("import nothing_of_this_name\ndef test_a(): pass\n")
+    (folder / "helper.py").write_text("number = 1\n")
+    return tmp_path / "checkout"
+
+
+def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
+    (file,) = find_files(checkout, None, ["some"])
+    result = run_file(file, Run(checkout, tmp_path, 300))
+    assert (result.passed, result.training, result.skipped) == (1, 1, 1)
+    assert [(case.name, case.error) for case in result.failures] == [
+        ("test_fails", "ValueError: three")
+    ]
+
+
+def test_all_cases_of_a_file_that_cannot_be_imported_fail_with_the_reason(checkout, tmp_path):
+    file = ListedFile("tests/integration/broken_test.py", 5)
+    result = run_file(file, Run(checkout, tmp_path, 300))
+    assert (result.passed, len(result.failures)) == (0, 5)
+    assert all("nothing_of_this_name" in case.error for case in result.failures)
+
+
+def test_cases_that_a_killed_process_did_not_reach_fail():
+    cases = [{"name": "a", "outcome": "passed", "error": "", "training": False}]
+    result = sum_cases(ListedFile("x", 3), cases, End(-9, "", 60.0))
+    assert (result.passed, result.inference) == (1, 3)
+    assert [case.error for case in result.failures] == ["killed after 60 s"] * 2
+
+
+def test_errors_that_differ_in_numbers_and_names_are_one_cause():
+    cases = [
+        {"name": str(n), "outcome": "failed", "error": f"node '{n}': size {n}", "training": False}
+        for n in range(3)
+    ]
+    (cause,) = list_causes([sum_cases(ListedFile("a/x.py"), cases, End(1, "", 1.0))])
+    assert cause == ("node '0': size 0", 3, ["x.py"])
+
+
+def test_files_without_tests_are_left_out_and_missing_ones_are_named(checkout, tmp_path):
+    paths = [file.path for file in find_files(checkout, None, ["*"])]
+    assert paths == ["tests/integration/broken_test.py", "tests/integration/some_test.py"]
+    listed = tmp_path / "list.txt"
+    listed.write_text("tests/integration/some_test.py\t4\n")
+    assert find_files(checkout, listed, ["*"]) == [ListedFile(paths[1], 4)]
+    listed.write_text("tests/integration/gone.py\n")
+    with pytest.raises(SystemExit, match=r"lacks 1 files of .*, first tests/integration/gone\.py"):
+        find_files(checkout, listed, ["*"])
+    with pytest.raises(SystemExit, match="not a checkout of graphcore/popart"):
+        find_files(tmp_path, None, ["*"])
+
+
+def test_the_share_counts_inference_cases_only():
+    cases = [
+        {"name": "a", "outcome": "passed", "error": "", "training": False},
+        {"name": "b", "outcome": "failed", "error": "", "training": True},
+        {"name": "c", "outcome": "skipped", "error": "", "training": False},
+    ]
+    result = sum_cases(ListedFile("x"), cases, End(0, "", 1.0))
+    assert conformance_popart.count_share([result]) == 100
