@@ -20,6 +20,8 @@ from sample_models import loudness_model, steps_model
 from triton_clients import infer
 from tritonclient.utils import InferenceServerException
 
+pytestmark = pytest.mark.alone
+
 REQUESTS = 60
 BATCH = 4
 
@@ -59,8 +61,6 @@ instance_group [{ kind: KIND_CPU count: 2 }]
 
 BLS_MODEL = '''
 import triton_python_backend_utils as pb_utils
-
-pytestmark = pytest.mark.alone
 
 class TritonPythonModel:
     """Asks the batching model with what it was asked with."""
