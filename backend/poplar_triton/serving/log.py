@@ -109,7 +109,8 @@ def _is_harmless(line: str) -> bool:
 
 class ServerOutput:
     """Copies a server's output, every line without control characters, to a file (`log`) or to
-    stderr, or to `copy`. Errors that only say that there is no GPU are explained.
+    stderr, or to `copy`. Errors that only say that there is no GPU are explained; Triton's usage is
+    left out.
 
     A thread of its own reads, so that the server never waits for a reader of its output.
     """
@@ -158,6 +159,9 @@ class ServerOutput:
             while raw := self._pipe.readline(_MAX_LINE_BYTES):
                 line = escape(raw.decode("utf-8", "replace").rstrip("\r\n").expandtabs())
                 self._note(line)
+                if self._is_usage(line):
+                    continue
+                self._last.append(line)
                 # A full disk or a closed terminal must not stop the server.
                 with suppress(OSError, ValueError):
                     self._write(f"{line}{_EXPLANATION}" if _is_harmless(line) else line)
@@ -180,7 +184,11 @@ class ServerOutput:
             self._note_rejected(self._error)
         elif syntax := _SYNTAX_ERROR.match(line):
             self._syntax_error = f": {syntax[1]}"
-        self._last.append(line)
+
+    def _is_usage(self, line: str) -> bool:
+        """Return whether a line only lists Triton's options after a wrong call, in several screens.
+        The lines that name what is wrong are no such lines."""
+        return self._wrong_call is not None and line not in self._wrong_call
 
     def _note_rejected(self, error: str) -> None:
         if rejected := _REJECTED.match(error):

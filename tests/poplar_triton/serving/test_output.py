@@ -97,3 +97,13 @@ E1125 22:42:13.5 1 a.cc:1] "failed to load 'd' version 1: Internal: broken"
         "b": "failed to read text proto: 3:16: no",
         "c": "at least one version must be available",
     }
+
+
+def test_after_a_wrong_call_the_reason_is_shown_but_not_the_screens_of_options(start, capsys):
+    start(
+        f"printf '/x/tritonserver: unrecognized option --no\\n{USAGE}Bad option: --a.\\n'; exit 1"
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "/x/tritonserver: unrecognized option --no",
+        "Bad option: --a.",
+    ]
