@@ -57,13 +57,15 @@ class OnnxFrontend:
 
         Raises:
             CompileError: if there is no ONNX file, or more than one.
+            OSError: for a folder that cannot be read.
         """
         path = Path(dir_or_name or self.path)
         if not path.is_dir():
             if not path.is_file():
                 raise CompileError(f"input model {path}: no such file")
             return path
-        files = sorted(path.glob("*.onnx"))
+        # glob would find nothing in a folder that cannot be read
+        files = sorted(each for each in path.iterdir() if each.suffix == ".onnx")
         if len(files) != 1:
             names = ", ".join(file.name for file in files) or "none"
             raise CompileError(

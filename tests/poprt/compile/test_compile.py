@@ -1,7 +1,9 @@
 """Tests of compilation from ONNX to PopEF: shapes, types, weights, errors that name the node, and
 the command."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -451,3 +453,14 @@ def test_a_misspelt_operator_is_named_with_the_nearest_one(tmp_path, monkeypatch
 def test_wrong_calls_from_python_name_the_argument_and_what_to_do(call, reason, linear):
     with pytest.raises(CompileError, match=reason):
         call(linear)
+
+
+def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, monkeypatch, capsys):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for name in ("listdir", "scandir"):  # root may read every folder
+        monkeypatch.setattr(os, name, refuse)
+    assert cli.main(["-i", str(tmp_path), "--batch_size", "4"]) == 1
+    expected = f"poprt: error: --input_model: {tmp_path}: Permission denied\n"
+    assert capsys.readouterr().err == expected
