@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from popef._tools.child import die_with
@@ -282,19 +281,20 @@ class TritonServer:
         return self.endpoint.is_ready(ASK_SECONDS)
 
     def list_models(self) -> list[ServedVersion]:
-        """Return the repository index. Models whose folder Triton rejected have no state there, and
-        get its reason from the log. Raises ServerError if the server does not tell."""
+        """Return the repository index. Models whose folder Triton rejected have no state there, or
+        no entry, and get its reason from the log. Raises ServerError if the server does not
+        tell."""
         try:
             models = self.endpoint.list_models()
         except ServerError as error:
             raise ServerError(f"tritonserver does not report its models ({error})") from error
-        rejected = self._output.rejected_models if self._output else {}
-        return [
-            replace(each, state=UNAVAILABLE, reason=rejected[each.name])
-            if not each.state and each.name in rejected
-            else each
-            for each in models
-        ]
+        reasons = self._output.rejected_models if self._output else {}
+        rejected = {
+            name: ServedVersion(name, "", UNAVAILABLE, reason) for name, reason in reasons.items()
+        }
+        listed = [each if each.state else rejected.get(each.name, each) for each in models]
+        names = {each.name for each in models}
+        return [*listed, *(each for name, each in rejected.items() if name not in names)]
 
     def failed_models(self) -> dict[str, str]:
         """Return the models that did not load, and Triton's reason for each. Raises ServerError as

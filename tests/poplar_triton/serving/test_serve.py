@@ -434,3 +434,18 @@ def test_that_nothing_is_served_is_said(repository, play, capsys, index, line):
     assert serve(repository) == 0
     out = capsys.readouterr().out.splitlines()
     assert [each for each in out if each.startswith("models")] == ([line] if line else [])
+
+
+def test_models_whose_folders_triton_rejects_are_named_with_its_reason(repository, play, capsys):
+    """Triton lists the first one without a state, and the second one not at all."""
+    says = """E1125 22:42:13.5 1 a.cc:1] "Poll failed for model directory 'a': unexpected name"
+E1125 22:42:13.5 1 a.cc:1] "failed to load model 'b': at least one version must be available"
+"""
+    index = [{"name": "a"}, {"name": "c"}]
+    play(index=("200 OK", json.dumps(index)), says=says, interrupts=signal.SIGTERM)
+    assert serve(repository) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "is not served" in line]
+    assert read_lines("\n".join(told)) == [
+        "model 'a' is not served: unexpected name",
+        "model 'b' is not served: at least one version must be available",
+    ]
