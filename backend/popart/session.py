@@ -224,7 +224,7 @@ class InferenceSession:
             raise popart_runtime_error(_NOT_COMPILED)
         if not self._device.isAttached and not self._device.tryAttachUntilTimeout():
             raise popart_runtime_error("Failed to attach to device")
-        self._program.set_weights(self._weights.device_values())
+        self._program.set_weights(self._weights.device_values(self._program.weights))
         self._program.load(self._seed)
 
     def run(
@@ -272,7 +272,7 @@ class InferenceSession:
         """
         if self._program is None:
             raise popart_runtime_error(_NOT_COMPILED)
-        self._program.set_weights(self._weights.device_values())
+        self._program.set_weights(self._weights.device_values(self._program.weights))
 
     def weightsToHost(self) -> None:
         """Copy the device's weights to the host.
@@ -543,7 +543,7 @@ class InferenceSession:
             device=self._device,
             batches_per_step=self._batches,
             replicas=self.replicationFactor,
-            weights=self._weights.device_values(),
+            weights=self._weights.device_values(executable.weights),
         )
 
     def _check_can_save(self) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import onnx
+from onnxgraph import iter_bodies
 
 from popart.enums import VirtualGraphMode
 from popart.errors import format_operator, popart_exception
@@ -31,6 +32,8 @@ def check_placement(model: onnx.ModelProto, options: SessionOptions, num_ipus: i
         _check_virtual_graphs(model, nodes)
     if options.enablePipelining:
         _check_stages(nodes, options, num_ipus)
+        for node in nodes:
+            _check_subgraphs(model, node)
 
 
 def check_virtual_graph_numbers(
@@ -129,6 +132,31 @@ def _check_stages(nodes: Sequence[onnx.NodeProto], options: SessionOptions, num_
                 f"ids {graphs}. All ops with the same pipeline stage must also have the same "
                 "virtual graph id"
             )
+
+
+def _check_subgraphs(model: onnx.ModelProto, caller: onnx.NodeProto) -> None:
+    """Check that the operators of a called subgraph are on the IPU of the node that calls it."""
+    if caller.op_type != "Call":
+        return
+    wanted = _read(caller, VIRTUAL_GRAPH)
+    for body in iter_bodies(caller):
+        for node in body.node:
+            found = _read(node, VIRTUAL_GRAPH)
+            if found == _UNSET and node.op_type != "Constant":
+                raise popart_exception(
+                    f'Op {_describe(model, node)} in subgraph "{body.name}" does not have a '
+                    "virtual graph id. When pipelining, subgraph ops must have a virtual graph id "
+                    "set."
+                )
+            if found not in (_UNSET, wanted):
+                raise popart_exception(
+                    f"The virtual graph id ({found}) for Op {_describe(model, node)} in subgraph "
+                    f'"{body.name}" does not match the virtual graph id ({wanted}) of the calling '
+                    "op. When pipelining, subgraph ops must have a virtual graph id matching the "
+                    "calling op. If you are trying to call the same subgraph from different "
+                    "pipeline stages, you will need to create a separate subgraph for each virtual "
+                    "graph."
+                )
 
 
 def _read(node: onnx.NodeProto, name: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,11 @@ class HostWeights:
             self._values[name] = read_initializer(self._initializers[name])
         return self._values[name]
 
-    def device_values(self) -> dict[str, Array]:
-        """Return the weights in the types of the device, of those that it has."""
+    def device_values(self, names: Iterable[str]) -> dict[str, Array]:
+        """Return some of the device's weights, in its types."""
         return {
-            name: self._get(name).astype(dtype, copy=False)
-            for name, dtype in self._dtypes.items()
+            name: self._get(name).astype(self._dtypes[name], copy=False)
+            for name in names
             if name in self._initializers
         }
 

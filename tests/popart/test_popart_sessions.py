@@ -416,3 +416,27 @@ def test_weights_in_a_file_beside_the_model_are_found_from_elsewhere(tmp_path, m
     monkeypatch.chdir(tmp_path)
     x = draw(ROWS, WIDTH)
     np.testing.assert_allclose(run(make_session(path, [y]), {X: x})[y], x @ WEIGHT, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"), [(None, "does not have a virtual graph id"), (0, "does not match")]
+)
+def test_a_pipelines_subgraphs_are_on_the_ipus_of_their_callers(place, message):
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [2]), X)
+    inner = builder.createSubgraphBuilder()
+    given = inner.addInputTensor(popart.TensorInfo("FLOAT", [2]))
+    result = inner.aiOnnx.neg([given])
+    inner.addOutputTensor(result)
+    if place is not None:
+        inner.virtualGraph(result, place)
+    for stage in (0, 1):
+        with builder.virtualGraph(stage), builder.pipelineStage(stage):
+            x = builder.aiGraphcore.call([x], 1, inner)[0]
+    options = popart.SessionOptions()
+    options.enablePipelining = True
+    options.virtualGraphMode = popart.VirtualGraphMode.Manual
+    device = popart.DeviceManager().createIpuModelDevice({"numIPUs": 2})
+    flow = popart.DataFlow(2, [x])
+    with pytest.raises(popart.popart_exception, match=message):
+        popart.InferenceSession(builder.getModelProto(), flow, device, userOptions=options)
