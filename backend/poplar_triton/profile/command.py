@@ -7,9 +7,8 @@ import itertools
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,26 +32,25 @@ from poprt.cli import (
 )
 from poprt.profiling import Profile, print_profile
 from poprt.terminal import make_console, show_progress
-from simipu import CompileError, known_chips
+from simipu import known_chips
 
 from popef._tools.arguments import Parser, count, positive
 from popef._tools.console import UsageError, naming, print_line
 from poplar_triton.profile import bulk
 from poplar_triton.profile.cases import Shard
 from poplar_triton.profile.compare import compare_as_json, print_comparison, print_sweep
-from poplar_triton.profile.report import (
-    BATCH_SIZES,
-    Content,
-    make_report,
-    make_trace,
-    require_plotly,
-)
+from poplar_triton.profile.report import Content, make_report, make_trace, require_plotly
 from poplar_triton.profile.source import Estimator, Settings, open_source
 from poplar_triton.profile.suggest import (
-    BUDGET_SECONDS,
-    MAX_TRIED,
+    BATCH_SIZES,
+    GOALS,
+    MAX_PROFILES,
+    THROUGHPUT,
     Advice,
+    Attempts,
+    Batches,
     print_advice,
+    profile_batches,
     try_changes,
 )
 
@@ -133,6 +131,16 @@ def add_arguments(parser: Parser) -> None:
     add("--json", action="store_true", help="machine-readable")
     suggest_help = "try other options, and list those that make the model fit or faster"
     add("--suggest", action="store_true", help=suggest_help)
+    goal_help = (
+        "what the options of --suggest and of the report are to improve, if the model fits: the "
+        f"latency of a call, or the throughput while batches are queued (default: {THROUGHPUT})"
+    )
+    add("--goal", choices=GOALS, help=goal_help)
+    most_help = (
+        "maximum number of further profiles for --suggest and the report's batch sizes "
+        f"(default: {MAX_PROFILES})"
+    )
+    add("--max_profiles", type=positive, metavar="N", help=most_help)
     compare_help = (
         "compare with another model, or with other settings NAME=VALUE[,NAME=VALUE], "
         "such as target=bow"
@@ -172,6 +180,8 @@ def run(options: argparse.Namespace) -> int:
     points = _points(options)
     if options.output is None:
         _refuse(options, ("jobs", "shard", "retry_failed"), "requires --output")
+        if not (options.suggest or options.html):
+            _refuse(options, ("goal", "max_profiles"), "requires --suggest or --html")
         if len(options.model) > 1:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
         if options.compare is not None and not os.path.lexists(options.compare):
@@ -179,7 +189,7 @@ def run(options: argparse.Namespace) -> int:
         return supervised(_run_one)(options)
     _refuse(
         options,
-        ("json", "html", "trace", "suggest", "compare"),
+        ("json", "html", "trace", "suggest", "goal", "max_profiles", "compare"),
         "applies to one model and cannot be combined with --output",
     )
     return bulk.run(options, points)
@@ -202,11 +212,7 @@ def _run_one(options: argparse.Namespace) -> int:
         estimator = Estimator(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [estimator.profile(point) for point in points]
         other = _profile_other(options, estimator, points[0], on_step)
-        deadline, advice = time.monotonic() + BUDGET_SECONDS, None
-        with _quietly():
-            batches = _profile_batches(options, estimator, points[0], deadline)
-            if options.suggest or options.html:
-                advice = try_changes(estimator, points[0], profiles[0], deadline - time.monotonic())
+        advice, batches = _try_further(options, estimator, points, profiles)
     if options.html:
         content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
         _write(options.html, make_report(content))
@@ -230,23 +236,40 @@ def _quietly() -> Iterator[None]:
 def _count_points(options: argparse.Namespace, num_points: int) -> int:
     """Return the maximum number of profiles, for the progress bar."""
     num_points += bool(options.compare)
-    num_points += len(BATCH_SIZES) if options.html else 0
-    return num_points + (MAX_TRIED if options.html or options.suggest else 0)
+    return num_points + (_max_profiles(options) if options.html or options.suggest else 0)
 
 
-def _profile_batches(
-    options: argparse.Namespace, estimator: Estimator, point: Settings, deadline: float
-) -> list[Profile]:
-    """Profile the report's batch sizes that the model can have, until half of the time budget is
-    spent. The other half is for further changes to try."""
-    sizes = dict(options.sweep).get("batch_size", BATCH_SIZES) if options.html else ()
-    found = []
-    for size in sizes:
-        if deadline - time.monotonic() < BUDGET_SECONDS / 2:
-            break
-        with suppress(CompileError):  # the model cannot have that size
-            found.append(estimator.profile(replace(point, batch_size=size)))
-    return found
+def _max_profiles(options: argparse.Namespace) -> int:
+    return int(options.max_profiles or MAX_PROFILES)
+
+
+def _try_further(
+    options: argparse.Namespace,
+    estimator: Estimator,
+    points: Sequence[Settings],
+    profiles: Sequence[Profile],
+) -> tuple[Advice | None, Batches]:
+    """Profile the changes of --suggest and the report's batch sizes: those of the sweep if it has
+    several, with those advised for the first point, which is the report's subject."""
+    if not (options.suggest or options.html):
+        return None, Batches()
+    # Neither the subject's own batch size nor a point of the sweep is profiled again.
+    known = [
+        (replace(point, batch_size=profile.batch_size), profile)
+        for point, profile in zip(points, profiles, strict=True)
+    ]
+    attempts = Attempts(estimator, _max_profiles(options), known)
+    with _quietly():
+        advice = try_changes(attempts, points[0], profiles[0], options.goal or THROUGHPUT)
+        if not options.html:
+            return advice, Batches()
+        swept = {profile.batch_size for profile in profiles}
+        sizes = swept if len(swept) > 1 else {*BATCH_SIZES, *swept}
+        batches = profile_batches(attempts, points[0], advice, sizes)
+    if len(swept) > 1:
+        others = [each for each in profiles if each not in batches.profiles]
+        batches = replace(batches, profiles=[*batches.profiles, *others])
+    return advice, batches
 
 
 def _profile_other(

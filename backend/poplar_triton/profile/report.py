@@ -16,7 +16,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib import resources
 from string import Template
@@ -42,9 +42,8 @@ from poplar_triton.profile.compare import (
     describe_sides,
     list_figures,
 )
-from poplar_triton.profile.suggest import Advice, Suggestion
+from poplar_triton.profile.suggest import Advice, Batches, Suggestion
 
-BATCH_SIZES = (1, 2, 4, 8, 16)
 _MAX_NODES_BYTES = 4 << 20
 """Maximum size of the nodes in the document. With plotly the file stays below 10 MB for every
 graph."""
@@ -63,10 +62,10 @@ class Content:
     """Content of a page."""
 
     profile: Profile
-    batches: Sequence[Profile] = ()
-    """Profiles of other batch sizes."""
+    batches: Batches = field(default_factory=Batches)
+    """Profiles to plot by batch size."""
     sweep: Sequence[Profile] = ()
-    """Further points, which are plotted instead of `batches` if they have several sizes."""
+    """Points of a sweep, to list."""
     advice: Advice | None = None
     other: Profile | None = None
     """Profile to compare with."""
@@ -98,7 +97,6 @@ def make_report(content: Content) -> str:
 def describe_page(content: Content) -> dict[str, Any]:
     """Return the document that the page draws."""
     profile, result = content.profile, content.profile.estimate
-    plotted = _choose_plotted(content)
     parts, latency = describe_sum(profile)
     subject = f"batch {profile.batch_size}, {profile.arithmetic}"
     return {
@@ -122,18 +120,11 @@ def describe_page(content: Content) -> dict[str, Any]:
         ],
         "memory": _memory(profile),
         "nodes": _nodes(profile),
-        "batches": [_point(each) for each in plotted],
+        "batches": _batches(content.batches),
         "sweep": [_point(each) for each in content.sweep],
         "advice": _advice(content.advice),
         "comparison": _comparison(profile, content.other),
     }
-
-
-def _choose_plotted(content: Content) -> Sequence[Profile]:
-    for points in (content.sweep, content.batches):
-        if len({each.batch_size for each in points}) > 1:
-            return sorted(points, key=lambda each: each.batch_size)
-    return ()
 
 
 def _figures(profile: Profile) -> list[list[str]]:
@@ -231,6 +222,12 @@ def _point(profile: Profile) -> dict[str, Any]:
         "peak": result.peak_tile_bytes,
         "fits": result.fits,
     }
+
+
+def _batches(batches: Batches) -> dict[str, Any]:
+    points = sorted(batches.profiles, key=lambda each: each.batch_size)
+    missing = escape_control(batches.describe_missing(), _MAX_TEXT)
+    return {"points": [_point(each) for each in points], "missing": missing}
 
 
 def _advice(advice: Advice | None) -> dict[str, Any] | None:

@@ -1,15 +1,16 @@
-"""Suggestions that make a model fit, or faster.
+"""Further profiles of a model: suggestions that make it fit or faster, and the batch sizes that a
+report plots.
 
 The cost model tries options on the model, one at a time. If none alone is enough, it tries the two
-together that save most.
+together that save most. The number of profiles is limited, not their time, so that the same command
+gives the same result on a slow machine.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from poprt.profiling import Profile, add_row, describe_seconds, kind_of, make_table
 from poprt.terminal import cell
@@ -18,11 +19,20 @@ from simipu import CompileError
 
 from poplar_triton.profile.source import Estimator, Settings
 
-BUDGET_SECONDS = 20.0
-"""Time limit for all attempts; no attempt begins after it."""
+LATENCY, THROUGHPUT = "latency", "throughput"
+GOALS = (LATENCY, THROUGHPUT)
+_FIT = "fit"
+_TITLES = {
+    _FIT: "To make it fit, try",
+    LATENCY: "For a lower latency, try",
+    THROUGHPUT: "For more throughput, try",
+}
+MAX_PROFILES = 32
+"""Default limit of the further profiles of a command. It suffices for all changes and batch sizes
+that are tried today."""
+BATCH_SIZES = (1, 2, 4, 8, 16)
+"""Batch sizes that a report plots, besides its own and those advised."""
 MAX_SHOWN = 8
-MAX_TRIED = 32
-"""Maximum number of profiles that are made, for a progress bar."""
 _PROPORTIONS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Proportions of tile memory for products to try: PopART's users go from 0.1 to 1."""
 _IO_TILES = (0, 32, 64)
@@ -74,23 +84,23 @@ class Advice:
     """Results of all attempts."""
 
     goal: str
-    """Goal of the advice: "fit" for a model that does not fit, else "faster"."""
+    """Goal of the advice: "fit" for a model that does not fit, else one of `GOALS`."""
     suggestions: Sequence[Suggestion]
     """Changes with an effect, best first."""
     num_tried: int
     num_left: int
-    """Number of changes for which there was no time."""
+    """Number of changes that were not tried because of the limit."""
 
     @property
     def title(self) -> str:
         """Heading of the list."""
-        return "To make it fit, try" if self.goal == "fit" else "To make it faster, try"
+        return _TITLES[self.goal]
 
     def describe(self) -> str:
         """Describe what was tried, and whether anything helps."""
         tried = f"{self.num_tried} changes of one option were tried on this model"
         if self.num_left:
-            tried += f", {self.num_left} more were skipped for lack of time"
+            tried += f", {self.num_left} more were not, because of --max_profiles"
         if not self.suggestions:
             return f"{tried}; none has an effect of {_MIN_GAIN:.0%} or more."
         if self.goal == "fit" and not any(each.profile.estimate.fits for each in self.suggestions):
@@ -107,31 +117,109 @@ class Advice:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Profiles of several batch sizes, and the batch sizes that are missing among them."""
+
+    profiles: Sequence[Profile] = ()
+    impossible: Mapping[int, str] = field(default_factory=dict)
+    """Why the model cannot have a batch size, by batch size."""
+    left: Sequence[int] = ()
+    """Batch sizes that were not profiled because of the limit."""
+
+    def describe_missing(self) -> str:
+        """Describe the missing batch sizes and why they are missing; empty if none is."""
+        told = []
+        if self.left:
+            told.append(f"batch {_join(self.left)}, because of --max_profiles")
+        if self.impossible:
+            size, why = next(iter(self.impossible.items()))
+            told.append(f"batch {_join(self.impossible)}, which failed (batch {size}: {why})")
+        return f"Not drawn: {'; '.join(told)}." if told else ""
+
+
+def _join(sizes: Iterable[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+_Attempt: TypeAlias = tuple[Settings, Profile | CompileError]
+
+
+class Attempts:
+    """Profiles of one model under further settings, at most `limit` of them. Equal settings are
+    profiled once."""
+
+    def __init__(
+        self, estimator: Estimator, limit: int = MAX_PROFILES, known: Sequence[_Attempt] = ()
+    ) -> None:
+        self._estimator = estimator
+        self._num_left = limit
+        self._made: list[_Attempt] = list(known)
+
+    def can_try(self, settings: Settings) -> bool:
+        """Return whether the limit allows for `settings`, which it does if they are known."""
+        return self._num_left > 0 or any(made == settings for made, _ in self._made)
+
+    def profile(self, settings: Settings) -> Profile:
+        """Return the profile under `settings`. Raises CompileError if the model cannot have
+        them."""
+        found = next((profile for made, profile in self._made if made == settings), None)
+        if found is None:
+            self._num_left -= 1
+            try:
+                found = self._estimator.profile(settings)
+            except CompileError as error:
+                found = error
+            self._made.append((settings, found))
+        if isinstance(found, CompileError):
+            raise found
+        return found
+
+
 def try_changes(
-    estimator: Estimator,
-    settings: Settings,
-    base: Profile,
-    seconds: float = BUDGET_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
+    attempts: Attempts, settings: Settings, base: Profile, wish: str = THROUGHPUT
 ) -> Advice:
-    """Profile the model of `base` under other settings within the time limit, and keep what
-    helps."""
-    goal = "faster" if base.estimate.fits else "fit"
-    deadline = clock() + seconds
+    """Profile the model of `base` under other settings, and keep what helps.
+
+    The goal is `wish`, one of `GOALS`, or that the model fits if it does not.
+    """
+    goal = wish if base.estimate.fits else _FIT
     found: list[Suggestion] = []
     num_tried = num_left = 0
-    for change, changed in _iter_changes(settings, base):
-        if clock() >= deadline:
+    for change, changed in _iter_changes(settings, base, goal):
+        if not attempts.can_try(changed):
             num_left += 1
             continue
         num_tried += 1
-        if (made := _try(estimator, change, changed, base)) is not None:
+        if (made := _try(attempts, change, changed, base)) is not None:
             found.append(made)
-    fits = any(each.profile.estimate.fits for each in found)
-    if goal == "fit" and not fits and clock() < deadline:
-        found += _try_together(estimator, settings, found, base)
-    kept = sorted(filter(_HELPS[goal], found), key=_ORDER[goal])
+    if goal == _FIT and not any(each.profile.estimate.fits for each in found):
+        found += _try_together(attempts, settings, found, base)
+    kept = sorted(filter(_HELPS[goal], found), key=lambda each: _rank(each, goal, wish))
     return Advice(goal, _drop_worse(kept)[:MAX_SHOWN], num_tried, num_left)
+
+
+def profile_batches(
+    attempts: Attempts, settings: Settings, advice: Advice, sizes: Iterable[int]
+) -> Batches:
+    """Profile the model under `settings` with the batch sizes to plot: `sizes` and those advised,
+    which are known."""
+    advised = {
+        each.profile.batch_size
+        for each in advice.suggestions
+        if each.settings == replace(settings, batch_size=each.profile.batch_size)
+    }
+    profiles, impossible, left = [], {}, []
+    for size in sorted({*sizes, *advised}):
+        changed = replace(settings, batch_size=size)
+        if not attempts.can_try(changed):
+            left.append(size)
+            continue
+        try:
+            profiles.append(attempts.profile(changed))
+        except CompileError as error:
+            impossible[size] = str(error)
+    return Batches(profiles, impossible, left)
 
 
 def print_advice(advice: Advice, console: Console) -> None:
@@ -151,7 +239,7 @@ def print_advice(advice: Advice, console: Console) -> None:
     console.print(table)
 
 
-def _iter_changes(settings: Settings, base: Profile) -> Iterator[tuple[str, Settings]]:
+def _iter_changes(settings: Settings, base: Profile, goal: str) -> Iterator[tuple[str, Settings]]:
     """Yield the changes to try. Those that keep the converted graph come first, because they cost
     no conversion."""
     for name, value in _iter_options(base):
@@ -162,7 +250,7 @@ def _iter_changes(settings: Settings, base: Profile) -> Iterator[tuple[str, Sett
         if name not in used:
             passes = {**settings.converter, "used_passes": [*used, name]}
             yield f"--passes {','.join([*used, name])}", replace(settings, converter=passes)
-    for size in _batch_sizes(base):
+    for size in _batch_sizes(base.batch_size, goal):
         yield f"--batch_size {size}", replace(settings, batch_size=size)
     for precision in _NEXT_PRECISION.get(base.precision, ()):
         if base.target.quarter_macs or not precision.startswith("fp8"):
@@ -185,18 +273,17 @@ def _iter_options(base: Profile) -> Iterator[tuple[str, Any]]:
         yield "num_ipus", 2 * options.num_ipus
 
 
-def _batch_sizes(base: Profile) -> list[int]:
-    """Return the batch sizes to try: smaller ones need less memory, larger ones have more
+def _batch_sizes(size: int, goal: str) -> list[int]:
+    """Return the batch sizes to try: smaller ones need less time and memory, larger ones have more
     throughput."""
-    size = base.batch_size
-    found = {1, size // 4, size // 2} if not base.estimate.fits else {size // 2, 2 * size, 4 * size}
+    found = {size // 2, 2 * size, 4 * size} if goal == THROUGHPUT else {1, size // 4, size // 2}
     return sorted(found - {0, size}, reverse=True)
 
 
-def _try(estimator: Estimator, change: str, settings: Settings, base: Profile) -> Suggestion | None:
+def _try(attempts: Attempts, change: str, settings: Settings, base: Profile) -> Suggestion | None:
     """Return what a change does, or None if the model cannot have it."""
     try:
-        profile = estimator.profile(settings)
+        profile = attempts.profile(settings)
     except CompileError:
         return None
     before, after = base.estimate, profile.estimate
@@ -211,7 +298,7 @@ def _try(estimator: Estimator, change: str, settings: Settings, base: Profile) -
 
 
 def _try_together(
-    estimator: Estimator, settings: Settings, found: Sequence[Suggestion], base: Profile
+    attempts: Attempts, settings: Settings, found: Sequence[Suggestion], base: Profile
 ) -> list[Suggestion]:
     """Try the option that saves most memory together with the batch size or the precision that
     saves most."""
@@ -221,7 +308,9 @@ def _try_together(
     if not same_graph or not others:
         return []
     both = replace(others[0].settings, options=same_graph[0].settings.options)
-    made = _try(estimator, f"{same_graph[0].change} {others[0].change}", both, base)
+    if not attempts.can_try(both):
+        return []
+    made = _try(attempts, f"{same_graph[0].change} {others[0].change}", both, base)
     return [made] if made else []
 
 
@@ -234,20 +323,32 @@ def _drop_worse(found: Sequence[Suggestion]) -> list[Suggestion]:
     return list(best.values())
 
 
-def _is_faster(each: Suggestion) -> bool:
-    gains = each.throughput_ratio >= 1 + _MIN_GAIN or each.latency_ratio <= 1 - _MIN_GAIN
-    return each.profile.estimate.fits and gains
-
-
-def _fits_better(each: Suggestion) -> bool:
+def _helps_fit(each: Suggestion) -> bool:
     return each.profile.estimate.fits or each.memory_ratio <= 1 - _MIN_GAIN
 
 
-_HELPS: Mapping[str, Callable[[Suggestion], bool]] = {"faster": _is_faster, "fit": _fits_better}
-_ORDER: Mapping[str, Callable[[Suggestion], Any]] = {
-    "faster": lambda each: (-each.throughput_ratio, each.latency_ratio),
-    "fit": lambda each: (
-        not each.profile.estimate.fits,
-        -each.throughput_ratio if each.profile.estimate.fits else each.memory_ratio,
-    ),
+def _helps_latency(each: Suggestion) -> bool:
+    return each.profile.estimate.fits and each.latency_ratio <= 1 - _MIN_GAIN
+
+
+def _helps_throughput(each: Suggestion) -> bool:
+    return each.profile.estimate.fits and each.throughput_ratio >= 1 + _MIN_GAIN
+
+
+_HELPS: Mapping[str, Callable[[Suggestion], bool]] = {
+    _FIT: _helps_fit,
+    LATENCY: _helps_latency,
+    THROUGHPUT: _helps_throughput,
 }
+
+
+def _rank(each: Suggestion, goal: str, wish: str) -> tuple[float, ...]:
+    """Return the key that sorts suggestions, best first.
+
+    If the model is to fit, those that fit come first, by the user's wish, then those that save
+    most memory.
+    """
+    if goal == _FIT and not each.profile.estimate.fits:
+        return 1, each.memory_ratio
+    ratios = each.latency_ratio, -each.throughput_ratio
+    return 0, *(ratios if wish == LATENCY else reversed(ratios))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -549,16 +551,99 @@ def test_what_helps_is_listed_where_it_is_asked_for(onnx_file, run):
     options = ("--batch_size", 2, "--partials_type", "float")
     assert "advice" not in json.loads(run(onnx_file, *options, "--json")[1])
     advice = json.loads(run(onnx_file, *options, "--json", "--suggest")[1])["advice"]
-    assert (advice["goal"], advice["not_tried"]) == ("faster", 0)
+    assert (advice["goal"], advice["not_tried"]) == ("throughput", 0)
     assert advice["tried"] > len(advice["suggestions"]) > 0
     out = run(onnx_file, *options, "--suggest")[1]
-    assert "To make it faster, try" in out
+    assert "For more throughput, try" in out
     for each in advice["suggestions"]:
         assert each["fits"]
         assert each["change"] in out
         changed = json.loads(run(onnx_file, *options, *each["change"].split(), "--json")[1])
         for name in ("latency_seconds", "samples_per_second", "peak_tile_bytes"):
             assert changed[name] == each[name], "it can be had as it is said"
+
+
+def test_the_goal_of_the_suggestions_is_chosen(onnx_file, run):
+    told = {}
+    for goal in ("latency", "throughput"):
+        words = ("--batch_size", 256, "--json", "--suggest", "--goal", goal)
+        advice = json.loads(run(onnx_file, *words)[1])["advice"]
+        assert advice["goal"] == goal
+        told[goal] = [each["change"] for each in advice["suggestions"]]
+    assert "--batch_size 1" in told["latency"]
+    assert "--batch_size 1024" in told["throughput"]
+    out = run(onnx_file, "--batch_size", 256, "--suggest", "--goal", "latency")[1]
+    assert "For a lower latency, try" in out
+
+
+@pytest.mark.parametrize("option", [("--goal", "latency"), ("--max_profiles", 3)])
+def test_options_of_the_suggestions_require_them(onnx_file, run, option):
+    status, _, err = run(onnx_file, "--batch_size", 1, *option)
+    assert status == 2
+    assert f"{option[0]} requires --suggest or --html" in err
+
+
+def test_two_runs_of_a_command_give_the_same_bytes(onnx_file, tmp_path):
+    """In processes of their own, so that their sets of strings have different orders."""
+    outputs, pages = [], []
+    for seed in ("1", "2"):
+        page = tmp_path / "report.html"
+        words = ["profile", str(onnx_file), "--batch_size", "4", "--suggest", "--json"]
+        words += ["--compare", "target=bow", "--html", str(page), "--time_limit", "600"]
+        code = f"import sys; from poplar_triton.cli import main; sys.exit(main({words!r}))"
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        ended = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+        )
+        outputs.append(ended.stdout)
+        pages.append(page.read_bytes())
+    assert outputs[0] == outputs[1]
+    assert pages[0] == pages[1]
+    assert len(pages[0]) > len(outputs[0]) > 1000
+
+
+def test_a_report_on_a_slow_machine_is_the_same(onnx_file, tmp_path, run, monkeypatch):
+    """Each look at a clock is as late as if the machine had stood still for an hour."""
+    pages = []
+    hours = itertools.count(time.monotonic(), 3600)
+    for slow in (False, True):
+        if slow:
+            for clock in ("monotonic", "perf_counter", "time"):
+                monkeypatch.setattr(time, clock, lambda: float(next(hours)))
+        page = tmp_path / f"{slow}.html"
+        assert run(onnx_file, "--batch_size", 4, "--html", page)[0] == 0
+        pages.append(page.read_bytes())
+    assert pages[0] == pages[1]
+
+
+def drawn(page: Path) -> dict:
+    """Return the batch sizes of a report's charts, and what it says of the missing ones."""
+    text = page.read_text("utf-8")
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text)
+    batches = json.loads(found[1])["batches"]
+    return {"sizes": [each["batch"] for each in batches["points"]], "told": batches["missing"]}
+
+
+def test_the_report_draws_its_own_batch_and_says_which_are_missing(onnx_file, tmp_path, run):
+    page = tmp_path / "report.html"
+    assert run(onnx_file, "--batch_size", 3, "--html", page)[0] == 0
+    found = drawn(page)
+    assert set(found["sizes"]) >= {1, 2, 3, 4, 8, 16, 12}, "12 is advised: four times its own"
+    assert found["told"] == ""
+    assert run(onnx_file, "--batch_size", 3, "--html", page, "--max_profiles", 2)[0] == 0
+    assert drawn(page) == {
+        "sizes": [3],
+        "told": "Not drawn: batch 1, 2, 4, 8, 16, because of --max_profiles.",
+    }
+    assert run(onnx_file, "--sweep", "batch_size=2,6", "--html", page)[0] == 0
+    assert set(drawn(page)["sizes"]) >= {2, 6, 8}, "8 is advised for the first point"
+    node = helper.make_node("Tanh", ["x"], ["y"])
+    fixed = save(make_model([node], {"x": (F, [4])}, {"y": (F, [4])}, {}), tmp_path / "fixed.onnx")
+    assert run(fixed, "--html", page)[0] == 0
+    assert (
+        "Not drawn: batch 1, 2, 8, 16, which failed (batch 1: input 'x' has shape [4]"
+        in drawn(page)["told"]
+    )
 
 
 def test_a_folder_stands_for_its_model(onnx_file, compile_popef, tmp_path, run):

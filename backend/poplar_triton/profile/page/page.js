@@ -10,6 +10,7 @@
   const MAX_BARS = 600; // more cannot be told apart: neighbours share a bar until one zooms in
   const PAGE_ROWS = 100;
   const NAMED = 5;
+  const NARROW = 600; // charts below this width in pixels have no buttons
   const MEMORY = ["weights", "live"]; // those with a colour of their own
   const FURTHER = ["#7d5ba6", "#c0647c", "#3d8f9c", "#a0703c", "#6b8e23", "#9a6fb0", "#4f6d8f", "#b08d2f"];
   const redraws = []; // of charts, when light turns to dark
@@ -19,18 +20,38 @@
   const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const short = (text, most) => (text.length > most ? text.slice(0, most / 2) + "…" + text.slice(-most / 2 + 1) : text);
   const shared = nodes.name.reduce((found, name) => {
-    while (!name.startsWith(found)) found = found.slice(0, found.lastIndexOf("/", found.length - 2) + 1);
+    while (!name.startsWith(found)) found = found.slice(0, found.slice(0, -1).lastIndexOf("/") + 1);
     return found;
   }, count ? nodes.name[0].slice(0, nodes.name[0].lastIndexOf("/") + 1) : "");
-  // The end of a node's name tells it apart: layers begin alike.
-  const label = (name, most) => {
-    const own = name.slice(shared.length);
-    return own.length > most ? "…" + own.slice(1 - most) : own;
-  };
+  // The parts of a name, which is broken only between them: not in words, nor before a number as in layer.0.
+  const split = (name) => name.split(/(?<=[^\s/:|-][/:|])|(?<=[^\s-][._-])(?=\p{L})/u);
+  // A name in at most `most` characters: its last part, the parts in which it differs from `others` (layers are named
+  // alike), and as many more from its end as there is room for.
+  function label(name, most, others) {
+    const cut = (each) => split(each.slice(shared.length)).reverse();
+    const parts = cut(name), rest = others.map(cut), places = [...parts.keys()];
+    const differing = places.filter((k) => k === 0 || rest.some((each) => !each.includes(parts[k])));
+    const text = (kept) => parts.map((part, k) => (kept.has(k) ? part : "…")).reverse().join("").replace(/…+/g, "…");
+    let kept = new Set();
+    for (const k of [...differing, ...places]) {
+      const more = new Set([...kept, k]);
+      if (text(more).length > most) break;
+      kept = more;
+    }
+    return kept.size ? text(kept) : "…" + parts[0].slice(1 - most);
+  }
   const whole = (value) => Math.round(value).toLocaleString("en-US");
-  const percent = (share) => (100 * share).toFixed(1) + "%";
-  const kib = (bytes) => (bytes < 10240 ? +(bytes / 1024).toPrecision(2) : whole(bytes / 1024)) + " KiB";
+  // As the terminal shows it: Python rounds a tie to the even digit.
+  const percent = (share) => (100 * share - (100 * share % 1 === 0.25 ? 0.01 : 0)).toFixed(1) + "%";
+  const kib = (bytes) => (bytes < 1024 ? whole(bytes) + " B" : (bytes < 10240 ? +(bytes / 1024).toPrecision(2) : whole(bytes / 1024)) + " KiB");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+  // Black or white, whichever has more contrast on a shade #rrggbb by the formula of WCAG.
+  function inkOn(shade) {
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(shade.slice(at, at + 2), 16) / 255)
+      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
+  }
 
   function seconds(value) {
     for (const [unit, scale] of [["s", 1], ["ms", 1e3], ["us", 1e6]]) {
@@ -55,9 +76,16 @@
     return element;
   }
 
+  // A text that is broken only between words and parts of names; `make` takes it as a child.
+  function breakable(text) {
+    const made = document.createDocumentFragment();
+    split(String(text)).forEach((part, i) => made.append(...(i ? [document.createElement("wbr"), part] : [part])));
+    return made;
+  }
+
   function section(id, title, note, ...children) {
     const made = make("section", { id, "aria-labelledby": id + "-title" }, make("h2", { id: id + "-title" }, title));
-    if (note) made.append(make("p", { class: "note" }, note));
+    if (note) made.append(make("p", { class: "note" }, breakable(note)));
     made.append(...children.filter((child) => child !== null));
     document.getElementById("main").append(made);
     document.getElementById("contents").append(make("a", { href: "#" + id }, title));
@@ -67,10 +95,12 @@
   function table(columns, rows, id) {
     const head = columns.map((name) => make("th", { class: name.endsWith("|") ? "n" : "", scope: "col" }, name.replace("|", "")));
     const body = rows.map((row) => make("tr", {}, ...row.map((cell, i) =>
-      make("td", { class: columns[i].endsWith("|") ? "n" : "text" }, cell instanceof Node ? cell : String(cell)))));
-    return make("div", { class: "scroll" },
-      make("table", { id }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
+      make("td", { class: columns[i].endsWith("|") ? "n" : "text" }, cell instanceof Node ? cell : breakable(cell)))));
+    return scrolled(make("table", { id }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
   }
+
+  // A table in a box of its own, in which its head stays; the keyboard scrolls it too.
+  const scrolled = (made) => make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" }, made);
 
   const fitting = (fits) => make("b", { class: fits ? "good" : "bad" }, fits ? "fits" : "does not fit");
 
@@ -85,7 +115,7 @@
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left", traceorder: "normal" },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("soft"), activecolor: colour("accent") },
       hoverlabel: { align: "left", bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
-      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+      xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis, title: { standoff: 12, ...yaxis.title } }, ...rest,
     };
   }
 
@@ -94,10 +124,11 @@
     const element = make("div", { id, class: "chart", role: "img", "aria-label": label });
     // These buttons and no others: plotly has one that sends the chart to its makers' cloud.
     const config = { responsive: true, displaylogo: false, staticPlot: false, scrollZoom: false,
-      displayModeBar: still ? false : "hover", modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+      modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
     let range = null;
     const redraw = () => {
-      const { traces, ...rest } = draw(range);
+      config.displayModeBar = still || element.clientWidth < NARROW ? false : "hover";
+      const { traces, ...rest } = draw(range, element.clientWidth);
       const shown = layout(rest.height || 320, rest.layout || {});
       if (range) { shown.xaxis.range = range; shown.xaxis.autorange = false; }
       return Plotly.react(element, traces, shown, config);
@@ -152,7 +183,21 @@
 
   const dearest = () => [...total.keys()].sort((a, b) => total[b] - total[a] || a - b);
 
-  function drawNodes(range) {
+  const pen = document.createElement("canvas").getContext("2d");
+
+  // The text of a node beside a line up from its bar, moved so that the plot, `room` pixels wide, holds it.
+  function nameBar(i, text, bar, from, to, height, room) {
+    const gap = 3;
+    pen.font = "11px system-ui, sans-serif";
+    const width = pen.measureText(text).width + 2 * gap;
+    const at = room * (bar.at - from) / (to - from);
+    const over = Math.max(0, at + width - room); // right of the plot
+    const shift = over && at >= width ? -width : -Math.min(over, at);
+    return { x: bar.at, y: height, text: plain(text), showarrow: false, xanchor: "left", xshift: shift + (shift ? -1 : gap - 1), borderpad: 0,
+      bgcolor: colour("card"), font: { size: 11, color: colour("ink") }, captureevents: true, name: String(i) };
+  }
+
+  function drawNodes(range, width) {
     const shown = bars(range);
     const text = shown.map(describeBar);
     const traces = CAUSES.map((cause) => ({
@@ -163,15 +208,17 @@
     const top = Math.max(1, ...shown.map((bar) => CAUSES.reduce((sum, cause) => sum + bar.sums[cause], 0)));
     const placed = dearest().filter((i) => shown.some((bar) => bar.start <= i && i <= bar.end)).slice(0, NAMED)
       .sort((a, b) => a - b);
-    const annotations = placed.map((i, place) => {
+    const [from, to] = range || [-0.6, count - 0.4];
+    const shapes = [], annotations = [];
+    const names = placed.map((i) => nodes.name[i]);
+    placed.forEach((i, place) => {
       const bar = shown.find((each) => each.start <= i && i <= each.end);
       const height = CAUSES.reduce((sum, cause) => sum + bar.sums[cause], 0);
-      const middle = (shown[0].start + shown[shown.length - 1].end) / 2;
-      return { x: bar.at, y: height, text: plain(label(nodes.name[i], 34)), showarrow: true, arrowhead: 0, arrowwidth: 1,
-        arrowcolor: colour("soft"), axref: "x", ax: bar.at, ayref: "y", ay: top * (1.06 + 0.08 * (NAMED - 1 - place)), font: { size: 11, color: colour("ink") },
-        xanchor: bar.at > middle ? "right" : "left", captureevents: true, name: String(i) };
+      const above = top * (1.06 + 0.08 * (NAMED - 1 - place));
+      shapes.push({ type: "line", x0: bar.at, x1: bar.at, y0: height, y1: above, line: { color: colour("soft"), width: 1 } });
+      annotations.push(nameBar(i, label(nodes.name[i], 34, names), bar, from, to, above, width - 80));
     });
-    return { traces, height: 380, layout: { annotations, bargap: 0, margin: { l: 60, r: 12, t: 8, b: 40 },
+    return { traces, height: 380, layout: { annotations, shapes, bargap: 0, margin: { l: 60, r: 12, t: 8, b: 40 },
       xaxis: { title: { text: "node, in order of execution" }, range: [-0.6, count - 0.4], showgrid: false },
       yaxis: { title: { text: "cycles" }, range: [0, 1.42 * top], tickformat: "," , fixedrange: true } } };
   }
@@ -182,25 +229,28 @@
     const sums = types.map((each) => each[2] + each[3] + each[4]);
     const traces = CAUSES.map((cause, k) => wide(cause, types.map((each) => each[2 + k]), {
       y: names, marker: { color: colour(cause) }, customdata: types.map((each) => each[0]),
-      hovertext: types.map((each, i) => `<b>${names[i]}</b><br>${cause} ${whole(each[2 + k])} of ${whole(sums[i])} cycles (${percent(sums[i] / page.cycles)} of all)`),
+      hovertext: types.map((each, i) => `<b>${names[i]}</b><br>${cause} ${whole(each[2 + k])} of ${whole(sums[i])} cycles; all of them ${percent(sums[i] / page.cycles)} of the time`),
       hovertemplate: "%{hovertext}<extra></extra>" }));
     const annotations = sums.map((sum, i) => ({ x: sum, y: names[i], text: percent(sum / page.cycles), showarrow: false, xanchor: "left", xshift: 4 }));
-    return { traces, height: 80 + 26 * types.length, layout: { annotations, xaxis: { tickformat: ",", range: [0, 1.15 * Math.max(1, ...sums)] }, yaxis: { showgrid: false } } };
+    return { traces, height: 50 + 26 * types.length, layout: { annotations, showlegend: false, xaxis: { tickformat: ",", range: [0, 1.15 * Math.max(1, ...sums)] }, yaxis: { showgrid: false } } };
   }
 
-  function drawShares(parts, colours, format, limit) {
+  // One bar of parts, as shares of `limit`, or of their sum if there is none. The memory's colours are named in its table.
+  function drawShares(parts, colours, format, width, limit) {
     const sum = parts.reduce((all, part) => all + part[1], 0);
+    const all = limit || sum, longest = Math.max(all, sum);
     const traces = parts.map(([name, value]) => wide(name, [value], { y: [""], marker: { color: colours(name) },
-      text: [value / sum > 0.07 ? percent(value / sum) : ""], textposition: "inside", insidetextanchor: "middle", textangle: 0,
-      hovertemplate: `<b>${plain(name)}</b><br>${plain(format(value))}, ${percent(value / sum)}<extra></extra>` }));
+      text: [value / longest * width > 60 ? percent(value / all) : ""], textposition: "inside", insidetextanchor: "middle", textangle: 0,
+      constraintext: "none", insidetextfont: { color: inkOn(colours(name)) },
+      hovertemplate: `<b>${plain(name)}</b><br>${plain(format(value))}, ${percent(value / all)}${limit ? " of the tile" : ""}<extra></extra>` }));
     const shapes = limit ? [{ type: "line", x0: limit, x1: limit, y0: 0, y1: 1, yref: "paper", line: { color: colour("bad"), width: 2, dash: "dash" } }] : [];
-    const annotations = limit ? [{ x: limit, y: 1, yref: "paper", yanchor: "bottom", xanchor: limit >= sum ? "right" : "left", showarrow: false,
+    const annotations = limit ? [{ x: limit, y: 1, yref: "paper", yanchor: "bottom", xanchor: limit >= sum / 2 ? "right" : "left", showarrow: false,
       text: `a tile has ${format(limit)}`, font: { color: colour("bad"), size: 11 } }] : [];
-    const ticks = limit ? { tickvals: [0, 0.25, 0.5, 0.75, 1].map((part) => part * Math.max(limit, sum)), ticktext: [0, 0.25, 0.5, 0.75, 1].map((part) => kib(part * Math.max(limit, sum))) }
-      : { tickvals: [0, 0.25, 0.5, 0.75, 1].map((part) => part * sum), ticktext: ["0%", "25%", "50%", "75%", "100%"] };
-    return { traces, height: 190, layout: { shapes, annotations, margin: { l: 8, r: 16, t: 22, b: 30 },
+    const marks = [0, 0.25, 0.5, 0.75, 1].map((part) => part * longest);
+    return { traces, height: limit ? 130 : 190, layout: { shapes, annotations, showlegend: !limit, margin: { l: 20, r: 20, t: 22, b: 30 },
       legend: { orientation: "h", y: -0.35, yanchor: "top", x: 0, traceorder: "normal" },
-      xaxis: { range: [0, 1.02 * Math.max(limit || 0, sum)], showgrid: false, ...ticks, fixedrange: true }, yaxis: { showticklabels: false, fixedrange: true } } };
+      xaxis: { range: [0, 1.02 * longest], showgrid: false, tickvals: marks, ticktext: marks.map((mark) => (limit ? kib(mark) : `${100 * mark / sum}%`)), fixedrange: true },
+      yaxis: { showticklabels: false, fixedrange: true } } };
   }
 
   const causeColour = (name) => colour(name) || colour("soft");
@@ -231,16 +281,16 @@
   }
 
   function drawBatches(read, label) {
-    const lines = [...new Set(page.batches.map((each) => each.line))];
+    const lines = [...new Set(page.batches.points.map((each) => each.line))];
     const shades = [colour("a"), colour("b"), ...FURTHER];
     const traces = lines.map((line, k) => {
-      const mine = page.batches.filter((each) => each.line === line);
+      const mine = page.batches.points.filter((each) => each.line === line);
       return { type: "scatter", mode: "lines+markers", name: plain(line), showlegend: lines.length > 1, x: mine.map((each) => each.batch), y: mine.map(read),
         line: { color: shades[k % shades.length] }, marker: { size: 9, symbol: mine.map((each) => (each.fits ? "circle" : "x")), color: mine.map((each) => (each.fits ? shades[k % shades.length] : colour("bad"))) },
         hovertext: mine.map((each) => `<b>batch ${each.batch}</b>, ${plain(line)}<br>latency ${each.latency_text}<br>${whole(each.rate)} samples/s<br>${kib(each.peak)} of a tile: ${each.fits ? "fits" : "does not fit"}`),
         hovertemplate: "%{hovertext}<extra></extra>" };
     });
-    const sizes = [...new Set(page.batches.map((each) => each.batch))];
+    const sizes = [...new Set(page.batches.points.map((each) => each.batch))];
     return { traces, height: 270, layout: { xaxis: { type: "log", title: { text: "batch size" }, tickvals: sizes, ticktext: sizes.map(String) }, yaxis: { title: { text: label }, rangemode: "tozero", tickformat: "," } } };
   }
 
@@ -288,7 +338,7 @@
 
   function show() {
     const rows = list.order.slice(list.from, list.from + PAGE_ROWS).map((i) => {
-      const cells = COLUMNS.map(([name, key, text]) => make("td", { class: name.endsWith("|") ? "n" : "text" }, String((text || key)(i))));
+      const cells = COLUMNS.map(([name, key, text]) => make("td", { class: name.endsWith("|") ? "n" : "text" }, breakable((text || key)(i))));
       return make("tr", { "data-node": i, tabindex: 0, "aria-selected": i === list.selected,
         onclick: () => select(i, false), onkeydown: (event) => { if (event.key === "Enter") select(i, false); } }, ...cells);
     });
@@ -304,13 +354,13 @@
 
   const refresh = () => { arrange(); show(); };
 
-  // Show a node in the table and what is known of it above; filters that hide it go.
+  // Show a node in the table and what is known of it below; filters that hide it go.
   function select(i, move = true) {
     list.selected = i;
     if (!list.order.includes(i)) { list.words = ""; list.type = null; parts.search.value = ""; arrange(); }
     list.from = Math.floor(list.order.indexOf(i) / PAGE_ROWS) * PAGE_ROWS;
     show();
-    const lines = [make("b", {}, nodes.name[i]), ` · ${nodes.types[nodes.type[i]]} · ${whole(total[i])} cycles (${percent(total[i] / page.cycles)}, ${seconds(total[i] / page.clock_hz)}) · `,
+    const lines = [make("b", {}, breakable(nodes.name[i])), ` · ${nodes.types[nodes.type[i]]} · ${whole(total[i])} cycles (${percent(total[i] / page.cycles)}, ${seconds(total[i] / page.clock_hz)}) · `,
       CAUSES.map((cause) => `${cause} ${whole(nodes[cause][i])}`).join(", ") + ` · ${nodes.tiles[i]} tiles, ${nodes.steps[i]} supersteps · ${kib(nodes.live[i])} live on a tile, ${kib(nodes.copies[i])} of it copies · `,
       make("code", {}, nodes.plans[nodes.plan[i]])];
     parts.detail.replaceChildren(...lines);
@@ -340,8 +390,8 @@
     parts.detail = make("p", { id: "detail", hidden: "" });
     const left = nodes.left_out ? ` The ${whole(nodes.left_out)} cheapest are not listed: they would make this file too large.` : "";
     section("all-nodes", "Nodes", "Those that take time; views take none. Cycles are the busiest tile's, bytes a tile's." + left,
-      make("div", { class: "bar" }, parts.search, parts.type, make("span", { class: "grow" }), parts.told, parts.before, parts.after), parts.detail,
-      make("div", { class: "scroll" }, make("table", { id: "nodes" }, make("thead", {}, make("tr", {}, ...parts.heads)), parts.body)));
+      make("div", { class: "bar" }, parts.search, parts.type, make("span", { class: "grow" }), parts.told, parts.before, parts.after),
+      scrolled(make("table", { id: "nodes" }, make("thead", {}, make("tr", {}, ...parts.heads)), parts.body)), parts.detail);
     refresh();
   }
 
@@ -368,30 +418,33 @@
         make("div", {}, make("h3", {}, "By operator type"), make("p", { class: "note" }, "With the number of nodes; click to list them."),
           chart("chart-types", "Cycles by operator type", drawTypes, { onclick: (point) => showType(point.customdata) })),
         make("div", {}, make("h3", {}, "What all tiles do"), make("p", { class: "note" }, "Every cycle of every tile has one cause."),
-          chart("chart-causes", "Cycles of all tiles by cause", () => drawShares(Object.entries(page.causes), causeColour, (value) => whole(value) + " cycles"), { still: true }))));
+          chart("chart-causes", "Cycles of all tiles by cause", (_, width) => drawShares(Object.entries(page.causes), causeColour, (value) => whole(value) + " cycles", width), { still: true }))));
   }
 
   function makeMemory() {
     const held = Object.entries(page.memory.held);
     const at = page.memory.node ? ` It is fullest while ${page.memory.node} runs.` : "";
+    const keyed = (name) => make("span", {}, make("span", { class: "part", style: `background: ${memoryColour(name)}` }), name);
     const alive = page.memory.alive.map(([name, size]) => [name, kib(size), percent(size / page.memory.tile)]);
     const beside = page.memory.io_tile ? make("p", { class: "note" }, `An I/O tile needs ${kib(page.memory.io_tile)}.`) : null;
     const ipus = page.memory.ipus.length > 1 ? table(["IPU|", "cycles|", "peak of a tile|", "fits"],
       page.memory.ipus.map(([number, cycles, peak, fits]) => [number, whole(cycles), kib(peak), fitting(fits)]), "ipus") : null;
     section("memory", "What fills the fullest tile", "At its peak, by what it holds." + at,
-      chart("chart-memory", "Memory of the fullest tile", () => drawShares(held, memoryColour, kib, page.memory.tile), { still: true }), beside,
+      chart("chart-memory", "Memory of the fullest tile", (_, width) => drawShares(held, memoryColour, kib, width, page.memory.tile), { still: true }), beside,
       make("div", { class: "pair" }, ...[
-        table(["what it holds", "a tile|", "of the tile|"], held.map(([name, size]) => [name, kib(size), percent(size / page.memory.tile)]), "held"),
+        table(["what it holds", "a tile|", "of the tile|"], [...held.map(([name, size]) => [keyed(name), kib(size), percent(size / page.memory.tile)]),
+          ["peak", kib(page.memory.peak), percent(page.memory.peak / page.memory.tile)]], "held"),
         alive.length ? table(["live at the peak", "a tile|", "of the tile|"], alive, "alive") : null].filter(Boolean)),
       count ? make("h3", {}, "While the nodes run") : null,
       count ? chart("chart-live", "Memory of a tile while each node runs", drawMemory, { onclick: (point) => select(point.customdata), onzoom: true }) : null, ipus);
   }
 
   function makeBatches() {
-    if (page.batches.length < 2) return;
-    section("batches", "Other batch sizes", "A cross is a batch that does not fit.", make("div", { class: "pair" },
+    const several = page.batches.points.length > 1;
+    if (!several && !page.batches.missing) return;
+    section("batches", "Other batch sizes", [several ? "A cross is a batch that does not fit." : "", page.batches.missing].join(" "), several ? make("div", { class: "pair" },
       chart("chart-latency", "Latency by batch size", () => drawBatches((each) => each.latency * 1e3, "latency, ms")),
-      chart("chart-rate", "Throughput by batch size", () => drawBatches((each) => each.rate, "samples/s"))));
+      chart("chart-rate", "Throughput by batch size", () => drawBatches((each) => each.rate, "samples/s"))) : null);
   }
 
   function makeSweep() {
@@ -402,15 +455,16 @@
 
   function makeAdvice() {
     if (!page.advice) return;
-    const change = (ratio, less) => {
-      const text = (ratio >= 1 ? "+" : "−") + Math.abs(100 * (ratio - 1)).toFixed(1) + "%";
-      return make("span", { class: Math.abs(ratio - 1) < 0.001 ? "" : (ratio < 1) === less ? "good" : "bad" }, text);
+    const change = (text, ratio, less) => {
+      const by = (ratio >= 1 ? "+" : "−") + percent(Math.abs(ratio - 1));
+      const side = Math.abs(ratio - 1) < 0.001 ? "" : (ratio < 1) === less ? " good" : " bad";
+      return make("span", {}, text + " ", make("span", { class: "change" + side }, by));
     };
     const rows = page.advice.rows.map((each) => [
-      make("span", {}, make("code", {}, each.change), each.changes_results ? " (changes the results)" : ""),
-      each.latency_text, change(each.latency_ratio, true), whole(each.rate), change(each.rate_ratio, false), kib(each.peak), change(each.memory_ratio, true), fitting(each.fits)]);
+      make("span", {}, make("code", {}, ...each.change.split(/(?<=[ ,])/).map((word) => make("span", { class: "whole" }, word))), each.changes_results ? " (changes the results)" : ""),
+      change(each.latency_text, each.latency_ratio, true), change(whole(each.rate), each.rate_ratio, false), change(kib(each.peak), each.memory_ratio, true), fitting(each.fits)]);
     section("advice", page.advice.title, page.advice.text,
-      rows.length ? table(["option", "latency|", "|", "samples/s|", "|", "a tile|", "|", "fits"], rows, "suggestions") : null);
+      rows.length ? table(["option", "latency|", "samples/s|", "a tile|", "fits"], rows, "suggestions") : null);
   }
 
   function makeComparison() {
@@ -419,14 +473,14 @@
     const difference = (before, after) => { const by = (after || 0) - (before || 0); return (by > 0 ? "+" : by < 0 ? "−" : "") + whole(Math.abs(by)); };
     const cycles = (value) => (value === null ? "–" : whole(value));
     section("comparison", "Side by side", null,
-      make("p", { class: "note" }, make("b", { class: "a" }, "A"), " " + both.subjects[0], make("br"), make("b", { class: "b" }, "B"), " " + both.subjects[1]),
+      make("p", { class: "note" }, make("b", { class: "a" }, "A"), " ", breakable(both.subjects[0]), make("br"), make("b", { class: "b" }, "B"), " ", breakable(both.subjects[1])),
       make("div", { class: "pair" }, table(["modelled", "A|", "B|", "B / A|"], both.figures, "both"),
         both.types.length ? chart("chart-comparison", "Cycles by operator type in A and B", drawComparison, { onclick: (point) => showType(point.customdata) }) : null),
       both.nodes.length ? make("details", {}, make("summary", {}, `The ${whole(both.nodes.length)} nodes that differ most, by name`),
         table(["node", "operator", "A|", "B|", "B − A|"], both.nodes.map(([name, type, a, b]) => [name, type, cycles(a), cycles(b), difference(a, b)]), "differences")) : null);
   }
 
-  document.getElementById("title").textContent = page.title;
+  document.getElementById("title").append(breakable(page.title));
   document.getElementById("subject").textContent = page.subject;
   makeSummary();
   makeTime();
@@ -438,5 +492,10 @@
   if (count) makeNodes();
   section("method", "How this was modelled", page.modelled,
     make("details", {}, make("summary", {}, "Options"), table(["option", "value"], page.options)));
+  let waiting = 0;
+  addEventListener("resize", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => redraws.forEach((redraw) => redraw()), 200);
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraws.forEach((redraw) => redraw()));
 })();
