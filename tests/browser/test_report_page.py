@@ -70,8 +70,9 @@ def opened(browser, page):
     return browser
 
 
-def show(browser, page: Path, scheme: str = "light") -> None:
+def show(browser, page: Path, scheme: str = "light", width: int = 1280) -> None:
     browser.prefer(scheme)
+    browser.resize(width, 1000)
     browser.open("about:blank")
     browser.read_console()
     browser.read_requests()
@@ -262,6 +263,119 @@ def test_two_profiles_stand_side_by_side(opened):
     assert 70 < differing <= 500
 
 
+DEEP = [
+    f"/model/encoder/layer.{i}/attention/self/{part}/MatMul"
+    for i in range(30)
+    for part in ("query", "key_value")
+]
+
+
+@pytest.fixture(scope="module")
+def deep_page(tmp_path_factory):
+    """Return the page of nodes with long names, and a last one with no place to break."""
+    folder = tmp_path_factory.mktemp("deep")
+    return make_page(chain([*DEEP, "x" * 150]), folder, "--compare", "precision=fp32")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_nothing_is_wider_than_the_window(browser, deep_page, scheme, width):
+    show(browser, deep_page, scheme, width)
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    browser.run("document.querySelector('#nodes tbody tr:last-child').click()")
+    assert browser.run("return [innerWidth, document.documentElement.scrollWidth]") == [width] * 2
+    # What is hidden by a box that cuts off is not seen by the scroll width.
+    beyond = browser.run("""return [...document.querySelectorAll("text, p, h1, h2, h3, a, .figure")]
+        .filter((each) => !each.closest(".scroll") && each.getBoundingClientRect().width)
+        .filter((each) => { const box = each.getBoundingClientRect(), by = each.closest(".chart, body")
+            .getBoundingClientRect(); return box.right > by.right + 1 || box.left < by.left - 1; })
+        .map((each) => each.textContent)""")
+    assert beyond == []
+
+
+def test_a_chart_is_drawn_anew_for_another_width(browser, deep_page):
+    show(browser, deep_page)
+    browser.resize(400, 1000)
+    browser.wait_for("""const right = document.getElementById("chart-nodes").getBoundingClientRect().right;
+        return right < 400 && [...document.querySelectorAll("#chart-nodes .annotation-text")]
+            .every((each) => each.getBoundingClientRect().right <= right);""")
+    assert browser.run("return document.documentElement.scrollWidth") == 400
+
+
+def test_the_labels_of_nodes_keep_what_tells_them_apart(browser, deep_page):
+    show(browser, deep_page, width=400)
+    labels = browser.run("""return [...document.querySelectorAll("#chart-nodes .annotation-text")]
+        .map((each) => each.textContent)""")
+    assert len(labels) == len(set(labels)) == 5
+    for label in labels:
+        assert len(label) <= 34
+        pattern = ".*".join(re.escape(part) for part in label.split("…"))
+        (name,) = [name for name in DEEP if re.fullmatch(pattern, name)]
+        assert all(f"/{part}" in name for part in label.split("…") if part), "parts are whole"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_names_are_broken_between_their_parts_only(browser, deep_page, width):
+    """Each run of letters and digits of a name stands in one line."""
+    show(browser, deep_page, width=width)
+    broken = browser.run(r"""const found = [];
+        for (const cell of document.querySelectorAll("#nodes td:nth-child(2), #alive td.text")) {
+            const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+            while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/[\p{L}\d]+/gu)) {
+                const range = document.createRange();
+                range.setStart(walker.currentNode, word.index);
+                range.setEnd(walker.currentNode, word.index + word[0].length);
+                if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) found.push(word[0]);
+            }
+        }
+        return found;""")
+    assert broken == []
+    lines = browser.run("""const cell = document.querySelector("#nodes td:nth-child(2)"), range = document.createRange();
+        range.selectNodeContents(cell);
+        return new Set([...range.getClientRects()].map((box) => box.top)).size;""")
+    assert lines > 1 or width > 400, "they are long enough to be broken"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_head_of_the_table_stays_in_view(browser, deep_page, width):
+    show(browser, deep_page, width=width)
+    tops = browser.run("""const box = document.getElementById("nodes").parentElement;
+        box.scrollIntoView({ block: "end", behavior: "instant" });
+        box.scrollTop = box.scrollHeight;
+        const head = document.querySelector("#nodes th").getBoundingClientRect();
+        const seen = document.elementFromPoint(head.left + head.width / 2, head.top + head.height / 2);
+        return [box.scrollTop, head.top - box.getBoundingClientRect().top, head.top, Boolean(seen.closest("th"))];""")
+    assert tops[0] > 100, "the table is longer than its box"
+    assert tops[1] == pytest.approx(0, abs=2)
+    assert tops[2] >= 0
+    assert tops[3], "no row covers it"
+
+
+def test_a_share_of_the_tile_is_the_same_in_chart_and_table_and_terminal(browser, tmp_path, capsys):
+    wide = chain([f"layer_{i}" for i in range(4)], width=256)
+    page = make_page(wide, tmp_path, "--batch_size", "262144")
+    told = capsys.readouterr().out
+    show(browser, page)
+    table = dict(
+        browser.run("""return [...document.querySelectorAll("#held tbody tr")]
+        .map((row) => [row.cells[0].textContent, row.cells[2].textContent])""")
+    )
+    chart = browser.run("""return document.getElementById("chart-memory").data
+        .map((each) => [each.name, each.text[0]]).filter(([, text]) => text)""")
+    assert {"weights", "peak"} < set(table)
+    assert chart
+    for name, share in chart:
+        assert table[name] == share
+    for name, share in table.items():
+        (line,) = [line for line in told.splitlines() if re.match(rf"│ {name}\b", line)]
+        assert line.split("│")[3].strip() == share
+    types = browser.run("""const chart = document.getElementById("chart-types");
+        return chart.layout.annotations.map((each) => [each.y.split(" ")[0], each.text])""")
+    for name, share in types:
+        (line,) = [line for line in told.splitlines() if re.match(rf"│ {name} +│ +\d+ │", line)]
+        assert line.split("│")[4].strip() == share
+
+
 def test_names_of_strangers_are_text_everywhere(browser, tmp_path):
     model = chain([HOSTILE, "<b>bold</b>", "%{x} <extra></extra>", "‮\x1b[31m", "x" * 5000])
     page = make_page(model, tmp_path, "--compare", "target=bow", name="<i>&'\"$title.onnx")
@@ -307,8 +421,12 @@ def test_a_model_that_computes_nothing_has_no_empty_charts(browser, tmp_path):
         "summary",
         "memory",
         "advice",
+        "batches",
         "method",
     ]
+    assert "Not drawn: batch 1, 2, 8, 16, which failed" in browser.run(
+        "return document.getElementById('batches').textContent"
+    )
 
 
 def test_nodes_say_on_which_of_several_chips_they_are(browser, tmp_path):

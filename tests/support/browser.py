@@ -112,11 +112,14 @@ class Browser:
             if e["method"] == "Network.requestWillBeSent"
         ]
 
-    def take_screenshot(self, file: Path, height: int | None = None) -> None:
-        """Write the window as PNG; with `height` one so high."""
-        if height is not None:
-            size = {"width": 1280, "height": height, "deviceScaleFactor": 1, "mobile": False}
-            self.command("Emulation.setDeviceMetricsOverride", size)
+    def resize(self, width: int, height: int) -> None:
+        """Give the page a window of this size in pixels, which may be smaller than Chromium's own
+        can be."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.command("Emulation.setDeviceMetricsOverride", size)
+
+    def take_screenshot(self, file: Path) -> None:
+        """Write the window as PNG."""
         file.write_bytes(base64.b64decode(self._call("GET", f"{self._session}/screenshot")))
 
     def close(self) -> None:
