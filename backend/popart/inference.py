@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import onnx
 import onnxgraph
@@ -13,7 +13,7 @@ from popart import graphcore
 from popart.errors import popart_exception
 from popart.lowering import infer_tensors
 from popart.opsets import DEFAULT_VERSION, ONNX_DOMAIN
-from popart.tensorinfo import TensorInfo, to_onnx_type
+from popart.tensorinfo import to_onnx_type
 
 _MAX_CONSTANT = 256
 """Maximum number of elements of a constant that a shape is made of."""
@@ -59,24 +59,45 @@ def infer_node(
 
 def _infer_own(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """Return the types of the results of PopART's own operator: those of its lowering."""
+    node = model.graph.node[0]
+    if node.op_type in _BUILDER_SHAPES:
+        return _infer_as_builder(model)
     try:
         tensors = infer_tensors(model)
     except popart_exception:  # raised again when a session is made
         return {}
-    node = model.graph.node[0]
-    if node.op_type == "Subsample":
-        # PopART's builder rounds down, its session rounds up.
-        strides = onnxgraph.attribute(node, "strides")
-        shape = tensors[node.input[0]].shape()
-        tensors[node.output[0]] = TensorInfo(
-            tensors[node.output[0]].dataType(),
-            [size // stride for size, stride in zip(shape, strides, strict=True)],
-        )
     return {
         name: helper.make_tensor_type_proto(to_onnx_type(info.dataType()), info.shape())
         for name, info in tensors.items()
         if name in node.output
     }
+
+
+def _infer_as_builder(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    node = model.graph.node[0]
+    types = {each.name: each.type.tensor_type for each in model.graph.input}
+    if not all(name in types for name in node.input):
+        return {}
+    shapes = [[dim.dim_value for dim in types[name].shape.dim] for name in node.input]
+    shape = _BUILDER_SHAPES[node.op_type](node, shapes)
+    kind = helper.make_tensor_type_proto(types[node.input[0]].elem_type, shape)
+    return {node.output[0]: kind}
+
+
+def _shape_subsample(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> list[int]:
+    """Return the sizes divided by the strides, rounded down; a session rounds up."""
+    strides = onnxgraph.attribute(node, "strides")
+    return [size // stride for size, stride in zip(shapes[0], strides, strict=False)]
+
+
+def _shape_loss(node: onnx.NodeProto, shapes: Sequence[Sequence[int]]) -> list[int]:
+    """Return the labels' shape of a loss that is not reduced, whatever the probabilities' is."""
+    unreduced = onnxgraph.attribute(node, "reduction") in ("None", b"None")
+    return list(shapes[-1]) if unreduced else []
+
+
+_BUILDER_SHAPES = {"Subsample": _shape_subsample, "Nll": _shape_loss}
+"""Shapes of results that PopART's builder reports otherwise than its sessions."""
 
 
 def is_known(kind: onnx.TypeProto) -> bool:
