@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import onnx
+from onnxgraph import find_opset, iter_nodes
+
 from popart.enums import PatternsLevel
 from popart.errors import popart_exception
+from popart.opsets import DEFAULT_VERSION, find_schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,14 @@ PATTERNS: Final = {
     ),
 }
 """Patterns by name."""
+_REPLACERS: Final = {
+    "ConvTranspose": "ConvTranspose",
+    "Cosh": "CoshOp",
+    "RandomNormalLike": "RandomNormalLikeOpPattern",
+    "RandomUniformLike": "RandomUniformLikeOpPattern",
+    "Scan": "ScanToLoop",
+}
+"""Operators that PopART runs only after a pattern has replaced them, and the pattern."""
 _INPLACE: Final = ("InPlace", "UpdateInplacePrioritiesForIpu")
 """Names that are switches rather than patterns."""
 PROPERTIES: Final = {
@@ -58,7 +70,7 @@ PROPERTIES: Final = {
 
 
 class Patterns:
-    """Set of enabled patterns; accepted without effect on results.
+    """Set of enabled patterns; without effect on results.
 
     Example:
         >>> patterns = Patterns(["PreUniRepl"]).enablePattern("OpToIdentity", True)
@@ -158,3 +170,25 @@ def _check(name: str) -> str:
     if name in PATTERNS or name in _INPLACE:
         return name
     raise popart_exception(f"Invalid pattern name '{name}'")
+
+
+def check_replaced(patterns: Patterns, model: onnx.ModelProto) -> None:
+    """Check that patterns are enabled without which PopART cannot run a model's operators.
+
+    Args:
+        patterns: The patterns.
+        model: The model.
+
+    Raises:
+        popart_exception: For an operator whose pattern is disabled.
+    """
+    opset = find_opset(model, DEFAULT_VERSION)
+    for node in iter_nodes(model.graph):
+        pattern = _REPLACERS.get(node.op_type)
+        if pattern is None or node.domain or patterns.isPatternEnabled(pattern):
+            continue
+        version = find_schemas(opset)[node.op_type].since_version
+        raise popart_exception(
+            f"Could not create opx for 'ai.onnx.{node.op_type}:{version}'. This op should have "
+            f"been removed by pattern {pattern}"
+        )

@@ -28,7 +28,7 @@ from popart.errors import OutOfMemoryException, popart_exception, popart_runtime
 from popart.lowering import LoweringOptions, lower
 from popart.models import read_model
 from popart.options import SessionOptions
-from popart.patterns import Patterns
+from popart.patterns import Patterns, check_replaced
 from popart.program import DeviceProgram, draws
 from popart.stepio import IStepIO, PyWeightsIO
 from popart.steps import Step
@@ -80,7 +80,7 @@ class InferenceSession:
             dataFlow: Number of batches of a step, and the anchors.
             deviceInfo: The device.
             inputShapeInfo: Types and shapes of inputs that the model leaves open.
-            patterns: Accepted without effect.
+            patterns: Patterns; operators that need a disabled one are rejected.
             userOptions: Options; None means the defaults.
             name: Name of the session.
 
@@ -102,6 +102,7 @@ class InferenceSession:
         self._model = read_model(fnModel)
         locate_weights(self._model, fnModel)
         options_check.check_options(self._options, self._model)
+        check_replaced(self._patterns, self._model)
         self._num_ipus = find_num_ipus(self._options, deviceInfo, self._model)
         virtual_graphs.check_placement(self._model, self._options, self._num_ipus)
         shapes = (inputShapeInfo or InputShapeInfo()).all()

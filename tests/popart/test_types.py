@@ -125,3 +125,17 @@ def test_a_variable_without_the_axis_of_its_groups_is_refused():
     group = popart.CommGroup(popart.CommGroupType.Consecutive, 2)
     with pytest.raises(popart.popart_exception, match='of Tensor: "w"'):
         popart.VariableSettings(group).shapeOnReplica([3, 5], 4, "w")
+
+
+def test_operators_whose_pattern_is_disabled_are_refused():
+    builder = popart.Builder()
+    made = builder.aiOnnx.cosh([builder.addInputTensor("FLOAT", [2])])
+    given = {
+        "fnModel": builder.getModelProto(),
+        "dataFlow": popart.DataFlow(1, [made]),
+        "deviceInfo": popart.DeviceManager().createCpuDevice(),
+    }
+    patterns = popart.Patterns(popart.PatternsLevel.Minimal)
+    popart.InferenceSession(**given, patterns=patterns)
+    with pytest.raises(popart.popart_exception, match=r"Cosh:9'.* removed by pattern CoshOp$"):
+        popart.InferenceSession(**given, patterns=patterns.enablePattern("CoshOp", False))
