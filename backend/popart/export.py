@@ -10,12 +10,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import onnx
 from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from simipu import CompileError, Direction, Program, ProgramKind, SimulatedExecutable
 
@@ -97,14 +96,18 @@ def save_variables(exported: Exported, path: str | os.PathLike[str]) -> None:
 
 
 def load_executable(
-    path: str | os.PathLike[str], compiled: Compiled, model: onnx.ModelProto
+    path: str | os.PathLike[str],
+    compiled: Compiled,
+    inputs: Sequence[str],
+    anchors: Sequence[str],
 ) -> Compiled:
     """Return the executable of a file.
 
     Args:
         path: Path of a file that a session wrote.
         compiled: The session's own executable.
-        model: The session's lowered model.
+        inputs: Names of the session's inputs.
+        anchors: Names of the session's anchors.
 
     Returns:
         The executable.
@@ -119,12 +122,10 @@ def load_executable(
     except CompileError as error:
         raise popart_exception(str(error)) from error
     streams = {each.tensor for each in found.executable.program(MAIN_PROGRAM).streams}
-    expected = {each.name for each in (*model.graph.input, *model.graph.output)}
-    weights = {each.name for each in model.graph.initializer}
-    if not streams <= expected or not {each.name for each in model.graph.output} <= streams:
+    if not set(anchors) <= streams or not streams <= {*inputs, *anchors}:
         raise popart_exception(
             f"{os.fspath(path)} holds the executable of another model: its tensors are "
-            f"{', '.join(sorted(streams))}; expected {', '.join(sorted(expected - weights))}"
+            f"{', '.join(sorted(streams))}; expected {', '.join([*inputs, *anchors])}"
         )
     return dataclasses.replace(compiled, executable=found, out_of_memory=None)
 

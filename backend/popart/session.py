@@ -25,7 +25,7 @@ from popart.enums import (
     SyntheticDataMode,
 )
 from popart.errors import OutOfMemoryException, popart_exception, popart_runtime_error
-from popart.lowering import LoweringOptions, lower
+from popart.lowering import EffectKind, LoweringOptions, lower
 from popart.models import read_model
 from popart.options import SessionOptions
 from popart.patterns import Patterns, check_replaced
@@ -116,6 +116,11 @@ class InferenceSession:
                 strided_channel_grouping=self._options.groupNormStridedChannelGrouping,
             ),
         )
+        if self.replicationFactor > 1 and self._find_updated():
+            raise popart_exception(
+                f"Weight '{self._find_updated()}' is updated by runs (CopyVarUpdate), which needs "
+                "a copy of it for each replica: replicatedGraphCount must be 1"
+            )
         virtual_graphs.check_depth(self._model, self._options, self._batches)
         self._compiled = compile_model(
             self._lowered.model,
@@ -198,7 +203,7 @@ class InferenceSession:
         virtual_graphs.check_virtual_graph_numbers(self._model, self._options, self._num_ipus)
         options_check.check_poplar_options(self._options, self._lowered)
         options_check.check_device_types(self._lowered, self._options)
-        self._program = DeviceProgram(executable, self._lowered.effects)
+        self._program = DeviceProgram(executable, {} if self._is_loaded else self._lowered.effects)
         self._step = Step(
             self._program,
             self._flow,
@@ -520,7 +525,9 @@ class InferenceSession:
         Raises:
             popart_exception: If the file holds no executable of this model.
         """
-        self._compiled = export.load_executable(filename, self._compiled, self._lowered.model)
+        inputs = [value.name for value in self._lowered.model.graph.input]
+        anchors = self._flow.anchors()
+        self._compiled = export.load_executable(filename, self._compiled, inputs, anchors)
         self._is_loaded = True
 
     def _serializeIr(self, format: IrSerializationFormat) -> str:
@@ -548,10 +555,21 @@ class InferenceSession:
         )
 
     def _check_can_save(self) -> None:
+        updated = self._find_updated()
+        if updated:
+            raise popart_exception(
+                f"Weight '{updated}' is updated by runs (CopyVarUpdate), which a file cannot say; "
+                "such sessions cannot be saved"
+            )
         if not self._device.canCompileOffline:
             raise popart_exception(
                 f"Executables for device type {self._device.type} cannot be saved"
             )
+
+    def _find_updated(self) -> str:
+        """Return a weight that runs update; "" if there is none."""
+        effects = self._lowered.effects.values()
+        return next((each.target for each in effects if each.kind is EffectKind.UPDATE), "")
 
     def _require_executable(self) -> Executable:
         if self._compiled.executable is None:

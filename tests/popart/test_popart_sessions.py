@@ -440,3 +440,38 @@ def test_a_pipelines_subgraphs_are_on_the_ipus_of_their_callers(place, message):
     flow = popart.DataFlow(2, [x])
     with pytest.raises(popart.popart_exception, match=message):
         popart.InferenceSession(builder.getModelProto(), flow, device, userOptions=options)
+
+
+def test_a_variable_has_in_the_next_batch_the_value_that_a_run_gave_it():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [1]), X)
+    counter = builder.addInitializedInputTensor(np.zeros(1, np.float32), "counter")
+    more = builder.aiOnnx.add([counter, x])
+    builder.aiGraphcore.copyvarupdate([counter, more])
+    session = make_session(builder.getModelProto(), [more], batches=3, constantWeights=False)
+    ones = {X: np.ones((3, 1), np.float32)}
+    assert run(session, ones)[more].ravel().tolist() == [1, 2, 3]
+    assert run(session, ones)[more].ravel().tolist() == [4, 5, 6]
+    read = np.empty(1, np.float32)
+    session.weightsToHost()
+    session.readWeights(popart.PyWeightsIO({counter: read}))
+    assert read.tolist() == [6]
+
+
+def test_a_printed_tensor_goes_to_stderr_with_its_title(capfd):
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("INT32", [3]), X)
+    y = builder.aiGraphcore.printtensor([x], title="mine")
+    run(make_session(builder.getModelProto(), [y]), {X: np.array([1, 2, 3], np.int32)})
+    assert "mine: [1 2 3]" in capfd.readouterr().err
+
+
+def test_an_abort_ends_a_run_if_its_condition_says_so():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", []), X)
+    builder.aiGraphcore.abort([x])
+    y = builder.aiOnnx.neg([x])
+    session = make_session(builder.getModelProto(), [y])
+    assert run(session, {X: np.zeros((), np.float32)})[y] == 0
+    with pytest.raises(popart.poplar_application_runtime_error, match="Abort Program"):
+        run(session, {X: np.ones((), np.float32)})
