@@ -127,7 +127,17 @@ def _variadic(operation: Operation) -> Sequence[Tensor]:
     for each in tensors[1:]:
         check_same_types(operation, tensors[0], each)
         shape = broadcast(operation, shape, each.shape)
-    return [operation.add(operation.node.op_type, *tensors)]
+    if operation.node.op_type != "Sum" or tensors[0].type in FLOATS:
+        return [operation.add(operation.node.op_type, *tensors)]
+    total = tensors[0]
+    for each in tensors[1:]:  # the standard adds no integers by Sum
+        total = operation.add("Add", total, each)
+    return [total]
+
+
+@rule("IsInf", "IsNaN")
+def _classify(operation: Operation) -> Sequence[Tensor]:
+    return [operation.add(operation.node.op_type, operation.in_float(operation.x))]
 
 
 @rule("Where")

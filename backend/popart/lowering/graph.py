@@ -237,6 +237,7 @@ class Graph:
         types = {name: _type_of(each) for name, each in known.items()}
         try:
             if node.domain in STANDARD_DOMAINS:
+                _check_types(node, known)
                 data = {name: self._read(each) for name, each in known.items()}
                 found = shape_inference.infer_node_outputs(
                     defs.get_schema(node.op_type, OPSET),
@@ -344,6 +345,7 @@ class Graph:
         return list(made.node)
 
 
+_TYPE_NAMES = {"FLOAT": "float", "DOUBLE": "double"}
 _FLOATS = frozenset(
     (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 )
@@ -385,6 +387,23 @@ def _without_placement(node: onnx.NodeProto) -> onnx.NodeProto:
     del made.attribute[:]
     made.attribute.extend(each for each in node.attribute if not each.name.startswith("__"))
     return made
+
+
+def _check_types(node: onnx.NodeProto, known: Mapping[str, Tensor]) -> None:
+    """Raise ValueError for an input of a type that the operator does not take."""
+    schema = defs.get_schema(node.op_type, OPSET)
+    for place, name in enumerate(node.input):
+        parameter = schema.inputs[min(place, len(schema.inputs) - 1)]
+        if name and _NAMES[known[name].type] not in parameter.types:
+            shown = TensorProto.DataType.Name(known[name].type)
+            raise ValueError(f"{node.op_type} does not take {shown} as {parameter.name!r}")
+
+
+_NAMES = {
+    number: f"tensor({_TYPE_NAMES.get(name, name.lower())})"
+    for name, number in TensorProto.DataType.items()
+}
+"""Names of element types in the standard's definitions."""
 
 
 def _infer_alone(

@@ -20,6 +20,7 @@ from simipu.operators import CHIP_DOMAIN
 
 from popart.errors import popart_exception
 from popart.lowering import (  # noqa: F401 - their rules register themselves
+    beams,
     control,
     elementwise,
     indexing,

@@ -15,6 +15,8 @@ from popart.lowering.graph import Tensor
 from popart.lowering.operation import Operation, chip_rule, read_axes, rule
 
 _INT32 = TensorProto.INT32
+_WRAPPING = frozenset(("ReduceSum", "ReduceProd", "ReduceSumSquare"))
+"""Reductions whose results keep the low bits."""
 
 
 @rule(
@@ -31,21 +33,19 @@ _INT32 = TensorProto.INT32
 )
 def _reduce(operation: Operation) -> Sequence[Tensor]:
     """Without axes all axes are reduced; with no axes (an empty list) none."""
-    x, axes = operation.x, _axes(operation)
-    keepdims = int(operation.attribute("keepdims", 1))
-    return (
-        [
-            operation.add(
-                operation.node.op_type,
-                x,
-                operation.numbers(np.asarray(axes, np.int64)),
-                keepdims=keepdims,
-                noop_with_empty_axes=1,
-            )
-        ]
-        if axes
-        else [_reduce_nothing(operation)]
+    x, axes, kind = operation.x, _axes(operation), operation.node.op_type
+    if not axes:
+        return [_reduce_nothing(operation)]
+    # Sums and products wrap around alike, with or without a sign; ONNX Runtime has the former.
+    wraps = x.type == TensorProto.UINT32 and kind in _WRAPPING
+    made = operation.add(
+        kind,
+        operation.cast(x, _INT32) if wraps else x,
+        operation.numbers(np.asarray(axes, np.int64)),
+        keepdims=int(operation.attribute("keepdims", 1)),
+        noop_with_empty_axes=1,
     )
+    return [operation.cast(made, x.type)]
 
 
 def _reduce_nothing(operation: Operation) -> Tensor:

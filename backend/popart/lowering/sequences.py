@@ -15,11 +15,11 @@ from popart.lowering.losses import reduce_loss
 from popart.lowering.operation import FLOATS, Operation, chip_rule, type_name
 
 _INT32, _BOOL = TensorProto.INT32, TensorProto.BOOL
-_NEVER = np.float32(-1e30)
+NEVER = np.float32(-1e30)
 """Logarithm of the probability of what cannot be; its sums stay finite."""
 
 
-def _ints(operation: Operation, place: int) -> Tensor:
+def read_ints(operation: Operation, place: int) -> Tensor:
     """Return an input of whole numbers as a row."""
     tensor = operation.cast(operation.input(place), _INT32)
     return operation.reshape(tensor, [tensor.size])
@@ -38,7 +38,7 @@ def _sequence_slice(operation: Operation) -> Sequence[Tensor]:
     """Copy rows of a source to rows of a destination: counts[i] rows from source_offsets[i] to
     destination_offsets[i] for each i. Rows that get nothing stay, or are zero."""
     source, target = operation.input(0), operation.input(1)
-    counts, froms, tos = (_ints(operation, place) for place in (2, 3, 4))
+    counts, froms, tos = (read_ints(operation, place) for place in (2, 3, 4))
     rest = target
     if operation.attribute("zeroUnused", 0):
         rest = operation.constant(np.zeros([1] * target.rank, target.dtype))
@@ -98,7 +98,7 @@ def _packed_data_block(operation: Operation) -> Sequence[Tensor]:
     )
     length, rest = made[0].shape[1], made[0].shape[2:]
     rows = operation.reshape(found, [steps * batch * length, *rest])
-    offsets, counts = (_ints(operation, place) for place in (-2, -1))
+    offsets, counts = (read_ints(operation, place) for place in (-2, -1))
     starts = operation.constant((np.arange(sequences) * length).astype(np.int32))
     zero = operation.constant(np.zeros([1] * rows.rank, rows.dtype))
     size = int(operation.attribute("resultSize"))
@@ -110,7 +110,9 @@ def _unpack(operation: Operation, place: int, length: int, count: int) -> Tensor
     data = operation.input(place)
     offsets, lengths = (
         operation.reshape(
-            operation.add("Gather", _ints(operation, each), operation.numbers(np.arange(count))),
+            operation.add(
+                "Gather", read_ints(operation, each), operation.numbers(np.arange(count))
+            ),
             [count, 1],
         )
         for each in (place + 1, place + 2)
@@ -131,7 +133,7 @@ def _ctc(operation: Operation) -> Sequence[Tensor | None]:
     made the first s of the labels with blanks between them. A step adds those of the label before
     and, past a blank, of the one before that."""
     scores, targets = operation.input(0), operation.input(1)
-    _check_scores(operation, scores)
+    check_scores(operation, scores)
     batch = scores.shape[1]
     if targets.rank != 2 or targets.shape[0] != batch:  # noqa: PLR2004
         raise popart_exception(
@@ -144,35 +146,35 @@ def _ctc(operation: Operation) -> Sequence[Tensor | None]:
     blank = int(operation.attribute("blank", 0))
     labels = _with_blanks(operation, operation.cast(targets, _INT32), blank)
     skips = _find_skips(operation, labels, blank)
-    first = np.full((batch, states), _NEVER, np.float32)
+    first = np.full((batch, states), NEVER, np.float32)
     first[:, 0] = 0
-    lengths = operation.reshape(_ints(operation, 2), [batch, 1])
+    lengths = operation.reshape(read_ints(operation, 2), [batch, 1])
     last = _run_steps(
         operation, operation.in_float(scores), labels, skips, lengths, operation.constant(first)
     )
     ends = operation.reshape(
-        operation.add("Mul", _ints(operation, 3), _int(operation, 2)), [batch, 1]
+        operation.add("Mul", read_ints(operation, 3), _int(operation, 2)), [batch, 1]
     )
     places = operation.constant(np.arange(states, dtype=np.int32))
     before = operation.add("Sub", ends, _int(operation, 1))
     final = operation.add(
         "Or", operation.add("Equal", places, ends), operation.add("Equal", places, before)
     )
-    kept = operation.add("Where", final, last, operation.constant(_NEVER))
+    kept = operation.add("Where", final, last, operation.constant(NEVER))
     axes = operation.numbers(np.asarray([-1]))
     loss = operation.add("Neg", operation.add("ReduceLogSumExp", kept, axes, keepdims=0))
     endless = 0.0 if operation.attribute("zeroInfinity", 0) else np.inf
-    is_endless = operation.add("Less", operation.constant(-_NEVER / 2), loss)
+    is_endless = operation.add("Less", operation.constant(-NEVER / 2), loss)
     loss = operation.add("Where", is_endless, operation.constant(np.float32(endless)), loss)
     wanted = int(operation.attribute("outDataType", 0)) or scores.type
     if operation.attribute("reduction", "Mean") == "Mean":
         one = _int(operation, 1)
-        counts = operation.add("Max", _ints(operation, 3), one)
+        counts = operation.add("Max", read_ints(operation, 3), one)
         loss = operation.add("Div", loss, operation.in_float(counts))
     return [operation.cast(reduce_loss(operation, loss), wanted), None]
 
 
-def _check_scores(operation: Operation, scores: Tensor) -> None:
+def check_scores(operation: Operation, scores: Tensor) -> None:
     shown = operation.describe()
     if scores.rank != 3:  # noqa: PLR2004
         raise popart_exception(
@@ -240,14 +242,14 @@ def _run_steps(
         parts = [state, _shift(operation, state, 1)]
         if states > 2:  # noqa: PLR2004
             past = _shift(operation, state, 2)
-            parts.append(operation.add("Where", skips, past, operation.constant(_NEVER)))
+            parts.append(operation.add("Where", skips, past, operation.constant(NEVER)))
         stacked = operation.add(
             "Concat", *(operation.reshape(each, [*each.shape, 1]) for each in parts), axis=2
         )
         axes = operation.numbers(np.asarray([-1]))
         joined = operation.add("ReduceLogSumExp", stacked, axes, keepdims=0)
         moved = operation.add("Add", joined, emitted)
-        moved = operation.add("Max", moved, operation.constant(_NEVER))
+        moved = operation.add("Max", moved, operation.constant(NEVER))
         goes_on = operation.add("Less", number, lengths)
         kept = operation.add("Where", goes_on, moved, state)
         following = operation.add("Add", number, _int(operation, 1))
@@ -270,7 +272,7 @@ def _run_steps(
 def _shift(operation: Operation, state: Tensor, count: int) -> Tensor:
     """Return the states moved on by `count`."""
     batch, states = state.shape
-    head = operation.constant(np.full((batch, min(count, states)), _NEVER, np.float32))
+    head = operation.constant(np.full((batch, min(count, states)), NEVER, np.float32))
     if states <= count:
         return head
     return operation.add("Concat", head, _columns(operation, state, 0, states - count), axis=1)
