@@ -52,6 +52,7 @@ ROOMS = {
 FURTHER_TESTS: Mapping[str, Sequence[str]] = {
     "onnxgraph": ("tests/poprt", "tests/simipu"),
     "model_runtime": ("tests/poprt/compile/test_model_fusion.py",),
+    "simipu": ("tests/poprt/test_operator_table.py",),
 }
 """Further tests of rooms that are also tested through those above them."""
 _KERNELS = "backend/simipu/kernels/libsimipu.so"

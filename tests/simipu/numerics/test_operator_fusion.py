@@ -98,6 +98,33 @@ def test_fused_arithmetic_is_that_of_its_operators(witness, case, numerics):
     check_values(compute(witness, model, numerics, x), emulate(model, numerics, x))
 
 
+@every_witness
+@pytest.mark.parametrize(
+    "operand", [(3, 1, 1), (2, 1, 1, 1), (3, 4, 1), (2, 1, 4, 6), (2, 3, 1, 1)]
+)
+def test_an_operand_of_some_axes_of_the_batch_is_added_to_a_product(witness, operand):
+    """A kernel addresses operands of the whole batch or of none of its axes."""
+    weights = {"w": wild_halves((5, 6), 2), "b": wild_halves(operand, 4)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["y"]),
+    ]
+    model, x = half_model(nodes, {"x": (2, 3, 4, 5)}, "y", weights), wild_halves((2, 3, 4, 5), 0)
+    check_values(compute(witness, model, HALF_PARTIALS, x), emulate(model, HALF_PARTIALS, x))
+
+
+@every_witness
+@pytest.mark.parametrize("operand", [(6, 1), (1, 6), (2, 1, 6, 1), (2, 4, 1, 1)])
+def test_an_operand_of_some_axes_of_a_field_is_added_to_a_convolution(witness, operand):
+    weights = {"w": wild_halves((4, 3, 3, 3), 2), "b": wild_halves(operand, 4)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["product"], pads=[1] * 4),
+        helper.make_node("Add", ["product", "b"], ["y"]),
+    ]
+    model, x = half_model(nodes, {"x": (2, 3, 6, 6)}, "y", weights), wild_halves((2, 3, 6, 6), 0)
+    check_values(compute(witness, model, HALF_PARTIALS, x), emulate(model, HALF_PARTIALS, x))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not find_kernels().are_there, reason="no kernels")
 @pytest.mark.parametrize("witness", ["kernels", "kernels apart"])
