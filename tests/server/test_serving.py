@@ -142,15 +142,20 @@ def test_the_metrics_have_histograms_of_latency_and_waiting_for_prometheus(serve
     def read(name):
         return read_metric(server.metrics_url, name, model=model)
 
+    def read_buckets(name):
+        series = read_metrics(server.metrics_url)[f"{name}_bucket"]
+        return {float(labels["le"]): value for labels, value in series if labels["model"] == model}
+
     wait_until(lambda: read("poplar_request_seconds_count"), "the request is counted")
     for name in ("poplar_request_seconds", "poplar_request_queue_seconds"):
-        series = read_metrics(server.metrics_url)[f"{name}_bucket"]
-        buckets = {
-            float(labels["le"]): value for labels, value in series if labels["model"] == model
-        }
+        # One after the other is published.
+        wait_until(
+            lambda name=name: read_buckets(name)[np.inf] == read(f"{name}_count"),
+            "the last bucket has all requests",
+        )
+        buckets = read_buckets(name)
         assert [buckets[bound] for bound in sorted(buckets)] == sorted(buckets.values())
         assert (max(buckets), len(buckets)) == (np.inf, 14)
-        assert buckets[np.inf] == read(f"{name}_count")
         assert buckets[0.5] > 0
         assert 0 < read(f"{name}_sum") < 60
     assert read("poplar_load_seconds") > 0

@@ -110,6 +110,6 @@ def test_a_summary_report_says_what_a_batch_takes(converted):
     report = Compiler.compile_and_get_summary_report(
         converted, None, CompilerOptions(ipu_version="ipu21")
     )
-    assert "batch 2, fp32, half partials on C600 (ipu21), modelled: " in report
+    assert "batch 2, fp32 on C600 (ipu21), modelled: " in report
     assert "Mul" in report
     assert "\x1b" not in report
