@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -93,7 +94,9 @@ class Parser(argparse.ArgumentParser):
 
     def _describe_unknown(self, word: str) -> str:
         if not word.startswith("-"):
-            return f"unexpected argument {word!r}"
+            option = next(iter(self.path_options.values()), "") if os.path.exists(word) else ""
+            hint = f"; did you mean {option} {word}?" if option else ""
+            return f"unexpected argument {word!r}{hint}"
         name = word.partition("=")[0]
         return f"unknown option {name!r}{did_you_mean(name, self.option_names())}"
 

@@ -93,7 +93,9 @@ def find_repository(text: str) -> Path | str:
 def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
     """Raise ServerError unless `repository` is a folder that has model folders."""
     if not repository.is_dir():
-        raise ServerError(f"model repository {repository}: no such folder")
+        is_file = repository.exists()
+        fault = "expected a folder of model folders, found a file" if is_file else "no such folder"
+        raise ServerError(f"model repository {repository}: {fault}")
     folders = [entry for entry in repository.iterdir() if entry.is_dir()]
     if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
         raise ServerError(

@@ -51,3 +51,14 @@ def test_a_word_too_many_is_told(capsys):
     with pytest.raises(SystemExit, match="2"):
         Parser(prog="tool").parse_args(["more"])
     assert "unexpected argument 'more'" in capsys.readouterr().err
+
+
+def test_a_file_without_its_option_is_told_the_option(tmp_path, capsys):
+    file = tmp_path / "model.onnx"
+    file.touch()
+    parser = Parser(prog="tool")
+    parser.add_path("-i", "--input_model")
+    parser.add_path("--config_yaml")
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args([str(file)])
+    assert f"did you mean --input_model {file}?" in capsys.readouterr().err

@@ -254,6 +254,8 @@ def test_values_that_are_none_are_refused(folder, capsys, words, reason):
 
 
 def test_files_and_folders_that_are_not_there_or_not_right_are_named(folder, tmp_path):
+    with pytest.raises(ServerError, match="expected a folder of model folders, found a file"):
+        read(__file__)
     with pytest.raises(ServerError, match="model repository /nowhere: no such folder"):
         read("/nowhere")
     with pytest.raises(ServerError, match=r"no models in .*empty"):

@@ -184,9 +184,13 @@ def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
         valid = standard or tensor.elem_type in QUARTERS
         if not valid or not tensor.HasField("shape") or 0 in shape:
             told = shape if tensor.HasField("shape") else "unknown"
-            yield (
-                f"graph {graph.name}: tensor {name!r} has type {tensor.elem_type} and shape {told}"
-            )
+            kind = _name_type(tensor.elem_type)
+            yield f"graph {graph.name}: tensor {name!r} has type {kind} and shape {told}"
+
+
+def _name_type(elem_type: int) -> str:
+    known = elem_type in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(elem_type) if known else str(elem_type)
 
 
 @register("check_demand", stage=Stage.CHECKS, is_ours=True)
