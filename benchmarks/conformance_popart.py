@@ -145,16 +145,21 @@ def run_file(file: ListedFile, run: Run) -> FileResult:
 
 
 def run_pytest(checkout: Path, path: str, cases: Path, log: Path) -> None:
-    """Run a file in this process, for a CPU device, and exit with pytest's status."""
+    """Run a file in this process, and exit with pytest's status."""
     os.setsid()
     with log.open("wb") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
-    os.environ |= {"TEST_TARGET": "Cpu", "COLUMNS": "200"}
+    os.environ |= {"TEST_TARGET": find_target(checkout / path), "COLUMNS": "200"}
     sys.path[:0] = [str(Path(__file__).parent), *map(str, (checkout / TESTS, checkout / "tests"))]
     words = ["-q", "--tb=short", "-p", "no:hypothesispytest", "-p", "popart_compat"]
     words += ["-p", "no:cacheprovider", "--rootdir", str(checkout / "tests")]
     raise SystemExit(pytest.main([*words, CASE_RESULTS, str(cases), str(checkout / path)]))
+
+
+def find_target(file: Path) -> str:
+    """Return the device of a file's tests: a CPU, or a model of an IPU where a test requires it."""
+    return "IpuModel2" if "@tu.requires_ipu_model" in file.read_text() else "Cpu"
 
 
 def sum_cases(file: ListedFile, cases: Sequence[dict[str, Any]], end: End) -> FileResult:

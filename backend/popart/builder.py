@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,12 @@ from popart.enums import RecomputeType
 from popart.errors import popart_exception
 from popart.graphcore import Parameter
 from popart.graphs import GraphBuilder, show_type
-from popart.models import check_model, read_model, save_initializers_externally
+from popart.models import (
+    check_model,
+    read_model,
+    save_initializers_externally,
+    serialize_model,
+)
 from popart.operators import AiGraphcoreOpset1
 from popart.opsets import (
     DEFAULT_VERSION,
@@ -158,7 +164,7 @@ class Builder(Placement):
 
     def getModelProto(self) -> bytes:
         """Return the bytes of the ModelProto."""
-        return self._graph.make_model().SerializeToString()
+        return serialize_model(self._graph.make_model())
 
     def make_graph(self) -> onnx.GraphProto:
         """Return the graph, as the attribute of a node that calls it."""
@@ -168,7 +174,7 @@ class Builder(Placement):
         """Check the model and write it to a file."""
         model = self._graph.make_model()
         check_model(model)
-        onnx.save(model, filename)
+        Path(filename).write_bytes(serialize_model(model))
 
     def saveInitializersExternally(
         self, ids: Sequence[str], filename: str | os.PathLike[str]
@@ -361,7 +367,7 @@ class Builder(Placement):
         return copies
 
     def _require(self, name: str) -> None:
-        if name in self._graph.list_valid():
+        if self._graph.is_valid(name):
             return
         ids = (self.getInputTensorIds(), self.getOutputTensorIds(), self.getValueTensorIds())
         inputs, outputs, values = (" ".join(each) for each in ids)

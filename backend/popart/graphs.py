@@ -155,6 +155,10 @@ class GraphBuilder:
         """Return the ids of all tensors that a node can read."""
         return {name for graph in (self, *self._iter_parents()) for name in graph.ids}
 
+    def is_valid(self, name: str) -> bool:
+        """Return whether a node can read a tensor."""
+        return any(name in graph.ids for graph in (self, *self._iter_parents()))
+
     def find_type(self, name: str) -> onnx.TypeProto | None:
         """Return the type and shape of a tensor as far as they are known."""
         self.infer()
@@ -287,15 +291,12 @@ class GraphBuilder:
         for index, name in enumerate(inputs):
             # Either the scales or the sizes of a Resize can be missing.
             optional = index >= low or op_type == "Resize"
-            if not (optional and not name) and not self._is_valid(name):
+            if not (optional and not name) and not self.is_valid(name):
                 valid = sorted(self.list_valid())
                 shown = f"valid tensors are {', '.join(valid)}" if valid else ""
                 raise popart_exception(
                     f"Unknown tensor '{name}' ({shown or 'there are no valid tensors yet'})."
                 )
-
-    def _is_valid(self, name: str) -> bool:
-        return any(name in graph.ids for graph in (self, *self._iter_parents()))
 
     def _require_opset(self, domain: str, version: int) -> None:
         known = self.opsets.setdefault(domain, version)
@@ -340,7 +341,7 @@ class GraphBuilder:
         self.model.metadata_props.add(key=f"{key}/{name}", value=str(int(value)))
 
     def _is_taken(self, name: str) -> bool:
-        return self._is_valid(name) or any(name in graph.ids for graph in self._iter_descendants())
+        return self.is_valid(name) or any(name in graph.ids for graph in self._iter_descendants())
 
     def _iter_parents(self) -> Iterator[GraphBuilder]:
         graph = self.parent

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import onnxgraph
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import external_data_helper, numpy_helper
 
 from popart.errors import popart_exception
@@ -45,6 +45,17 @@ def read_model(model: Any) -> onnx.ModelProto:
         f"Failed to load a ModelProto from the string {_show(model)}. It is neither the name of a "
         "file with an ONNX model nor the bytes of one."
     )
+
+
+def serialize_model(model: onnx.ModelProto) -> bytes:
+    """Return the bytes of a model; raises popart_exception if they are 2 GiB or more."""
+    try:
+        return model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise popart_exception(
+            f"The model cannot be serialized ({error}): a ModelProto has less than 2 GiB. Write "
+            "weights to a file with saveInitializersExternally"
+        ) from error
 
 
 def check_model(model: onnx.ModelProto) -> None:

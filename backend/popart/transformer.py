@@ -14,7 +14,12 @@ import onnxgraph
 from onnx import TensorProto, helper, numpy_helper
 
 from popart.errors import popart_exception
-from popart.models import check_model, read_model, save_initializers_externally
+from popart.models import (
+    check_model,
+    read_model,
+    save_initializers_externally,
+    serialize_model,
+)
 from popart.tensorinfo import from_onnx_type, is_fixed_point
 
 _BATCH_NORMALIZATION_OUTPUTS = 5
@@ -41,7 +46,7 @@ class GraphTransformer:
 
     def getModelProto(self) -> bytes:
         """Return the bytes of the ModelProto."""
-        return self._model.SerializeToString()
+        return serialize_model(self._model)
 
     def convertFloatsToHalfs(self) -> None:
         """Convert all float tensors to half."""

@@ -2,7 +2,16 @@
 
 import conformance_popart
 import pytest
-from conformance_popart import End, ListedFile, Run, find_files, list_causes, run_file, sum_cases
+from conformance_popart import (
+    End,
+    ListedFile,
+    Run,
+    find_files,
+    find_target,
+    list_causes,
+    run_file,
+    sum_cases,
+)
 
 TESTS = """
 import numpy as np, onnx, popart, pytest
@@ -86,3 +95,11 @@ def test_the_share_counts_inference_cases_only():
     ]
     result = sum_cases(ListedFile("x"), cases, End(0, "", 1.0))
     assert conformance_popart.count_share([result]) == 100
+
+
+def test_files_that_require_a_model_of_an_ipu_get_one(tmp_path):
+    file = tmp_path / "call_test.py"
+    file.write_text("def test_a(): pass")
+    assert find_target(file) == "Cpu"
+    file.write_text("@tu.requires_ipu_model\ndef test_a(): pass")
+    assert find_target(file) == "IpuModel2"
