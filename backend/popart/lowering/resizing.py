@@ -74,15 +74,14 @@ _TRANSFORMATIONS = frozenset(
 
 @rule("Resize")
 def _resize(operation: Operation) -> Sequence[Tensor]:
-    """Before opset 11 the nearest elements are those that PyTorch takes."""
+    """Before opset 11 the nearest elements are by default those that PyTorch takes."""
     if operation.attribute("exclude_outside", 0):
         raise popart_exception(
             f"{operation.identifier}: Unsupported value '1' for attribute 'exclude_outside'. "
             "Acceptable values are [0]"
         )
-    nearest = "pytorch"
-    if operation.version >= 11:  # noqa: PLR2004
-        nearest = operation.attribute("nearest_mode", "round_prefer_floor")
+    default = "round_prefer_floor" if operation.version >= 11 else "pytorch"  # noqa: PLR2004
+    nearest = operation.attribute("nearest_mode", default)
     transformation = operation.attribute("coordinate_transformation_mode", "half_pixel")
     if nearest not in _ROUNDINGS:
         raise popart_exception(f"Unrecognised resize nearest mode {nearest}")
