@@ -53,9 +53,28 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, value in NUMPY_NAMES.items():
         if name not in vars(np):
             setattr(np, name, value)
+    restore_arrays()
     restore_mapping()
     restore_interpolation()
     watch_training()
+
+
+def restore_arrays() -> None:
+    """Let arrays of unsigned integers take negative numbers, and linspace count in double, as
+    before numpy 2."""
+    array, linspace = np.array, np.linspace
+
+    def make_array(*args: Any, **named: Any) -> Any:
+        try:
+            return array(*args, **named)
+        except OverflowError:
+            return array(args[0]).astype(named.pop("dtype"))
+
+    def make_line(start: Any, stop: Any, *args: Any, **named: Any) -> Any:
+        return linspace(np.float64(start), np.float64(stop), *args, **named)
+
+    setattr(np, "array", make_array)  # noqa: B010  a type checker knows another type
+    setattr(np, "linspace", make_line)  # noqa: B010
 
 
 def restore_mapping() -> None:
@@ -78,7 +97,7 @@ def restore_interpolation() -> None:
     interpolate = resize.interpolate_nd
 
     def interpolate_nd(data: Any, get_coeffs: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        if len(inspect.signature(get_coeffs).parameters) > 1:
+        if "scale" in inspect.signature(get_coeffs).parameters:
             return interpolate(data, get_coeffs, *args, **named)
         return interpolate(data, lambda ratio, _scale: get_coeffs(ratio), *args, **named)
 
