@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,10 +19,12 @@ from poprt.compile import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from simipu import CompileError, Direction, Program, ProgramKind, SimulatedExecutable
 
 import popef
-from popart.compilation import Compiled, changed_texts
+from popart.compilation import changed_texts
 from popart.devices import DeviceInfo
 from popart.errors import popart_exception
+from popart.ir import Ir
 from popart.options import SessionOptions
+from popart.weights import HostWeights
 from popef._tools.arrays import Array
 from popef._tools.staging import Staging
 
@@ -56,6 +58,32 @@ class Exported:
     replicas: int
     weights: Mapping[str, Array]
     """Values of the streamed weights."""
+
+    @classmethod
+    def of(cls, ir: Ir, weights: HostWeights) -> Exported:
+        """Return what a file holds of a model with the host's weights."""
+        executable = ir.get_confirmed_executable()
+        values = weights.device_values(executable.weights)
+        return cls(executable, ir.options, ir.device, ir.batches, ir.replicas, values)
+
+
+def check_can_save(ir: Ir) -> None:
+    """Check that a file can hold a session.
+
+    Args:
+        ir: The session's model.
+
+    Raises:
+        popart_exception: If the device's executables cannot be saved, or runs update weights.
+    """
+    updated = ir.updated_weight
+    if updated:
+        raise popart_exception(
+            f"Weight '{updated}' is updated by runs (CopyVarUpdate), which a file cannot say; "
+            "such sessions cannot be saved"
+        )
+    if not ir.device.canCompileOffline:
+        raise popart_exception(f"Executables for device type {ir.device.type} cannot be saved")
 
 
 def save_executable(
@@ -95,22 +123,12 @@ def save_variables(exported: Exported, path: str | os.PathLike[str]) -> None:
         raise _not_written(file, error) from error
 
 
-def load_executable(
-    path: str | os.PathLike[str],
-    compiled: Compiled,
-    inputs: Sequence[str],
-    anchors: Sequence[str],
-) -> Compiled:
-    """Return the executable of a file.
+def load_executable(path: str | os.PathLike[str], ir: Ir) -> None:
+    """Let a session use the executable of a file.
 
     Args:
         path: Path of a file that a session wrote.
-        compiled: The session's own executable.
-        inputs: Names of the session's inputs.
-        anchors: Names of the session's anchors.
-
-    Returns:
-        The executable.
+        ir: The session's model, whose executable is replaced.
 
     Raises:
         popart_exception: If the file cannot be read, or its streams are not those of the model.
@@ -122,12 +140,15 @@ def load_executable(
     except CompileError as error:
         raise popart_exception(str(error)) from error
     streams = {each.tensor for each in found.executable.program(MAIN_PROGRAM).streams}
-    if not set(anchors) <= streams or not streams <= {*inputs, *anchors}:
+    anchors = ir.flow.anchors()
+    expected = [*(value.name for value in ir.lowered.model.graph.input), *anchors]
+    if not set(anchors) <= streams or not streams <= set(expected):
         raise popart_exception(
             f"{os.fspath(path)} holds the executable of another model: its tensors are "
-            f"{', '.join(sorted(streams))}; expected {', '.join([*inputs, *anchors])}"
+            f"{', '.join(sorted(streams))}; expected {', '.join(expected)}"
         )
-    return dataclasses.replace(compiled, executable=found, out_of_memory=None)
+    ir.compiled = dataclasses.replace(ir.compiled, executable=found, out_of_memory=None)
+    ir.is_loaded = True
 
 
 def _make_executable(exported: Exported, with_facts: bool, with_weights: bool) -> Executable:

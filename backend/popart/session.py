@@ -13,8 +13,7 @@ from os import PathLike
 import numpy as np
 from poprt.compile import Executable
 
-from popart import export, options_check, reports, virtual_graphs
-from popart.compilation import compile_model, confirm, count_program_ipus, find_num_ipus
+from popart import export, options_check, reports
 from popart.dataflow import DataFlow, InputShapeInfo, anchor_shape
 from popart.devices import DeviceInfo
 from popart.enums import (
@@ -24,16 +23,16 @@ from popart.enums import (
     IrSerializationFormat,
     SyntheticDataMode,
 )
-from popart.errors import OutOfMemoryException, popart_exception, popart_runtime_error
-from popart.lowering import EffectKind, LoweringOptions, lower
+from popart.errors import popart_exception, popart_runtime_error
+from popart.ir import Ir
 from popart.models import read_model
 from popart.options import SessionOptions
-from popart.patterns import Patterns, check_replaced
-from popart.program import DeviceProgram, draws
+from popart.patterns import Patterns
+from popart.program import DeviceProgram
 from popart.stepio import IStepIO, PyWeightsIO
 from popart.steps import Step
 from popart.tensorinfo import TensorInfo
-from popart.weights import HostWeights, bring_weights_in, locate_weights
+from popart.weights import HostWeights
 from popef._tools.arrays import Array
 
 _log = logging.getLogger("popart.session")
@@ -92,61 +91,29 @@ class InferenceSession:
                 f"dataFlow: expected popart.DataFlow, found {type(dataFlow).__name__}"
             )
         self.name = name
-        self._patterns = patterns or Patterns()
-        self._options: SessionOptions = (userOptions or SessionOptions()).copy()
-        self._device = deviceInfo
-        self._flow = dataFlow
-        self._batches = dataFlow.batchesPerStep()
-        if not dataFlow.nAnchors():
-            raise popart_exception("User must specify an anchor tensor when doing inference.")
-        self._model = read_model(fnModel)
-        locate_weights(self._model, fnModel)
-        options_check.check_options(self._options, self._model)
-        check_replaced(self._patterns, self._model)
-        self._num_ipus = find_num_ipus(self._options, deviceInfo, self._model)
-        virtual_graphs.check_placement(self._model, self._options, self._num_ipus)
-        shapes = (inputShapeInfo or InputShapeInfo()).all()
-        self._lowered = lower(
-            bring_weights_in(self._model),
-            dataFlow.anchors(),
-            shapes,
-            LoweringOptions(
-                constant_weights=self._options.constantWeights,
-                replication_factor=self.replicationFactor,
-                strided_channel_grouping=self._options.groupNormStridedChannelGrouping,
-            ),
-        )
-        if self.replicationFactor > 1 and self._find_updated():
-            raise popart_exception(
-                f"Weight '{self._find_updated()}' is updated by runs (CopyVarUpdate), which needs "
-                "a copy of it for each replica: replicatedGraphCount must be 1"
-            )
-        virtual_graphs.check_depth(self._model, self._options, self._batches)
-        self._compiled = compile_model(
-            self._lowered.model,
-            [*dataFlow.anchors(), *self._lowered.effects],
-            self._options,
+        self._ir = Ir.make(
+            fnModel,
+            dataFlow,
             deviceInfo,
-            self._count_compiled_batches(),
-            count_program_ipus(self._model, self._options, self._num_ipus),
+            inputShapeInfo or InputShapeInfo(),
+            patterns or Patterns(),
+            (userOptions or SessionOptions()).copy(),
         )
-        self._weights = HostWeights(self._model, self._lowered.weights)
+        self._weights = HostWeights(self._ir.model, self._ir.lowered.weights)
         self._program: DeviceProgram | None = None
         self._step: Step | None = None
         self._seed = secrets.randbits(63)
-        self._is_random = draws(self._lowered.model.graph)
         self._has_run = False
-        self._is_loaded = False
 
     @property
     def dataFlow(self) -> DataFlow:
         """Number of batches of a step, and the anchors."""
-        return self._flow
+        return self._ir.flow
 
     @property
     def replicationFactor(self) -> int:
         """Number of replicas."""
-        return self._options.num_replicas
+        return self._ir.replicas
 
     @property
     def accumulationFactor(self) -> int:
@@ -165,17 +132,15 @@ class InferenceSession:
         Raises:
             popart_exception: If there is no such tensor.
         """
-        if id not in self._lowered.tensors:
-            raise popart_exception(f"No Ir tensor with id {id}")
-        return self._lowered.tensors[id]
+        return self._ir.get_info(id)
 
     def hasInfo(self, id: str) -> bool:
         """Return whether there is a tensor with an id."""
-        return id in self._lowered.tensors
+        return id in self._ir.lowered.tensors
 
     def getAllTensorIds(self) -> set[str]:
         """Return the ids of all tensors of the main graph."""
-        return set(self._lowered.tensors)
+        return set(self._ir.lowered.tensors)
 
     def initAnchorArrays(self) -> dict[str, Array]:
         """Return an array for each anchor, which a run writes into.
@@ -184,10 +149,10 @@ class InferenceSession:
         """
         return {
             name: np.empty(
-                anchor_shape(self.getInfo(name), kind, self._batches, self.replicationFactor),
+                anchor_shape(self.getInfo(name), kind, self._ir.batches, self.replicationFactor),
                 self.getInfo(name).data_type_lcase(),
             )
-            for name, kind in self._flow.iter_anchors()
+            for name, kind in self._ir.flow.iter_anchors()
         }
 
     def prepareDevice(self, loadEngine: bool = True) -> None:
@@ -199,22 +164,22 @@ class InferenceSession:
         Raises:
             OutOfMemoryException: If the model does not fit into the device's memory.
         """
-        executable = self._require_executable()
-        virtual_graphs.check_virtual_graph_numbers(self._model, self._options, self._num_ipus)
-        options_check.check_poplar_options(self._options, self._lowered)
-        options_check.check_device_types(self._lowered, self._options)
-        self._program = DeviceProgram(executable, {} if self._is_loaded else self._lowered.effects)
+        executable = self._ir.get_executable()
+        self._ir.check_device()
+        self._program = DeviceProgram(
+            executable, {} if self._ir.is_loaded else self._ir.lowered.effects
+        )
         self._step = Step(
             self._program,
-            self._flow,
-            self._batches,
+            self._ir.flow,
+            self._ir.batches,
             self.replicationFactor,
-            self._lowered,
-            broadcast=options_check.find_broadcast_inputs(self._model),
-            model_inputs=[each.name for each in self._model.graph.input],
+            self._ir.lowered,
+            broadcast=options_check.find_broadcast_inputs(self._ir.model),
+            model_inputs=[each.name for each in self._ir.model.graph.input],
         )
-        offline = self._device.type is DeviceType.OfflineIpu
-        if loadEngine and self._options.compileEngine and not offline:
+        offline = self._ir.device.type is DeviceType.OfflineIpu
+        if loadEngine and self._ir.options.compileEngine and not offline:
             self.loadEngineAndConnectStreams()
 
     def loadEngineAndConnectStreams(self) -> None:
@@ -224,11 +189,11 @@ class InferenceSession:
             popart_runtime_error: If prepareDevice was not called, the device is offline, or other
                 devices hold its IPUs.
         """
-        if self._device.type is DeviceType.OfflineIpu:
+        if self._ir.device.type is DeviceType.OfflineIpu:
             raise popart_runtime_error("Trying to load an engine on an offline device")
         if self._program is None:
             raise popart_runtime_error(_NOT_COMPILED)
-        if not self._device.isAttached and not self._device.tryAttachUntilTimeout():
+        if not self._ir.device.isAttached and not self._ir.device.tryAttachUntilTimeout():
             raise popart_runtime_error("Failed to attach to device")
         self._program.set_weights(self._weights.device_values(self._program.weights))
         self._program.load(self._seed)
@@ -255,7 +220,7 @@ class InferenceSession:
                 "run(): incompatible function arguments: expected a popart.PyStepIO or "
                 f"PyStepIOCallback, found {type(stepio).__name__}"
             )
-        if self._device.connectionType is DeviceConnectionType.Never:
+        if self._ir.device.connectionType is DeviceConnectionType.Never:
             raise popart_runtime_error("Offline IPU device is not configured for execution")
         if self._step is None or self._program is None:
             raise popart_runtime_error(
@@ -263,7 +228,7 @@ class InferenceSession:
             )
         if not self._program.is_loaded:
             self.loadEngineAndConnectStreams()
-        mode = self._options.syntheticDataMode
+        mode = self._ir.options.syntheticDataMode
         if mode is SyntheticDataMode.Off:
             self._step.run(stepio)
         else:
@@ -312,7 +277,7 @@ class InferenceSession:
             popart_runtime_error: With `constantWeights`, for a weight that the model lacks, or an
                 array of another size.
         """
-        if self._options.constantWeights:
+        if self._ir.options.constantWeights:
             raise popart_runtime_error(
                 "Cannot call writeWeights when constantWeights is set. Set `constantWeights` to "
                 "False in the `SessionOption`s when initialising the session to enable this "
@@ -335,7 +300,7 @@ class InferenceSession:
         Raises:
             popart_runtime_error: With `constantWeights`, and for weights that do not fit.
         """
-        if self._options.constantWeights:
+        if self._ir.options.constantWeights:
             raise popart_runtime_error("Cannot call resetHostWeights when constantWeights is set")
         model = read_model(modelProtoOrFilename)
         self._weights.reset(model, ignoreWeightsInModelWithoutCorrespondingHostWeight)
@@ -376,7 +341,7 @@ class InferenceSession:
         Raises:
             popart_runtime_error: If the session is not prepared.
         """
-        if not self._is_random:
+        if not self._ir.is_random:
             _log.warning(
                 "Trying to set the random seed, but this session has no random behaviour. Doing "
                 "nothing."
@@ -396,7 +361,7 @@ class InferenceSession:
         Raises:
             popart_runtime_error: If the session is not prepared.
         """
-        if not self._is_random:
+        if not self._ir.is_random:
             return 0
         self._require_program("getRandomSeedToHost()")
         return self._seed
@@ -417,16 +382,16 @@ class InferenceSession:
         """
         if not self._has_run:
             raise popart_runtime_error("Must call run before getCycleCount.")
-        if not self._options.instrumentWithHardwareCycleCounter:
+        if not self._ir.options.instrumentWithHardwareCycleCounter:
             raise popart_runtime_error(
                 "SessionOption 'instrumentWithHardwareCycleCounter' must be set to true in order "
                 "to measure cycle count"
             )
-        counts = reports.count_cycles(self._require_executable(), self._batches)
-        enabled = self._options.hardwareInstrumentations
+        counts = reports.count_cycles(self._ir.get_executable(), self._ir.batches)
+        enabled = self._ir.options.hardwareInstrumentations
         known = {"": counts.outer} if Instrumentation.Outer in enabled else {}
         if Instrumentation.Inner in enabled:
-            known |= {f"inner_ipu_{ipu}": counts.inner for ipu in range(self._num_ipus)}
+            known |= {f"inner_ipu_{ipu}": counts.inner for ipu in range(self._ir.num_ipus)}
         if id not in known:
             raise popart_runtime_error(
                 f"Invalid id for cycle counter, '{id}'. Make sure you have set "
@@ -447,7 +412,7 @@ class InferenceSession:
             popart_runtime_error: If the session is not prepared, or the executable was cached.
         """
         executable = self._require_report()
-        return reports.summarize(executable, self._compiled.options, self.name)
+        return reports.summarize(executable, self._ir.compiled.options, self.name)
 
     def getReport(self) -> reports.Report:
         """Return the modelled time and memory as an object.
@@ -458,7 +423,7 @@ class InferenceSession:
         Raises:
             popart_runtime_error: If the session is not prepared, or the executable was cached.
         """
-        return reports.make_report(self._require_report(), self._batches, self.replicationFactor)
+        return reports.make_report(self._require_report(), self._ir.batches, self.replicationFactor)
 
     def getSerializedGraph(self) -> bytes:
         """Return the program's graph as bytes.
@@ -481,7 +446,7 @@ class InferenceSession:
             popart_exception: If the device's executables cannot be saved.
             OutOfMemoryException: If the model does not fit into the device's memory.
         """
-        self._check_can_save()
+        export.check_can_save(self._ir)
         self.prepareDevice(loadEngine=False)
         self.saveExecutable(filename)
 
@@ -501,8 +466,9 @@ class InferenceSession:
         Raises:
             popart_exception: If the device's executables cannot be saved.
         """
-        self._check_can_save()
-        export.save_executable(self._exported(), path, savePopartMetadata, saveVariables)
+        export.check_can_save(self._ir)
+        exported = export.Exported.of(self._ir, self._weights)
+        export.save_executable(exported, path, savePopartMetadata, saveVariables)
 
     def saveVariables(self, path: str | PathLike[str]) -> None:
         """Write the streamed weights to a PopEF file.
@@ -513,8 +479,8 @@ class InferenceSession:
         Raises:
             popart_exception: If the device's executables cannot be saved.
         """
-        self._check_can_save()
-        export.save_variables(self._exported(), path)
+        export.check_can_save(self._ir)
+        export.save_variables(export.Exported.of(self._ir, self._weights), path)
 
     def loadExecutable(self, filename: str | PathLike[str]) -> None:
         """Use the executable of a PopEF file instead of the compiled one.
@@ -525,57 +491,12 @@ class InferenceSession:
         Raises:
             popart_exception: If the file holds no executable of this model.
         """
-        inputs = [value.name for value in self._lowered.model.graph.input]
-        anchors = self._flow.anchors()
-        self._compiled = export.load_executable(filename, self._compiled, inputs, anchors)
-        self._is_loaded = True
+        export.load_executable(filename, self._ir)
 
     def _serializeIr(self, format: IrSerializationFormat) -> str:
         """Return the model's operators by graph, as JSON."""
         del format
-        return reports.serialize_ir(self._model)
-
-    def _count_compiled_batches(self) -> int:
-        """Return the number of batches that the compiler gets, which wants whole pipelines."""
-        stages = virtual_graphs.count_stages(self._model) if self._options.enablePipelining else 1
-        return -(-self._batches // max(1, stages)) * max(1, stages)
-
-    def _exported(self) -> export.Exported:
-        executable = self._require_executable()
-        if not self._is_loaded:
-            # A server joins requests, so that rows must be confirmed to be independent.
-            executable = confirm(self._lowered.model, self._flow.anchors(), self._compiled)
-        return export.Exported(
-            executable=executable,
-            options=self._options,
-            device=self._device,
-            batches_per_step=self._batches,
-            replicas=self.replicationFactor,
-            weights=self._weights.device_values(executable.weights),
-        )
-
-    def _check_can_save(self) -> None:
-        updated = self._find_updated()
-        if updated:
-            raise popart_exception(
-                f"Weight '{updated}' is updated by runs (CopyVarUpdate), which a file cannot say; "
-                "such sessions cannot be saved"
-            )
-        if not self._device.canCompileOffline:
-            raise popart_exception(
-                f"Executables for device type {self._device.type} cannot be saved"
-            )
-
-    def _find_updated(self) -> str:
-        """Return a weight that runs update; "" if there is none."""
-        effects = self._lowered.effects.values()
-        return next((each.target for each in effects if each.kind is EffectKind.UPDATE), "")
-
-    def _require_executable(self) -> Executable:
-        if self._compiled.executable is None:
-            error = self._compiled.out_of_memory
-            raise OutOfMemoryException(str(error), summaryReport=str(error)) from error
-        return self._compiled.executable
+        return reports.serialize_ir(self._ir.model)
 
     def _require_program(self, call: str) -> DeviceProgram:
         if self._program is None:
@@ -589,11 +510,11 @@ class InferenceSession:
             raise popart_runtime_error(
                 "Session must have been prepared before a report can be fetched"
             )
-        executable = self._require_executable()
+        executable = self._ir.get_executable()
         if executable.from_file:
             raise popart_runtime_error(
                 "Unable to get reports when using a cached executable.\nEither remove the cache "
-                f"file ({self._options.cachePath}), or \ndisable engine caching "
+                f"file ({self._ir.options.cachePath}), or \ndisable engine caching "
                 "(userOptions.enableEngineCaching = false)"
             )
         return executable
