@@ -2,16 +2,15 @@
 
 All of them are simulated. They differ as the real ones do: IPUs are attached and can be held by
 one device only, an offline IPU compiles but does not run, and executables for a CPU or an IPU model
-cannot be saved. Held IPUs are counted in this process; other processes have a machine of their own.
+cannot be saved.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -24,9 +23,8 @@ from popart.enums import (
     SyncPattern,
 )
 from popart.errors import popart_exception, poplar_exception
+from popart.machine import MACHINE, NUM_IPUS, SETS
 
-NUM_IPUS: Final = 64
-"""IPUs of the simulated machine: a Pod64."""
 _FEW_TILES: Final = 4
 """Tiles of an IPU model by default, as in the real DeviceManager."""
 _WORKERS: Final = 6
@@ -73,44 +71,6 @@ def syncPatternToString(pattern: SyncPattern) -> str:
     return next(text for text, each in _SYNC_PATTERNS.items() if each is pattern)
 
 
-class _Machine:
-    """IPUs of the simulated machine, and which of them are held."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._held: dict[int, object] = {}
-
-    def take(self, ipus: range, holder: object) -> bool:
-        """Hold IPUs for a device if no other device holds one of them."""
-        with self._lock:
-            if any(self._held.get(ipu, holder) is not holder for ipu in ipus):
-                return False
-            self._held.update(dict.fromkeys(ipus, holder))
-            return True
-
-    def release(self, ipus: range, holder: object) -> None:
-        """Free the IPUs that `holder` holds; a finalizer calls it, so that it takes no lock."""
-        for ipu in ipus:
-            if self._held.get(ipu) is holder:
-                self._held.pop(ipu, None)
-
-
-_MACHINE = _Machine()
-
-
-def _iter_sets() -> Iterator[tuple[int, range]]:
-    """Yield the sets of IPUs that can be a device, with their ids: single ones first."""
-    number, size = 0, 1
-    while size <= NUM_IPUS:
-        for first in range(0, NUM_IPUS, size):
-            yield number, range(first, first + size)
-            number += 1
-        size *= 2
-
-
-_SETS: Final = dict(_iter_sets())
-
-
 class DeviceInfo:
     """A device that a session compiles for and runs on; DeviceManager makes it."""
 
@@ -138,7 +98,7 @@ class DeviceInfo:
         self._holder = object()
         self._attached = False
         if ipus:
-            weakref.finalize(self, _MACHINE.release, ipus, self._holder)
+            weakref.finalize(self, MACHINE.release, ipus, self._holder)
 
     @property
     def tilesPerIpu(self) -> int:
@@ -195,7 +155,7 @@ class DeviceInfo:
         """
         if self.type is DeviceType.OfflineIpu:
             raise popart_exception("Cannot attach to offline device")
-        self._attached = _MACHINE.take(self._ipus, self._holder)
+        self._attached = MACHINE.take(self._ipus, self._holder)
         return self._attached
 
     def detach(self) -> None:
@@ -207,7 +167,7 @@ class DeviceInfo:
         if self.type is DeviceType.OfflineIpu:
             raise popart_exception("Cannot detach from offline device")
         self._attached = False
-        _MACHINE.release(self._ipus, self._holder)
+        MACHINE.release(self._ipus, self._holder)
 
     def tryAttachUntilTimeout(self) -> bool:
         """Attach, and try again until the manager's timeout has passed.
@@ -367,7 +327,7 @@ class DeviceManager:
             return []
         return [
             self._make(number, ipus, connectionType, tilesPerIPU)
-            for number, ipus in _SETS.items()
+            for number, ipus in SETS.items()
             if len(ipus) == numIpus
         ]
 
@@ -463,9 +423,9 @@ class DeviceManager:
             popart_exception: For the connection type Never.
         """
         _refuse_never(connectionType)
-        if id not in _SETS:
+        if id not in SETS:
             raise poplar_exception(f"No such device set id: '{id}'")
-        device = self._make(id, _SETS[id], connectionType, 0)
+        device = self._make(id, SETS[id], connectionType, 0)
         on_demand = connectionType is DeviceConnectionType.OnDemand
         return device if on_demand or device.attach() else None
 

@@ -5,7 +5,7 @@ import gc
 
 import popart
 import pytest
-from popart.devices import NUM_IPUS
+from popart.machine import NUM_IPUS
 
 
 def test_held_ipus_are_free_after_detach_and_after_garbage_collection():
@@ -186,3 +186,21 @@ def test_patterns_are_switched_by_level_name_and_property():
         minimal.enablePattern("X", True)
     with pytest.raises(popart.popart_exception, match="did you mean InPlace"):
         popart.Patterns(["Inplace"])
+
+
+def test_a_logger_writes_to_stderr_from_its_level_on(capfd):
+    everything = popart.getLogger()
+    everything.setLevel("WARN")
+    everything.info("not shown")
+    everything.warn("shown")
+    popart.getLogger("session").setLevel("DEBUG")
+    popart.getLogger("session").debug("of a session")
+    everything.setLevel("OFF")
+    everything.critical("never")
+    popart.getLogger("session").setLevel("WARN")
+    everything.setLevel("WARN")
+    written = capfd.readouterr().err
+    assert "shown" in written
+    assert "of a session" in written
+    assert "not shown" not in written
+    assert "never" not in written
