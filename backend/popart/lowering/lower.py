@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper
 from onnxgraph import (
+    FLOAT_TYPES,
+    count_bytes,
     drop_unread_nodes,
     find_opset,
     iter_defined,
     read_array,
+    replace_inputs,
     used_names,
+    without_weights,
 )
 from poprt.passes import get_pass
 from simipu import CompileError
@@ -43,6 +47,8 @@ from popart.tensorinfo import TensorInfo, from_onnx_type, to_onnx_type
 OLDEST_OPSET, NEWEST_OPSET, DEFAULT_OPSET = 6, 11, 10
 """Opsets that PopART takes, and the one of its builders."""
 _IR_VERSION = 8
+_HEAVY_BYTES = 1024
+"""Minimum size of a weight that is left out while the model is rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +159,10 @@ def _read(
             f"minimum {OLDEST_OPSET} and default {DEFAULT_OPSET}. poprt converts models of other "
             "opsets"
         )
-    proto = _inline_custom(model).graph
+    # Weights stay where they are: a model may have gigabytes of them.
+    proto = _inline_custom(without_weights(model, _find_heavy(model.graph))).graph
     graph = Graph(taken={*iter_defined(proto), *used_names(proto)})
-    for tensor in proto.initializer:
+    for tensor in model.graph.initializer:
         check_type(tensor.data_type)
         graph.add_weight(tensor.name, tensor, is_constant=options.constant_weights)
     inputs = []
@@ -172,11 +179,9 @@ def _read(
 
 
 def _inline_custom(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of the model with the bodies of users' operators in their place."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    """Put the bodies of users' operators in their place, and return the model."""
     try:
-        return get_pass("inline_custom_operators").run(made)
+        return get_pass("inline_custom_operators").run(model)
     except CompileError as error:
         raise popart_exception(str(error)) from error
 
@@ -208,22 +213,43 @@ def _read_input(
     )
 
 
+def _find_heavy(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the weights that no pass needs to see."""
+    return {
+        tensor.name
+        for tensor in graph.initializer
+        if tensor.data_type in FLOAT_TYPES and count_bytes(tensor) >= _HEAVY_BYTES
+    }
+
+
 def _write(
     graph: Graph, inputs: Sequence[str], outputs: Sequence[tuple[str, Tensor]]
 ) -> onnx.ModelProto:
-    """Write the model whose outputs are the anchors."""
+    """Write the model whose outputs are the anchors. Heavy weights are inputs until the end."""
+    light = {
+        name: each
+        for name, each in graph.weights.items()
+        if each.data_type not in FLOAT_TYPES or count_bytes(each) < _HEAVY_BYTES
+    }
+    heavy = [name for name in graph.weights if name not in light]
     made = helper.make_graph(
         graph.write_nodes(),
         "maingraph",
-        [_value(name, graph.tensors[name]) for name in inputs],
+        [_value(name, graph.tensors[name]) for name in (*inputs, *heavy)],
         [_value(name, tensor) for name, tensor in outputs],
-        list(graph.weights.values()),
+        list(light.values()),
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CHIP_DOMAIN, 1)]
     model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
     drop_unread_nodes(model.graph)
     _drop_unread(model.graph)
-    return get_pass("int64_to_int32").run(model)
+    model = get_pass("int64_to_int32").run(model)
+    read = {value.name for value in model.graph.input}
+    replace_inputs(
+        model.graph, [value for value in model.graph.input if value.name not in graph.weights]
+    )
+    model.graph.initializer.extend(graph.weights[name] for name in heavy if name in read)
+    return model
 
 
 def _value(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
