@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from onnxgraph.nodes import (
     element_bytes,
     find_own_names,
     iter_bodies,
+    iter_nodes,
 )
 
 _FLOATS = (*FLOAT_TYPES, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
@@ -244,10 +245,11 @@ def _take_constants_back(graph: onnx.GraphProto, lent: Iterator[int]) -> None:
 
 def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
-    loops = sum(node.op_type == "Loop" for node in model.graph.node)
+    loops = sum(node.op_type == "Loop" for node in iter_nodes(model.graph))
     asked = sum(_find_function(node) is not None for node in model.graph.node)
     for _ in range(min(2 * loops, _MAX_ROUNDS) + asked):  # into a Loop's body, and out of it
-        if not (_declare_loops(inferred) | (asked > 0 and _ask_functions(inferred))):
+        declared = _declare_loops(inferred.graph, ChainMap(), ChainMap())
+        if not (declared | (asked > 0 and _ask_functions(inferred))):
             break
         inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
     return inferred
@@ -381,38 +383,54 @@ def count_trips(limit: TensorProto | None) -> int | None:
     return None if limit is None else max(0, int(onnx.numpy_helper.to_array(limit).ravel()[0]))
 
 
-def _declare_loops(model: onnx.ModelProto) -> bool:
+def _declare_loops(
+    graph: onnx.GraphProto,
+    outer: ChainMap[str, onnx.ValueInfoProto],
+    constants: ChainMap[str, TensorProto],
+) -> bool:
     """Write the initial shapes of each Loop into its body, in place, and its final shapes after it.
 
-    This is done only if they are known and the body keeps them. Return whether anything was
-    written.
+    This is done only if they are known and the body keeps them, in bodies too. Return whether
+    anything was written.
     """
-    graph = model.graph
-    known = _find_known(graph)
-    constants = dict(_iter_constants(graph))
+    known = outer.new_child(_find_known(graph))
+    seen = constants.new_child(dict(_iter_constants(graph)))
     written = False
     for node in graph.node:
-        if node.op_type != "Loop" or known.keys() >= set(node.output):
-            continue
-        body = node.attribute[0].g
-        for inner, outer in zip(body.input[2:], node.input[2:], strict=True):
-            if outer in known and _static_shape(inner) is None:
-                inner.type.CopyFrom(known[outer].type)
-                written = True
-        states = len(body.input) - 2
-        for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
-            shape = _static_shape(inner)
-            if shape is not None and shape == _static_shape(result) and name not in known:
-                _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
-                written = True
-        for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
-            shape, trips = _static_shape(result), count_trips(constants.get(node.input[0]))
-            if shape is not None and trips is not None and trips <= MAX_TRIPS and name not in known:
-                stacked = onnx.helper.make_tensor_value_info(
-                    name, result.type.tensor_type.elem_type, (trips, *shape)
-                )
-                _declare(graph, stacked)
-                written = True
+        if node.op_type == "Loop" and not known.keys() >= set(node.output):
+            written |= _declare_loop(graph, node, known, seen)
+        for body in iter_bodies(node):
+            written |= _declare_loops(body, known, seen)
+    return written
+
+
+def _declare_loop(
+    graph: onnx.GraphProto,
+    node: onnx.NodeProto,
+    known: Mapping[str, onnx.ValueInfoProto],
+    constants: Mapping[str, TensorProto],
+) -> bool:
+    """Write the shapes of one Loop; return whether anything was written."""
+    body = node.attribute[0].g
+    written = False
+    for inner, given in zip(body.input[2:], node.input[2:], strict=True):
+        if given in known and _static_shape(inner) is None:
+            inner.type.CopyFrom(known[given].type)
+            written = True
+    states = len(body.input) - 2
+    for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
+        shape = _static_shape(inner)
+        if shape is not None and shape == _static_shape(result) and name not in known:
+            _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
+            written = True
+    for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
+        shape, trips = _static_shape(result), count_trips(constants.get(node.input[0]))
+        if shape is not None and trips is not None and trips <= MAX_TRIPS and name not in known:
+            stacked = onnx.helper.make_tensor_value_info(
+                name, result.type.tensor_type.elem_type, (trips, *shape)
+            )
+            _declare(graph, stacked)
+            written = True
     return written
 
 

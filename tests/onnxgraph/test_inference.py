@@ -238,6 +238,16 @@ def test_loops_that_follow_one_another_are_followed():
     assert values["z"].shape == (6, 2, 3)
 
 
+def test_loops_in_branches_are_followed():
+    made = loop()
+    result = helper.make_tensor_value_info("all", F, None)
+    branch = helper.make_graph([made], "branch", [], [result])
+    condition = numpy_helper.from_array(np.array(True), "condition")
+    node = helper.make_node("If", ["condition"], ["y"], then_branch=branch, else_branch=branch)
+    values = collect_values(model_of([node], weights=[trips(3), condition]))
+    assert values["y"].shape == (3, 2, 3)
+
+
 def test_a_loop_that_says_its_own_shapes_is_believed():
     values = collect_values(model_of([loop(state=(2, 3))], shape=("n", 3), weights=[trips(4)]))
     assert values["y"].shape == (2, 3)
