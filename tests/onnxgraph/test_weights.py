@@ -176,3 +176,17 @@ def test_an_unnamed_tensor_stays_unnamed():
     tensor = onnx.helper.make_tensor("", F, [1], [2])
     change_values(tensor, "narrow", F16)
     assert not tensor.HasField("name")
+
+
+def test_large_weights_are_lent():
+    sizes = (weights.LARGE - 1, weights.LARGE, weights.LARGE + 1)
+    model = onnx.ModelProto()
+    for size in sizes:
+        values = np.arange(size, dtype=np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, f"w{size}"))
+    before = model.SerializeToString()
+    with weights.lend_weights(model) as lent:
+        assert [weights.is_outlined(each) for each in lent.graph.initializer] == [False, True, True]
+        for size, each in zip(sizes, lent.graph.initializer, strict=True):
+            np.testing.assert_array_equal(weights.read_array(each), np.arange(size))
+    assert model.SerializeToString() == before

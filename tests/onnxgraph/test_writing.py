@@ -42,6 +42,12 @@ def test_what_is_written_is_read_again():
     assert written(model) == model
 
 
+def test_large_weights_of_any_length_are_read_again():
+    lengths = range(LARGE, LARGE + 16)
+    model = model_of([numpy_helper.from_array(np.ones(n, np.float32), f"w{n}") for n in lengths])
+    assert written(model) == model
+
+
 def test_outlined_weights_are_brought_in_and_stay_outlined(tmp_path):
     whole, model = model_of(tensors()), model_of(tensors())
     file = tmp_path / "data"
