@@ -28,6 +28,7 @@ def translate_nodes(proto: onnx.GraphProto, graph: Graph, opset: int, settings: 
     for node in proto.node:
         _place(node, graph)
         operation = Operation(node, graph, opset, settings)
+        _check_form(operation)
         made = _apply(operation)
         for name, tensor in zip(node.output, made, strict=False):
             if name and tensor is not None:
@@ -39,6 +40,26 @@ def _place(node: onnx.NodeProto, graph: Graph) -> None:
     """Let what is added next be where the node is; a body is where its node is."""
     found = {key: attribute(node, key) for key in _PLACES}
     graph.placement = {key: value for key, value in found.items() if value is not None}
+
+
+def _check_form(operation: Operation) -> None:
+    """Raise popart_exception for a node of the standard without what its operator requires."""
+    node = operation.node
+    if operation.domain or not defs.has(node.op_type, operation.opset):
+        return
+    schema = defs.get_schema(node.op_type, operation.opset)
+    given = {each.name for each in node.attribute}
+    required = [name for name, each in schema.attributes.items() if each.required]
+    for name in required if node.op_type != "Constant" else ():  # its rule names the form
+        if name not in given:
+            raise popart_exception(
+                f"{operation.describe()}: the attribute '{name}' is required, and is missing"
+            )
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        raise popart_exception(
+            f"{operation.describe()}: expected {schema.min_input} to {schema.max_input} inputs, "
+            f"found {len(node.input)}"
+        )
 
 
 def _apply(operation: Operation) -> Sequence[Tensor | None]:
