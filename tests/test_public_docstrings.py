@@ -7,6 +7,7 @@ import re
 
 import model_runtime
 import onnx
+import popart
 import poplar_serving
 import poprt
 import pytest
@@ -25,6 +26,7 @@ EXAMPLES = """
     poprt.rewrite.manager.PassManager poprt.backends.Backend
     poprt.options.CompilerOptions
     poprt.runtime.runners.Runner
+    popart.builder.Builder popart.tensorinfo.TensorInfo popart.transformer.GraphTransformer
 """.split()
 CLASSES = [
     popef.FusedModel,
@@ -41,6 +43,8 @@ CLASSES = [
     model_runtime.QueueManager,
     model_runtime.Session,
     model_runtime.SessionConfig,
+    popart.Builder,
+    popart.GraphTransformer,
     poprt.Backend,
     poprt.CompilerOptions,
     poprt.Converter,

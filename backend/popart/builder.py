@@ -86,7 +86,8 @@ class Builder(Placement):
         builderCore: Graph of another builder.
 
     Example:
-        >>> builder = Builder()
+        >>> import popart
+        >>> builder = popart.Builder()
         >>> x = builder.addInputTensor("FLOAT", [2, 3])
         >>> y = builder.aiOnnx.relu([x])
         >>> builder.getTensorShape(y)

@@ -96,9 +96,10 @@ class TensorInfo:
     """Type and shape of a tensor.
 
     Example:
-        >>> TensorInfo("FLOAT16", [2, 3]).nbytes()
+        >>> import numpy as np, popart
+        >>> popart.TensorInfo("FLOAT16", [2, 3]).nbytes()
         12
-        >>> TensorInfo(np.zeros((2, 3), np.float32))
+        >>> popart.TensorInfo(np.zeros((2, 3), np.float32))
         TensorInfo('FLOAT', [2 3])
     """
 

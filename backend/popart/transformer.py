@@ -35,9 +35,10 @@ class GraphTransformer:
         modelProtoOrFilename: Bytes of a ModelProto, or a path.
 
     Example:
-        >>> transformer = GraphTransformer("model.onnx")  # doctest: +SKIP
-        >>> transformer.convertFloatsToHalfs()  # doctest: +SKIP
-        >>> model = transformer.getModelProto()  # doctest: +SKIP
+        >>> import popart
+        >>> transformer = popart.GraphTransformer("model.onnx")
+        >>> transformer.convertFloatsToHalfs()
+        >>> model = transformer.getModelProto()
     """
 
     def __init__(self, modelProtoOrFilename: bytes | str | os.PathLike[str]) -> None:

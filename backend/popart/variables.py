@@ -326,7 +326,7 @@ class VariableSettings:
             The shape.
 
         Raises:
-            popart_exception: If the first axis is not the number of groups.
+            popart_internal_exception: If the first axis is not the number of groups.
         """
         groups = self.getGroupCount(replicaCount)
         if groups == 1:
