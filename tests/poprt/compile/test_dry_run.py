@@ -86,6 +86,20 @@ def test_rows_of_whole_numbers_are_told_apart(lie):
     assert "culprit" in Compiler.compile(Converter(batch_size=3).convert(model)).rows.dependence
 
 
+def test_rows_are_run_in_other_places_beside_other_rows_and_in_parts():
+    seen = []
+
+    def compute(arrays):
+        seen.append(arrays[0].tolist())
+        return [arrays[0]]
+
+    rows, others = [np.arange(4.0)], [np.arange(10.0, 14.0)]
+    whole = dry_run.Whole(rows, rows, seconds=0)
+    assert dry_run.measure_rows(compute, whole, others) == [0.0]
+    assert seen[0] == [3, 11, 1, 13]
+    assert seen[1:] == [[0], [1], [2], [3], [0, 1], [1, 2], [2, 3], [0, 1, 2], [1, 2, 3]]
+
+
 def test_a_last_bit_that_decides_once_makes_no_rows_dependent(monkeypatch):
     measure, calls = dry_run.measure_rows, []
 
