@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
 
 from popart import enums, variables
 from popart.debugcontext import get_path_name
@@ -197,13 +196,26 @@ def _to_tensor(value: Any) -> onnx.TensorProto:
 
 def make_tensor(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
     """Return an array as the data of a model."""
+    tensor = onnx.TensorProto()
+    write_tensor(tensor, name, array)
+    return tensor
+
+
+def write_tensor(tensor: onnx.TensorProto, name: str, array: np.ndarray[Any, Any]) -> None:
+    """Write an array into a tensor of a model: in place, because copies of weights take time."""
+    check_data_type(array)
+    tensor.name = name
+    tensor.data_type = to_onnx_type(from_numpy_type(array.dtype))
+    tensor.dims[:] = array.shape
+    tensor.raw_data = array.tobytes()
+
+
+def check_data_type(array: np.ndarray[Any, Any]) -> None:
+    """Raise popart_exception for an array that no model can hold."""
     data_type = from_numpy_type(array.dtype)
     if data_type.name in _NO_DATA:
         info = TensorInfo(data_type, array.shape)
         raise popart_exception(f"Unsupported data type for initialized data ({info})")
-    tensor = numpy_helper.from_array(np.ascontiguousarray(array), name)
-    tensor.dims[:] = array.shape  # a contiguous copy of a scalar has one axis
-    return tensor
 
 
 def _to_tensor_info(value: Any) -> TensorInfo:

@@ -8,8 +8,9 @@ from typing import Any
 
 import onnx
 from poprt import Compiler, CompilerOptions
-from poprt.compile import Executable
+from poprt.compile import Executable, dry_run
 from simipu import CompileError, OutOfMemoryError
+from simipu.errors import LoadTimeoutError
 
 from popart.devices import DeviceInfo
 from popart.enums import DeviceType, SubgraphCopyingStrategy, VirtualGraphMode
@@ -68,9 +69,10 @@ def compile_model(
 
 
 def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) -> Executable:
-    """Return the executable once more, after a dry run.
+    """Return the executable after a dry run.
 
-    The dry run loads it and confirms that its rows are independent of each other.
+    The dry run loads it and confirms that its rows are independent of each other. Where they are
+    not, the model is compiled again, so that the executable says so.
 
     Args:
         model: Model whose outputs are the anchors.
@@ -85,8 +87,10 @@ def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) 
     """
     options = replace(compiled.options, skip_dry_run=False, enable_engine_caching=False)
     try:
+        if compiled.executable is not None and dry_run(compiled.executable) is None:
+            return compiled.executable
         return Compiler.compile(model, list(anchors), options)
-    except CompileError as error:
+    except (CompileError, LoadTimeoutError) as error:
         raise popart_exception(str(error)) from error
 
 

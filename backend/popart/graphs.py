@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from popart.calls import make_tensor
+from popart.calls import check_data_type, write_tensor
 from popart.debugcontext import get_path_name
 from popart.errors import popart_exception
 from popart.graphcore import UNBOUNDED
@@ -124,12 +124,12 @@ class GraphBuilder:
         self, array: np.ndarray[Any, Any], settings: VariableSettings, debug: str
     ) -> str:
         """Add an input with a value, and return its id."""
-        tensor = make_tensor("", array)
+        check_data_type(array)
         name = self.reserve(debug or "init_input")
-        tensor.name = name
+        tensor = self.model.graph.initializer.add()
+        write_tensor(tensor, name, array)
         info = TensorInfo(from_onnx_type(tensor.data_type), list(tensor.dims))
         self._add_input(name, _make_type(info))
-        self.model.graph.initializer.append(tensor)
         keep_constant(self.constants, name, tensor)
         self._add_metadata("__debug_id/input", name, next(_debug_numbers))
         self._add_metadata("__comm_group_type", name, settings.getCommGroupType())

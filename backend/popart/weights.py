@@ -19,15 +19,15 @@ from popef._tools.arrays import Array
 class HostWeights:
     """Weights of a model by name, as the host has them."""
 
-    def __init__(self, model: onnx.ModelProto, device: Mapping[str, Array]) -> None:
+    def __init__(self, model: onnx.ModelProto, dtypes: Mapping[str, np.dtype[Any]]) -> None:
         """Take the weights of a model.
 
         Args:
             model: The model, as the user gave it.
-            device: Values in the types of the device, of the weights that it has.
+            dtypes: Types on the device of the weights that it has, by name.
         """
         self._model = model
-        self._dtypes = {name: value.dtype for name, value in device.items()}
+        self._dtypes = dtypes
         self._values: dict[str, Array] = {}
         self._initializers = {tensor.name: tensor for tensor in model.graph.initializer}
 

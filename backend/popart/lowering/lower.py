@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 from onnxgraph import (
@@ -13,7 +15,6 @@ from onnxgraph import (
     drop_unread_nodes,
     find_opset,
     iter_defined,
-    read_array,
     replace_inputs,
     used_names,
     without_weights,
@@ -39,7 +40,7 @@ from popart.lowering import (  # noqa: F401 - their rules register themselves
     shapes,
 )
 from popart.lowering.elementwise import check_type
-from popart.lowering.graph import OPSET, Array, Effect, Graph, Tensor
+from popart.lowering.graph import OPSET, Effect, Graph, Tensor
 from popart.lowering.operation import NARROWED
 from popart.lowering.translation import translate_nodes
 from popart.tensorinfo import TensorInfo, from_onnx_type, to_onnx_type
@@ -72,8 +73,8 @@ class Lowered:
     """Tensors of the main graph with PopART's types."""
     inputs: Mapping[str, TensorInfo]
     """Inputs that something reads."""
-    weights: Mapping[str, Array]
-    """Weights that something reads."""
+    weights: Mapping[str, np.dtype[Any]]
+    """Weights that something reads, with their types on the chip."""
     host_types: Mapping[str, TensorInfo] = field(default_factory=dict)
     """Anchors, inputs and weights that have 64 bits at the host, and 32 on the chip."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
@@ -108,7 +109,9 @@ def lower(
     outputs = [(name, graph.tensors[name]) for name in dict.fromkeys((*anchors, *graph.effects))]
     made = _write(graph, inputs, outputs)
     weights = {
-        each.name: read_array(each) for each in made.graph.initializer if each.name in graph.tensors
+        each.name: helper.tensor_dtype_to_np_dtype(each.data_type)
+        for each in made.graph.initializer
+        if each.name in graph.tensors
     }
     tensors = {
         name: _info(each) for name, each in graph.tensors.items() if name not in graph.effects
