@@ -143,6 +143,9 @@ class Builder(Placement):
             self._opset = find_class(wanted)(self._graph, wanted)
         return self._opset
 
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), "aiOnnx", *(f"{_VERSION_PREFIX}{each}" for each in VERSIONS)]
+
     @property
     def aiGraphcore(self) -> AiGraphcoreOpset1:
         """PopART's own operators."""
@@ -250,7 +253,8 @@ class Builder(Placement):
 
     def addOutputTensor(self, outputName: str) -> None:
         """Make a tensor the next output."""
-        self._graph.add_output(outputName)
+        given = bind("addOutputTensor", [Parameter("outputName", "id")], (outputName,), {})
+        self._graph.add_output(given["outputName"])
 
     def getInputTensorIds(self) -> list[str]:
         """Return the ids of the inputs, weights too."""

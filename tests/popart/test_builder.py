@@ -249,6 +249,15 @@ def test_opsets_that_no_builder_has_are_no_attributes(builder):
         popart.Builder(opsets={"ai.onnx": 12, "ai.graphcore": 1})
 
 
+def test_opsets_are_completed_by_interactive_shells(builder):
+    assert {"aiOnnx", "aiOnnxOpset6", "aiOnnxOpset11", "aiGraphcore"} <= set(dir(builder))
+
+
+def test_outputs_are_named_by_texts(builder):
+    with pytest.raises(TypeError, match=r"addOutputTensor\(\): incompatible function arguments"):
+        builder.addOutputTensor(5)
+
+
 def test_a_builder_continues_a_model(builder, matrix, tmp_path):
     builder.addOutputTensor(builder.aiOnnxOpset11.relu([matrix]))
     file = tmp_path / "model.onnx"
