@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import onnx
@@ -135,22 +135,42 @@ class Placement:
 
     # Placement: of all nodes made in a with statement, or of a node by its outputs
 
+    @overload
+    def virtualGraph(self, value: int) -> AbstractContextManager[None]: ...
+    @overload
+    def virtualGraph(self, nodeOutputNames: Names, value: int = ...) -> None: ...
     def virtualGraph(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None] | None:
         """Place nodes on an IPU: (index) for a with statement, or (ids of outputs, index=0)."""
         return self._place("virtualGraph", VIRTUAL_GRAPH, _INDEX, args, kwargs)
 
+    @overload
+    def pipelineStage(self, value: int) -> AbstractContextManager[None]: ...
+    @overload
+    def pipelineStage(self, nodeOutputNames: Names, value: int = ...) -> None: ...
     def pipelineStage(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None] | None:
         """Put nodes into a stage: (index) for a with statement, or (ids of outputs, index=0)."""
         return self._place("pipelineStage", PIPELINE_STAGE, _INDEX, args, kwargs)
 
+    @overload
+    def executionPhase(self, value: int) -> AbstractContextManager[None]: ...
+    @overload
+    def executionPhase(self, nodeOutputNames: Names, value: int = ...) -> None: ...
     def executionPhase(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None] | None:
         """Put nodes into a phase: (index) for a with statement, or (ids of outputs, index=0)."""
         return self._place("executionPhase", EXECUTION_PHASE, _INDEX, args, kwargs)
 
+    @overload
+    def recomputeOutput(self, value: RecomputeType) -> AbstractContextManager[None]: ...
+    @overload
+    def recomputeOutput(self, nodeOutputNames: Names, value: RecomputeType = ...) -> None: ...
     def recomputeOutput(self, *args: Any, **kwargs: Any) -> AbstractContextManager[None] | None:
         """Set `RecomputeType`: (value) for a with statement, or (ids of outputs, value)."""
         return self._place("recomputeOutput", RECOMPUTE, _RECOMPUTE, args, kwargs)
 
+    @overload
+    def outputTensorLocation(self, value: Any) -> AbstractContextManager[None]: ...
+    @overload
+    def outputTensorLocation(self, nodeOutputNames: Names, value: Any) -> None: ...
     def outputTensorLocation(
         self, *args: Any, **kwargs: Any
     ) -> AbstractContextManager[None] | None:
