@@ -18,7 +18,6 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
 from onnxgraph import (
     STANDARD_DOMAINS,
-    fresh_name,
     infer_shapes,
     iter_bodies,
     iter_reads,
@@ -84,6 +83,8 @@ class _Shared:
     """What a graph and its bodies share."""
 
     taken: set[str]
+    counts: dict[str, int] = field(default_factory=dict)
+    """Last number that was appended to a name, by name."""
     fresh: set[str] = field(default_factory=set)
     """Outputs that no name of the given graph stands for yet."""
     renamed: dict[str, str] = field(default_factory=dict)
@@ -131,11 +132,6 @@ class Graph:
             graph = graph.parent
         return None
 
-    def list_names(self) -> list[str]:
-        """Return the names that are known here."""
-        above = self.parent.list_names() if self.parent else []
-        return [*above, *self.tensors]
-
     @property
     def weights(self) -> Mapping[str, TensorProto]:
         """Return the initializers of the given graph."""
@@ -143,8 +139,11 @@ class Graph:
 
     def new_name(self, wanted: str) -> str:
         """Return a name that no tensor has, and take it."""
-        name = fresh_name(wanted, self._shared.taken)
-        self._shared.taken.add(name)
+        shared, name = self._shared, wanted
+        while name in shared.taken:
+            shared.counts[wanted] = shared.counts.get(wanted, 0) + 1
+            name = f"{wanted}/{shared.counts[wanted]}"
+        shared.taken.add(name)
         return name
 
     def add_weight(self, name: str, proto: TensorProto, *, is_constant: bool) -> Tensor:
@@ -162,7 +161,8 @@ class Graph:
         array = _as_array(value, dtype)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._constants:
-            self._constants[key] = self.add_constant(array)
+            made = self._constants[key] = self.add_constant(array)
+            self._shared.fresh.discard(made.name)
         return self._constants[key]
 
     def add_constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Tensor:
@@ -321,7 +321,7 @@ class Graph:
     def bind(self, name: str, made: Tensor) -> Tensor:
         """Give a tensor the name that the given graph has for it."""
         shared = self._shared
-        if made.name not in shared.fresh or made in self._constants.values():
+        if made.name not in shared.fresh:
             made = self.add("Identity", [made], prefix=name)[0]
         shared.fresh.discard(made.name)
         own = name if self.parent is None else self.new_name(name)
@@ -333,10 +333,6 @@ class Graph:
     def forget_fresh(self) -> None:
         """Let no output that has no name yet get one."""
         self._shared.fresh.clear()
-
-    def final_name(self, tensor: Tensor) -> str:
-        """Return the name that a tensor has at the end."""
-        return self._shared.renamed.get(tensor.name, tensor.name)
 
     def write_nodes(self) -> list[onnx.NodeProto]:
         """Return the nodes of the main graph, and of its bodies, with their final names."""

@@ -89,10 +89,6 @@ class Operation:
             self.domain, node.op_type, self.version, node.input, node.output, node.name
         )
 
-    def error(self, text: str) -> popart_exception:
-        """Return an exception with a text."""
-        return popart_exception(text)
-
     @property
     def x(self) -> Tensor:
         """Return the first input."""
