@@ -176,7 +176,6 @@ def _lower(
         shapes.all(),
         LoweringOptions(
             constant_weights=options.constantWeights,
-            replication_factor=options.num_replicas,
             strided_channel_grouping=options.groupNormStridedChannelGrouping,
         ),
     )

@@ -212,5 +212,5 @@ def test_a_collective_over_replicas_is_refused_and_over_one_replica_changes_noth
     device = popart.DeviceManager().createIpuModelDevice({"numIPUs": 2})
     options = popart.SessionOptions()
     options.enableReplicatedGraphs, options.replicatedGraphCount = True, 2
-    with pytest.raises(popart.popart_exception, match="collectives over 2 replicas"):
+    with pytest.raises(popart.popart_exception, match="only supported with one replica"):
         popart.InferenceSession(proto, popart.DataFlow(1, names), device, userOptions=options)

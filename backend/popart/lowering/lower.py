@@ -58,7 +58,6 @@ class LoweringOptions:
 
     constant_weights: bool = True
     """False: weights can be written between runs, so nothing is computed from them beforehand."""
-    replication_factor: int = 1
     strided_channel_grouping: bool = False
     """Groups of GroupNormalization take every n-th channel (groupNormStridedChannelGrouping)."""
 

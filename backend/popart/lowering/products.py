@@ -156,12 +156,8 @@ def _pool(operation: Operation) -> Tensor:
 
 @chip_rule("ReplicatedAllReduce", "ReplicatedReduceScatter", "ReplicatedAllGather")
 def _collective(operation: Operation) -> Sequence[Tensor]:
-    """Over one replica a collective changes nothing; only a sum keeps the axes."""
-    x, replicas = operation.x, operation.settings.replication_factor
-    if replicas != 1:
-        raise popart_exception(
-            f"{operation.describe()}: collectives over {replicas} replicas are not supported here; "
-            "set replicatedGraphCount to 1"
-        )
+    """Over one replica a collective changes nothing; only a sum keeps the axes. Sessions refuse
+    more replicas."""
+    x = operation.x
     is_sum = operation.node.op_type == "ReplicatedAllReduce"
     return [x if is_sum else operation.reshape(x, [prod(x.shape)])]
