@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 from poprt import Compiler, CompilerOptions
-from poprt.compile import Executable, dry_run
+from poprt.compile import Executable, dry_run_executable
 from simipu import CompileError, OutOfMemoryError
 from simipu.errors import LoadTimeoutError
 
@@ -87,7 +87,7 @@ def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) 
     """
     options = replace(compiled.options, skip_dry_run=False, enable_engine_caching=False)
     try:
-        if compiled.executable is not None and dry_run(compiled.executable) is None:
+        if compiled.executable is not None and dry_run_executable(compiled.executable) is None:
             return compiled.executable
         return Compiler.compile(model, list(anchors), options)
     except (CompileError, LoadTimeoutError) as error:

@@ -3,7 +3,7 @@ of it."""
 
 from poprt.compile.adoption import adopt_graph
 from poprt.compile.compiler import summarize_executable
-from poprt.compile.dry_run import dry_run
+from poprt.compile.dry_run import dry_run as dry_run_executable
 from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from poprt.compile.prepared import cost_options
 
@@ -13,6 +13,6 @@ __all__ = [
     "Executable",
     "adopt_graph",
     "cost_options",
-    "dry_run",
+    "dry_run_executable",
     "summarize_executable",
 ]
