@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 from poprt import Compiler, CompilerOptions
-from poprt.compile import Executable, dry_run_executable
-from simipu import CompileError, OutOfMemoryError
+from poprt.compile import MAIN_PROGRAM, Executable, dry_run_executable
+from simipu import CompileError, Direction, OutOfMemoryError
 from simipu.errors import LoadTimeoutError
 
 from popart.devices import DeviceInfo
@@ -87,11 +87,19 @@ def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) 
     """
     options = replace(compiled.options, skip_dry_run=False, enable_engine_caching=False)
     try:
-        if compiled.executable is not None and dry_run_executable(compiled.executable) is None:
-            return compiled.executable
+        made = compiled.executable
+        if made is not None and _returns(made, anchors) and dry_run_executable(made) is None:
+            return made
         return Compiler.compile(model, list(anchors), options)
     except (CompileError, LoadTimeoutError) as error:
         raise popart_exception(str(error)) from error
+
+
+def _returns(executable: Executable, anchors: Sequence[str]) -> bool:
+    """Return whether an executable returns the anchors only, and nothing that effects act on."""
+    streams = executable.executable.program(MAIN_PROGRAM).streams
+    made = {each.tensor for each in streams if each.direction is Direction.DEVICE_TO_HOST}
+    return made == set(anchors)
 
 
 def make_compiler_options(

@@ -6,6 +6,8 @@ import popart
 import pytest
 from popart_models import build, compute, open_session
 
+import popef
+
 R = np.random.default_rng(7)
 F, I32, U = np.float32, np.int32, np.uint32
 X = R.standard_normal((2, 3, 4)).astype(F)
@@ -300,3 +302,14 @@ def test_random_numbers_differ_between_operators_and_repeat_with_the_seed():
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0][0], drawn[0][1])
     assert not np.array_equal(drawn[0][0], drawn[2][0])
+
+
+def test_an_exported_model_that_prints_returns_its_anchors_only(tmp_path):
+    proto, names = build(of("printtensor"), [X])
+    device = popart.DeviceManager().createOfflineIPUDevice({"numIPUs": 1, "tilesPerIPU": 1472})
+    session = popart.InferenceSession(proto, popart.DataFlow(1, names), device)
+    session.compileAndExport(str(tmp_path / "prints.popef"))
+    reader = popef.Reader()
+    reader.parseFile(str(tmp_path / "prints.popef"))
+    anchors = [anchor.name() for each in reader.metadata() for anchor in each.anchors()]
+    assert anchors == ["input", *names]
