@@ -281,7 +281,7 @@ def test_a_tensor_is_printed_a_weight_updated_and_a_run_ended(capfd):
     for expected in (1, 2):
         session.run(popart.PyStepIO({"input": np.ones(2, F)}, arrays))
         np.testing.assert_array_equal(arrays[total], [expected] * 2)
-    assert "total: [2. 2.]" in capfd.readouterr().err
+    assert "total: [2.0000000 2.0000000]" in capfd.readouterr().err
     with pytest.raises(popart.poplar_application_runtime_error, match="Abort Program"):
         session.run(popart.PyStepIO({"input": np.ones(2, F)}, arrays))
 

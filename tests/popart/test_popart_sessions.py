@@ -466,6 +466,37 @@ def test_a_printed_tensor_goes_to_stderr_with_its_title(capfd):
     assert "mine: [1 2 3]" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "[[  1.000000   2.500000]\n [-30.125000   4.000000]]"),
+        ({"digits": 4}, "[[  1.00   2.50]\n [-30.12   4.00]]"),
+        ({"digits": 3, "floatFormat": 2}, "[[ 1.00e+00  2.50e+00]\n [-3.01e+01  4.00e+00]]"),
+        ({"digits": 0}, "[[1 2.5]\n [-30.125 4]]"),
+        (
+            {"floatFormat": 3, "separator": ",", "openBracket": "{", "closeBracket": "}"},
+            "{{1,2.5},\n {-30.125,4}}",
+        ),
+        ({"maxLineWidth": 9, "digits": 2}, "[[  1\n    2]\n [-30\n    4]]"),
+    ],
+)
+def test_a_printed_tensor_has_the_format_that_its_operator_asks_for(options, expected, capfd):
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [2, 2]), X)
+    y = builder.aiGraphcore.printtensor([x], title="mine", **options)
+    value = np.array([[1, 2.5], [-30.125, 4]], np.float32)
+    run(make_session(builder.getModelProto(), [y]), {X: value})
+    assert f"mine: {expected}\n" in capfd.readouterr().err
+
+
+def test_a_large_printed_tensor_is_summarised(capfd):
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("INT32", [9]), X)
+    y = builder.aiGraphcore.printtensor([x], title="mine", summariseThreshold=8, edgeItems=2)
+    run(make_session(builder.getModelProto(), [y]), {X: np.arange(9, dtype=np.int32)})
+    assert "mine: [0 1 ... 7 8]" in capfd.readouterr().err
+
+
 def test_an_abort_ends_a_run_if_its_condition_says_so():
     builder = popart.Builder()
     x = builder.addInputTensor(popart.TensorInfo("FLOAT", []), X)

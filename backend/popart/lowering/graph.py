@@ -76,6 +76,8 @@ class Effect:
     kind: EffectKind
     target: str = ""
     """Title of what is printed, or the weight that is updated."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes of the node; those of PrintTensor say how the value is formatted."""
 
 
 @dataclass(slots=True)

@@ -45,7 +45,8 @@ def _draw(operation: Operation) -> Sequence[Tensor]:
 def _print(operation: Operation) -> Sequence[Tensor]:
     """Its input; the session prints its value."""
     title = operation.attribute("title") or operation.node.input[0]
-    operation.graph.add_effect(Effect(EffectKind.PRINT, str(title)), operation.x)
+    attributes = {each.name: operation.attribute(each.name) for each in operation.node.attribute}
+    operation.graph.add_effect(Effect(EffectKind.PRINT, str(title), attributes), operation.x)
     return [operation.x]
 
 
