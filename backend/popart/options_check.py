@@ -34,6 +34,8 @@ _ARITHMETIC: Final = frozenset(
     "Add Sub Mul Div Pow Mod Sum Max Min Mean Abs Neg Relu Sqrt Exp Log MatMul Gemm Conv "
     "ReduceSum ReduceMean ReduceMax ReduceMin".split()
 )
+"""Operators that PopART refuses for 8-bit integers; poprt compiles some of them, so this is no
+field of the operators' entries."""
 
 
 def check_options(options: SessionOptions, model: onnx.ModelProto) -> None:

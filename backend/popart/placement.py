@@ -31,6 +31,7 @@ OUTLINE = "__outline"
 COMM_GROUP = "__collectiveCommGroup"
 _MATMUL_MODES = ("input_channels", "reducing_dim", "output_channels")
 _WITH_PARTIALS = ("Conv", "MatMul")
+"""Operators that PopART's setPartialsType accepts; others have partial sums, too."""
 _TYPES = onnx.AttributeProto
 _KINDS: Mapping[str, tuple[int, str, Callable[[Any], Any]]] = {
     "Int64": (_TYPES.INT, "an integer", lambda value: value.i),

@@ -11,7 +11,11 @@ from popart.lowering.graph import Tensor
 from popart.lowering.operation import Operation, chip_rule, rule
 
 _MAX_ACTIVATIONS = {"LSTM": 3, "RNN": 1}
+"""Numbers of activations that PopART accepts; the standard allows as many for each direction, so
+this is no fact about the operators."""
 _ACTIVATIONS = frozenset(("Sigmoid", "Relu", "Tanh", "Gelu", "Softmax"))
+"""Activations that poplibs' recurrent layers compute inside themselves (popnn,
+NonLinearityType); the operators of the same names are not meant."""
 _LENGTHS = 4
 """Place of the lengths of the sequences among the inputs."""
 
