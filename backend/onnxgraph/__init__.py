@@ -9,6 +9,7 @@ from onnxgraph.admission import check_graph, check_tensors_only
 from onnxgraph.edit import (
     Chain,
     change_without_weights,
+    copy_with_weights,
     drop_attribute,
     drop_functions,
     drop_initializers,
@@ -113,6 +114,7 @@ __all__ = [
     "check_graph",
     "check_tensors_only",
     "collect_values",
+    "copy_with_weights",
     "count_bytes",
     "count_trips",
     "describe_place",

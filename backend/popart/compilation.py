@@ -95,6 +95,40 @@ def confirm(model: onnx.ModelProto, anchors: Sequence[str], compiled: Compiled) 
         raise popart_exception(str(error)) from error
 
 
+def compile_replicas(
+    model: onnx.ModelProto, outputs: Sequence[str], options: CompilerOptions
+) -> Executable:
+    """Compile the model of all replicas, which is computed only.
+
+    Args:
+        model: Model of all replicas.
+        outputs: Names of its outputs.
+        options: Options that the model of one replica was compiled with, whose time and memory are
+            modelled.
+
+    Returns:
+        The executable.
+
+    Raises:
+        popart_exception: If the model cannot be compiled.
+    """
+    options = replace(
+        options,
+        num_ipus=1,
+        batches_per_step=1,
+        num_io_tiles=0,
+        virtual_graph_mode="off",
+        virtual_graph_split_ratios=[],
+        enable_pipelining=False,
+        allow_out_of_memory=True,
+        compilation_progress_logger=None,
+    )
+    try:
+        return Compiler.compile(model, list(outputs), options)
+    except CompileError as error:
+        raise popart_exception(str(error)) from error
+
+
 def _returns(executable: Executable, anchors: Sequence[str]) -> bool:
     """Return whether an executable returns the anchors only, and nothing that effects act on."""
     streams = executable.executable.program(MAIN_PROGRAM).streams

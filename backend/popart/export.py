@@ -74,8 +74,10 @@ def check_can_save(ir: Ir) -> None:
         ir: The session's model.
 
     Raises:
-        popart_exception: If the device's executables cannot be saved, or runs update weights.
+        popart_exception: If the device's executables cannot be saved, runs update weights, or
+            replicas depend on each other.
     """
+    _check_replicas(ir)
     updated = ir.updated_weight
     if updated:
         raise popart_exception(
@@ -84,6 +86,15 @@ def check_can_save(ir: Ir) -> None:
         )
     if not ir.device.canCompileOffline:
         raise popart_exception(f"Executables for device type {ir.device.type} cannot be saved")
+
+
+def _check_replicas(ir: Ir) -> None:
+    if ir.joined is not None:
+        raise popart_exception(
+            "The replicas depend on each other, by a collective or by weights of their own. A "
+            "PopEF file here holds the program of one replica, so such sessions are neither saved "
+            "nor loaded"
+        )
 
 
 def save_executable(
@@ -133,6 +144,7 @@ def load_executable(path: str | os.PathLike[str], ir: Ir) -> None:
     Raises:
         popart_exception: If the file cannot be read, or its streams are not those of the model.
     """
+    _check_replicas(ir)
     if not Path(path).is_file():
         raise popart_exception(f"Could not open file {os.fspath(path)}")
     try:

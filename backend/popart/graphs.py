@@ -132,8 +132,9 @@ class GraphBuilder:
         self._add_input(name, _make_type(info))
         keep_constant(self.constants, name, tensor)
         self._add_metadata("__debug_id/input", name, next(_debug_numbers))
-        self._add_metadata("__comm_group_type", name, settings.getCommGroupType())
-        self._add_metadata("__comm_group_size", name, settings.getGroupSize())
+        group = settings.getSharedVariableDomain()
+        self._add_metadata("__comm_group_type", name, group.type)
+        self._add_metadata("__comm_group_size", name, group.replicaGroupSize)
         self._add_metadata("__variable_settings", name, settings.getRetrievalMode())
         return name
 

@@ -12,6 +12,7 @@ from popart import options_check, virtual_graphs
 from popart.compilation import (
     Compiled,
     compile_model,
+    compile_replicas,
     confirm,
     count_program_ipus,
     find_num_ipus,
@@ -19,13 +20,25 @@ from popart.compilation import (
 from popart.dataflow import DataFlow, InputShapeInfo
 from popart.devices import DeviceInfo
 from popart.errors import OutOfMemoryException, popart_exception
-from popart.lowering import EffectKind, Lowered, LoweringOptions, lower
+from popart.lowering import (
+    EffectKind,
+    Joined,
+    Lowered,
+    LoweringOptions,
+    SplitWeight,
+    drop_marks,
+    has_collectives,
+    join_replicas,
+    lower,
+)
 from popart.models import read_model
 from popart.options import SessionOptions
 from popart.patterns import Patterns, check_replaced
-from popart.program import draws
+from popart.program import DeviceProgram, draws
+from popart.replication import JointProgram, find_split_weights, take_first_group
 from popart.tensorinfo import TensorInfo
-from popart.weights import bring_weights_in, locate_weights
+from popart.variables import ReplicaGrouping
+from popart.weights import bring_weights_in, locate_weights, read_initializer
 
 
 @dataclass(slots=True)
@@ -43,6 +56,11 @@ class Ir:
     """Number of IPUs of a replica."""
     lowered: Lowered
     compiled: Compiled
+    """Program of one replica, whose time and memory are modelled."""
+    split: dict[str, ReplicaGrouping] = field(default_factory=dict)
+    """Weights that differ between groups of replicas."""
+    joined: Joined | None = None
+    """Model of all replicas, if they depend on each other."""
     is_loaded: bool = False
     """Whether the executable is that of a file."""
     _confirmed: Executable | None = field(default=None)
@@ -77,11 +95,13 @@ class Ir:
             raise popart_exception("User must specify an anchor tensor when doing inference.")
         model = read_model(source)
         locate_weights(model, source)
-        options_check.check_options(options, model)
+        options_check.check_options(options)
         check_replaced(patterns, model)
         num_ipus = find_num_ipus(options, device, model)
         virtual_graphs.check_placement(model, options, num_ipus)
-        lowered = _lower(model, flow, shapes, options)
+        split = find_split_weights(model, options.num_replicas)
+        lowered = _lower(model, flow, shapes, options, split)
+        joined = _join(model, lowered, options, split)
         virtual_graphs.check_depth(model, options, flow.batchesPerStep())
         compiled = compile_model(
             lowered.model,
@@ -91,7 +111,10 @@ class Ir:
             _count_compiled_batches(model, options, flow.batchesPerStep()),
             count_program_ipus(model, options, num_ipus),
         )
-        return cls(model, flow, options, device, flow.batchesPerStep(), num_ipus, lowered, compiled)
+        batches = flow.batchesPerStep()
+        return cls(
+            model, flow, options, device, batches, num_ipus, lowered, compiled, split, joined
+        )
 
     @property
     def replicas(self) -> int:
@@ -138,6 +161,23 @@ class Ir:
             raise OutOfMemoryException(str(error), summaryReport=str(error)) from error
         return self.compiled.executable
 
+    def make_program(self) -> DeviceProgram | JointProgram:
+        """Return the program that computes the replicas.
+
+        Returns:
+            The program.
+
+        Raises:
+            OutOfMemoryException: If the model does not fit into the device's memory.
+            popart_exception: If the model of all replicas cannot be compiled.
+        """
+        executable = self.get_executable()
+        if self.joined is None:
+            return DeviceProgram(executable, {} if self.is_loaded else self.lowered.effects)
+        outputs = [value.name for value in self.joined.model.graph.output]
+        whole = compile_replicas(self.joined.model, outputs, self.compiled.options)
+        return JointProgram(whole, self.joined, self.split, self.lowered.effects)
+
     def get_confirmed_executable(self) -> Executable:
         """Return the executable for a server, without effects.
 
@@ -168,15 +208,21 @@ class Ir:
 
 
 def _lower(
-    model: onnx.ModelProto, flow: DataFlow, shapes: InputShapeInfo, options: SessionOptions
+    model: onnx.ModelProto,
+    flow: DataFlow,
+    shapes: InputShapeInfo,
+    options: SessionOptions,
+    split: dict[str, ReplicaGrouping],
 ) -> Lowered:
     lowered = lower(
-        bring_weights_in(model),
+        bring_weights_in(take_first_group(model, split)),
         flow.anchors(),
         shapes.all(),
         LoweringOptions(
             constant_weights=options.constantWeights,
             strided_channel_grouping=options.groupNormStridedChannelGrouping,
+            replicas=options.num_replicas,
+            split_weights=split,
         ),
     )
     updated = _find_updated(lowered)
@@ -186,6 +232,27 @@ def _lower(
             "each replica: replicatedGraphCount must be 1"
         )
     return lowered
+
+
+def _join(
+    model: onnx.ModelProto,
+    lowered: Lowered,
+    options: SessionOptions,
+    split: dict[str, ReplicaGrouping],
+) -> Joined | None:
+    """Return the model of all replicas if they depend on each other, and let the lowered one be
+    that of one replica."""
+    if not split and not has_collectives(lowered.model.graph):
+        return None
+    weights = {
+        tensor.name: SplitWeight(split[tensor.name], read_initializer(tensor))
+        for tensor in model.graph.initializer
+        if tensor.name in split and tensor.name in lowered.weights
+    }
+    broadcast = options_check.find_broadcast_inputs(model)
+    joined = join_replicas(lowered.model, options.num_replicas, weights, broadcast)
+    drop_marks(lowered.model.graph)
+    return joined
 
 
 def _find_updated(lowered: Lowered) -> str:

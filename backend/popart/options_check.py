@@ -12,9 +12,7 @@ from popart.errors import popart_exception, poplar_exception
 from popart.lowering import Lowered
 from popart.options import SessionOptions
 
-_COLLECTIVE_PREFIX: Final = "Replicated"
 _STREAM_MODE: Final = "__replicated_stream_mode/"
-_GROUP_SIZE: Final = "__comm_group_size/"
 _BYTES: Final = frozenset({DataType.INT8, DataType.UINT8})
 _ENGINE_GROUPS: Final = frozenset(
     "autoReport debug exchange opt prng profiler report streamCallbacks target".split()
@@ -38,12 +36,11 @@ _ARITHMETIC: Final = frozenset(
 field of the operators' entries."""
 
 
-def check_options(options: SessionOptions, model: onnx.ModelProto) -> None:
-    """Check options against each other and against the model.
+def check_options(options: SessionOptions) -> None:
+    """Check options against each other.
 
     Args:
         options: Options of the session.
-        model: The model, as the builder made it.
 
     Raises:
         popart_exception: For options that PopART rejects in inference, or that cannot be had here.
@@ -68,8 +65,6 @@ def check_options(options: SessionOptions, model: onnx.ModelProto) -> None:
             "or C++ of the IPU. Register a body of standard operators instead "
             "(poprt.passes.register_op_body)"
         )
-    if options.num_replicas > 1:
-        _check_replicas(model)
 
 
 def check_poplar_options(options: SessionOptions, lowered: Lowered) -> None:
@@ -116,30 +111,6 @@ def _check_global_replication(options: SessionOptions) -> None:
         raise popart_exception(
             "enableDistributedReplicatedGraphs is not supported: a session runs on one host. Use "
             "enableReplicatedGraphs and replicatedGraphCount"
-        )
-
-
-def _check_replicas(model: onnx.ModelProto) -> None:
-    """Raise popart_exception for a model whose replicas are not independent copies."""
-    coupled = next(
-        (node for node in iter_nodes(model.graph) if node.op_type.startswith(_COLLECTIVE_PREFIX)),
-        None,
-    )
-    if coupled is not None:
-        raise popart_exception(
-            f"{coupled.op_type} (node '{coupled.name or coupled.output[0]}') couples replicas, "
-            "which are computed one after the other here: collectives are only supported with one "
-            "replica. Set replicatedGraphCount to 1"
-        )
-    grouped = [
-        entry.key.removeprefix(_GROUP_SIZE)
-        for entry in model.metadata_props
-        if entry.key.startswith(_GROUP_SIZE) and entry.value not in ("", "0")
-    ]
-    if grouped:
-        raise popart_exception(
-            f"Weight '{grouped[0]}' has different values on groups of replicas (VariableSettings); "
-            "only weights that are the same on all replicas are supported"
         )
 
 

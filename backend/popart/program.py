@@ -1,7 +1,8 @@
 """The compiled program on a device: weights, random seed, and the runs of single batches.
 
-A step of a session is `batchesPerStep` runs of each replica, in order. Replicas have the same
-weights and run one after the other; the modelled time is that of replicas in parallel.
+A step of a session is `batchesPerStep` runs of each replica, in order. Replicas that do not depend
+on each other have the same weights and run one after the other (others: `replication`); the
+modelled time is that of replicas in parallel.
 """
 
 from __future__ import annotations
@@ -140,6 +141,21 @@ class DeviceProgram:
         named = {each.tensor: value for each, value in zip(self._results, found, strict=True)}
         self.set_weights(act(self._effects, named))
         return [named[each.tensor] for each in self.outputs]
+
+    def run_replicas(self, values: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:
+        """Compute one batch of each replica, one after the other.
+
+        Args:
+            values: For each replica an array for each input stream, in the stream's shape.
+
+        Returns:
+            For each replica an array for each output stream.
+
+        Raises:
+            poplar_application_runtime_error: If the program ends itself.
+            poplar_system_runtime_error: If the run did not end in time.
+        """
+        return [self.run(each) for each in values]
 
     def _to_rows(self, values: Sequence[Array]) -> Sequence[Array]:
         """Return values as the engine takes them: with their rows first, or one row each."""

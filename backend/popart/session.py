@@ -29,6 +29,7 @@ from popart.models import read_model
 from popart.options import SessionOptions
 from popart.patterns import Patterns
 from popart.program import DeviceProgram
+from popart.replication import JointProgram
 from popart.stepio import IStepIO, PyWeightsIO
 from popart.steps import Step
 from popart.tensorinfo import TensorInfo
@@ -100,7 +101,7 @@ class InferenceSession:
             (userOptions or SessionOptions()).copy(),
         )
         self._weights = HostWeights(self._ir.model, self._ir.lowered.weights)
-        self._program: DeviceProgram | None = None
+        self._program: DeviceProgram | JointProgram | None = None
         self._step: Step | None = None
         self._seed = secrets.randbits(63)
         self._has_run = False
@@ -164,11 +165,9 @@ class InferenceSession:
         Raises:
             OutOfMemoryException: If the model does not fit into the device's memory.
         """
-        executable = self._ir.get_executable()
+        self._ir.get_executable()
         self._ir.check_device()
-        self._program = DeviceProgram(
-            executable, {} if self._ir.is_loaded else self._ir.lowered.effects
-        )
+        self._program = self._ir.make_program()
         self._step = Step(
             self._program,
             self._ir.flow,
@@ -498,7 +497,7 @@ class InferenceSession:
         del format
         return reports.serialize_ir(self._ir.model)
 
-    def _require_program(self, call: str) -> DeviceProgram:
+    def _require_program(self, call: str) -> DeviceProgram | JointProgram:
         if self._program is None:
             raise popart_runtime_error(
                 f"Devicex::prepare() must be called before Devicex::{call} is called."

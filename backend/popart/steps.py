@@ -16,6 +16,7 @@ from popart.enums import AnchorReturnTypeId, SyntheticDataMode
 from popart.errors import popart_exception, popart_runtime_error
 from popart.lowering import Lowered
 from popart.program import DeviceProgram
+from popart.replication import JointProgram
 from popart.stepio import IStepIO, PyStepIO, PyStepIOCallback
 from popart.tensorinfo import TensorInfo, from_numpy_type, to_numpy_type
 from popef._tools.arrays import Array
@@ -64,7 +65,7 @@ class _Anchor:
 class Step:
     """Inputs and anchors of a session's steps, and the program that runs them."""
 
-    program: DeviceProgram
+    program: DeviceProgram | JointProgram
     flow: DataFlow
     batches: int
     replicas: int
@@ -122,7 +123,7 @@ class Step:
         """Run the step's batches once on generated inputs, without results."""
         draw = np.random.default_rng(seed)
         values = [_generate(each, mode, draw) for each in self._inputs]
-        self.program.run(values)
+        self.program.run_replicas([values] * self.replicas)
 
     def _run_arrays(self, stepio: PyStepIO) -> None:
         if not self._is_checked and stepio.runtime_asserts:
@@ -133,9 +134,11 @@ class Step:
         takers = list(zip(self._anchors, targets, strict=True))
         last = [each.copies - 1 for each in self._inputs]
         for i in range(self.batches):
-            for replica in range(self.replicas):
-                values = [feed[i, min(replica, n)] for feed, n in zip(feeds, last, strict=True)]
-                results = self.program.run(values)
+            values = [
+                [feed[i, min(replica, n)] for feed, n in zip(feeds, last, strict=True)]
+                for replica in range(self.replicas)
+            ]
+            for replica, results in enumerate(self.program.run_replicas(values)):
                 for (anchor, target), result in zip(takers, results, strict=True):
                     row = anchor.places[i]
                     if row is None:
@@ -149,9 +152,12 @@ class Step:
         totals: dict[tuple[str, int], Array] = {}
         for i in range(self.batches):
             shared: dict[str, Array] = {}
-            for replica in range(self.replicas):
-                values = [self._pull(each, stepio, shared) for each in self._inputs]
-                for anchor, result in zip(self._anchors, self.program.run(values), strict=True):
+            values = [
+                [self._pull(each, stepio, shared) for each in self._inputs]
+                for _ in range(self.replicas)
+            ]
+            for replica, results in enumerate(self.program.run_replicas(values)):
+                for anchor, result in zip(self._anchors, results, strict=True):
                     value = self._add_up(anchor, result, totals, replica)
                     is_due = not anchor.is_sum or i + 1 == self.batches
                     if anchor.places[i] is not None and is_due:

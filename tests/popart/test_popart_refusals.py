@@ -204,13 +204,3 @@ def test_inputs_weights_and_inner_tensors_can_be_anchors(constant):
     np.testing.assert_array_equal(arrays["input"], X + 2)
     np.testing.assert_array_equal(arrays["init_input"], weight)
     np.testing.assert_array_equal(arrays[names[2]], (X + 2) * weight)
-
-
-def test_a_collective_over_replicas_is_refused_and_over_one_replica_changes_nothing():
-    proto, names = build(lambda b, names: b.aiGraphcore.replicatedallreduce(names), [X])
-    assert open_session(proto, names).getInfo(names[0]).shape() == [2, 3, 4]
-    device = popart.DeviceManager().createIpuModelDevice({"numIPUs": 2})
-    options = popart.SessionOptions()
-    options.enableReplicatedGraphs, options.replicatedGraphCount = True, 2
-    with pytest.raises(popart.popart_exception, match="only supported with one replica"):
-        popart.InferenceSession(proto, popart.DataFlow(1, names), device, userOptions=options)

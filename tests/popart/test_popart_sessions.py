@@ -360,16 +360,6 @@ def test_a_constructor_needs_an_anchor_that_the_model_has():
         make_session(builder.getModelProto(), ["q"])
 
 
-def test_collectives_between_several_replicas_are_rejected():
-    builder = popart.Builder()
-    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [2]), X)
-    y = builder.aiGraphcore.replicatedallreduce([x])
-    proto = builder.getModelProto()
-    assert run(make_session(proto, [y]), {X: np.ones(2, np.float32)})[y].tolist() == [1, 1]
-    with pytest.raises(popart.popart_exception, match="couples replicas"):
-        make_session(proto, [y], enableReplicatedGraphs=True, replicatedGraphCount=2)
-
-
 def test_synthetic_data_needs_no_arrays_and_writes_none():
     builder, y = make_product()
     mode = popart.SyntheticDataMode.RandomNormal

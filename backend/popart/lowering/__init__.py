@@ -6,5 +6,24 @@ those that PopART means; then the anchors become the outputs, and what they do n
 
 from popart.lowering.graph import Effect, EffectKind
 from popart.lowering.lower import Lowered, LoweringOptions, infer_tensors, lower
+from popart.lowering.replicas import (
+    Joined,
+    SplitWeight,
+    drop_marks,
+    has_collectives,
+    join_replicas,
+)
 
-__all__ = ["Effect", "EffectKind", "Lowered", "LoweringOptions", "infer_tensors", "lower"]
+__all__ = [
+    "Effect",
+    "EffectKind",
+    "Joined",
+    "Lowered",
+    "LoweringOptions",
+    "SplitWeight",
+    "drop_marks",
+    "has_collectives",
+    "infer_tensors",
+    "join_replicas",
+    "lower",
+]

@@ -96,6 +96,8 @@ class _Shared:
     """Effects by the names of their tensors."""
     weights: dict[str, TensorProto] = field(default_factory=dict)
     """Initializers by the names of their tensors."""
+    split: set[str] = field(default_factory=set)
+    """Initializers whose values differ between replicas, so that none is known."""
 
 
 class Graph:
@@ -148,10 +150,14 @@ class Graph:
         shared.taken.add(name)
         return name
 
-    def add_weight(self, name: str, proto: TensorProto, *, is_constant: bool) -> Tensor:
-        """Add an initializer of the given graph."""
+    def add_weight(
+        self, name: str, proto: TensorProto, *, is_constant: bool, is_split: bool = False
+    ) -> Tensor:
+        """Add an initializer of the given graph; one that is split differs between replicas."""
         self._shared.weights[name] = proto
-        made = Tensor(name, proto.data_type, tuple(proto.dims), is_constant)
+        if is_split:
+            self._shared.split.add(name)
+        made = Tensor(name, proto.data_type, tuple(proto.dims), is_constant and not is_split)
         self.tensors[name] = made
         return made
 
@@ -265,6 +271,8 @@ class Graph:
         shared = self._shared
         if tensor.name in shared.values:
             return shared.values[tensor.name]
+        if tensor.name in shared.split:
+            return None
         if tensor.name in shared.weights:
             shared.values[tensor.name] = read_array(shared.weights[tensor.name])
         elif tensor.is_constant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from simipu.operators import CHIP_DOMAIN
 from popart.errors import popart_exception
 from popart.lowering import (  # noqa: F401 - their rules register themselves
     beams,
+    collectives,
     control,
     elementwise,
     indexing,
@@ -60,6 +61,10 @@ class LoweringOptions:
     """False: weights can be written between runs, so nothing is computed from them beforehand."""
     strided_channel_grouping: bool = False
     """Groups of GroupNormalization take every n-th channel (groupNormStridedChannelGrouping)."""
+    replicas: int = 1
+    """Number of replicas that collectives join."""
+    split_weights: Collection[str] = ()
+    """Weights that differ between replicas: nothing is computed from them beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,12 @@ def _read(
     graph = Graph(taken={*iter_defined(proto), *used_names(proto)})
     for tensor in model.graph.initializer:
         check_type(tensor.data_type)
-        graph.add_weight(tensor.name, tensor, is_constant=options.constant_weights)
+        graph.add_weight(
+            tensor.name,
+            tensor,
+            is_constant=options.constant_weights,
+            is_split=tensor.name in options.split_weights,
+        )
     inputs = []
     for value in proto.input:
         if value.name in graph.tensors:

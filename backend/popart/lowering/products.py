@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from onnx import TensorProto
@@ -152,12 +151,3 @@ def _pool(operation: Operation) -> Tensor:
         raise popart_exception("invalid kernel_shape, not same rank as the tensor operated on")
     kept = _attributes(operation, "auto_pad", "ceil_mode", "kernel_shape", "pads", "strides")
     return operation.add(operation.node.op_type, operation.x, **kept)
-
-
-@chip_rule("ReplicatedAllReduce", "ReplicatedReduceScatter", "ReplicatedAllGather")
-def _collective(operation: Operation) -> Sequence[Tensor]:
-    """Over one replica a collective changes nothing; only a sum keeps the axes. Sessions refuse
-    more replicas."""
-    x = operation.x
-    is_sum = operation.node.op_type == "ReplicatedAllReduce"
-    return [x if is_sum else operation.reshape(x, [prod(x.shape)])]

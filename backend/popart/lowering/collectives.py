@@ -1,0 +1,105 @@
+"""Rules of collectives, which exchange values between replicas.
+
+The graph that is written is that of one replica. The node of a collective there computes what the
+replica would get if the others had its own values, and is marked with the groups of replicas that
+it joins. `replicas.join_replicas` finds the marks and lets the node read the others' values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from onnxgraph import set_attribute
+
+from popart.enums import CollectiveOperator, CommGroupType
+from popart.errors import popart_exception
+from popart.lowering.graph import Tensor
+from popart.lowering.operation import Operation, chip_rule
+from popart.variables import CommGroup, ReplicaGrouping
+
+GROUPING: Final = "__replica_grouping"
+"""Mark of a collective's node: the stride and the size of its groups. An Identity is a reduction, a
+Concat gathers, and a Gather takes the part of the replica."""
+REDUCTION: Final = "__replica_reduction"
+"""Mark of a reduction's node: the standard's operator for two replicas."""
+_COMM_GROUP, _OPERATOR = "__collectiveCommGroup", "__collectiveOperator"
+_REDUCTIONS: Final = {
+    CollectiveOperator.Add: "Add",
+    CollectiveOperator.Mean: "Add",
+    CollectiveOperator.SquareAdd: "Add",
+    CollectiveOperator.Mul: "Mul",
+    CollectiveOperator.Min: "Min",
+    CollectiveOperator.Max: "Max",
+}
+
+
+@chip_rule("ReplicatedAllReduce", "ReplicatedAllReduceInplace")
+def _all_reduce(operation: Operation) -> Sequence[Tensor]:
+    return [_reduce(operation, operation.x)]
+
+
+@chip_rule("ReplicatedReduceScatter")
+def _reduce_scatter(operation: Operation) -> Sequence[Tensor]:
+    """A replica gets an equal part of the elements; zeros fill up the last one."""
+    groups, x = _find_groups(operation), operation.x
+    size = groups.getGroupSize()
+    part = -(-x.size // size)
+    flat = operation.reshape(x, [x.size])
+    if part * size > x.size:
+        flat = operation.add("Pad", flat, operation.numbers([0, part * size - x.size]))
+    whole = _reduce(operation, flat)
+    if size == 1:
+        return [whole]
+    parts = operation.reshape(whole, [size, part])
+    return [_mark(operation, operation.add("Gather", parts, operation.numbers(0), axis=0), groups)]
+
+
+@chip_rule("ReplicatedAllGather")
+def _all_gather(operation: Operation) -> Sequence[Tensor]:
+    groups, x = _find_groups(operation), operation.x
+    flat = operation.reshape(x, [prod(x.shape)])
+    size = groups.getGroupSize()
+    if size == 1:
+        return [flat]
+    return [_mark(operation, operation.add("Concat", *[flat] * size, axis=0), groups)]
+
+
+def _reduce(operation: Operation, x: Tensor) -> Tensor:
+    """Return the reduction over the groups; one replica alone keeps its value."""
+    groups = _find_groups(operation)
+    kind = CollectiveOperator(operation.attribute(_OPERATOR, int(CollectiveOperator.Add)))
+    if groups.getGroupSize() == 1 or kind == CollectiveOperator.Local:
+        return x
+    if kind not in _REDUCTIONS:
+        raise popart_exception(
+            f"{operation.describe()}: collectiveOperator {kind.name} is not supported; supported "
+            f"are {', '.join(each.name for each in _REDUCTIONS)} and Local"
+        )
+    if kind == CollectiveOperator.SquareAdd:
+        x = operation.add("Mul", x, x)
+    made = _mark(operation, operation.add("Identity", x), groups, _REDUCTIONS[kind])
+    if kind == CollectiveOperator.Mean:
+        made = operation.add("Div", made, operation.like(groups.getGroupSize(), x))
+    return made
+
+
+def _find_groups(operation: Operation) -> ReplicaGrouping:
+    replicas = operation.settings.replicas
+    kind, size = operation.attribute(_COMM_GROUP) or (CommGroupType.All, 0)
+    if replicas == 1:
+        return ReplicaGrouping(1)
+    return CommGroup(CommGroupType(kind), size).toReplicaGrouping(replicas)
+
+
+def _mark(
+    operation: Operation, made: Tensor, groups: ReplicaGrouping, reduction: str = ""
+) -> Tensor:
+    """Mark the node that was added last. Its result is no constant: it depends on the others."""
+    node = operation.graph.nodes[-1]
+    set_attribute(node, GROUPING, [groups.getStride(), groups.getGroupSize()])
+    if reduction:
+        set_attribute(node, REDUCTION, reduction)
+    return replace(made, is_constant=False)
