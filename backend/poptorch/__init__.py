@@ -1,0 +1,85 @@
+"""PopTorch's Python API for inference, on the simulated IPU.
+
+`import poptorch` scripts run unchanged: `inferenceModel` wraps a `torch.nn.Module`, whose first
+call captures and compiles it. Names and behaviour are the real module's. Training raises
+`poptorch.Error`. It needs torch, the extra `poplar-triton[torch]`.
+"""
+
+try:
+    import torch as _torch  # noqa: F401 # names the missing package below
+except ImportError as error:
+    raise ImportError(
+        "poptorch needs torch: pip install torch --index-url https://download.pytorch.org/whl/cpu "
+        "(CPU only), or pip install poplar-triton[torch]"
+    ) from error
+
+from popef._tools.version import __version__ as __version__
+from poptorch import poptorch_core as poptorch_core
+from poptorch._logging import setLogLevel
+from poptorch.enums import (
+    AnchorMode,
+    AutoStage,
+    CommGroupType,
+    ConnectionType,
+    DataLoaderMode,
+    HalfFloatCastingBehavior,
+    Liveness,
+    MatMulSerializationMode,
+    MeanReductionStrategy,
+    MultiConvPlanType,
+    OutputMode,
+    OverlapMode,
+    ReductionType,
+    SharingStrategy,
+    SyncPattern,
+    VariableRetrievalMode,
+)
+from poptorch.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
+from poptorch.option_parts import TensorLocationSettings
+from poptorch.options import Options
+from poptorch.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
+from poptorch.strategies import (
+    ParallelPhasedExecution,
+    Phase,
+    PipelinedExecution,
+    SerialPhasedExecution,
+    ShardedExecution,
+    Stage,
+)
+
+__all__ = [
+    "AnchorMode",
+    "AutoStage",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
+    "CommGroupType",
+    "ConfigFileError",
+    "ConnectionType",
+    "DataLoaderMode",
+    "Error",
+    "HalfFloatCastingBehavior",
+    "Liveness",
+    "MatMulSerializationMode",
+    "MeanReductionStrategy",
+    "MultiConvPlanType",
+    "Options",
+    "OutputMode",
+    "OverlapMode",
+    "ParallelPhasedExecution",
+    "Phase",
+    "PipelinedExecution",
+    "RecoverableError",
+    "ReductionType",
+    "SerialPhasedExecution",
+    "ShardedExecution",
+    "SharingStrategy",
+    "Stage",
+    "SyncPattern",
+    "TensorLocationSettings",
+    "UnrecoverableError",
+    "VariableRetrievalMode",
+    "module_repr",
+    "removeBlocks",
+    "setLogLevel",
+]
