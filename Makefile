@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | conformance-popart | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | conformance-popart | conformance-poptorch | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -15,7 +15,7 @@ PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METR
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance conformance-popart poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance conformance-popart conformance-poptorch poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -120,6 +120,11 @@ conformance: .venv/dev
 conformance-popart: .venv/popart
 	@test -n "$(POPART)" || { echo "requires a checkout of graphcore/popart: make conformance-popart POPART=../popart"; exit 2; }
 	.venv/popart/bin/python benchmarks/conformance_popart.py $(POPART) $(POPART_OPTIONS)
+
+# PopTorch's own tests, of the checkout POPTORCH, likewise.
+conformance-poptorch: .venv/popart
+	@test -n "$(POPTORCH)" || { echo "requires a checkout of graphcore/poptorch: make conformance-poptorch POPTORCH=../poptorch"; exit 2; }
+	.venv/popart/bin/python benchmarks/conformance_poptorch.py $(POPTORCH) $(POPTORCH_OPTIONS)
 
 # PopTransformer's examples, of the checkout POPTRANSFORMER, beside transformers; not part of CI.
 poptransformer: .venv/popart
@@ -228,7 +233,7 @@ proto: .venv/python
 .venv/popart: .venv/dev
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev]' \
-	    torch packaging typing_extensions 'transformers>=4.30,<5' hydra-core
+	    torch torchvision onnxscript parameterized tqdm packaging typing_extensions 'transformers>=4.30,<5' hydra-core
 	@touch $@
 
 .venv/bulk: .venv/python

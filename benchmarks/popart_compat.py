@@ -1,27 +1,25 @@
 """pytest plugin with which PopART's own tests of 2023 run beside today's libraries.
 
-    pytest -p popart_compat -p no:hypothesispytest [--case-results FILE] .../atan2_test.py
+    pytest -p case_results -p popart_compat -p no:hypothesispytest .../atan2_test.py
 
-It restores what numpy and onnx removed since then, records whether a test makes a TrainingSession,
-which is out of scope here, and writes a line of JSON for each test as soon as it ends, so that a
-process that is killed loses no result. One process runs one file: some files replace functions of
-numpy when they are imported.
+It restores what numpy and onnx removed since then, and records whether a test makes a
+TrainingSession, which is out of scope here. One process runs one file: some files replace functions
+of numpy when they are imported.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import sys
 import types
-from collections.abc import Callable, Generator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from case_results import note_training
 
 NUMPY_NAMES: dict[str, Any] = {
     "bool": bool,
@@ -37,14 +35,6 @@ NUMPY_NAMES: dict[str, Any] = {
     "in1d": np.isin,
 }
 """Names that numpy 1.20 had and later versions removed."""
-CASE_RESULTS = "--case-results"
-_trained: list[bool] = []
-"""Holds an entry as soon as the present test makes a TrainingSession."""
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the file of results."""
-    parser.addoption(CASE_RESULTS, help="append a line of JSON for each test to this file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -111,56 +101,7 @@ def watch_training() -> None:
 
     class TrainingSession(session):  # type: ignore[misc]
         def __init__(self, *args: Any, **named: Any) -> None:
-            _trained.append(True)
+            note_training()
             super().__init__(*args, **named)
 
     popart.TrainingSession = TrainingSession
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Write the outcome of a test: of its call, or of the first step before it that did not pass.
-
-    Yields:
-        Nothing: the report of the other hooks comes back.
-    """
-    report = yield
-    if call.when == "setup":
-        _trained.clear()
-    if call.when == "call" or (call.when == "setup" and not report.passed):
-        error = describe_error(call) if report.failed else ""
-        write_case(item.config, item.name, report.outcome, error)
-    return report
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Keep the reason for which a file cannot be collected."""
-    if report.failed:
-        _collection_errors.append(str(report.longrepr).strip().rpartition("\n")[2])
-
-
-_collection_errors: list[str] = []
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write why a file was not collected."""
-    for error in _collection_errors:
-        write_case(session.config, "", "not collected", error)
-
-
-def describe_error(call: pytest.CallInfo[None]) -> str:
-    """Return the type of the exception and the first line of its message."""
-    if call.excinfo is None:
-        return ""
-    lines = [line for line in str(call.excinfo.value).splitlines() if line.strip()]
-    return f"{call.excinfo.typename}: {lines[0] if lines else ''}"
-
-
-def write_case(config: pytest.Config, name: str, outcome: str, error: str) -> None:
-    """Append one result."""
-    if path := config.getoption(CASE_RESULTS):
-        case = {"name": name, "outcome": outcome, "error": error, "training": bool(_trained)}
-        with Path(path).open("a") as file:
-            file.write(json.dumps(case) + "\n")

@@ -1,13 +1,13 @@
 """The harness that runs PopART's own tests, on tests written here."""
 
-import conformance_popart
 import pytest
-from conformance_popart import (
+from conformance_popart import SUITE, find_target
+from upstream_tests import (
     End,
     ListedFile,
     Run,
+    count_share,
     find_files,
-    find_target,
     list_causes,
     run_file,
     sum_cases,
@@ -43,8 +43,8 @@ def checkout(tmp_path):
 
 
 def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
-    (file,) = find_files(checkout, None, ["some"])
-    result = run_file(file, Run(checkout, tmp_path, 300))
+    (file,) = find_files(SUITE, checkout, None, ["some"])
+    result = run_file(file, Run(SUITE, checkout, tmp_path, 300))
     assert (result.passed, result.training, result.skipped) == (1, 1, 1)
     assert [(case.name, case.error) for case in result.failures] == [
         ("test_fails", "ValueError: three")
@@ -53,7 +53,7 @@ def test_each_outcome_of_a_case_is_told_apart(checkout, tmp_path):
 
 def test_all_cases_of_a_file_that_cannot_be_imported_fail_with_the_reason(checkout, tmp_path):
     file = ListedFile("tests/integration/broken_test.py", 5)
-    result = run_file(file, Run(checkout, tmp_path, 300))
+    result = run_file(file, Run(SUITE, checkout, tmp_path, 300))
     assert (result.passed, len(result.failures)) == (0, 5)
     assert all("nothing_of_this_name" in case.error for case in result.failures)
 
@@ -75,16 +75,16 @@ def test_errors_that_differ_in_numbers_and_names_are_one_cause():
 
 
 def test_files_without_tests_are_left_out_and_missing_ones_are_named(checkout, tmp_path):
-    paths = [file.path for file in find_files(checkout, None, ["*"])]
+    paths = [file.path for file in find_files(SUITE, checkout, None, ["*"])]
     assert paths == ["tests/integration/broken_test.py", "tests/integration/some_test.py"]
     listed = tmp_path / "list.txt"
     listed.write_text("tests/integration/some_test.py\t4\n")
-    assert find_files(checkout, listed, ["*"]) == [ListedFile(paths[1], 4)]
+    assert find_files(SUITE, checkout, listed, ["*"]) == [ListedFile(paths[1], 4)]
     listed.write_text("tests/integration/gone.py\n")
     with pytest.raises(SystemExit, match=r"lacks 1 files of .*, first tests/integration/gone\.py"):
-        find_files(checkout, listed, ["*"])
+        find_files(SUITE, checkout, listed, ["*"])
     with pytest.raises(SystemExit, match="not a checkout of graphcore/popart"):
-        find_files(tmp_path, None, ["*"])
+        find_files(SUITE, tmp_path, None, ["*"])
 
 
 def test_the_share_counts_inference_cases_only():
@@ -94,7 +94,7 @@ def test_the_share_counts_inference_cases_only():
         {"name": "c", "outcome": "skipped", "error": "", "training": False},
     ]
     result = sum_cases(ListedFile("x"), cases, End(0, "", 1.0))
-    assert conformance_popart.count_share([result]) == 100
+    assert count_share([result]) == 100
 
 
 def test_files_that_require_a_model_of_an_ipu_get_one(tmp_path):
