@@ -1,10 +1,13 @@
 """Nodes that no builder writes: they come from files, and are refused by name."""
 
+import numpy as np
 import onnx
 import popart
 import pytest
 from onnx import TensorProto, helper
+from operator_libraries import build_library, forget_libraries
 from popart_models import open_session
+from simipu import OperatorLibrary, register_library
 
 
 def make_model(*nodes: onnx.NodeProto) -> bytes:
@@ -72,3 +75,37 @@ def test_a_registered_body_makes_an_operator_of_a_user():
     finally:
         custom_operators._BODIES.clear()
         custom_operators._BODIES.update(known)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_an_operator_of_a_library_of_a_user_computes_in_a_session(replicas, tmp_path):
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [2, 6]))
+    (thrice,) = builder.customOp("Thrice", 1, "my.ops", [x], {})
+    (pairs,) = builder.customOp("Pairs", 1, "my.ops", [thrice], {})
+    y = builder.aiGraphcore.replicatedallreduce([builder.aiOnnx.neg([pairs])])
+    options = popart.SessionOptions()
+    options.enableReplicatedGraphs, options.replicatedGraphCount = replicas > 1, replicas
+
+    def open_it() -> popart.InferenceSession:
+        return popart.InferenceSession(
+            builder.getModelProto(),
+            popart.DataFlow(1, [y]),
+            popart.DeviceManager().createCpuDevice(),
+            userOptions=options,
+        )
+
+    with pytest.raises(popart.popart_exception, match=r"No class for my\.ops\.Thrice:1.*library"):
+        open_it()
+    with forget_libraries():
+        register_library(OperatorLibrary("my.ops", build_library(tmp_path)))
+        session = open_it()
+        assert session.getInfo(y).shape() == [2, 3]
+        session.prepareDevice()
+        anchors = session.initAnchorArrays()
+        given = np.random.default_rng(0).standard_normal((replicas, 2, 6)).astype(np.float32)
+        session.run(popart.PyStepIO({x: given}, anchors))
+    expected = -3 * given.reshape(replicas, 2, 3, 2).sum(-1).sum(0)
+    np.testing.assert_allclose(
+        anchors[y].reshape(replicas, 2, 3), [expected] * replicas, rtol=1e-5, atol=1e-5
+    )

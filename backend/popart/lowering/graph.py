@@ -25,7 +25,7 @@ from onnxgraph import (
     rename,
     set_attribute,
 )
-from simipu.operators import CHIP_DOMAIN, find_operator
+from simipu.operators import find_operator
 
 OPSET: Final = 18
 """Opset of the nodes: the oldest one with operators on bits."""
@@ -422,6 +422,6 @@ def _infer_alone(
         [helper.make_value_info(name, each) for name, each in types.items()],
         [helper.make_value_info(name, onnx.TypeProto()) for name in node.output if name],
     )
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CHIP_DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(node.domain, 1)]
     found = infer_shapes(helper.make_model(graph, opset_imports=opsets)).graph
     return {value.name: value.type for value in found.output}

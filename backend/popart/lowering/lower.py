@@ -11,10 +11,12 @@ import onnx
 from onnx import helper
 from onnxgraph import (
     FLOAT_TYPES,
+    STANDARD_DOMAINS,
     count_bytes,
     drop_unread_nodes,
     find_opset,
     iter_defined,
+    iter_nodes,
     replace_inputs,
     used_names,
     without_weights,
@@ -251,7 +253,11 @@ def _write(
         [_value(name, tensor) for name, tensor in outputs],
         list(light.values()),
     )
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(CHIP_DOMAIN, 1)]
+    domains = {node.domain for node in iter_nodes(made)} - {*STANDARD_DOMAINS, CHIP_DOMAIN}
+    opsets = [
+        helper.make_opsetid("", OPSET),
+        *(helper.make_opsetid(domain, 1) for domain in (CHIP_DOMAIN, *sorted(domains))),
+    ]
     model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
     drop_unread_nodes(model.graph)
     _drop_unread(model.graph)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import defs, numpy_helper
 from onnxgraph import attribute
+from simipu.libraries import is_library_domain
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
@@ -67,12 +68,14 @@ def _apply(operation: Operation) -> Sequence[Tensor | None]:
     found = RULES.get(key)
     if found is not None:
         return found(operation)
-    if operation.domain == CHIP_DOMAIN and operation.node.op_type in CHIP_OPERATORS:
+    is_chip = operation.domain == CHIP_DOMAIN and operation.node.op_type in CHIP_OPERATORS
+    if is_chip or is_library_domain(operation.domain):
         return _keep(operation)
     if operation.domain or not defs.has(operation.node.op_type, OPSET):
         raise popart_exception(
             f"No class for {operation.identifier}: PopART has no such operator. A body registered "
-            "with poprt.passes.register_op_body makes one"
+            "with poprt.passes.register_op_body makes one, and so does an ONNX Runtime "
+            "custom-operator library given to simipu.register_library"
         )
     return _keep(operation)
 

@@ -1,7 +1,6 @@
 """Tests of custom-operator libraries of ONNX Runtime: a model with a C library's operators is
 converted, compiled and run."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,13 +9,13 @@ import pytest
 from model_runtime import Session, SessionConfig
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes, inference
+from operator_libraries import build_library, forget_libraries
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.backend import get_session
 from poprt.cli import main
 from poprt.runtime import Runner
 from sample_models import make_model
 from simipu import GraphOptions, LoadError, OperatorLibrary, libraries, register_library
-from simipu.kernels import build
 from simipu.operators import table
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import parse_parameters
@@ -24,39 +23,18 @@ from triton_poplar.sessions import make_graph_options
 
 F = TensorProto.FLOAT
 DOMAIN = "my.ops"
-SOURCE = Path(__file__).parents[2] / "support" / "custom_library.c"
 X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(2, 6)
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    made = tmp_path_factory.mktemp("library") / "libmy_ops.so"
-    try:
-        compiler = build.find_compiler()
-    except build.CompilerError as error:
-        pytest.skip(str(error))
-    build.run(
-        [
-            *compiler,
-            "-std=c11",
-            "-shared",
-            "-fPIC",
-            f"-I{build.SOURCES}",
-            str(SOURCE),
-            "-o",
-            str(made),
-        ]
-    )
-    return str(made)
+    return build_library(tmp_path_factory.mktemp("library"))
 
 
 @pytest.fixture(autouse=True)
 def forget():
-    kept = libraries._LIBRARIES, table._DOMAINS, inference._DOMAIN_FUNCTIONS
-    yield
-    for each in kept:
-        each.clear()
-    libraries._run_on_zeros.cache_clear()
+    with forget_libraries():
+        yield
 
 
 def model(batch=2):
