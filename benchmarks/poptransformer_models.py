@@ -1,11 +1,13 @@
 """PopTransformer's examples on this project's popart, compared with transformers.
 
     benchmarks/poptransformer_models.py CHECKOUT [--examples gpt2 rwkv llama2]
+                                                 [--configs sharding tp]
 
 CHECKOUT is a checkout of graphcore/PopTransformer; nothing is downloaded. Each example runs its own
-inference.py with its own sharding.yaml, in a copy of its folder. Overrides on the command line, as
-hydra takes them, name a small model with random weights, which is written to disk in the format of
-transformers. The tokens that the example generates are compared with those of the same model in
+inference.py in a copy of its folder, with its own sharding.yaml (layers on several IPUs) and
+tp.yaml (tensor parallel: parts of each layer on several replicas). Overrides on the command line,
+as hydra takes them, name a small model with random weights, which is written to disk in the format
+of transformers. The tokens that the example generates are compared with those of the same model in
 transformers (PyTorch, float). Exits with 1 if an example fails or tokens in fp32 differ.
 
 PopTransformer loads `custom_ops.so` at import, for operators that poprt has itself. An empty
@@ -24,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +47,13 @@ Sizes = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An example: the names of its classes in transformers, the sizes of a small model, the layers
-    of each IPU, and the precisions that its graph can be built in."""
+    """An example: the names of its classes in transformers, the sizes of a small model, the
+    overrides of each of its configurations, and the precisions that its graph can be built in."""
 
     config: str
     model: str
     sizes: Sizes
-    layer_per_ipu: str
+    overrides: Mapping[str, Sequence[str]]
     precisions: Sequence[str] = ("fp32", "fp16")
 
 
@@ -60,13 +62,19 @@ EXAMPLES = {
         "GPT2Config",
         "GPT2LMHeadModel",
         {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.4},
-        "[0,1,1,0]",
+        {
+            "sharding": ["model.layer_per_ipu=[0,1,1,0]"],
+            "tp": ["global_args.num_replicas=4", "global_args.batch_size=1"],
+        },
     ),
     "rwkv": Example(
         "RwkvConfig",
         "RwkvForCausalLM",
         {"hidden_size": 64, "num_hidden_layers": 2, "context_length": 128},
-        "[1,1]",
+        {
+            "sharding": ["model.layer_per_ipu=[1,1]"],
+            "tp": ["model.layer_per_ipu=[1,1]", "global_args.num_replicas=2"],
+        },
         ("fp16",),  # its attention reads a variable that only this precision sets
     ),
     "llama2": Example(
@@ -79,9 +87,13 @@ EXAMPLES = {
             "num_attention_heads": 4,
             "initializer_range": 0.4,
         },
-        "[0,1,1,0]",
+        {
+            "sharding": ["model.layer_per_ipu=[0,1,1,0]"],
+            "tp": ["model.layer_per_ipu=[1,1]", "global_args.num_replicas=4"],
+        },
     ),
 }
+CONFIGS = ("sharding", "tp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ class Result:
     """What an example generated, or why it did not."""
 
     example: str
+    config: str
     precision: str
     tokens: tuple[int, ...] = ()
     expected: tuple[int, ...] = ()
@@ -148,8 +161,8 @@ def copy_example(checkout: Path, name: str, folder: Path) -> Path:
     return folder / "examples" / name
 
 
-def run_example(name: str, precision: str, checkout: Path, seconds: float) -> Result:
-    """Run an example with a small model and compare its tokens."""
+def run_example(name: str, config: str, precision: str, checkout: Path, seconds: float) -> Result:
+    """Run an example with a small model and one of its configurations; compare its tokens."""
     example = EXAMPLES[name]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -157,16 +170,18 @@ def run_example(name: str, precision: str, checkout: Path, seconds: float) -> Re
         script = copy_example(checkout, name, folder)
         words = " ".join(f"w{token}" for token in PROMPT)
         overrides = [
+            f"--config-name={config}",
             f"model.hf_model_name={folder / 'model'}",
-            f"model.layer_per_ipu={example.layer_per_ipu}",
+            *example.overrides[config],
             f"model.max_length={MAX_LENGTH}",
             f"global_args.precision={precision}",
             f"inputs.input_string_list=['{words}']",
         ]
         child = run_inside(script, overrides, seconds)
+    result = Result(name, config, precision, expected=expected)
     if child.status != 0:
-        return Result(name, precision, expected=expected, error=describe_end(child))
-    return read_output(name, precision, child.output, expected)
+        return replace(result, error=describe_end(child))
+    return read_output(result, child.output)
 
 
 def run_inside(folder: Path, overrides: list[str], seconds: float) -> Child:
@@ -176,15 +191,15 @@ def run_inside(folder: Path, overrides: list[str], seconds: float) -> Child:
     return run_child(["env", "-C", str(folder), *command], seconds, os.environ)
 
 
-def read_output(name: str, precision: str, output: str, expected: tuple[int, ...]) -> Result:
-    """Read the generated tokens and the modelled time from what a script printed."""
+def read_output(result: Result, output: str) -> Result:
+    """Return the result with the tokens and the modelled time that a script printed."""
     found = re.search(r"'output': \{'0': '([^']*)'", output)
     if found is None:
-        return Result(name, precision, expected=expected, error="the script printed no tokens")
+        return replace(result, error="the script printed no tokens")
     tokens = tuple(int(word[1:]) for word in found[1].split())
     clock = json.loads(output.splitlines()[-1])
     seconds = clock["cycles"] / clock["clock_hz"] / MAX_LENGTH
-    return Result(name, precision, tokens[len(PROMPT) :], expected, seconds)
+    return replace(result, tokens=tokens[len(PROMPT) :], seconds_per_token=seconds)
 
 
 def describe_end(child: Child) -> str:
@@ -198,12 +213,13 @@ def describe_end(child: Child) -> str:
 def print_results(results: list[Result]) -> None:
     """Print a row for each run, and the errors."""
     console = make_console()
-    headings = ("example", "precision", "equal tokens", "modelled us/token")
+    headings = ("example", "configuration", "precision", "equal tokens", "modelled us/token")
     table = make_table("PopTransformer beside transformers in float", *headings)
     for each in results:
         equal = f"{each.equal} of {len(each.expected)}"
         table.add_row(
             each.example,
+            each.config,
             each.precision,
             "failed" if each.error else equal,
             "" if each.error else f"{each.seconds_per_token * 1e6:.1f}",
@@ -211,7 +227,9 @@ def print_results(results: list[Result]) -> None:
     console.print(table)
     for each in results:
         if each.error:
-            console.print(f"{each.example} in {each.precision}: {each.error}", markup=False)
+            console.print(
+                f"{each.example}, {each.config}, in {each.precision}: {each.error}", markup=False
+            )
 
 
 def parse_options() -> argparse.Namespace:
@@ -224,6 +242,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("checkout", type=Path, help="checkout of graphcore/PopTransformer")
     add: Callable[..., Any] = parser.add_argument
     add("--examples", nargs="+", choices=EXAMPLES, default=list(EXAMPLES), help="(default: all)")
+    add("--configs", nargs="+", choices=CONFIGS, default=list(CONFIGS), help="(default: all)")
     seconds_help = "time that a run may take (default: %(default)g)"
     add("--seconds", type=float, default=MAX_SECONDS, help=seconds_help)
     return parser.parse_args()
@@ -236,8 +255,9 @@ def main() -> int:
     if not (checkout / "poptransformer").is_dir():
         raise SystemExit(f"{checkout}: not a checkout of graphcore/PopTransformer")
     results = [
-        run_example(name, precision, checkout, options.seconds)
+        run_example(name, config, precision, checkout, options.seconds)
         for name in options.examples
+        for config in options.configs
         for precision in EXAMPLES[name].precisions
     ]
     print_results(results)

@@ -168,6 +168,51 @@ def test_a_collective_in_the_body_of_a_loop_joins_the_replicas_in_each_iteration
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_a_loop_in_a_branch_stacks_the_results_of_each_replica():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("FLOAT", [3]))
+    branch = builder.createSubgraphBuilder()
+    branch.addInputTensorFromParentGraph(x)
+    body = branch.createSubgraphBuilder()
+    body.addInputTensor(popart.TensorInfo("INT32", []))
+    going = body.addInputTensor(popart.TensorInfo("BOOL", []))
+    state = body.addUntypedInputTensor("state")
+    joined = body.aiGraphcore.replicatedallreduce([state])
+    following = body.aiOnnx.sub([state, body.aiOnnx.mul([joined, joined])])
+    for name in (body.aiOnnx.identity([going]), following, joined):
+        body.addOutputTensor(name)
+    count = branch.aiOnnx.constant(np.array(2, np.int64))
+    condition = branch.aiOnnx.constant(np.array(True))
+    for name in branch.aiOnnx.loop([count, condition, x], 2, body):
+        branch.addOutputTensor(name)
+    other = builder.createSubgraphBuilder()
+    other.addInputTensorFromParentGraph(x)
+    other.addOutputTensor(other.aiOnnx.neg([x]))
+    other.addOutputTensor(other.aiOnnx.constant(np.zeros((2, 3), np.float32)))
+    flag = builder.addInputTensor(popart.TensorInfo("BOOL", []))
+    last, stacked = builder.aiOnnx.logical_if([flag], 2, other, branch)
+    given = draw(2, 3)
+    found = run(start(builder, [last, stacked], 2), {x: given, flag: np.array([True, True])})
+    first = given.sum(0)
+    middle = given - first**2
+    second = middle.sum(0)
+    np.testing.assert_allclose(found[last], middle - second**2, rtol=1e-4)
+    np.testing.assert_allclose(found[stacked], [[first, second]] * 2, rtol=1e-4)
+
+
+def test_integers_of_64_bits_are_joined_in_32_as_on_the_chip():
+    builder = popart.Builder()
+    x = builder.addInputTensor(popart.TensorInfo("INT64", [2]))
+    own = popart.VariableSettings(popart.CommGroup(popart.CommGroupType.Consecutive, 1))
+    w = builder.addInitializedInputTensor(np.array([[1, 2], [30, 40]], np.int64), own)
+    y = builder.aiGraphcore.replicatedallreduce([builder.aiOnnx.mul([x, w])])
+    part = builder.aiGraphcore.replicatedreducescatter([y], popart.CollectiveOperator.Local)
+    given = np.array([[5, 6], [7, 8]], np.int64)
+    found = run(start(builder, [y, part], 2), {x: given})
+    np.testing.assert_array_equal(found[y], [[215, 332]] * 2)
+    np.testing.assert_array_equal(found[part], [[215], [332]])
+
+
 def test_a_collective_in_a_branch_joins_the_replicas():
     builder = popart.Builder()
     x = builder.addInputTensor(popart.TensorInfo("FLOAT", [3]))
