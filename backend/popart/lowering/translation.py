@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 from onnx import defs, numpy_helper
 from onnxgraph import attribute
-from simipu.libraries import is_library_domain
+from simipu import is_library_domain
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS
 from simipu.placement import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
