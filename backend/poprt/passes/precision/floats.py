@@ -119,7 +119,7 @@ class DoubleToFloat(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert doubles. Finite values beyond the range of float become its largest number."""
-        return _retype(model, TensorProto.DOUBLE, TensorProto.FLOAT, "single")
+        return retype_floats(model, TensorProto.DOUBLE, TensorProto.FLOAT, "single")
 
 
 @register(
@@ -140,10 +140,16 @@ class HalfToFloat(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Convert inputs, outputs, weights, Casts and attributes."""
-        return _retype(model, TensorProto.FLOAT16, TensorProto.FLOAT, "float")
+        return retype_floats(model, TensorProto.FLOAT16, TensorProto.FLOAT, "float")
 
 
-def _retype(model: onnx.ModelProto, before: int, after: int, change: str) -> onnx.ModelProto:
+def retype_floats(
+    model: onnx.ModelProto, before: int, after: int, change: str
+) -> onnx.ModelProto:
+    """Replace one float type of a model by another: in values, weights, casts and attributes.
+
+    `change` is the registered change of weights (onnxgraph.change_values).
+    """
     changed = False
     for graph in iter_graphs(model.graph):
         changed |= _retype_graph(graph, before, after, change)

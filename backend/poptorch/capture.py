@@ -1,0 +1,245 @@
+"""Capture of a module as an ONNX model: torch.export, then torch's exporter, then names.
+
+Inputs are called `input`, `input/1`, ... in flattened order. Weights are initializers under the
+names of the module's parameters. Buffers that forward changes are inputs under their own names,
+with an output for the new value.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from poptorch import popart_nodes, translations
+from poptorch.arguments import Arguments, rebuild
+from poptorch.errors import Error
+from poptorch.naming import find_constants, rename_tensors
+from poptorch.recording import Recorder, Recording
+from poptorch.tracing import Print
+
+_USER = "user."
+"""Prefix of the names of the module's parameters in the recorder's."""
+_VALUE_DEPENDENT = (
+    "GuardOnDataDependentSymNode",
+    "UserError",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A tensor that forward changes in place.
+
+    Attributes:
+        input: Input of the graph that takes the old value.
+        output: Output of the graph that holds the new value.
+        buffer: Name of the module's buffer, or None for an input of the call.
+        argument: Position among the flattened inputs, or None for a buffer.
+    """
+
+    input: str
+    output: str
+    buffer: str | None = None
+    argument: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured module.
+
+    Attributes:
+        model: The ONNX model. It has no outputs if all results are constants.
+        inputs: Names of the inputs that stand for the flattened tensors of the call.
+        outputs: Name of the output of each tensor in the result, flattened. None for a constant.
+        structure: What forward returned, with tensors of the capture in it.
+        state: Tensors that forward changes in place.
+        constants: Tensors of the result that depend on no input, by their position.
+        prints: Tensors to print after each run, by output.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str | None, ...]
+    structure: Any
+    state: tuple[State, ...]
+    constants: dict[int, Any]
+    prints: dict[str, Print]
+
+    def rebuild(self, tensors: Sequence[Any]) -> Any:
+        """Return the result of a call.
+
+        Args:
+            tensors: The tensors in it, flattened, constants among them.
+        """
+        return rebuild(self.structure, iter(tensors))
+
+
+def capture(model: Callable[..., Any], arguments: Arguments, options: Any = None) -> Captured:
+    """Capture a module, or any other function of tensors.
+
+    Args:
+        model: The module or function. It is called once, with tensors that hold no values.
+        arguments: Arguments of that call, with the shapes that are compiled.
+        options: Options of the model; none changes what is captured.
+
+    Returns:
+        The model and what is needed to call it like the module.
+
+    Raises:
+        Error: If forward depends on the values of tensors, or has an operator without translation.
+    """
+    tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
+    recorder = Recorder(model, arguments)
+    with _quiet(), torch.no_grad(), torch.inference_mode(False):
+        program = _export(recorder, tensors)
+        exported = _to_onnx(translations.decompose(program))
+    return _finish(exported, recorder, len(tensors))
+
+
+def _take_tensor(name: str, tensor: Any) -> Any:
+    """Return a plain tensor of the values; raise Error if the IPU has no such type."""
+    if tensor.dtype not in translations.INPUT_TYPES:
+        raise Error(f"Unsupported input type {tensor.dtype} of {name}")
+    with torch.inference_mode(False):
+        return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
+    """Return torch.export's program; exceptions of the user's code are raised as they are."""
+    training = recorder.user.training if hasattr(recorder, "user") else False
+    recorder.training = training
+    try:
+        return torch.export.export(recorder, tuple(tensors), strict=False)
+    except Exception as error:
+        if type(error).__name__ in _VALUE_DEPENDENT:
+            raise Error(
+                "forward depends on the value of a tensor, which is known at run time only: "
+                f"{_first_line(error)}. Use torch.where or poptorch.cond instead of a branch, and "
+                "shapes that are fixed"
+            ) from error
+        raise
+
+
+def _to_onnx(program: Any) -> onnx.ModelProto:
+    try:
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            opset_version=translations.OPSET,
+            custom_translation_table=translations.TABLE,
+        )
+    except torch.onnx.errors.OnnxExporterError as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise Error(f"the model cannot be exported to ONNX: {_first_line(cause)}") from error
+    exported: onnx.ModelProto = made.model_proto
+    return exported
+
+
+def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int) -> Captured:
+    """Name inputs, outputs and weights, and turn changed buffers into inputs."""
+    made: Recording = recorder.recording
+    graph = model.graph
+    translations.narrow_bfloat16(model)
+    popart_nodes.lower_nodes(model)
+    _separate_outputs(graph)
+    inputs = ["input" if not index else f"input/{index}" for index in range(num_inputs)]
+    renamed = dict(zip((each.name for each in graph.input), inputs, strict=True))
+    renamed.update(_find_weights(graph, recorder))
+    rename_tensors(graph, renamed)
+    _move_state(graph, made.buffers)
+    names = [each.name for each in graph.output]
+    results, rest = names[: made.outputs], iter(names[made.outputs :])
+    state = [State(path, next(rest), buffer=path) for path in made.buffers]
+    state += [State(inputs[index], next(rest), argument=index) for index in made.inputs]
+    prints = dict(zip(rest, made.prints, strict=True))
+    weights = {name for name, _ in recorder.named_parameters()}
+    weights = {name.removeprefix(_USER) for name in weights}
+    constants = find_constants(model, results, weights)
+    kept = [each for each in graph.output if each.name not in constants]
+    del graph.output[:]
+    graph.output.extend(kept)
+    return Captured(
+        model,
+        tuple(inputs),
+        tuple(None if name in constants else name for name in results),
+        made.result,
+        tuple(state),
+        {
+            index: torch.from_numpy(np.array(constants[name]))
+            for index, name in enumerate(results)
+            if name in constants
+        },
+        prints,
+    )
+
+
+def _find_weights(graph: onnx.GraphProto, recorder: Recorder) -> dict[str, str]:
+    """Return the module's names of weights: without the recorder's prefix, tied ones by the first.
+
+    torch's exporter calls a tied weight by the last of its names.
+    """
+    first: dict[int, str] = {}
+    names = {}
+    values = [
+        *recorder.named_parameters(remove_duplicate=False),
+        *recorder.named_buffers(remove_duplicate=False),
+    ]
+    for name, value in values:
+        names[name] = first.setdefault(id(value), name).removeprefix(_USER)
+    return {each.name: names[each.name] for each in graph.initializer if each.name in names}
+
+
+def _move_state(graph: onnx.GraphProto, buffers: Sequence[str]) -> None:
+    """Turn the initializers of changed buffers into inputs; the executor keeps their values."""
+    moved = set(buffers)
+    by_name = {each.name: each for each in graph.initializer}
+    for name in buffers:
+        tensor = by_name[name]
+        value = onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+        graph.input.append(value)
+    kept = [each for each in graph.initializer if each.name not in moved]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def _separate_outputs(graph: onnx.GraphProto) -> None:
+    """Give each output a name of its own: one tensor may be returned several times."""
+    taken = {each.name for each in (*graph.input, *graph.initializer)}
+    for index, output in enumerate(graph.output):
+        if output.name in taken:
+            name = f"{output.name}/output{index}"
+            graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
+            output.name = name
+        taken.add(output.name)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what torch's exporters print and warn of: users cannot act on it."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"torch|onnxscript|contextlib|copyreg")
+            warnings.filterwarnings("ignore", message=".*assigned during export.*")
+            yield
+    finally:
+        logger.setLevel(level)

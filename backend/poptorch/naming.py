@@ -1,0 +1,106 @@
+"""Names of tensors in a captured model, and results that depend on no input."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import onnx
+import onnxruntime
+from onnxgraph import iter_graphs
+
+RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
+"""Operators whose results differ from run to run."""
+
+
+def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors of a graph and of its bodies.
+
+    Args:
+        graph: The graph, which is changed.
+        names: New names by old ones. Tensors that have a new name already are moved away.
+    """
+    taken = {name for node in graph.node for name in node.output} - names.keys()
+    full = {name: f"{name}/inner" for name in taken & set(names.values())} | dict(names)
+    for inner in iter_graphs(graph):
+        for node in inner.node:
+            node.input[:] = [full.get(name, name) for name in node.input]
+            node.output[:] = [full.get(name, name) for name in node.output]
+        for value in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
+            value.name = full.get(value.name, value.name)
+
+
+def find_constants(
+    model: onnx.ModelProto, outputs: Sequence[str], weights: Collection[str]
+) -> dict[str, Any]:
+    """Return the values of outputs that depend on no input, no weight and no random number.
+
+    Args:
+        model: The model.
+        outputs: Names of the outputs in question.
+        weights: Names of the weights.
+    """
+    graph = model.graph
+    varying = {each.name for each in graph.input} | set(weights)
+    for node in graph.node:
+        inner = [each for body in iter_graphs_of(node) for each in body.node]
+        read = {name for each in (node, *inner) for name in each.input}
+        kinds = {each.op_type for each in (node, *inner)}
+        if read & varying or kinds & RANDOM:
+            varying.update(node.output)
+    constant = [name for name in dict.fromkeys(outputs) if name not in varying]
+    if not constant:
+        return {}
+    extracted = _extract(model, constant)
+    session = onnxruntime.InferenceSession(
+        extracted.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return dict(zip(constant, session.run(constant, {}), strict=True))
+
+
+def iter_graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the bodies of a node and those within."""
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            if body.node:
+                found.extend(iter_graphs(body))
+    return found
+
+
+def _extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
+    """Return the part of a model that computes the outputs."""
+    graph = model.graph
+    needed, kept = set(outputs), []
+    for node in reversed(graph.node):
+        if needed & set(node.output):
+            kept.append(node)
+            needed.update(node.input)
+            needed.update(name for body in iter_graphs_of(node) for name in _reads(body))
+    part = onnx.helper.make_graph(
+        kept[::-1],
+        "constants",
+        [],
+        [each for each in graph.output if each.name in outputs],
+        [each for each in graph.initializer if each.name in needed],
+    )
+    made = onnx.helper.make_model(part, opset_imports=model.opset_import)
+    made.ir_version = model.ir_version
+    made.functions.extend(model.functions)
+    return made
+
+
+def _reads(body: onnx.GraphProto) -> set[str]:
+    return {name for node in body.node for name in node.input} | {
+        each.name for each in body.output
+    }

@@ -1,0 +1,86 @@
+"""Nodes of PopART's domain in a captured model: popart lowers each to the standard's operators."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import infer_shapes
+from popart.lowering import lower
+from popart.errors import popart_exception
+from simipu.operators import CHIP_DOMAIN
+
+from poptorch.errors import Error
+
+_UNSIGNED = {"CtcBeamSearchDecoder": ((1,), (1, 2))}
+"""Operators with unsigned inputs and outputs, which torch does not have: their places."""
+
+
+def lower_nodes(model: onnx.ModelProto) -> None:
+    """Replace the nodes of PopART's domain by what popart lowers them to.
+
+    Args:
+        model: The model, which is changed.
+
+    Raises:
+        Error: If PopART rejects a node.
+    """
+    if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
+        return
+    known = infer_shapes(model).graph
+    types = {
+        each.name: each.type for each in (*known.input, *known.value_info, *known.output)
+    }
+    made: list[onnx.NodeProto] = []
+    for index, node in enumerate(model.graph.node):
+        if node.domain == CHIP_DOMAIN:
+            part = _lower(node, types, f"{node.op_type}/{index}/")
+            made.extend(part.node)
+            model.graph.initializer.extend(part.initializer)
+        else:
+            made.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(made)
+    kept = [each for each in model.opset_import if each.domain != CHIP_DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def _lower(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], prefix: str) -> onnx.GraphProto:
+    """Return the nodes that compute a node, between casts where types are unsigned."""
+    unsigned, results = _UNSIGNED.get(node.op_type, ((), ()))
+    inner = onnx.NodeProto()
+    inner.CopyFrom(node)
+    inner.input[:] = [f"{prefix}in{place}" for place in range(len(node.input))]
+    inner.output[:] = [f"{prefix}out{place}" for place in range(len(node.output))]
+    inputs = [
+        helper.make_tensor_value_info(
+            name,
+            TensorProto.UINT32
+            if place in unsigned
+            else types[node.input[place]].tensor_type.elem_type,
+            [each.dim_value for each in types[node.input[place]].tensor_type.shape.dim],
+        )
+        for place, name in enumerate(inner.input)
+    ]
+    graph = helper.make_graph([inner], "node", inputs, [])
+    alone = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", 11), helper.make_opsetid(CHIP_DOMAIN, 1)],
+    )
+    try:
+        lowered = onnx.compose.add_prefix(
+            lower(alone, list(inner.output)).model, prefix, rename_inputs=False, rename_outputs=False
+        ).graph
+    except popart_exception as error:
+        raise Error(str(error)) from error
+    casts = [
+        helper.make_node("Cast", [outer], [name], to=value.type.tensor_type.elem_type)
+        for outer, name, value in zip(node.input, inner.input, inputs, strict=True)
+    ]
+    for place, (name, outer) in enumerate(zip(inner.output, node.output, strict=True)):
+        op, more = ("Cast", {"to": TensorProto.INT32}) if place in results else ("Identity", {})
+        lowered.node.append(helper.make_node(op, [name], [outer], **more))
+    nodes = [*casts, *lowered.node]
+    del lowered.node[:]
+    lowered.node.extend(nodes)
+    return lowered

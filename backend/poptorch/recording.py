@@ -1,0 +1,243 @@
+"""A module that runs forward once while torch.export watches, and records what it cannot see.
+
+Buffers are replaced by clones for that run. Those whose version has changed afterwards are state:
+their new values are outputs of the graph. Inputs that forward changes are treated the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from poptorch.arguments import Arguments, iter_tensors
+from poptorch.errors import Error
+from poptorch.tracing import Print, tracing
+
+IPU = "ipu"
+_MIXED = frozenset(
+    {
+        torch.nn.functional.linear,
+        torch.conv1d,
+        torch.conv2d,
+        torch.conv3d,
+        torch.conv_transpose1d,
+        torch.conv_transpose2d,
+        torch.conv_transpose3d,
+    }
+)
+"""Functions with half activations and float parameters on the IPU: the parameters are cast."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """What one run of forward has shown.
+
+    Attributes:
+        result: What it returned, with the tensors of the capture.
+        outputs: Number of tensors in the result.
+        buffers: Names of the buffers that it changes.
+        inputs: Positions of the inputs that it changes, among the flattened ones.
+        prints: Tensors that it prints.
+        error: Exception that it raised.
+    """
+
+    result: Any = None
+    outputs: int = 0
+    buffers: list[str] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    prints: list[Print] = field(default_factory=list)
+    error: Exception | None = None
+
+    def clear(self) -> None:
+        """Forget what an earlier run has shown."""
+        self.__init__()  # type: ignore[misc]  # the defaults stand there
+
+
+class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
+    """Module of tensors to tensors: outputs, new buffers, new inputs and printed tensors."""
+
+    def __init__(self, model: Callable[..., Any], arguments: Arguments) -> None:
+        super().__init__()
+        owner = getattr(model, "__self__", model)
+        if isinstance(owner, torch.nn.Module):
+            self.user = owner
+        self._modules_by_name = (
+            dict(owner.named_modules()) if isinstance(owner, torch.nn.Module) else {}
+        )
+        # In a tuple, so that torch does not register a module a second time.
+        self._call = (model,)
+        self._arguments = arguments
+        # torch.export restores attributes after the run, so this object is filled in place.
+        self.recording = Recording()
+
+    def forward(self, *tensors: Any) -> list[Any]:
+        """Run the model's forward function on clones."""
+        made = self.recording
+        made.clear()
+        inputs = [tensor.clone() for tensor in tensors]
+        versions = [tensor._version for tensor in inputs]
+        with tracing() as trace, _cloned_state(self._modules_by_name) as state:
+            args, keywords = self._arguments.replace(inputs)
+            try:
+                with DeviceMode():
+                    made.result = self._call[0](*args, **keywords)
+            except Exception as error:
+                made.error = error
+                raise
+            _check_buffers(state)
+        found = [tensor for _, tensor in iter_tensors(made.result)]
+        made.outputs = len(found)
+        changed = [each for each in state if each.clone._version != each.version]
+        made.buffers = [each.path for each in changed]
+        made.inputs = [
+            index
+            for index, (tensor, version) in enumerate(zip(inputs, versions, strict=True))
+            if tensor._version != version
+        ]
+        made.prints = [each for _, each in trace.prints]
+        return [
+            *found,
+            *(each.clone for each in changed),
+            *(inputs[index] for index in made.inputs),
+            *(tensor for tensor, _ in trace.prints),
+        ]
+
+
+class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
+    """Rules of the IPU that differ from the CPU's: its device's name, parameters in half."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch as the IPU would."""
+        keywords = dict(kwargs or {})
+        if _is_ipu(keywords.get("device")):
+            keywords["device"] = "cpu"
+        args = tuple("cpu" if _is_ipu(each) else each for each in args)
+        if func in _MIXED:
+            args = _match_types(args)
+            keywords = dict(zip(keywords, _match_types((args[0], *keywords.values()))[1:]))
+        if func is torch.nn.functional.batch_norm:
+            return _batch_norm(func, *args, **keywords)
+        return func(*args, **keywords)
+
+
+def _is_ipu(device: Any) -> bool:
+    if isinstance(device, torch.device):
+        return bool(device.type == IPU)
+    return isinstance(device, str) and device.partition(":")[0] == IPU
+
+
+def _match_types(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Cast float tensors to the first one's type if that is half."""
+    if not values or not isinstance(values[0], torch.Tensor) or values[0].dtype != torch.half:
+        return values
+    return tuple(
+        each.half() if isinstance(each, torch.Tensor) and each.dtype == torch.float32 else each
+        for each in values
+    )
+
+
+def _batch_norm(
+    func: Any,
+    x: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """Normalize by the batch's statistics and update the running ones, in training.
+
+    torch's exporter writes the form for inference instead. The variance that normalizes is that of
+    the batch; the running one estimates the population's.
+    """
+    if not training:
+        return func(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    shape = [-1 if axis == 1 else 1 for axis in range(x.dim())]
+    wide = x.float()
+    mean, count = wide.mean(axes), x.numel() // x.shape[1]
+    centred = wide - mean.reshape(shape)
+    var = (centred * centred).mean(axes)
+    if running_mean is not None:
+        unbiased = var * (count / max(count - 1, 1))
+        running_mean.copy_(running_mean * (1 - momentum) + mean * momentum)
+        running_var.copy_(running_var * (1 - momentum) + unbiased * momentum)
+    y = centred * torch.rsqrt(var + eps).reshape(shape)
+    if weight is not None:
+        y = y * weight.reshape(shape)
+    if bias is not None:
+        y = y + bias.reshape(shape)
+    return y.to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffer:
+    """A buffer and its clone: the module that holds it, names, and the clone's first version."""
+
+    module: Any
+    name: str
+    path: str
+    value: Any
+    clone: Any
+    version: int
+
+
+@contextmanager
+def _cloned_state(modules: dict[str, Any]) -> Iterator[list[_Buffer]]:
+    """Replace the buffers and tensor attributes of modules by clones, and restore them at the end.
+
+    One buffer under two names stays one.
+    """
+    seen: dict[int, Any] = {}
+    held = [(module, dict(vars(module)), dict(module._buffers)) for module in modules.values()]
+    state = []
+    for prefix, module in modules.items():
+        for name, value in module._buffers.items():
+            if value is None or id(value) in seen:
+                module._buffers[name] = seen.get(id(value))
+                continue
+            clone = seen[id(value)] = value.clone()
+            path = f"{prefix}.{name}" if prefix else name
+            state.append(_Buffer(module, name, path, value, clone, clone._version))
+            module._buffers[name] = clone
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor):
+                vars(module)[name] = value.clone()
+    try:
+        yield state
+    finally:
+        for module, attributes, buffers in held:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+            for name, value in attributes.items():
+                if isinstance(value, torch.Tensor) or isinstance(
+                    vars(module).get(name), torch.Tensor
+                ):
+                    vars(module)[name] = value
+
+
+def _check_buffers(state: list[_Buffer]) -> None:
+    """Raise Error for a buffer that forward has removed or bound to another tensor."""
+    for each in state:
+        if each.name not in each.module._buffers:
+            raise Error(
+                f"Buffer {each.path} is removed from the model when calling the forward method."
+            )
+        found = each.module._buffers[each.name]
+        if found is not each.clone and not isinstance(
+            each.module, torch.nn.modules.batchnorm._NormBase
+        ):
+            raise Error(
+                f"Buffer {each.path} is reassigned within the model when calling the forward "
+                f"method. This is not supported. Consider using self.{each.name}.copy_(src) to "
+                "copy data from a source tensor, where src is the name of the source tensor."
+            )
