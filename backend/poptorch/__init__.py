@@ -16,6 +16,9 @@ except ImportError as error:
 from popef._tools.version import __version__ as __version__
 from poptorch import poptorch_core as poptorch_core
 from poptorch._logging import setLogLevel
+from poptorch.arguments import ICustomArgParser, registerCustomArgParser
+from poptorch.control import cond, for_loop
+from poptorch.custom_ops import custom_op, register_op_body
 from poptorch.enums import (
     AnchorMode,
     AutoStage,
@@ -35,6 +38,25 @@ from poptorch.enums import (
     VariableRetrievalMode,
 )
 from poptorch.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
+from poptorch.ops import (
+    CPU,
+    Attribute,
+    MultiConv,
+    NameScope,
+    ctc_beam_search_decoder,
+    dynamic_slice,
+    dynamic_update,
+    fps,
+    identity_loss,
+    ipu_print_tensor,
+    nearest,
+    nop,
+    recomputationCheckpoint,
+    serializedMatMul,
+    set_available_memory,
+    set_overlap_for_input,
+    set_overlap_for_output,
+)
 from poptorch.option_parts import TensorLocationSettings
 from poptorch.options import Options
 from poptorch.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
@@ -46,9 +68,12 @@ from poptorch.strategies import (
     ShardedExecution,
     Stage,
 )
+from poptorch.tracing import isRunningOnIpu
 
 __all__ = [
+    "CPU",
     "AnchorMode",
+    "Attribute",
     "AutoStage",
     "BeginBlock",
     "Block",
@@ -59,10 +84,13 @@ __all__ = [
     "DataLoaderMode",
     "Error",
     "HalfFloatCastingBehavior",
+    "ICustomArgParser",
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
     "MultiConvPlanType",
+    "NameScope",
     "Options",
     "OutputMode",
     "OverlapMode",
@@ -79,7 +107,26 @@ __all__ = [
     "TensorLocationSettings",
     "UnrecoverableError",
     "VariableRetrievalMode",
+    "cond",
+    "ctc_beam_search_decoder",
+    "custom_op",
+    "dynamic_slice",
+    "dynamic_update",
+    "for_loop",
+    "fps",
+    "identity_loss",
+    "ipu_print_tensor",
+    "isRunningOnIpu",
     "module_repr",
+    "nearest",
+    "nop",
+    "recomputationCheckpoint",
+    "registerCustomArgParser",
+    "register_op_body",
     "removeBlocks",
+    "serializedMatMul",
     "setLogLevel",
+    "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
 ]

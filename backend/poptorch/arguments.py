@@ -150,7 +150,7 @@ def bind(
         Error: If a mandatory parameter is missing.
         AssertionError: If there are too many arguments, or a keyword that is no parameter.
     """
-    parameters = list(inspect.signature(forward).parameters.values())
+    parameters = _read_parameters(forward)
     kinds = {each.kind: each.name for each in parameters}
     named = [each for each in parameters if each.kind in _POSITIONAL]
     variadic = tuple(args[len(named) :])
@@ -177,6 +177,15 @@ def bind(
 
 
 _ABSENT = object()
+
+
+def _read_parameters(forward: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; builtins without a signature take any."""
+    try:
+        return list(inspect.signature(forward).parameters.values())
+    except ValueError:
+        kind = inspect.Parameter
+        return [kind("args", kind.VAR_POSITIONAL), kind("kwargs", kind.VAR_KEYWORD)]
 
 
 def _take(parameter: inspect.Parameter, given: Any, keywords: dict[str, Any]) -> Any:

@@ -83,13 +83,12 @@ class Captured:
         return rebuild(self.structure, iter(tensors))
 
 
-def capture(model: Callable[..., Any], arguments: Arguments, options: Any = None) -> Captured:
+def capture(model: Callable[..., Any], arguments: Arguments) -> Captured:
     """Capture a module, or any other function of tensors.
 
     Args:
         model: The module or function. It is called once, with tensors that hold no values.
         arguments: Arguments of that call, with the shapes that are compiled.
-        options: Options of the model; none changes what is captured.
 
     Returns:
         The model and what is needed to call it like the module.
@@ -137,7 +136,6 @@ def _to_onnx(program: Any) -> onnx.ModelProto:
             optimize=False,
             verbose=False,
             opset_version=translations.OPSET,
-            custom_translation_table=translations.TABLE,
         )
     except torch.onnx.errors.OnnxExporterError as error:
         cause: BaseException = error
@@ -217,7 +215,7 @@ def _move_state(graph: onnx.GraphProto, buffers: Sequence[str]) -> None:
 
 def _separate_outputs(graph: onnx.GraphProto) -> None:
     """Give each output a name of its own: one tensor may be returned several times."""
-    taken = {each.name for each in (*graph.input, *graph.initializer)}
+    taken = {each.name for each in graph.input} | {each.name for each in graph.initializer}
     for index, output in enumerate(graph.output):
         if output.name in taken:
             name = f"{output.name}/output{index}"

@@ -62,9 +62,7 @@ def _select(flag: Any, then: Any, other: Any, place: int) -> Any:
     return torch.where(flag, then, other)
 
 
-def for_loop(
-    count: int, body: Callable[..., Any], inputs: list[Any]
-) -> list[Any]:
+def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[Any]:
     """Call a function a number of times, each time with the results of the time before.
 
     Args:

@@ -6,25 +6,22 @@ in torch, in the table; `register_op_body` adds to it.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from simipu.operators import CHIP_DOMAIN
 
 from poptorch.errors import Error
-from poptorch.translations import call_popart_operator
+from poptorch.tracing import isRunningOnIpu
 
-_CHIP = "ai.graphcore"
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _bodies: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
-def register_op_body(
-    name: str, domain: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_op_body(name: str, domain: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that defines what a custom operator computes.
 
     The function gets the input tensors and the attributes by name, and returns a tensor or a
@@ -51,7 +48,7 @@ def custom_op(
     inputs: Sequence[Any],
     name: str,
     domain: str,
-    domain_version: int,
+    domain_version: int,  # noqa: ARG001
     example_outputs: Sequence[Any],
     attributes: Mapping[str, Any] | None = None,
 ) -> list[Any]:
@@ -77,7 +74,7 @@ def custom_op(
     if body is not None:
         made = body(*inputs, **checked)
         return list(made) if isinstance(made, (tuple, list)) else [made]
-    if domain == _CHIP:
+    if domain == CHIP_DOMAIN:
         return call_popart(list(inputs), name, list(example_outputs), checked)
     known = ", ".join(sorted(f"{each[0]}.{each[1]}" for each in _bodies)) or "none"
     raise Error(
@@ -133,13 +130,18 @@ def call_popart(
 
     Returns:
         The results.
+
+    Raises:
+        Error: Outside of a capture: only the IPU computes such operators.
     """
-    spec = {
-        "type": op_type,
-        "attributes": dict(attributes),
-        "outputs": [
-            (str(each.dtype).removeprefix("torch."), list(each.shape)) for each in examples
-        ],
-    }
-    made: list[Any] = call_popart_operator(inputs, json.dumps(spec))
-    return made
+    if not isRunningOnIpu():
+        raise Error(f"{op_type} is an operator of the IPU, and not defined on the CPU")
+    made: Sequence[Any] = torch.onnx.ops.symbolic_multi_out(
+        f"{CHIP_DOMAIN}::{op_type}",
+        inputs,
+        dict(attributes),
+        dtypes=[each.dtype for each in examples],
+        shapes=[list(each.shape) for each in examples],
+        version=1,
+    )
+    return list(made)

@@ -36,7 +36,8 @@ def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
         for node in inner.node:
             node.input[:] = [full.get(name, name) for name in node.input]
             node.output[:] = [full.get(name, name) for name in node.output]
-        for value in (*inner.input, *inner.output, *inner.initializer, *inner.value_info):
+        values: list[Any] = [*inner.input, *inner.output, *inner.initializer, *inner.value_info]
+        for value in values:
             value.name = full.get(value.name, value.name)
 
 
@@ -101,6 +102,4 @@ def _extract(model: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
 
 
 def _reads(body: onnx.GraphProto) -> set[str]:
-    return {name for node in body.node for name in node.input} | {
-        each.name for each in body.output
-    }
+    return {name for node in body.node for name in node.input} | {each.name for each in body.output}

@@ -6,9 +6,8 @@ return their tensors. Control flow is in `control`, custom operators are in `cus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import TracebackType
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def recomputationCheckpoint(*tensors: Any) -> Any:
     return tensors[0] if len(tensors) == 1 else tensors
 
 
-def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any:
+def set_available_memory(tensor: Any, available_memory_proportion: float) -> Any:  # noqa: ARG001
     """Return the tensor. The proportion of tile memory for its operator is a hint.
 
     Args:
@@ -109,7 +108,7 @@ def serializedMatMul(
     rhs: Any,
     mode: MatMulSerializationMode,
     factor: int = 0,
-    keep_precision: bool = False,
+    keep_precision: bool = False,  # noqa: ARG001
 ) -> Any:
     """Return a matrix product. Its serialization is a hint.
 
@@ -178,8 +177,7 @@ def dynamic_update(input: Any, src: Any, dim: int, start: Any, size: int) -> Any
         raise Error(f"input and src tensor must have same dtype. ({types[0]} vs {types[1]})")
     if input.dim() != src.dim():
         raise Error(
-            "input and src tensors must have same dimensionality. "
-            f"({input.dim()} vs {src.dim()})"
+            f"input and src tensors must have same dimensionality. ({input.dim()} vs {src.dim()})"
         )
     _check_window(size)
     places = _window(input, start, size, input.shape[dim], 1)
@@ -195,9 +193,7 @@ def _check_window(size: int) -> None:
     if size == 0:
         raise Error("The start and end of a slice must be different.")
     if size < 0:
-        raise Error(
-            "Taking a slice of a tensor with the end less than the start is not supported."
-        )
+        raise Error("Taking a slice of a tensor with the end less than the start is not supported.")
 
 
 def _window(tensor: Any, start: Any, size: int, length: int, step: int) -> Any:
@@ -211,7 +207,7 @@ def _window(tensor: Any, start: Any, size: int, length: int, step: int) -> Any:
 def ipu_print_tensor(
     tensor: Any,
     title: str = "",
-    print_gradient: bool = True,
+    print_gradient: bool = True,  # noqa: ARG001
     summarise_threshold: int = 1000,
     edge_items: int = 3,
     max_line_width: int = 80,
@@ -326,7 +322,7 @@ class MultiConv:
 
     _active = False
 
-    def availableMemoryProportions(self, value: float | Sequence[float]) -> MultiConv:
+    def availableMemoryProportions(self, value: float | Sequence[float]) -> MultiConv:  # noqa: ARG002
         """Set the proportion of tile memory of all or each of the convolutions: a hint.
 
         Args:
@@ -389,7 +385,7 @@ class MultiConv:
             raise AssertionError("Cycle back off should be a float")
         return self
 
-    def enableConvDithering(self, value: bool | Sequence[bool]) -> MultiConv:
+    def enableConvDithering(self, value: bool | Sequence[bool]) -> MultiConv:  # noqa: ARG002
         """Set whether all or each of the convolutions start at another tile: a hint.
 
         Args:
@@ -452,7 +448,7 @@ def fps(src: Any, ptr: Sequence[int], ratio: float = 0.5, random_start: bool = F
         random_start: Whether the first point is random instead of the example's first.
     """
     picked = []
-    for first, end in zip(ptr, ptr[1:], strict=False):
+    for first, end in itertools.pairwise(ptr):
         points = src[first:end]
         count = int(np.ceil(ratio * (end - first)))
         start = torch.randint(0, end - first, (1,)) if random_start else torch.zeros(1).long()
@@ -461,9 +457,7 @@ def fps(src: Any, ptr: Sequence[int], ratio: float = 0.5, random_start: bool = F
         for _ in range(count - 1):
             place = torch.argmax(distances).reshape(1)
             places.append(place)
-            distances = torch.minimum(
-                distances, torch.sum((points - points[place]) ** 2, dim=-1)
-            )
+            distances = torch.minimum(distances, torch.sum((points - points[place]) ** 2, dim=-1))
         picked += [place + first for place in places]
     return torch.cat(picked)
 

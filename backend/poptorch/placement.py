@@ -123,6 +123,12 @@ def record(strategy: ExecutionStrategy) -> Iterator[Recorder]:
         _recorder = outer
 
 
+def note_operator() -> None:
+    """Note that an operator ran, if blocks are being recorded; raise Error if none is active."""
+    if _recorder is not None:
+        _recorder.note_operator()
+
+
 def is_recording() -> bool:
     """Return whether blocks are being recorded: a model is being captured."""
     return _recorder is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes
-from popart.lowering import lower
 from popart.errors import popart_exception
+from popart.lowering import lower
 from simipu.operators import CHIP_DOMAIN
 
 from poptorch.errors import Error
@@ -27,9 +27,7 @@ def lower_nodes(model: onnx.ModelProto) -> None:
     if not any(node.domain == CHIP_DOMAIN for node in model.graph.node):
         return
     known = infer_shapes(model).graph
-    types = {
-        each.name: each.type for each in (*known.input, *known.value_info, *known.output)
-    }
+    types = {each.name: each.type for each in (*known.input, *known.value_info, *known.output)}
     made: list[onnx.NodeProto] = []
     for index, node in enumerate(model.graph.node):
         if node.domain == CHIP_DOMAIN:
@@ -68,18 +66,17 @@ def _lower(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], prefix: str) 
         opset_imports=[helper.make_opsetid("", 11), helper.make_opsetid(CHIP_DOMAIN, 1)],
     )
     try:
-        lowered = onnx.compose.add_prefix(
-            lower(alone, list(inner.output)).model, prefix, rename_inputs=False, rename_outputs=False
-        ).graph
+        made = lower(alone, list(inner.output)).model
     except popart_exception as error:
         raise Error(str(error)) from error
+    lowered = onnx.compose.add_prefix(made, prefix, rename_inputs=False, rename_outputs=False).graph
     casts = [
         helper.make_node("Cast", [outer], [name], to=value.type.tensor_type.elem_type)
         for outer, name, value in zip(node.input, inner.input, inputs, strict=True)
     ]
     for place, (name, outer) in enumerate(zip(inner.output, node.output, strict=True)):
-        op, more = ("Cast", {"to": TensorProto.INT32}) if place in results else ("Identity", {})
-        lowered.node.append(helper.make_node(op, [name], [outer], **more))
+        node_type, to = ("Cast", TensorProto.INT32) if place in results else ("Identity", None)
+        lowered.node.append(helper.make_node(node_type, [name], [outer], to=to))
     nodes = [*casts, *lowered.node]
     del lowered.node[:]
     lowered.node.extend(nodes)

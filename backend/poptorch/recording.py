@@ -4,6 +4,8 @@ Buffers are replaced by clones for that run. Those whose version has changed aft
 their new values are outputs of the graph. Inputs that forward changes are treated the same.
 """
 
+# ruff: noqa: SLF001  # torch shows versions and buffers nowhere else
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from poptorch import placement
 from poptorch.arguments import Arguments, iter_tensors
 from poptorch.errors import Error
 from poptorch.tracing import Print, tracing
@@ -121,10 +124,18 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
         args = tuple("cpu" if _is_ipu(each) else each for each in args)
         if func in _MIXED:
             args = _match_types(args)
-            keywords = dict(zip(keywords, _match_types((args[0], *keywords.values()))[1:]))
+            cast = _match_types((*args[:1], *keywords.values()))[len(args[:1]) :]
+            keywords = dict(zip(keywords, cast, strict=True))
         if func is torch.nn.functional.batch_norm:
             return _batch_norm(func, *args, **keywords)
-        return func(*args, **keywords)
+        result = func(*args, **keywords)
+        if isinstance(result, (torch.Tensor, tuple, list)) and not _is_getter(func):
+            placement.note_operator()
+        return result
+
+
+def _is_getter(func: Any) -> bool:
+    return getattr(func, "__name__", "") == "__get__"
 
 
 def _is_ipu(device: Any) -> bool:

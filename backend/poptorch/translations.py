@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import onnx
-import onnxscript
 import torch
 from onnx import TensorProto
 from poprt.passes.precision.floats import retype_floats
@@ -57,8 +55,8 @@ def _decomposes(*operators: Any) -> Callable[[Callable[..., Any]], Callable[...,
     return register
 
 
-@_decomposes(aten.cdist.default, aten._cdist_forward.default)
-def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:
+@_decomposes(aten.cdist.default)
+def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:  # noqa: ARG001
     difference = torch.abs(x.unsqueeze(-2) - y.unsqueeze(-3))
     if p == 0:
         return (difference != 0).to(x.dtype).sum(-1)
@@ -66,7 +64,7 @@ def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: int | None = None) -> A
         return difference.amax(-1)
     if p == 1:
         return difference.sum(-1)
-    if p == 2:
+    if p == 2:  # noqa: PLR2004
         return torch.sqrt((difference * difference).sum(-1))
     return torch.pow(torch.pow(difference, p).sum(-1), 1 / p)
 
@@ -95,7 +93,11 @@ def _pick_sorted(x: Any, place: int, dim: int, keepdim: bool) -> Any:
 
 @_decomposes(aten.sort.stable)
 def _stable_sort(
-    x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+    x: Any,
+    *,
+    stable: bool | None = None,  # noqa: ARG001
+    dim: int = -1,
+    descending: bool = False,
 ) -> Any:
     """Sort by TopK, which puts the lower index first among equal elements."""
     return torch.topk(x, x.shape[dim], dim, largest=descending, sorted=True)
@@ -103,7 +105,7 @@ def _stable_sort(
 
 @_decomposes(aten.argsort.stable)
 def _stable_argsort(x: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
-    return torch.topk(x, x.shape[dim], dim, largest=descending, sorted=True)[1]
+    return _stable_sort(x, stable=stable, dim=dim, descending=descending)[1]
 
 
 @_decomposes(aten.cumprod.default)
@@ -130,40 +132,6 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         )
     counted = x.new_ones(x.shape) if weights is None else weights
     return counted.new_zeros(minlength).scatter_add(0, x.to(torch.int64), counted)
-
-
-@torch.library.custom_op("poptorch::popart", mutates_args=())  # type: ignore[misc]
-def call_popart_operator(inputs: list[torch.Tensor], spec: str) -> list[torch.Tensor]:
-    """Stand for an operator of PopART's domain in a captured program.
-
-    Args:
-        inputs: Input tensors.
-        spec: Type, attributes and results of the operator, in JSON.
-
-    Raises:
-        Error: Always: it has no values outside of the IPU.
-    """
-    raise Error("operators of PopART run on the IPU only")
-
-
-@call_popart_operator.register_fake  # type: ignore[misc]
-def _make_fakes(inputs: list[torch.Tensor], spec: str) -> list[torch.Tensor]:
-    return [
-        inputs[0].new_empty(shape, dtype=getattr(torch, dtype))
-        for dtype, shape in json.loads(spec)["outputs"]
-    ]
-
-
-def _translate_popart(inputs: Sequence[Any], spec: str) -> Sequence[Any]:
-    described = json.loads(spec)
-    operator = getattr(onnxscript.values.Opset("ai.graphcore", 1), described["type"])
-    count = len(described["outputs"])
-    made = operator(*inputs, **described["attributes"], _outputs=count)
-    return made if count > 1 else [made]
-
-
-TABLE: dict[Any, Any] = {torch.ops.poptorch.popart.default: _translate_popart}
-"""Translations that torch's exporter gets."""
 
 
 def narrow_bfloat16(model: onnx.ModelProto) -> None:

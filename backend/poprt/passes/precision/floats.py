@@ -143,9 +143,7 @@ class HalfToFloat(Pass):
         return retype_floats(model, TensorProto.FLOAT16, TensorProto.FLOAT, "float")
 
 
-def retype_floats(
-    model: onnx.ModelProto, before: int, after: int, change: str
-) -> onnx.ModelProto:
+def retype_floats(model: onnx.ModelProto, before: int, after: int, change: str) -> onnx.ModelProto:
     """Replace one float type of a model by another: in values, weights, casts and attributes.
 
     `change` is the registered change of weights (onnxgraph.change_values).

@@ -1,0 +1,233 @@
+"""Captured modules, compared with the modules themselves by ONNX Runtime."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+from poptorch import arguments, control, ops  # noqa: E402
+from poptorch.capture import Captured, capture  # noqa: E402
+from poptorch.custom_ops import custom_op, register_op_body  # noqa: E402
+from poptorch.errors import Error  # noqa: E402
+from poptorch.tracing import isRunningOnIpu  # noqa: E402
+
+
+def run(model, *args, state=None, **keywords):
+    """Return the capture, the results, and the new values of state by name."""
+    forward = model.forward if isinstance(model, torch.nn.Module) else model
+    bound = arguments.bind(forward, args, keywords)
+    captured = capture(model, bound)
+    return captured, *compute(captured, bound, state or {})
+
+
+def compute(captured: Captured, bound, state):
+    onnx.checker.check_model(captured.model, full_check=True)
+    session = onnxruntime.InferenceSession(captured.model.SerializeToString())
+    feeds = {
+        name: tensor.numpy()
+        for name, (_, tensor) in zip(captured.inputs, bound.iter_tensors(), strict=True)
+    }
+    feeds |= {name: tensor.numpy() for name, tensor in state.items()}
+    names = [each.name for each in captured.model.graph.output]
+    values = dict(zip(names, map(torch.tensor, session.run(names, feeds)), strict=True))
+    tensors = [
+        captured.constants[place] if name is None else values[name]
+        for place, name in enumerate(captured.outputs)
+    ]
+    changed = {each.buffer or each.argument: values[each.output] for each in captured.state}
+    return captured.rebuild(tensors), changed
+
+
+def assert_same(model, *args):
+    _, found, _ = run(model, *args)
+    torch.testing.assert_close(found, model(*args), check_dtype=False)
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.linear = torch.nn.Linear(3, 4)
+        self.tied = torch.nn.Linear(3, 4)
+        self.tied.weight = self.linear.weight
+
+    def forward(self, x, places):
+        self.count += 1
+        places["old"].add_(2)
+        y = self.linear(x) + self.tied(x) + self.count
+        device = "ipu" if isRunningOnIpu() else None
+        return {"y": y, "fixed": (torch.ones(2, device=device) * 2, [places["old"]])}
+
+
+def test_weights_keep_their_names_and_tied_ones_the_first_name():
+    captured, _, _ = run(
+        Counter(), torch.ones(2, 3), {"old": torch.ones(2)}, state={"count": torch.zeros(1)}
+    )
+    assert {each.name for each in captured.model.graph.initializer} == {
+        "linear.weight",
+        "linear.bias",
+        "tied.bias",
+    }
+    assert captured.inputs == ("input", "input/1")
+
+
+def test_results_keep_their_structure_and_changed_tensors_are_state():
+    model, x, old = Counter(), torch.randn(2, 3), torch.randn(2)
+    count = torch.full((1,), 4.0)
+    _, found, changed = run(model, x, {"old": old}, state={"count": count})
+    model.count.fill_(4)
+    expected = model(x, {"old": old.clone()})
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(changed, {"count": torch.full((1,), 5.0), 1: old + 2})
+
+
+def test_capturing_leaves_the_module_and_its_arguments_alone():
+    model, old = Counter(), torch.ones(2)
+    run(model, torch.ones(2, 3), {"old": old}, state={"count": torch.zeros(1)})
+    assert model.count.tolist() == [0]
+    assert type(model.count) is torch.Tensor
+    assert old.tolist() == [1, 1]
+
+
+def test_batch_norm_in_training_updates_its_statistics():
+    model = torch.nn.BatchNorm1d(4).train()
+    x = torch.randn(8, 4)
+    start = {name: value.clone() for name, value in model.named_buffers()}
+    _, found, changed = run(model, x, state=start)
+    torch.testing.assert_close(found, model(x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        {name: changed[name] for name in ("running_mean", "running_var")},
+        {"running_mean": model.running_mean, "running_var": model.running_var},
+        atol=1e-5,
+        rtol=1e-5,
+    )
+
+
+def test_half_activations_run_with_float_parameters():
+    x = torch.randn(2, 4)
+    model = torch.nn.Linear(4, 3)
+    _, found, _ = run(model, x.half())
+    assert found.dtype == torch.half
+    torch.testing.assert_close(found.float(), model(x), atol=5e-3, rtol=5e-3)
+
+
+def test_a_branch_on_a_tensors_value_is_an_error():
+    with pytest.raises(Error, match="depends on the value of a tensor"):
+        run(lambda x: x if x.sum() > 0 else -x, torch.ones(2))
+
+
+def test_an_exception_of_forward_is_raised_as_it_is():
+    def forward(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run(forward, torch.ones(2))
+
+
+class Rebinding(torch.nn.Module):
+    def __init__(self, remove):
+        super().__init__()
+        self.register_buffer("y", torch.zeros(1))
+        self.remove = remove
+
+    def forward(self, x):
+        if self.remove:
+            del self.y
+        else:
+            self.y = x
+        return x + 1
+
+
+@pytest.mark.parametrize(("remove", "text"), [(True, "is removed"), (False, "is reassigned")])
+def test_a_buffer_that_is_removed_or_rebound_is_an_error(remove, text):
+    with pytest.raises(Error, match=f"Buffer y {text}"):
+        run(Rebinding(remove), torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.cdist(x, x[:2]),
+        lambda x: torch.cdist(x, x[:2], p=1.0),
+        torch.median,
+        lambda x: tuple(torch.median(x, 1, keepdim=True)),
+        lambda x: tuple(torch.kthvalue(x, 2, 0)),
+        lambda x: torch.cumprod(x, 1),
+        lambda x: tuple(torch.sort(x, stable=True, descending=True)),
+        lambda x: torch.argsort(x, stable=True),
+        lambda x: torch.bincount((x > 0).long().reshape(-1), minlength=2),
+    ],
+)
+def test_operators_without_an_onnx_form_are_translated(function):
+    assert_same(function, torch.randn(4, 5))
+
+
+def test_windows_start_where_a_tensor_says_and_wrap_around():
+    x, start = torch.arange(8.0), torch.tensor([6])
+    _, found, _ = run(lambda x, start: ops.dynamic_slice(x, 0, start, 4, 1), x, start)
+    assert found.tolist() == [6, 7, 0, 1]
+    _, found, _ = run(lambda x, start: ops.dynamic_update(x, -torch.ones(4), 0, start, 4), x, start)
+    assert found.tolist() == [-1, -1, 2, 3, 4, 5, -1, -1]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_cond_takes_the_branch_of_the_condition_at_run_time(flag):
+    def forward(flag, x):
+        return control.cond(flag, lambda x: x * 2, [x], lambda x: x + 1, [x])[0]
+
+    assert_same(forward, torch.tensor([flag]), torch.ones(3))
+
+
+def test_a_loop_feeds_its_results_back():
+    assert_same(lambda x: control.for_loop(5, lambda x: x * 2, [x]), torch.ones(2))
+
+
+def test_a_loop_over_no_list_is_an_error():
+    with pytest.raises(ValueError, match="Object is not list"):
+        control.for_loop(1, lambda x: x, torch.ones(1))
+
+
+def test_ctc_decodes_the_likeliest_labels():
+    scores = torch.full((5, 1, 4), -10.0)
+    for step, label in enumerate([1, 1, 0, 2, 3]):
+        scores[step, 0, label] = -0.001
+    _, (_, lengths, labels), _ = run(
+        lambda p, n: ops.ctc_beam_search_decoder(p, n, beam_width=4), scores, torch.tensor([5])
+    )
+    assert lengths.tolist() == [[3]]
+    assert labels[0, 0, :3].tolist() == [1, 2, 3]
+
+
+def test_points_are_sampled_and_found():
+    points = torch.randn(7, 3)
+    assert_same(lambda x: ops.fps(x, [0, 4, 7], 0.5), points)
+    _, found, _ = run(lambda x, y: ops.nearest(x, y), points, points[:3])
+    assert found.tolist() == torch.cdist(points, points[:3]).argmin(1).tolist()
+
+
+def test_a_custom_operator_needs_a_definition():
+    x = torch.ones(2)
+    with pytest.raises(Error, match="register_op_body"):
+        custom_op([x], "Unknown", "my.ops", 1, [x])
+
+    @register_op_body("Cube", "my.ops")
+    def cube(x, scale):
+        return scale * x**3
+
+    assert_same(lambda x: custom_op([x], "Cube", "my.ops", 1, [x], {"scale": 2.0}), 3 * x)
+
+
+def test_a_custom_operators_attribute_beyond_float_is_an_error():
+    with pytest.raises(Error, match="too low for a Popart float"):
+        custom_op([], "Cube", "my.ops", 1, [], {"scale": -1.7e308})
+    with pytest.raises(ValueError, match="non-ASCII"):
+        custom_op([], "Cube", "my.ops", 1, [], {"scale": "\u1f00"})
+
+
+def test_printed_tensors_are_further_outputs():
+    captured, found, _ = run(lambda x: ops.ipu_print_tensor(x * 2, "mine") + 1, torch.ones(1))
+    assert found.tolist() == [3]
+    assert [each.title for each in captured.prints.values()] == ["mine"]
