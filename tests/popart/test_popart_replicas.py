@@ -407,3 +407,19 @@ def test_a_session_whose_replicas_depend_on_each_other_is_not_exported(tmp_path)
     session = start(builder, [y], 2)
     with pytest.raises(popart.popart_exception, match="depend on each other"):
         session.compileAndExport(str(tmp_path))
+
+
+def test_a_weight_that_all_replicas_of_a_group_would_return_is_rejected():
+    builder = popart.Builder()
+    group = popart.CommGroup(popart.CommGroupType.Consecutive, 2)
+    settings = popart.VariableSettings(group, popart.VariableRetrievalMode.AllReplicas)
+    w = builder.addInitializedInputTensor(draw(2, 3), settings)
+    y = builder.aiOnnx.neg([w])
+    with pytest.raises(popart.popart_exception, match="AllReplicas is not supported"):
+        start(builder, [y], 4)
+
+
+def test_a_builder_takes_groups_of_a_weight_by_their_type_only():
+    builder = popart.Builder()
+    with pytest.raises(popart.popart_exception, match="not initialised using"):
+        builder.addInitializedInputTensor(draw(2, 3), popart.VariableSettings(1, 2))
