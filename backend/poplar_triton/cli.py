@@ -97,7 +97,8 @@ def _doctor(options: argparse.Namespace) -> int:
     from poprt.terminal import cell, make_console
     from rich.table import Table
 
-    findings = [*doctor.examine(), doctor.examine_kernels(), doctor.examine_popart()]
+    packages = map(doctor.examine_package, doctor.SDK_PACKAGES)
+    findings = [*doctor.examine(), doctor.examine_kernels(), *packages]
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

@@ -27,6 +27,8 @@ PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)
 """Minimum version of glibc. The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and
 newer."""
+SDK_PACKAGES = ("popart", "poptorch")
+"""Packages that a real SDK has, too."""
 MIN_SHARED_MIB = 64
 """Minimum size of shared memory, which is docker's default for a container. Each instance of a
 model takes 1 MiB and grows."""
@@ -68,17 +70,17 @@ def examine_kernels() -> Finding:
     return Finding("kernels", f"{kernels.instructions}{reason}")
 
 
-def examine_popart() -> Finding:
-    """Report which package `import popart` gives. A real SDK has one, too, and its `enable` script
-    puts it on PYTHONPATH. A server needs neither."""
-    own = Path(__file__).resolve().parents[1] / "popart" / "__init__.py"
-    specs = [PathFinder.find_spec("popart", [folder]) for folder in sys.path]
+def examine_package(name: str) -> Finding:
+    """Report which package `import popart` or `import poptorch` gives. A real SDK has them, too,
+    and its `enable` script puts them on PYTHONPATH. A server needs neither."""
+    own = Path(__file__).resolve().parents[1] / name / "__init__.py"
+    specs = [PathFinder.find_spec(name, [folder]) for folder in sys.path]
     files = [Path(spec.origin).resolve() for spec in specs if spec is not None and spec.origin]
     first, *others = dict.fromkeys([*files, own])
     if first != own:
-        return Finding("popart", f"{first}; it shadows this project's {own}")
+        return Finding(name, f"{first}; it shadows this project's {own}")
     shadowed = f"; it shadows {', '.join(map(str, others))}" if others else ""
-    return Finding("popart", f"{own}{shadowed}")
+    return Finding(name, f"{own}{shadowed}")
 
 
 def require() -> None:

@@ -14,11 +14,15 @@ except ImportError as error:
     ) from error
 
 from popef._tools.version import __version__ as __version__
+from poptorch import autocasting as autocasting
+from poptorch import optim as optim
 from poptorch import poptorch_core as poptorch_core
+from poptorch import profiling as profiling
 from poptorch._logging import setLogLevel
 from poptorch.arguments import ICustomArgParser, registerCustomArgParser
 from poptorch.control import cond, for_loop
 from poptorch.custom_ops import custom_op, register_op_body
+from poptorch.data import AsynchronousDataAccessor, DataLoader
 from poptorch.enums import (
     AnchorMode,
     AutoStage,
@@ -60,6 +64,7 @@ from poptorch.ops import (
 from poptorch.option_parts import TensorLocationSettings
 from poptorch.options import Options
 from poptorch.placement import BeginBlock, Block, BlockFunction, module_repr, removeBlocks
+from poptorch.poptorch_core import ipuHardwareIsAvailable, ipuHardwareVersion
 from poptorch.strategies import (
     ParallelPhasedExecution,
     Phase,
@@ -73,6 +78,7 @@ from poptorch.tracing import isRunningOnIpu
 __all__ = [
     "CPU",
     "AnchorMode",
+    "AsynchronousDataAccessor",
     "Attribute",
     "AutoStage",
     "BeginBlock",
@@ -81,6 +87,7 @@ __all__ = [
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",
+    "DataLoader",
     "DataLoaderMode",
     "Error",
     "HalfFloatCastingBehavior",
@@ -115,6 +122,8 @@ __all__ = [
     "for_loop",
     "fps",
     "identity_loss",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
     "module_repr",

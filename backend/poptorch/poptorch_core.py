@@ -6,6 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
 
+import popart
+
 from poptorch import placement
 from poptorch.errors import Error, RecoverableError, UnrecoverableError
 from poptorch.options import known_names
@@ -16,6 +18,8 @@ __all__ = [
     "RecoverableError",
     "TestErrorType",
     "UnrecoverableError",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "isCompilingWithDispatcher",
 ]
 
@@ -75,3 +79,25 @@ def _validateOptions(values: dict[str, Any]) -> None:
 def isCompilingWithDispatcher() -> bool:
     """Return whether a model is being captured."""
     return placement.is_recording()
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """Return whether the simulated machine has a device of a number of IPUs, free or not.
+
+    Args:
+        num_ipus: Number of IPUs.
+    """
+    return ipuHardwareVersion(num_ipus) != 0
+
+
+def ipuHardwareVersion(num_ipus: int = 1) -> int:
+    """Return the version of the simulated machine's IPUs, as 21.
+
+    Args:
+        num_ipus: Number of IPUs of a device.
+
+    Returns:
+        The version; 0 if there is no such device.
+    """
+    found = popart.DeviceManager().enumerateDevices(numIpus=num_ipus)
+    return int(found[0].ipuVersion.removeprefix("ipu")) if found else 0

@@ -192,7 +192,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
     lacking, capsys, monkeypatch
 ):
     monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
-    monkeypatch.setattr(doctor, "examine_popart", lambda: Finding("popart", "ours"))
+    monkeypatch.setattr(doctor, "examine_package", lambda name: Finding(name, "ours"))
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
         {"subject": "a", "found": "1", "remedy": ""},
@@ -200,6 +200,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         {"subject": "c", "found": "old", "remedy": "get c"},
         {"subject": "kernels", "found": "portable", "remedy": ""},
         {"subject": "popart", "found": "ours", "remedy": ""},
+        {"subject": "poptorch", "found": "ours", "remedy": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -212,6 +213,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["c", "old", "get c"],
         ["kernels", "portable", "ok"],
         ["popart", "ours", "ok"],
+        ["poptorch", "ours", "ok"],
     ]
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
@@ -239,32 +241,36 @@ def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, 
     assert re.fullmatch(remedy, kernels["remedy"])
 
 
-OWN_POPART = Path(doctor.__file__).resolve().parents[1] / "popart" / "__init__.py"
+ROOMS = Path(doctor.__file__).resolve().parents[1]
+"""Folder of this project's popart and poptorch."""
 
 
 @pytest.fixture
-def path_without_popart(monkeypatch) -> list[str]:
+def path_without_rooms(monkeypatch) -> list[str]:
     rest = [folder for folder in sys.path if not Path(folder, "popart").exists()]
     monkeypatch.setattr(sys, "path", rest)
     return rest
 
 
+@pytest.mark.parametrize("package", doctor.SDK_PACKAGES)
 @pytest.mark.parametrize("sdk_first", [True, False])
-def test_it_says_which_popart_shadows_the_other_when_an_sdk_is_enabled(
-    tmp_path, path_without_popart, sdk_first
+def test_it_says_which_package_shadows_the_other_when_an_sdk_is_enabled(
+    tmp_path, path_without_rooms, sdk_first, package
 ):
-    sdk = tmp_path / "popart" / "__init__.py"
+    own = ROOMS / package / "__init__.py"
+    sdk = tmp_path / package / "__init__.py"
     sdk.parent.mkdir()
     sdk.touch()
-    folders = [str(tmp_path), str(OWN_POPART.parents[1])]
-    path_without_popart[:0] = folders if sdk_first else folders[::-1]
-    assert doctor.examine_popart().found == (
-        f"{sdk}; it shadows this project's {OWN_POPART}"
-        if sdk_first
-        else f"{OWN_POPART}; it shadows {sdk}"
+    folders = [str(tmp_path), str(ROOMS)]
+    path_without_rooms[:0] = folders if sdk_first else folders[::-1]
+    assert doctor.examine_package(package).found == (
+        f"{sdk}; it shadows this project's {own}" if sdk_first else f"{own}; it shadows {sdk}"
     )
 
 
-def test_it_names_only_its_own_popart_where_there_is_no_sdk(path_without_popart):
-    path_without_popart.append(str(OWN_POPART.parents[1]))
-    assert doctor.examine_popart() == Finding("popart", str(OWN_POPART))
+@pytest.mark.parametrize("package", doctor.SDK_PACKAGES)
+def test_it_names_only_its_own_package_where_there_is_no_sdk(path_without_rooms, package):
+    path_without_rooms.append(str(ROOMS))
+    own = ROOMS / package / "__init__.py"
+    assert own.is_file()
+    assert doctor.examine_package(package) == Finding(package, str(own))
