@@ -14,6 +14,7 @@ except ImportError as error:
     ) from error
 
 from popef._tools.version import __version__ as __version__
+from poptorch import _impl as _impl
 from poptorch import autocasting as autocasting
 from poptorch import optim as optim
 from poptorch import poptorch_core as poptorch_core

@@ -43,6 +43,10 @@ class Recorder:
 
     def __init__(self, strategy: ExecutionStrategy) -> None:
         self._strategy = strategy
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin again, with no blocks."""
         self._begun: dict[str, Stage] = {}
         self._auto_ids = 0
         self.current: Placement | None = START
@@ -129,9 +133,10 @@ def note_operator() -> None:
         _recorder.note_operator()
 
 
-def is_recording() -> bool:
-    """Return whether blocks are being recorded: a model is being captured."""
-    return _recorder is not None
+def restart() -> None:
+    """Forget what an earlier run of `forward` in the same capture has recorded."""
+    if _recorder is not None:
+        _recorder.clear()
 
 
 def count_ipus(ipus_per_replica: int, replicas: int, round_up: bool) -> int:

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import popart
 
-from poptorch import placement
 from poptorch.errors import Error, RecoverableError, UnrecoverableError
 from poptorch.options import known_names
 from poptorch.options_check import validate_options
+from poptorch.tracing import isRunningOnIpu
 
 __all__ = [
     "Error",
@@ -78,7 +78,7 @@ def _validateOptions(values: dict[str, Any]) -> None:
 
 def isCompilingWithDispatcher() -> bool:
     """Return whether a model is being captured."""
-    return placement.is_recording()
+    return isRunningOnIpu()
 
 
 def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:

@@ -82,6 +82,7 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
         """Run the model's forward function on clones."""
         made = self.recording
         made.clear()
+        placement.restart()
         inputs = [tensor.clone() for tensor in tensors]
         versions = [tensor._version for tensor in inputs]
         with tracing() as trace, _cloned_state(self._modules_by_name) as state:
