@@ -21,8 +21,8 @@ import torch
 from poptorch import popart_nodes, translations
 from poptorch.arguments import Arguments, rebuild
 from poptorch.errors import Error
-from poptorch.naming import find_constants, rename_tensors
 from poptorch.recording import Recorder, Recording
+from poptorch.rewriting import convert_around_weights, find_constants, rename_tensors
 from poptorch.tracing import Print
 
 _USER = "user."
@@ -155,20 +155,20 @@ def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int) -> Capt
     _separate_outputs(graph)
     inputs = ["input" if not index else f"input/{index}" for index in range(num_inputs)]
     renamed = dict(zip((each.name for each in graph.input), inputs, strict=True))
-    renamed.update(_find_weights(graph, recorder))
-    rename_tensors(graph, renamed)
+    weights = _find_weights(graph, recorder)
+    rename_tensors(graph, renamed | weights)
     _move_state(graph, made.buffers)
     names = [each.name for each in graph.output]
     results, rest = names[: made.outputs], iter(names[made.outputs :])
     state = [State(path, next(rest), buffer=path) for path in made.buffers]
     state += [State(inputs[index], next(rest), argument=index) for index in made.inputs]
     prints = dict(zip(rest, made.prints, strict=True))
-    weights = {name for name, _ in recorder.named_parameters()}
-    weights = {name.removeprefix(_USER) for name in weights}
-    constants = find_constants(model, results, weights)
+    constants = find_constants(model, results, set(weights.values()))
     kept = [each for each in graph.output if each.name not in constants]
     del graph.output[:]
     graph.output.extend(kept)
+    if kept:
+        model = convert_around_weights(model, set(weights.values()) - set(made.buffers))
     return Captured(
         model,
         tuple(inputs),
@@ -176,7 +176,7 @@ def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int) -> Capt
         made.result,
         tuple(state),
         {
-            index: torch.from_numpy(np.array(constants[name]))
+            index: translations.narrow(torch.from_numpy(np.array(constants[name])))
             for index, name in enumerate(results)
             if name in constants
         },

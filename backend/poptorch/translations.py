@@ -30,6 +30,11 @@ INPUT_TYPES = frozenset(
 OPSET = 18
 """Opset that torch's translations are written in."""
 
+_NARROWED = {
+    torch.int64: torch.int32,
+    torch.float64: torch.float32,
+    torch.bfloat16: torch.float32,
+}
 aten = torch.ops.aten
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """Functions of torch for operators that torch's exporter does not know."""
@@ -132,6 +137,15 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         )
     counted = x.new_ones(x.shape) if weights is None else weights
     return counted.new_zeros(minlength).scatter_add(0, x.to(torch.int64), counted)
+
+
+def narrow(tensor: Any) -> Any:
+    """Return a tensor in the IPU's type.
+
+    Args:
+        tensor: The tensor.
+    """
+    return tensor.to(_NARROWED.get(tensor.dtype, tensor.dtype))
 
 
 def narrow_bfloat16(model: onnx.ModelProto) -> None:

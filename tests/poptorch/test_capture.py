@@ -13,6 +13,7 @@ from poptorch.capture import Captured, capture  # noqa: E402
 from poptorch.custom_ops import custom_op, register_op_body  # noqa: E402
 from poptorch.errors import Error  # noqa: E402
 from poptorch.tracing import isRunningOnIpu  # noqa: E402
+from poptorch.translations import narrow  # noqa: E402
 
 
 def run(model, *args, state=None, **keywords):
@@ -27,10 +28,10 @@ def compute(captured: Captured, bound, state):
     onnx.checker.check_model(captured.model, full_check=True)
     session = onnxruntime.InferenceSession(captured.model.SerializeToString())
     feeds = {
-        name: tensor.numpy()
+        name: narrow(tensor).numpy()
         for name, (_, tensor) in zip(captured.inputs, bound.iter_tensors(), strict=True)
     }
-    feeds |= {name: tensor.numpy() for name, tensor in state.items()}
+    feeds |= {name: narrow(tensor).numpy() for name, tensor in state.items()}
     names = [each.name for each in captured.model.graph.output]
     values = dict(zip(names, map(torch.tensor, session.run(names, feeds)), strict=True))
     tensors = [
@@ -66,11 +67,9 @@ def test_weights_keep_their_names_and_tied_ones_the_first_name():
     captured, _, _ = run(
         Counter(), torch.ones(2, 3), {"old": torch.ones(2)}, state={"count": torch.zeros(1)}
     )
-    assert {each.name for each in captured.model.graph.initializer} == {
-        "linear.weight",
-        "linear.bias",
-        "tied.bias",
-    }
+    names = {each.name for each in captured.model.graph.initializer}
+    assert {"linear.weight", "linear.bias", "tied.bias"} <= names
+    assert "tied.weight" not in names
     assert captured.inputs == ("input", "input/1")
 
 

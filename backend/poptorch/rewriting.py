@@ -1,4 +1,4 @@
-"""Names of tensors in a captured model, and results that depend on no input."""
+"""Rewrites of a captured model: names, constant results, and poprt's conversion around weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Any
 
 import onnx
 import onnxruntime
+from onnx import numpy_helper
 from onnxgraph import iter_graphs
+from poprt import Converter
+from simipu import CompileError
+
+from poptorch.errors import Error
 
 RANDOM = frozenset(
     {
@@ -21,6 +26,56 @@ RANDOM = frozenset(
     }
 )
 """Operators whose results differ from run to run."""
+
+_POPRT_ONLY = ["replace_where_with_wherev2"]
+"""Passes that write operators which PopRT has and PopTorch's compiler does not."""
+
+
+def convert_around_weights(model: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
+    """Return a model as poprt converts it, whose weights keep their names and values.
+
+    Constants are folded and types become those of the IPU. A weight is never folded into another
+    value, because a module may replace it later.
+
+    Args:
+        model: The model, which is changed.
+        weights: Names of its initializers that are weights; the others are constants.
+
+    Returns:
+        The converted model.
+
+    Raises:
+        Error: If poprt rejects the model.
+    """
+    moved = {each.name: each for each in model.graph.initializer if each.name in weights}
+    kept = [each for each in model.graph.initializer if each.name not in weights]
+    for name, tensor in moved.items():
+        model.graph.input.append(
+            onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+        )
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    try:
+        converted: onnx.ModelProto = Converter(
+            skip_passes=_POPRT_ONLY, disable_fast_norm=True, disable_progress_bar=True
+        ).convert(model)
+    except CompileError as error:
+        raise Error(str(error)) from error
+    graph = converted.graph
+    for value in list(graph.input):
+        if value.name in moved:
+            graph.initializer.append(_cast(moved[value.name], value))
+            graph.input.remove(value)
+    return converted
+
+
+def _cast(tensor: onnx.TensorProto, value: onnx.ValueInfoProto) -> onnx.TensorProto:
+    """Return a weight in the type that the converted graph reads."""
+    kind = value.type.tensor_type.elem_type
+    if tensor.data_type == kind:
+        return tensor
+    array = numpy_helper.to_array(tensor).astype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    return numpy_helper.from_array(array, tensor.name)
 
 
 def rename_tensors(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
