@@ -43,6 +43,8 @@ from poptorch.enums import (
     VariableRetrievalMode,
 )
 from poptorch.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
+from poptorch.executor import PoplarExecutor
+from poptorch.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch.ops import (
     CPU,
     Attribute,
@@ -75,6 +77,7 @@ from poptorch.strategies import (
     Stage,
 )
 from poptorch.tracing import isRunningOnIpu
+from poptorch.wrapping import inferenceModel, load, trainingModel
 
 __all__ = [
     "CPU",
@@ -105,6 +108,7 @@ __all__ = [
     "ParallelPhasedExecution",
     "Phase",
     "PipelinedExecution",
+    "PoplarExecutor",
     "RecoverableError",
     "ReductionType",
     "SerialPhasedExecution",
@@ -123,15 +127,19 @@ __all__ = [
     "for_loop",
     "fps",
     "identity_loss",
+    "inferenceModel",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
     "ipu_print_tensor",
     "isRunningOnIpu",
+    "load",
     "module_repr",
     "nearest",
     "nop",
     "recomputationCheckpoint",
     "registerCustomArgParser",
+    "registerPostCompileHook",
+    "registerPreCompileHook",
     "register_op_body",
     "removeBlocks",
     "serializedMatMul",
@@ -139,4 +147,5 @@ __all__ = [
     "set_available_memory",
     "set_overlap_for_input",
     "set_overlap_for_output",
+    "trainingModel",
 ]

@@ -1,0 +1,155 @@
+"""Compilation of a captured model: PopTorch's options as popart's and poprt's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import popart
+from popart.compilation import Compiled, confirm, make_compiler_options
+from poprt import Compiler
+from poprt.compile import MAIN_PROGRAM, Executable
+from simipu import CompileError, OutOfMemoryError
+
+from poptorch.errors import Error
+
+if TYPE_CHECKING:
+    from poptorch.capture import Captured
+    from poptorch.options import Options
+
+_DEFAULT_PROPORTION = 0.6
+"""Share of a tile's memory that products may use, unless the options say otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A compiled model, with what compiling it again needs."""
+
+    model: onnx.ModelProto
+    outputs: Sequence[str]
+    compiled: Compiled
+
+    @property
+    def executable(self) -> Executable:
+        """The executable."""
+        assert self.compiled.executable is not None
+        return self.compiled.executable
+
+    def confirm(self) -> Executable:
+        """Return the executable after a dry run, which servers rely on.
+
+        Returns:
+            The executable; it says whether its rows depend on each other.
+
+        Raises:
+            Error: If it does not run.
+        """
+        try:
+            return confirm(self.model, self.outputs, self.compiled)
+        except popart.popart_exception as error:
+            raise _compile_error(error) from error
+
+
+def compile_model(
+    captured: Captured,
+    options: Options,
+    device: popart.DeviceInfo,
+    num_ipus: int,
+    executable: Executable | None = None,
+) -> Compilation:
+    """Compile a captured model. Its weights are streamed, so that a model can replace them.
+
+    Args:
+        captured: The model.
+        options: Options of the model.
+        device: Device that it is compiled for.
+        num_ipus: Number of IPUs of a replica.
+        executable: Executable of a file, which is used instead of compiling.
+
+    Returns:
+        The compiled model.
+
+    Raises:
+        Error: If the model cannot be compiled, or does not fit into the device's memory.
+    """
+    model = captured.model
+    _give_output(model.graph)
+    outputs = [each.name for each in model.graph.output]
+    settings = make_session_options(options, num_ipus)
+    try:
+        chosen = make_compiler_options(settings, device, options.device_iterations, num_ipus)
+        proportions = options.available_memory_proportion.values()
+        chosen = replace(
+            chosen, available_memory_proportion=min(proportions, default=_DEFAULT_PROPORTION)
+        )
+        if executable is None:
+            executable = Compiler.compile(model, outputs, chosen)
+        else:
+            _check_streams(executable, captured)
+    except (popart.popart_exception, CompileError, OutOfMemoryError) as error:
+        raise _compile_error(error) from error
+    return Compilation(model, outputs, Compiled(chosen, executable))
+
+
+def _check_streams(executable: Executable, captured: Captured) -> None:
+    """Check that a file's executable is that of a model.
+
+    Raises:
+        Error: If it is another one's.
+    """
+    graph = captured.model.graph
+    found = {each.tensor for each in executable.executable.program(MAIN_PROGRAM).streams}
+    outputs, inputs = ({each.name for each in side} for side in (graph.output, graph.input))
+    if not outputs <= found or not found <= inputs | outputs:
+        raise Error(
+            "the file holds the executable of another model: its tensors are "
+            f"{', '.join(sorted(found))}; expected {', '.join(sorted(inputs | outputs))}"
+        )
+
+
+def _give_output(graph: onnx.GraphProto) -> None:
+    """Give a graph that computes nothing an output, as a program needs one."""
+    if not graph.output:
+        name = "nothing"
+        node = onnx.helper.make_node("Constant", [], [name], value_float=0.0)
+        graph.node.append(node)
+        graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
+
+
+def make_session_options(options: Options, num_ipus: int) -> popart.SessionOptions:
+    """Return popart's options: those that were set by their name, and those that others imply.
+
+    Args:
+        options: Options of the model.
+        num_ipus: Number of IPUs of a replica.
+
+    Returns:
+        popart's options.
+
+    Raises:
+        Error: For an unknown name, or a value of another type.
+    """
+    settings = popart.SessionOptions()
+    for name, value in _iter_popart_options(options):
+        try:
+            setattr(settings, name, value)
+        except (AttributeError, TypeError) as error:
+            raise Error(f"_Popart.set({name!r}, {value!r}): {error}") from error
+    settings.constantWeights = False
+    settings.replicatedGraphCount = options.replication_factor
+    settings.enableReplicatedGraphs = options.replication_factor > 1
+    if num_ipus > 1:
+        settings.virtualGraphMode = popart.VirtualGraphMode.Auto
+    return settings
+
+
+def _iter_popart_options(options: Options) -> Sequence[tuple[str, Any]]:
+    given: Mapping[str, Any] = options._Popart.options  # noqa: SLF001
+    known = popart.SessionOptions.FIELDS
+    return [(name, value) for name, value in given.items() if name.partition(".")[0] in known]
+
+
+def _compile_error(error: Exception) -> Error:
+    return Error(str(error), type="popart_exception")

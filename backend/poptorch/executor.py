@@ -1,0 +1,481 @@
+"""PoplarExecutor: a module that runs on the simulated IPU.
+
+The first call captures and compiles the module. From then on a call converts tensors to arrays,
+runs the device's steps, and rebuilds what `forward` returned.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Final, NoReturn
+
+import torch
+from popart import reports
+from poprt.compile import Executable
+
+from popef._tools.version import __version__
+from poptorch import (
+    arguments,
+    capture,
+    compilation,
+    counters,
+    devices,
+    files,
+    options_check,
+    placement,
+)
+from poptorch._logging import logger
+from poptorch._poptorch_data import PoptorchData
+from poptorch.arguments import Arguments
+from poptorch.counters import Counters, Latency
+from poptorch.enums import ConnectionType
+from poptorch.errors import Error
+from poptorch.hooks import POST_COMPILE, PRE_COMPILE
+from poptorch.options import Options, known_names
+from poptorch.program import LoadedModel, iter_named_tensors, make_batching
+from poptorch.strategies import PipelinedExecution
+
+_NOT_COMPILED: Final = "Model has not been compiled or has been destroyed."
+_NO_RUN: Final = "Please run the model at least once before obtaining cycle count."
+_NO_CYCLES: Final = (
+    "Cycle count logging is disabled. Please set option logCycleCount to True to enable."
+)
+_NO_BACKWARD: Final = (
+    "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a "
+    "trainingModel, the backwards pass is performed automatically when invoking the model. If "
+    "you're using an inferenceModel, you should use a trainingModel instead."
+)
+_BROADCAST: Final = (
+    "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers "
+    "becoming out of sync between replicas, you can disable buffer broadcasting using "
+    "poptorch.Options.broadcastBuffers(False)."
+)
+_MAX_SEED_BITS: Final = 63
+
+
+class PoplarExecutor:
+    """A module on the simulated IPU; `inferenceModel` makes it.
+
+    Attributes that it lacks are those of the wrapped module.
+    """
+
+    def __init__(self, model: Any, options: Options) -> None:
+        """Wrap a module.
+
+        Args:
+            model: The module, or a function of tensors.
+            options: Options, which belong to this executor.
+        """
+        self._user_model = model
+        self._options = options
+        self._arguments: Arguments | None = None
+        self._loaded: LoadedModel | None = None
+        self._counters = counters.make_empty()
+        self._compile_seconds: float | None = None
+        self._seed = options.random_seed if options.exists("random_seed") else None
+        self._anchors: dict[str, torch.Tensor] = {}
+        self._has_run = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_user_model":
+            raise AttributeError(name)
+        return getattr(self._user_model, name)
+
+    @property
+    def model(self) -> Any:
+        """The wrapped module."""
+        return self._user_model
+
+    @property
+    def options(self) -> Options:
+        """The options."""
+        return self._options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module; the first call compiles it.
+
+        Args:
+            *args: Arguments of `forward`; dim 0 of tensors holds the parts of all iterations.
+            **kwargs: Keyword arguments of `forward`.
+
+        Returns:
+            What `forward` returned when it was captured, with this call's tensors.
+        """
+        assert self._options.connection_type is not ConnectionType.Never, (
+            "Trying to run a model on an offline device (ConnectionType.Never): use "
+            "model.compile(inputs) instead of model(inputs)"
+        )
+        given = self._bind(args, kwargs)
+        if self._loaded is None:
+            self._compile(given)
+        loaded = self._require_compiled()
+        assert self._arguments is not None
+        tensors = list(self._arguments.iter_matching(given))
+        if not loaded.is_attached:
+            self.attachToDevice()
+        outputs, written = loaded.run(tensors)
+        self._note_run(loaded)
+        _write_back(tensors, written)
+        return loaded.captured.rebuild([_forbid_backward(each) for each in outputs])
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the module without running it.
+
+        Args:
+            *args: Arguments of `forward`, as for a call.
+            **kwargs: Keyword arguments of `forward`.
+        """
+        given = self._bind(args, kwargs)
+        if self._loaded is not None:
+            logger.warning("Call to compile() ignored: the executable is already compiled")
+            return
+        self._compile(given)
+
+    def compileAndExport(
+        self, filename: str | PathLike[str], *args: Any, export_model: bool = True, **kwargs: Any
+    ) -> None:
+        """Compile the module, and write it to a file.
+
+        Args:
+            filename: Path of the file, or of a folder that gets `model.poptorch`.
+            *args: Arguments of `forward`, as for a call.
+            export_model: Whether poptorch.load can make the module again from the file.
+            **kwargs: Keyword arguments of `forward`.
+        """
+        if self._loaded is None:
+            self._compile(self._bind(args, kwargs))
+        self.save(filename, export_model)
+
+    def save(
+        self,
+        filename: str | PathLike[str],
+        export_model: bool = True,
+        save_rng_state: bool = True,
+    ) -> None:
+        """Write the compiled module to a file.
+
+        Args:
+            filename: Path of the file, or of a folder that gets `model.poptorch`.
+            export_model: Whether poptorch.load can make the module again from the file.
+            save_rng_state: Whether to write the random seed.
+
+        Raises:
+            Error: If the module is not compiled, or the file cannot be written.
+        """
+        loaded = self._require_compiled()
+        data = PoptorchData(__version__, self._arguments)
+        data.random_seed = self._seed if save_rng_state else None
+        if export_model:
+            data.options, data.training, data.model = self._options, False, self._user_model
+        files.save(loaded, data, filename)
+
+    def loadExecutable(self, filename: str | PathLike[str]) -> None:
+        """Use the executable of a file; the module is captured again, but not compiled.
+
+        The file's arguments are unpickled, which runs code of the file: load only files that you
+        trust.
+
+        Args:
+            filename: Path of a file that compileAndExport or save has written.
+
+        Raises:
+            Error: If the file cannot be read, or holds another model's executable.
+        """
+        executable = files.read_executable(filename)
+        data = files.read_data(executable, filename)
+        if data.random_seed is not None:
+            self._seed = data.random_seed
+        self._compile(data.executable_inputs, executable)
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
+        model = self._user_model
+        forward = model.forward if isinstance(model, torch.nn.Module) else model
+        return arguments.bind(forward, args, kwargs)
+
+    def _compile(self, given: Arguments, executable: Executable | None = None) -> None:
+        """Capture, compile and load the module for arguments like these."""
+        start = time.monotonic()
+        PRE_COMPILE.call()
+        loaded = self._make_loaded(given, executable)
+        if self._options.connection_type is not ConnectionType.Never and loaded.device.isAttached:
+            loaded.load(self._find_seed())
+        self._arguments, self._loaded, self._has_run = given, loaded, False
+        self._compile_seconds = time.monotonic() - start
+        POST_COMPILE.call()
+
+    def _make_loaded(self, given: Arguments, executable: Executable | None = None) -> LoadedModel:
+        """Return the captured and compiled module, with a given executable or a new one."""
+        options = self._options
+        options_check.validate_options(options.toDict(), known_names())
+        tensors = [_narrow(tensor, options) for _, tensor in given.iter_tensors()]
+        args, kwargs = given.replace(tensors)
+        with placement.record(options.execution_strategy) as recorder:
+            captured = capture.capture(self._user_model, self._bind(args, kwargs))
+        if self._pipelines() and recorder.num_stages > options.device_iterations:
+            raise Error(_too_few_iterations(recorder.num_stages), type="poptorch_cpp_error")
+        self._check_buffers(captured)
+        num_ipus = placement.count_ipus(
+            recorder.num_ipus, options.replication_factor, options.auto_round_num_ipus
+        )
+        device = devices.find_device(options, num_ipus)
+        made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
+        return LoadedModel(captured, made, device, options, self._user_model)
+
+    def _check_buffers(self, captured: capture.Captured) -> None:
+        """Check that replicas may have different buffers, and that named ones exist.
+
+        Raises:
+            Error: If not.
+        """
+        options = self._options
+        changed = [each for each in captured.state if each.buffer]
+        if changed and options.replication_factor > 1 and options.broadcast_buffers:
+            raise Error(_BROADCAST, type="poptorch_cpp_error")
+        known = dict(iter_named_tensors(self._user_model))
+        for name in options.updatable_named_buffers:
+            if name not in known:
+                raise Error(
+                    f"updatableNamedBuffers: the model has no buffer {name!r}; it has "
+                    f"{', '.join(known) or 'none'}",
+                    type="poptorch_cpp_error",
+                )
+
+    def _pipelines(self) -> bool:
+        return type(self._options.execution_strategy) is PipelinedExecution
+
+    def _find_seed(self) -> int:
+        if self._seed is None:
+            self._seed = secrets.randbits(_MAX_SEED_BITS)
+        return int(self._seed)
+
+    def _note_run(self, loaded: LoadedModel) -> None:
+        """Note the modelled time of a call that has ended."""
+        self._has_run = True
+        self._counters = counters.count(loaded.clock, loaded.steps, len(loaded.captured.inputs))
+        if self._logs_cycles():
+            logger.debug("Total number of IPU cycles: %d", loaded.cycles)
+
+    def _logs_cycles(self) -> bool:
+        return bool(self._options._Popart.options.get("instrumentWithHardwareCycleCounter"))  # noqa: SLF001
+
+    def _require_compiled(self) -> LoadedModel:
+        if self._loaded is None:
+            raise Error(_NOT_COMPILED)
+        return self._loaded
+
+    def isCompiled(self) -> bool:
+        """Return whether the module is compiled and not destroyed."""
+        return self._loaded is not None
+
+    def isAttachedToDevice(self) -> bool:
+        """Return whether the compiled module holds its device."""
+        return self._loaded is not None and self._loaded.is_attached
+
+    def attachToDevice(self) -> None:
+        """Attach to the device, and copy the module's weights to it.
+
+        Raises:
+            Error: If the module is not compiled, or is attached already.
+        """
+        loaded = self._require_compiled()
+        assert self._options.connection_type is not ConnectionType.Never, (
+            "Trying to attach to an offline device (ConnectionType.Never)"
+        )
+        if loaded.is_attached:
+            raise Error("Device is already attached")
+        devices.attach(loaded.device)
+        self._reload(loaded)
+
+    def detachFromDevice(self) -> None:
+        """Release the device; a call attaches again.
+
+        Raises:
+            Error: If the module is not compiled, or is not attached.
+        """
+        loaded = self._require_compiled()
+        if not loaded.is_attached:
+            raise Error("Device is not attached")
+        loaded.detach()
+        logger.debug("Detached from device")
+
+    def destroy(self) -> None:
+        """Release the device and the executable; the next call compiles again."""
+        if self._loaded is not None:
+            self._loaded.detach()
+        self._loaded = self._arguments = None
+        self._has_run = False
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> Any:
+        """Load parameters and buffers into the module, and onto the device if it is attached.
+
+        Args:
+            state_dict: Tensors by name.
+            strict: Whether the names must be those of the module.
+
+        Returns:
+            Missing and unexpected names.
+        """
+        found = self._user_model.load_state_dict(state_dict, strict)
+        if self.isAttachedToDevice():
+            logger.debug("load_state_dict: implicit copyWeightsToDevice()")
+            self.copyWeightsToDevice()
+        return found
+
+    def copyWeightsToDevice(self) -> None:
+        """Copy the module's parameters and buffers to the device."""
+        loaded = self._require_compiled()
+        if loaded.is_stale():
+            self._reload(loaded)
+        else:
+            loaded.copy_to_device()
+
+    def _reload(self, loaded: LoadedModel) -> None:
+        """Load the program anew; it is compiled again if it holds constants that have changed."""
+        if loaded.is_stale():
+            assert self._arguments is not None
+            loaded.detach()
+            self._loaded = loaded = self._make_loaded(self._arguments)
+        loaded.load(self._find_seed())
+
+    def copyWeightsToHost(self) -> None:
+        """Copy buffers that runs have changed from the device into the module."""
+        self._require_compiled().copy_to_host()
+
+    def copyNamedBuffersToDevice(self) -> None:
+        """Copy the buffers of Options.updatableNamedBuffers from the module to the device.
+
+        Raises:
+            Error: If the module is not compiled, or the option names no buffers.
+        """
+        loaded = self._require_compiled()
+        names = self._options.updatable_named_buffers
+        if not names:
+            raise Error(
+                "copyNamedBuffersToDevice() needs the option "
+                "poptorch.Options().updatableNamedBuffers([...]), which is empty",
+                type="poptorch_cpp_error",
+            )
+        loaded.copy_to_device(frozenset(names))
+
+    def cycleCount(self) -> int:
+        """Return the modelled cycles of the last call, on one replica.
+
+        Returns:
+            The number of cycles.
+
+        Raises:
+            Error: Before a call, without logCycleCount(True), and on an IPU model.
+        """
+        if not self._logs_cycles():
+            raise Error(_NO_CYCLES)
+        if self._loaded is None or not self._has_run:
+            raise Error(_NO_RUN)
+        if devices.uses_ipu_model(self._options):
+            raise Error("Cycle count logging is only supported on actual IPU hardware.")
+        return self._loaded.cycles
+
+    @property
+    def compilationTime(self) -> datetime.timedelta:
+        """Time that capturing and compiling took."""
+        if self._compile_seconds is None:
+            raise Error(_NOT_COMPILED)
+        return datetime.timedelta(seconds=self._compile_seconds)
+
+    def getPerfCounters(self) -> Counters:
+        """Return the times of the last call's transfers, as modelled.
+
+        Returns:
+            Seconds by event ("input", "input_complete", "output", "output_complete"), tensor and
+            iteration.
+        """
+        return {event: [list(each) for each in found] for event, found in self._counters.items()}
+
+    def getHostIpuLatency(self) -> Latency:
+        """Return least, most and mean seconds of the inputs' transfers, as modelled."""
+        return self._find_latency((counters.INPUT, min), (counters.INPUT_COMPLETE, max))
+
+    def getComputeLatency(self) -> Latency:
+        """Return least, most and mean seconds of computing, as modelled."""
+        return self._find_latency((counters.INPUT_COMPLETE, max), (counters.OUTPUT, max))
+
+    def getIpuHostLatency(self) -> Latency:
+        """Return least, most and mean seconds of the outputs' transfers, as modelled."""
+        return self._find_latency((counters.OUTPUT, min), (counters.OUTPUT_COMPLETE, max))
+
+    def getLatency(self) -> Latency:
+        """Return least, most and mean seconds of an iteration, as modelled."""
+        return self._find_latency((counters.INPUT, min), (counters.OUTPUT_COMPLETE, max))
+
+    def _find_latency(self, start: counters.Side, end: counters.Side) -> Latency:
+        return counters.find_latency(self._counters, start, end)
+
+    def getTensorNames(self) -> list[str]:
+        """Return the names of all tensors of the compiled graph."""
+        assert self._loaded is not None, "Model must be compiled before calling getTensorNames"
+        graph = self._loaded.captured.model.graph
+        names = {name for node in graph.node for name in (*node.input, *node.output) if name}
+        return sorted(names)
+
+    def getAnchoredTensor(self, short_name: str) -> torch.Tensor:
+        """Return the values of an anchored tensor in the last call.
+
+        Args:
+            short_name: Name that Options.anchorTensor gave it.
+
+        Returns:
+            The values.
+        """
+        assert short_name in self._anchors, f"No tensor with name {short_name} found."
+        return self._anchors[short_name]
+
+    def _debugGetPopartIR(self) -> str:
+        """Return the operators of the compiled graph by graph, as JSON."""
+        graphs = json.loads(reports.serialize_ir(self._require_compiled().captured.model))
+        first = next(iter(graphs))
+        return json.dumps({"maingraph": graphs.pop(first), **graphs}, separators=(",", ":"))
+
+
+def _narrow(tensor: torch.Tensor, options: Options) -> torch.Tensor:
+    """Return the part of an input that one iteration of one replica gets."""
+    parts = make_batching(options).num_parts
+    if not tensor.ndim:
+        return tensor
+    size = tensor.shape[0]
+    assert size % parts == 0, (
+        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({size}) must "
+        f"be a multiple of Options.deviceIterations({options.device_iterations}) * "
+        f"Options.replicationFactor({options.replication_factor}) * "
+        f"Options.Training.gradientAccumulation(1) = {parts} because it is used to calculate the "
+        "batch size which will be executed on the device in any given iteration. For a full "
+        "explanation see the batching semantics page of the documentation."
+    )
+    return tensor.narrow(0, 0, size // parts)
+
+
+def _too_few_iterations(num_stages: int) -> str:
+    return (
+        "poptorch.Options().deviceIterations must be greater than or equal to the number of "
+        f"pipeline stages ({num_stages}) when using poptorch.PipelinedExecution. Use "
+        "poptorch.ShardedExecution() to run stages one after the other."
+    )
+
+
+def _write_back(tensors: Sequence[torch.Tensor], written: dict[int, torch.Tensor]) -> None:
+    """Copy new values into the caller's tensors that `forward` changes in place."""
+    with torch.no_grad():
+        for index, value in written.items():
+            tensors[index].copy_(value)
+
+
+def _forbid_backward(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.backward = _raise_no_backward
+    return tensor
+
+
+def _raise_no_backward(*_: Any, **__: Any) -> NoReturn:
+    raise Error(_NO_BACKWARD)
