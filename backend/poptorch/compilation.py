@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -132,11 +133,8 @@ def make_session_options(options: Options, num_ipus: int) -> popart.SessionOptio
         Error: For an unknown name, or a value of another type.
     """
     settings = popart.SessionOptions()
-    for name, value in _iter_popart_options(options):
-        try:
-            setattr(settings, name, value)
-        except (AttributeError, TypeError) as error:
-            raise Error(f"_Popart.set({name!r}, {value!r}): {error}") from error
+    for name, value in options._Popart.options.items():  # noqa: SLF001
+        _set_option(settings, name, value)
     settings.constantWeights = False
     settings.replicatedGraphCount = options.replication_factor
     settings.enableReplicatedGraphs = options.replication_factor > 1
@@ -145,10 +143,28 @@ def make_session_options(options: Options, num_ipus: int) -> popart.SessionOptio
     return settings
 
 
-def _iter_popart_options(options: Options) -> Sequence[tuple[str, Any]]:
-    given: Mapping[str, Any] = options._Popart.options  # noqa: SLF001
-    known = popart.SessionOptions.FIELDS
-    return [(name, value) for name, value in given.items() if name.partition(".")[0] in known]
+def _set_option(settings: Any, name: str, value: Any) -> None:
+    """Set an option of popart's, or `group.option`; PopTorch names enumerators by their numbers."""
+    *groups, last = name.split(".")
+    for group in groups:
+        settings = getattr(settings, group, settings)
+    field = settings.FIELDS.get(last)
+    if field is None:
+        return
+    try:
+        setattr(settings, last, _convert(field.kind, value))
+    except (TypeError, ValueError) as error:
+        raise Error(f"_Popart.set({name!r}, {value!r}): {error}") from error
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    """Return a value with its numbers replaced by the enumerators that they stand for."""
+    if isinstance(value, (list, set)):
+        item = getattr(kind, "item", None)
+        return type(value)(_convert(item, each) for each in value)
+    if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, (int, str)):
+        return kind[value] if isinstance(value, str) else kind(value)
+    return value
 
 
 def _compile_error(error: Exception) -> Error:

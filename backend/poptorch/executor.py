@@ -256,7 +256,11 @@ class PoplarExecutor:
     def _note_run(self, loaded: LoadedModel) -> None:
         """Note the modelled time of a call that has ended."""
         self._has_run = True
-        self._counters = counters.count(loaded.clock, loaded.steps, len(loaded.captured.inputs))
+        num_inputs = len(loaded.captured.inputs)
+        if loaded.is_synthetic:
+            self._counters = counters.make_empty(num_inputs, len(loaded.steps.kinds))
+        else:
+            self._counters = counters.count(loaded.clock, loaded.steps, num_inputs)
         if self._logs_cycles():
             logger.debug("Total number of IPU cycles: %d", loaded.cycles)
 

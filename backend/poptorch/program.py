@@ -127,6 +127,11 @@ class LoadedModel:
         """Whether the model holds its device and can run."""
         return self.device.isAttached and self.program.is_loaded
 
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the device makes up the inputs."""
+        return bool(self.options._Popart.options.get("syntheticDataMode"))  # noqa: SLF001
+
     def is_stale(self) -> bool:
         """Return whether a parameter that is a constant of the program has changed."""
         current = dict(iter_named_tensors(self.module))
@@ -188,6 +193,8 @@ class LoadedModel:
         captured = self.captured
         pairs = zip(captured.inputs, tensors, strict=True)
         inputs = {name: to_array(tensor) for name, tensor in pairs}
+        if self.is_synthetic:
+            inputs = {name: _generate(value) for name, value in inputs.items()}
         with poplar_errors():
             outputs, written = self.steps.run(inputs)
         found = [
@@ -211,6 +218,13 @@ def make_batching(options: Options) -> Batching:
         options.input_group_size,
         options.input_group_comm_type is CommGroupType.Orthogonal,
     )
+
+
+def _generate(value: Array) -> Array:
+    """Return a made-up input like another: normal draws, or zeros where it holds no reals."""
+    if value.dtype.kind != "f":
+        return np.zeros_like(value)
+    return np.random.default_rng(0).standard_normal(value.shape).astype(value.dtype)
 
 
 def _make_effects(captured: Captured) -> dict[str, Effect]:

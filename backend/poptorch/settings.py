@@ -52,7 +52,9 @@ class Option:
 def make_setter(option: Option) -> Callable[..., Any]:
     """Return the method that sets an option and returns its group."""
 
-    def set_option(self: OptionGroup, value: Any = option.argument) -> OptionGroup:
+    def set_option(self: OptionGroup, value: Any = option.argument, **named: Any) -> OptionGroup:
+        if named:
+            value = _take_named(option, named)
         if value is UNSET:
             raise TypeError(f"{option.setter}() needs a value: {option.meaning}")
         if option.convert is not None:
@@ -68,6 +70,15 @@ def make_setter(option: Option) -> Callable[..., Any]:
     set_option.__qualname__ = option.setter
     set_option.__doc__ = option.meaning
     return set_option
+
+
+def _take_named(option: Option, named: dict[str, Any]) -> Any:
+    """Return the argument of a setter that is passed by its name, that of the option."""
+    if set(named) != {option.name}:
+        raise TypeError(
+            f"{option.setter}() got unexpected arguments {sorted(named)}: expected {option.name}"
+        )
+    return named[option.name]
 
 
 def check_type(option: Option, value: Any) -> None:
