@@ -108,6 +108,8 @@ def _take_tensor(name: str, tensor: Any) -> Any:
     """Return a plain tensor of the values; raise Error if the IPU has no such type."""
     if tensor.dtype not in translations.INPUT_TYPES:
         raise Error(f"Unsupported input type {tensor.dtype} of {name}")
+    if not tensor.numel():
+        raise Error(f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}): {name}")
     with torch.inference_mode(False):
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 

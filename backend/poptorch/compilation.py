@@ -153,7 +153,7 @@ def _set_option(settings: Any, name: str, value: Any) -> None:
         return
     try:
         setattr(settings, last, _convert(field.kind, value))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError) as error:
         raise Error(f"_Popart.set({name!r}, {value!r}): {error}") from error
 
 
@@ -164,6 +164,8 @@ def _convert(kind: Any, value: Any) -> Any:
         return type(value)(_convert(item, each) for each in value)
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, (int, str)):
         return kind[value] if isinstance(value, str) else kind(value)
+    if kind is int and isinstance(value, str):
+        return int(value)
     return value
 
 

@@ -86,6 +86,11 @@ class PoplarExecutor:
             raise AttributeError(name)
         return getattr(self._user_model, name)
 
+    def __repr__(self) -> str:
+        model = self._user_model
+        inner = placement.module_repr(model) if isinstance(model, torch.nn.Module) else repr(model)
+        return f"{type(self).__name__}({inner})"
+
     @property
     def model(self) -> Any:
         """The wrapped module."""
@@ -219,8 +224,12 @@ class PoplarExecutor:
         if self._pipelines() and recorder.num_stages > options.device_iterations:
             raise Error(_too_few_iterations(recorder.num_stages), type="poptorch_cpp_error")
         self._check_buffers(captured)
+        files.export_proto(captured.model)
+        offline = options.connection_type is ConnectionType.Never
         num_ipus = placement.count_ipus(
-            recorder.num_ipus, options.replication_factor, options.auto_round_num_ipus
+            recorder.num_ipus,
+            options.replication_factor,
+            options.auto_round_num_ipus or offline,
         )
         device = devices.find_device(options, num_ipus)
         made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)

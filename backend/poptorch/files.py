@@ -12,6 +12,7 @@ import pickle
 from pathlib import Path
 from typing import Final
 
+import onnx
 import popart
 from popart.export import Exported, save_executable
 from poprt.compile import Executable
@@ -26,6 +27,26 @@ from poptorch.program import LoadedModel
 BLOB: Final = "poptorch"
 _PROTOCOL: Final = 4
 _FILE_NAME: Final = "model.poptorch"
+_PROTO_VARIABLE: Final = "POPTORCH_EXPORT_PROTO_FILE"
+
+
+def export_proto(model: onnx.ModelProto) -> None:
+    """Write a captured model as ONNX to the file that POPTORCH_EXPORT_PROTO_FILE names, if any.
+
+    Args:
+        model: The model.
+
+    Raises:
+        Error: If the file cannot be written.
+    """
+    name = os.environ.get(_PROTO_VARIABLE)
+    if not name:
+        return
+    try:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(model.SerializeToString())
+    except OSError as error:
+        raise Error(f"{_PROTO_VARIABLE}: {name} cannot be written: {error}") from error
 
 
 def save(loaded: LoadedModel, data: PoptorchData, path: str | os.PathLike[str]) -> None:

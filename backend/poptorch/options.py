@@ -157,7 +157,6 @@ class Options(PopartGroup):
             "model_name",
             str,
             meaning='Name of the model; by default "inference".',
-            effect="Folder of the profile.",
         ),
         Option(
             "useIpuModel",
@@ -402,13 +401,17 @@ class Options(PopartGroup):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Options:
-        """Write a profile into a folder; by default the current one."""
+        """Accept a folder of profiles; none is written, `poplar-triton profile` makes one."""
         text = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
         if any(name in text for name in _ENGINE_OPTIONS):
             logger.warning(
                 "Profiling setting overriden by environment variable. "
                 "Check content of POPLAR_ENGINE_OPTIONS."
             )
+        logger.warning(
+            "enableProfiling has no effect: the simulated IPU writes no profile.pop. "
+            "`poplar-triton profile` shows where an exported model spends its cycles."
+        )
         values = ("true", profile_dir or ".", "true")
         engine = {
             **self._popart_options.options.get("engineOptions", {}),
@@ -489,11 +492,7 @@ GROUPS: Final[dict[str, type[OptionGroup]]] = {
 
 def known_names() -> set[str]:
     """Return the names of PopTorch's own entries of `Options.toDict`."""
-    examples = (
-        strategies.PipelinedExecution(),
-        strategies.SerialPhasedExecution(strategies.Phase("")),
-    )
     names = {
         option.name for group in GROUPS.values() for option in group.OPTIONS if not option.popart
     }
-    return names.union(*(strategy.backend_options() for strategy in examples))
+    return names.union(strategies.BACKEND_NAMES)

@@ -6,10 +6,15 @@ A strategy changes no result. `placement` has the blocks, and what a capture rec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from poptorch._logging import logger
 from poptorch.enums import AutoStage, Liveness
+
+BACKEND_NAMES: Final = frozenset(
+    {"execution_mode", "separate_backward_phase", "tensors_liveness", "serial_phases_execution"}
+)
+"""Entries of `Options.toDict` that strategies have."""
 
 
 class Stage:
