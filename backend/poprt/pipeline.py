@@ -87,8 +87,8 @@ PREPARATION = (
         "inline_custom_operators admit limit_ir_version remove_initializer_from_input "
         "upgrade_legacy_opset keep_outputs settle_bodies settle_defaults settle_layouts "
         "settle_slopes settle_windows forget_declared_shapes widen_integers check_chip_operators "
-        "carry_caches check_static unique_name_for_nodes check_ipu_operators check_demand "
-        "declare_outputs"
+        "carry_caches fold_shapes check_static unique_name_for_nodes check_ipu_operators "
+        "check_demand declare_outputs"
     ).split(),
 )
 """Passes that the compiler always runs first: a graph may be converted elsewhere, or not at all."""

@@ -115,6 +115,26 @@ class ConstantFolding(Pass):
         return None
 
 
+@register("fold_shapes", stage=Stage.FOLDING, is_ours=True)
+class FoldShapes(Pass):
+    """Fold constants in a model with shapes that depend on computed values, as Shape, Gather and
+    TopK compute them: often these are constant. Other models stay as they are."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Fold the model if shape inference leaves a shape open. Raise what ConstantFolding
+        raises."""
+        graph = infer_shapes(model).graph
+        values = {each.name: each for each in (*graph.value_info, *graph.output)}
+        made = {name for node in graph.node for name in node.output if name}
+        is_static = all(name in values and _is_static(values[name]) for name in made)
+        return model if is_static else ConstantFolding()(model)
+
+
+def _is_static(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return tensor.HasField("shape") and all(each.HasField("dim_value") for each in tensor.shape.dim)
+
+
 @register(
     "check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before="constant_folding"
 )
