@@ -76,6 +76,7 @@ def compile_model(
         Error: If the model cannot be compiled, or does not fit into the device's memory.
     """
     model = captured.model
+    _add_anchors(model.graph, options)
     _give_output(model.graph)
     outputs = [each.name for each in model.graph.output]
     settings = make_session_options(options, num_ipus)
@@ -108,6 +109,25 @@ def _check_streams(executable: Executable, captured: Captured) -> None:
             "the file holds the executable of another model: its tensors are "
             f"{', '.join(sorted(found))}; expected {', '.join(sorted(inputs | outputs))}"
         )
+
+
+def _add_anchors(graph: onnx.GraphProto, options: Options) -> None:
+    """Make the tensors that Options.anchorTensor names outputs.
+
+    Raises:
+        Error: If no operator computes one of them.
+    """
+    known = {each.name: each for each in graph.value_info}
+    outputs = {each.name for each in graph.output}
+    for short_name, (name, *_) in options.anchored_tensors.items():
+        if name not in known and name not in outputs:
+            raise Error(
+                f"anchorTensor({short_name!r}, {name!r}): no operator of the model computes a "
+                "tensor of that name; getTensorNames() lists the names"
+            )
+        if name not in outputs:
+            outputs.add(name)
+            graph.output.append(known[name])
 
 
 def _give_output(graph: onnx.GraphProto) -> None:

@@ -78,7 +78,6 @@ class PoplarExecutor:
         self._counters = counters.make_empty()
         self._compile_seconds: float | None = None
         self._seed = options.random_seed if options.exists("random_seed") else None
-        self._anchors: dict[str, torch.Tensor] = {}
         self._has_run = False
 
     def __getattr__(self, name: str) -> Any:
@@ -443,8 +442,9 @@ class PoplarExecutor:
         Returns:
             The values.
         """
-        assert short_name in self._anchors, f"No tensor with name {short_name} found."
-        return self._anchors[short_name]
+        found = {} if self._loaded is None else self._loaded.anchors
+        assert short_name in found, f"No tensor with name {short_name} found."
+        return found[short_name]
 
     def _debugGetPopartIR(self) -> str:
         """Return the operators of the compiled graph by graph, as JSON."""

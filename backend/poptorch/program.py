@@ -59,9 +59,13 @@ def iter_named_tensors(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def find_kind(options: Options) -> AnchorReturnType:
     """Return popart's name of the options' output mode."""
-    mode = OutputMode(options.output_mode)
+    return make_kind(options.output_mode, options.output_return_period)
+
+
+def make_kind(mode: OutputMode, period: int) -> AnchorReturnType:
+    """Return popart's name of an output mode."""
     if mode is OutputMode.EveryN:
-        return AnchorReturnType(mode.name, options.output_return_period)
+        return AnchorReturnType(mode.name, period)
     return AnchorReturnType("All" if mode is OutputMode.Default else mode.name)
 
 
@@ -93,6 +97,8 @@ class LoadedModel:
     program: DeviceProgram = field(init=False)
     steps: Steps = field(init=False)
     clock: counters.Clock = field(init=False)
+    anchors: dict[str, torch.Tensor] = field(init=False, default_factory=dict)
+    """Values of the anchored tensors in the last call, by their short names."""
     _baked: dict[str, torch.Tensor] = field(init=False)
     """Values, at compilation, of parameters that are constants of the program."""
 
@@ -104,7 +110,7 @@ class LoadedModel:
         self.steps = Steps(
             self.program,
             batching,
-            dict.fromkeys(filter(None, captured.outputs), find_kind(self.options)),
+            self._find_kinds(),
             State(buffers),
             {each.input: each.output for each in captured.state if not each.buffer},
         )
@@ -115,6 +121,15 @@ class LoadedModel:
             for name, tensor in iter_named_tensors(self.module)
             if name not in known
         }
+
+    def _find_kinds(self) -> dict[str, AnchorReturnType]:
+        """Return which iterations each output and each anchored tensor returns."""
+        usual = find_kind(self.options)
+        kinds = {
+            name: usual if as_outputs else make_kind(mode, period)
+            for name, as_outputs, mode, period in self.options.anchored_tensors.values()
+        }
+        return {**kinds, **dict.fromkeys(filter(None, self.captured.outputs), usual)}
 
     @property
     def cycles(self) -> int:
@@ -197,6 +212,10 @@ class LoadedModel:
             inputs = {name: _generate(value) for name, value in inputs.items()}
         with poplar_errors():
             outputs, written = self.steps.run(inputs)
+        self.anchors = {
+            short_name: to_tensor(outputs[name])
+            for short_name, (name, *_) in self.options.anchored_tensors.items()
+        }
         found = [
             captured.constants[index].clone() if name is None else to_tensor(outputs[name])
             for index, name in enumerate(captured.outputs)

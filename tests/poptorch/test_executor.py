@@ -216,3 +216,21 @@ def test_hooks_run_around_a_compilation(linear):
         handle.remove()
     poptorch.inferenceModel(linear)(torch.zeros(2, 3))
     assert calls == ["before", "after"]
+
+
+def test_anchored_tensors_are_returned_beside_the_results(linear):
+    module, x = torch.nn.Sequential(linear, torch.nn.ReLU()), torch.randn(NUM_ITERATIONS, 3)
+    model = poptorch.inferenceModel(module)
+    model.compile(x)
+    (name,) = {name for name in model.getTensorNames() if name.startswith("linear")}
+    options = poptorch.Options().deviceIterations(NUM_ITERATIONS)
+    options.outputMode(poptorch.OutputMode.Final)
+    options.anchorTensor("hidden", name, poptorch.OutputMode.All)
+    model = poptorch.inferenceModel(module, options)
+    torch.testing.assert_close(model(x), module(x)[-1:])
+    torch.testing.assert_close(model.getAnchoredTensor("hidden"), linear(x))
+    with pytest.raises(AssertionError, match="No tensor with name other"):
+        model.getAnchoredTensor("other")
+    options = poptorch.Options().anchorTensor("a", "nowhere")
+    with pytest.raises(poptorch.Error, match="no operator of the model computes"):
+        poptorch.inferenceModel(module, options)(x)
