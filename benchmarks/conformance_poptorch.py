@@ -35,7 +35,7 @@ SUITE = Suite(
     title="PopTorch's tests",
     tests=TESTS,
     find_all=find_all,
-    words=("-p", "poptorch_compat", "--no-hw-tests"),
+    words=("-p", "poptorch_compat", "--no-hw-tests", "--show-capture=no"),
     paths=(TESTS,),
     preloaded=("poptorch", "torch.export", "torch.onnx"),
 )

@@ -39,4 +39,4 @@ def share_operators() -> None:
         made.functions = {name: list(found) for name, found in made.functions.items()}
         return made
 
-    registry.from_torchlib = from_torchlib
+    registry.from_torchlib = staticmethod(from_torchlib)
