@@ -20,13 +20,9 @@ from poprt.compile import Executable
 
 from popef._tools.version import __version__
 from poptorch import (
-    arguments,
-    capture,
-    compilation,
     counters,
     devices,
     files,
-    options_check,
     placement,
 )
 from poptorch._logging import logger
@@ -36,9 +32,9 @@ from poptorch.counters import Counters, Latency
 from poptorch.enums import ConnectionType
 from poptorch.errors import Error
 from poptorch.hooks import POST_COMPILE, PRE_COMPILE
-from poptorch.options import Options, known_names
-from poptorch.program import LoadedModel, iter_named_tensors, make_batching
-from poptorch.strategies import PipelinedExecution
+from poptorch.options import Options
+from poptorch.preparation import bind_arguments, prepare
+from poptorch.program import LoadedModel
 
 _NOT_COMPILED: Final = "Model has not been compiled or has been destroyed."
 _NO_RUN: Final = "Please run the model at least once before obtaining cycle count."
@@ -49,11 +45,6 @@ _NO_BACKWARD: Final = (
     "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a "
     "trainingModel, the backwards pass is performed automatically when invoking the model. If "
     "you're using an inferenceModel, you should use a trainingModel instead."
-)
-_BROADCAST: Final = (
-    "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers "
-    "becoming out of sync between replicas, you can disable buffer broadcasting using "
-    "poptorch.Options.broadcastBuffers(False)."
 )
 _MAX_SEED_BITS: Final = 63
 
@@ -197,64 +188,18 @@ class PoplarExecutor:
         self._compile(data.executable_inputs, executable)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-        model = self._user_model
-        forward = model.forward if isinstance(model, torch.nn.Module) else model
-        return arguments.bind(forward, args, kwargs)
+        return bind_arguments(self._user_model, args, kwargs)
 
     def _compile(self, given: Arguments, executable: Executable | None = None) -> None:
         """Capture, compile and load the module for arguments like these."""
         start = time.monotonic()
         PRE_COMPILE.call()
-        loaded = self._make_loaded(given, executable)
+        loaded = prepare(self._user_model, given, self._options, executable)
         if self._options.connection_type is not ConnectionType.Never and loaded.device.isAttached:
             loaded.load(self._find_seed())
         self._arguments, self._loaded, self._has_run = given, loaded, False
         self._compile_seconds = time.monotonic() - start
         POST_COMPILE.call()
-
-    def _make_loaded(self, given: Arguments, executable: Executable | None = None) -> LoadedModel:
-        """Return the captured and compiled module, with a given executable or a new one."""
-        options = self._options
-        options_check.validate_options(options.toDict(), known_names())
-        tensors = [_narrow(tensor, options) for _, tensor in given.iter_tensors()]
-        args, kwargs = given.replace(tensors)
-        with placement.record(options.execution_strategy) as recorder:
-            captured = capture.capture(self._user_model, self._bind(args, kwargs))
-        if self._pipelines() and recorder.num_stages > options.device_iterations:
-            raise Error(_too_few_iterations(recorder.num_stages), type="poptorch_cpp_error")
-        self._check_buffers(captured)
-        files.export_proto(captured.model)
-        offline = options.connection_type is ConnectionType.Never
-        num_ipus = placement.count_ipus(
-            recorder.num_ipus,
-            options.replication_factor,
-            options.auto_round_num_ipus or offline,
-        )
-        device = devices.find_device(options, num_ipus)
-        made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
-        return LoadedModel(captured, made, device, options, self._user_model)
-
-    def _check_buffers(self, captured: capture.Captured) -> None:
-        """Check that replicas may have different buffers, and that named ones exist.
-
-        Raises:
-            Error: If not.
-        """
-        options = self._options
-        changed = [each for each in captured.state if each.buffer]
-        if changed and options.replication_factor > 1 and options.broadcast_buffers:
-            raise Error(_BROADCAST, type="poptorch_cpp_error")
-        known = dict(iter_named_tensors(self._user_model))
-        for name in options.updatable_named_buffers:
-            if name not in known:
-                raise Error(
-                    f"updatableNamedBuffers: the model has no buffer {name!r}; it has "
-                    f"{', '.join(known) or 'none'}",
-                    type="poptorch_cpp_error",
-                )
-
-    def _pipelines(self) -> bool:
-        return type(self._options.execution_strategy) is PipelinedExecution
 
     def _find_seed(self) -> int:
         if self._seed is None:
@@ -351,7 +296,7 @@ class PoplarExecutor:
         if loaded.is_stale():
             assert self._arguments is not None
             loaded.detach()
-            self._loaded = loaded = self._make_loaded(self._arguments)
+            self._loaded = loaded = prepare(self._user_model, self._arguments, self._options)
         loaded.load(self._find_seed())
 
     def copyWeightsToHost(self) -> None:
@@ -446,36 +391,24 @@ class PoplarExecutor:
         assert short_name in found, f"No tensor with name {short_name} found."
         return found[short_name]
 
+    def replicaGrouping(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Reject weights that differ between replicas, which this implementation lacks.
+
+        Args:
+            *args: Name of the weight and the groups.
+            **kwargs: The same by name.
+
+        Raises:
+            Error: Always.
+        """
+        del args, kwargs
+        raise Error("replicaGrouping: weights that differ between replicas are not supported")
+
     def _debugGetPopartIR(self) -> str:
         """Return the operators of the compiled graph by graph, as JSON."""
         graphs = json.loads(reports.serialize_ir(self._require_compiled().captured.model))
         first = next(iter(graphs))
         return json.dumps({"maingraph": graphs.pop(first), **graphs}, separators=(",", ":"))
-
-
-def _narrow(tensor: torch.Tensor, options: Options) -> torch.Tensor:
-    """Return the part of an input that one iteration of one replica gets."""
-    parts = make_batching(options).num_parts
-    if not tensor.ndim:
-        return tensor
-    size = tensor.shape[0]
-    assert size % parts == 0, (
-        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({size}) must "
-        f"be a multiple of Options.deviceIterations({options.device_iterations}) * "
-        f"Options.replicationFactor({options.replication_factor}) * "
-        f"Options.Training.gradientAccumulation(1) = {parts} because it is used to calculate the "
-        "batch size which will be executed on the device in any given iteration. For a full "
-        "explanation see the batching semantics page of the documentation."
-    )
-    return tensor.narrow(0, 0, size // parts)
-
-
-def _too_few_iterations(num_stages: int) -> str:
-    return (
-        "poptorch.Options().deviceIterations must be greater than or equal to the number of "
-        f"pipeline stages ({num_stages}) when using poptorch.PipelinedExecution. Use "
-        "poptorch.ShardedExecution() to run stages one after the other."
-    )
 
 
 def _write_back(tensors: Sequence[torch.Tensor], written: dict[int, torch.Tensor]) -> None:

@@ -1,0 +1,109 @@
+"""Preparation of a module for the device: captured, checked, placed and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from poprt.compile import Executable
+
+from poptorch import arguments, capture, compilation, devices, files, options_check, placement
+from poptorch._logging import logger
+from poptorch.arguments import Arguments
+from poptorch.enums import ConnectionType
+from poptorch.errors import Error
+from poptorch.options import Options, known_names
+from poptorch.program import LoadedModel, iter_named_tensors, make_batching
+from poptorch.strategies import PipelinedExecution
+
+_BROADCAST: Final = (
+    "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers "
+    "becoming out of sync between replicas, you can disable buffer broadcasting using "
+    "poptorch.Options.broadcastBuffers(False)."
+)
+
+
+def bind_arguments(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Return arguments of a call, bound to the parameters of a module's forward or a function."""
+    forward = model.forward if isinstance(model, torch.nn.Module) else model
+    return arguments.bind(forward, args, kwargs)
+
+
+def prepare(
+    model: Any, given: Arguments, options: Options, executable: Executable | None = None
+) -> LoadedModel:
+    """Capture and compile a module.
+
+    Args:
+        model: The module or function.
+        given: Arguments like those of its calls.
+        options: Its options.
+        executable: Executable of a file, which is used instead of compiling.
+
+    Returns:
+        The compiled module with its device, not loaded yet.
+
+    Raises:
+        Error: If the module or its options cannot be compiled.
+    """
+    options_check.validate_options(options.toDict(), known_names())
+    args, kwargs = given.replace([_narrow(tensor, options) for _, tensor in given.iter_tensors()])
+    with placement.record(options.execution_strategy) as recorder:
+        captured = capture.capture(model, bind_arguments(model, args, kwargs))
+    _check_stages(recorder.num_stages, options)
+    _check_buffers(model, captured, options)
+    files.export_proto(captured.model)
+    offline = options.connection_type is ConnectionType.Never
+    num_ipus = placement.count_ipus(
+        recorder.num_ipus, options.replication_factor, options.auto_round_num_ipus or offline
+    )
+    device = devices.find_device(options, num_ipus)
+    made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
+    return LoadedModel(captured, made, device, options, model)
+
+
+def _narrow(tensor: torch.Tensor, options: Options) -> torch.Tensor:
+    """Return the part of an input that one iteration of one replica gets."""
+    parts = make_batching(options).num_parts
+    if tensor.requires_grad:
+        logger.warning("Input tensor has requires_grad=True set. This tensor will be detached.")
+    if not tensor.ndim:
+        return tensor
+    size = tensor.shape[0]
+    assert size % parts == 0, (
+        f"Invalid batch dimension: In the input {tensor.shape}, the batch dimension ({size}) must "
+        f"be a multiple of Options.deviceIterations({options.device_iterations}) * "
+        f"Options.replicationFactor({options.replication_factor}) * "
+        f"Options.Training.gradientAccumulation(1) = {parts} because it is used to calculate the "
+        "batch size which will be executed on the device in any given iteration. For a full "
+        "explanation see the batching semantics page of the documentation."
+    )
+    return tensor.detach().narrow(0, 0, size // parts)
+
+
+def _check_stages(num_stages: int, options: Options) -> None:
+    """Raise Error if there are fewer iterations than stages of a pipeline."""
+    is_pipeline = type(options.execution_strategy) is PipelinedExecution
+    if is_pipeline and num_stages > options.device_iterations:
+        raise Error(
+            "poptorch.Options().deviceIterations must be greater than or equal to the number of "
+            f"pipeline stages ({num_stages}) when using poptorch.PipelinedExecution. Use "
+            "poptorch.ShardedExecution() to run stages one after the other.",
+            type="poptorch_cpp_error",
+        )
+
+
+def _check_buffers(model: Any, captured: capture.Captured, options: Options) -> None:
+    """Raise Error if replicas may not have different buffers, or named ones do not exist."""
+    changed = any(each.buffer for each in captured.state)
+    if changed and options.replication_factor > 1 and options.broadcast_buffers:
+        raise Error(_BROADCAST, type="poptorch_cpp_error")
+    known = dict(iter_named_tensors(model))
+    for name in options.updatable_named_buffers:
+        if name not in known:
+            raise Error(
+                f"updatableNamedBuffers: the model has no buffer {name!r}; it has "
+                f"{', '.join(known) or 'none'}",
+                type="poptorch_cpp_error",
+            )
