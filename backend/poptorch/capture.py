@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import torch
 
-from poptorch import popart_nodes, translations
+from poptorch import popart_names, popart_nodes, translations
 from poptorch.arguments import Arguments, rebuild
 from poptorch.errors import Error
 from poptorch.recording import Recorder, Recording
@@ -83,12 +83,15 @@ class Captured:
         return rebuild(self.structure, iter(tensors))
 
 
-def capture(model: Callable[..., Any], arguments: Arguments) -> Captured:
+def capture(
+    model: Callable[..., Any], arguments: Arguments, has_namescope: bool = True
+) -> Captured:
     """Capture a module, or any other function of tensors.
 
     Args:
         model: The module or function. It is called once, with tensors that hold no values.
         arguments: Arguments of that call, with the shapes that are compiled.
+        has_namescope: Whether operators are named after the modules that they stand in.
 
     Returns:
         The model and what is needed to call it like the module.
@@ -99,8 +102,10 @@ def capture(model: Callable[..., Any], arguments: Arguments) -> Captured:
     tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
     recorder = Recorder(model, arguments)
     with _quiet(), torch.no_grad(), torch.inference_mode(False):
-        program = _export(recorder, tensors)
-        exported = _to_onnx(translations.decompose(program))
+        program = translations.decompose(_export(recorder, tensors))
+        exported = _to_onnx(program)
+    places = popart_names.find_places(program)
+    popart_names.name_operators(exported.graph, places, has_namescope)
     return _finish(exported, recorder, len(tensors))
 
 
@@ -119,7 +124,8 @@ def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
     training = recorder.user.training if hasattr(recorder, "user") else False
     recorder.training = training
     try:
-        return torch.export.export(recorder, tuple(tensors), strict=False)
+        with torch.fx.traceback.preserve_node_meta():  # the marks of operators' places
+            return torch.export.export(recorder, tuple(tensors), strict=False)
     except Exception as error:
         if type(error).__name__ in _VALUE_DEPENDENT:
             raise Error(

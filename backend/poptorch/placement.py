@@ -10,17 +10,20 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
 import torch
+import torch.fx.traceback
 
 from poptorch._logging import logger
 from poptorch.errors import Error
 from poptorch.strategies import ExecutionStrategy, Stage
 
+MARK: Final = "poptorch_place"
+"""Key of an operator's place among the notes of torch.export."""
 MAX_IPUS: Final = 64
 """IPUs of the simulated machine: a Pod64."""
 
@@ -95,6 +98,11 @@ class Recorder:
             self.used.append(self.current)
 
     @property
+    def mode(self) -> str:
+        """Name of the strategy in log lines, as "Pipelined"."""
+        return type(self._strategy).__name__.removesuffix("Execution")
+
+    @property
     def num_ipus(self) -> int:
         """Number of IPUs that one replica uses."""
         return max((place.ipu for place in self.used), default=0) + 1
@@ -131,6 +139,24 @@ def note_operator() -> None:
     """Note that an operator ran, if blocks are being recorded; raise Error if none is active."""
     if _recorder is not None:
         _recorder.note_operator()
+
+
+def mark_operator() -> AbstractContextManager[Any]:
+    """Return a context in which torch.export marks operators with the place that is active now."""
+    if _recorder is None or _recorder.current is None:
+        return nullcontext()
+    place = _recorder.current
+    mark = {MARK: (place.stage, place.phase, place.ipu)}
+    return torch.fx.traceback.annotate(mark)  # type: ignore[no-any-return] # torch may be absent
+
+
+def log_tensor(name: str, place: Placement) -> None:
+    """Log the place of the operator that makes a tensor."""
+    if _recorder is not None:
+        mode = _recorder.mode
+        logger.debug(
+            "tensor %s mode(%s), ipu(%d), stage(%d)", name, mode, place.ipu, max(place.stage, 0)
+        )
 
 
 def restart() -> None:

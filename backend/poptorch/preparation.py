@@ -50,7 +50,8 @@ def prepare(
     options_check.validate_options(options.toDict(), known_names())
     args, kwargs = given.replace([_narrow(tensor, options) for _, tensor in given.iter_tensors()])
     with placement.record(options.execution_strategy) as recorder:
-        captured = capture.capture(model, bind_arguments(model, args, kwargs))
+        bound = bind_arguments(model, args, kwargs)
+        captured = capture.capture(model, bound, options.has_module_namescope)
     _check_stages(recorder.num_stages, options)
     _check_buffers(model, captured, options)
     files.export_proto(captured.model)
@@ -85,6 +86,7 @@ def _narrow(tensor: torch.Tensor, options: Options) -> torch.Tensor:
 def _check_stages(num_stages: int, options: Options) -> None:
     """Raise Error if there are fewer iterations than stages of a pipeline."""
     is_pipeline = type(options.execution_strategy) is PipelinedExecution
+    logger.debug("enablePipelining set to value %d", is_pipeline and num_stages > 1)
     if is_pipeline and num_stages > options.device_iterations:
         raise Error(
             "poptorch.Options().deviceIterations must be greater than or equal to the number of "

@@ -129,7 +129,8 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
             keywords = dict(zip(keywords, cast, strict=True))
         if func is torch.nn.functional.batch_norm:
             return _batch_norm(func, *args, **keywords)
-        result = func(*args, **keywords)
+        with placement.mark_operator():
+            result = func(*args, **keywords)
         if isinstance(result, (torch.Tensor, tuple, list)) and not _is_getter(func):
             placement.note_operator()
         return result

@@ -1,0 +1,81 @@
+"""PopART's names of a captured model's operators and tensors, and the IPU of each operator.
+
+An operator is called `layer1/0/Conv`: the modules it stands in, by the last parts of their names,
+and its type. Its tensors are called `layer1/0/Conv:0`, and `layer1/0/Conv:0/1` where the name is
+taken. Served models have these names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import onnx
+
+from poptorch import placement
+from poptorch._logging import logger
+from poptorch.placement import Placement
+from poptorch.rewriting import rename_tensors
+
+_SCOPES: Final = "pkg.torch.onnx.name_scopes"
+_FX_NODE: Final = "pkg.torch.onnx.fx_node"
+_USER: Final = "user"
+"""Name of the user's module within the module that is exported."""
+
+
+def find_places(program: Any) -> dict[str, Placement]:
+    """Return the places that operators of an exported program were marked with, by their names.
+
+    Args:
+        program: The program of torch.export.
+    """
+    marks = {
+        node.name: node.meta.get("custom", {}).get(placement.MARK) for node in program.graph.nodes
+    }
+    return {name: Placement(*mark) for name, mark in marks.items() if mark is not None}
+
+
+def name_operators(
+    graph: onnx.GraphProto, places: Mapping[str, Placement], has_namescope: bool = True
+) -> None:
+    """Name operators and their tensors, log their places, and drop what torch's exporter noted.
+
+    Args:
+        graph: The graph, which is changed.
+        places: Places of operators by their names in torch's program.
+        has_namescope: Whether names begin with the modules that operators stand in.
+    """
+    taken: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    constants: set[str] = set()
+    place = placement.START
+    for node in graph.node:
+        if constants.issuperset(node.input):  # constants and their conversions: no operators
+            constants.update(node.output)
+            continue
+        notes = {each.key: each.value for each in node.metadata_props}
+        place = places.get(_find_fx_name(notes), place)
+        base = (_find_scope(notes) if has_namescope else "") + node.op_type
+        repeated = f"/{taken[base]}" if taken[base] else ""
+        taken[base] += 1
+        node.name = base + repeated
+        for index, output in enumerate(node.output):
+            if output:
+                names[output] = f"{base}:{index}{repeated}"
+                placement.log_tensor(names[output], place)
+        del node.metadata_props[:]
+    rename_tensors(graph, names)
+    logger.debug("lowered to PopART: %d operators", len(graph.node))
+
+
+def _find_scope(notes: Mapping[str, str]) -> str:
+    """Return the modules that an operator stands in, as `layer1/0/`."""
+    scopes = ast.literal_eval(notes.get(_SCOPES, "[]"))
+    inner = [scope for scope in scopes[:-1] if scope.startswith(f"{_USER}.")]
+    return "".join(f"{scope.rpartition('.')[2]}/" for scope in inner)
+
+
+def _find_fx_name(notes: Mapping[str, str]) -> str:
+    return notes.get(_FX_NODE, "").partition(" ")[0].removeprefix("%")
