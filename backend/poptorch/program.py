@@ -164,7 +164,8 @@ class LoadedModel:
     def detach(self) -> None:
         """Unload the program and release its device."""
         self.program.unload()
-        self.device.detach()
+        if self.device.isAttached:
+            self.device.detach()
 
     def copy_to_device(self, names: frozenset[str] | None = None) -> None:
         """Copy the module's weights and state to the device.

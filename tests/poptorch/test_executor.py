@@ -167,6 +167,7 @@ def test_an_offline_model_compiles_but_does_not_run(linear, tmp_path):
     model.compileAndExport(tmp_path / "model.pt", x)
     with pytest.raises(AssertionError, match="offline device"):
         model(x)
+    model.destroy()
     torch.testing.assert_close(poptorch.load(tmp_path / "model.pt")(x), linear(x))
 
 
