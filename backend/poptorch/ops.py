@@ -177,7 +177,7 @@ def dynamic_update(input: Any, src: Any, dim: int, start: Any, size: int) -> Any
         raise Error(f"input and src tensor must have same dtype. ({types[0]} vs {types[1]})")
     if input.dim() != src.dim():
         raise Error(
-            f"input and src tensors must have same dimensionality. ({input.dim()} vs {src.dim()})"
+            f"input and src tensors must have same dimensionality. ({input.dim()}) vs ({src.dim()})"
         )
     _check_window(size)
     places = _window(input, start, size, input.shape[dim], 1)

@@ -10,6 +10,7 @@ import torch
 from onnx import TensorProto
 from poprt.passes.precision.floats import retype_floats
 
+from poptorch import special_functions
 from poptorch.errors import Error
 
 INPUT_TYPES = frozenset(
@@ -40,12 +41,22 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """Functions of torch for operators that torch's exporter does not know."""
 
 
+_LOGICAL = {
+    aten.add.Tensor: aten.logical_or.default,
+    aten.mul.Tensor: aten.logical_and.default,
+}
+"""Operators on truth values, which have other names in ONNX."""
+
+
 def decompose(program: Any) -> Any:
     """Return a program without the operators of DECOMPOSITIONS.
 
     Args:
         program: A program of torch.export. It is returned as it is if it has none of them.
     """
+    for node in program.graph.nodes:
+        if node.target in _LOGICAL and node.meta["val"].dtype is torch.bool:
+            node.target, node.kwargs = _LOGICAL[node.target], {}
     targets = {node.target for node in program.graph.nodes} & DECOMPOSITIONS.keys()
     if not targets:
         return program
@@ -137,6 +148,108 @@ def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
         )
     counted = x.new_ones(x.shape) if weights is None else weights
     return counted.new_zeros(minlength).scatter_add(0, x.to(torch.int64), counted)
+
+
+@_decomposes(aten.scatter.src)
+def _scatter(x: Any, dim: int, index: Any, src: Any) -> Any:
+    return _scatter_part(aten.scatter.src, x, dim, index, src)
+
+
+@_decomposes(aten.scatter_add.default)
+def _scatter_add(x: Any, dim: int, index: Any, src: Any) -> Any:
+    return _scatter_part(aten.scatter_add.default, x, dim, index, src)
+
+
+def _scatter_part(operator: Any, x: Any, dim: int, index: Any, src: Any) -> Any:
+    """Scatter the part of the source that has the shape of the index, as torch does."""
+    if index.shape == src.shape:
+        return NotImplemented
+    return operator(x, dim, index, _take_part(src, index))
+
+
+def _take_part(src: Any, index: Any) -> Any:
+    for axis, size in enumerate(index.shape):
+        src = src.narrow(axis, 0, size)
+    return src
+
+
+@_decomposes(aten.scatter_reduce.two)
+def _scatter_reduce(
+    x: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Divide a sum by a count for the mean, which torch's exporter takes for a sum."""
+    if reduce != "mean":
+        if index.shape == src.shape:
+            return NotImplemented
+        part = _take_part(src, index)
+        return aten.scatter_reduce.two(x, dim, index, part, reduce, include_self=include_self)
+    src = _take_part(src, index)
+    ones = torch.ones_like(src)
+    counts = torch.zeros_like(x).scatter_add(dim, index, ones)
+    start = x if include_self else torch.where(counts > 0, torch.zeros_like(x), x)
+    counts = counts + 1 if include_self else torch.clamp(counts, min=1)
+    total = start.scatter_add(dim, index, src)
+    return total / counts if x.dtype.is_floating_point else total // counts
+
+
+@_decomposes(aten.rrelu.default)
+def _rrelu(
+    x: Any,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,  # noqa: ARG001
+) -> Any:
+    middle = (lower + upper) / 2
+    slope = torch.rand_like(x) * (upper - lower) + lower if training else middle
+    return torch.where(x >= 0, x, x * slope)
+
+
+@_decomposes(aten.rrelu_with_noise.default)
+def _rrelu_with_noise(
+    x: Any,
+    noise: Any,  # noqa: ARG001
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *_: Any,
+) -> Any:
+    return _rrelu(x, lower, upper, training)
+
+
+@_decomposes(aten.adaptive_max_pool2d.default)
+def _adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
+    """Take the maximum of each cell: cell i of n covers i * size // n to its successor's start."""
+    height, width = x.shape[-2:]
+    rows, columns = (
+        [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
+        for size, n in zip((height, width), output_size, strict=True)
+    )
+    values, places = [], []
+    for top, bottom in rows:
+        for left, right in columns:
+            value, place = x[..., top:bottom, left:right].flatten(-2).max(-1)
+            span = right - left
+            values.append(value)
+            places.append((top + place // span) * width + left + place % span)
+    shape = (*x.shape[:-2], len(rows), len(columns))
+    return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
+
+
+@_decomposes(aten.adaptive_max_pool1d.default)
+def _adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
+    values, places = _adaptive_max_pool2d(x.unsqueeze(-2), (1, *output_size))
+    return values.squeeze(-2), places.squeeze(-2)
+
+
+DECOMPOSITIONS.update(
+    {
+        aten.lgamma.default: special_functions.lgamma,
+        aten.mvlgamma.default: special_functions.mvlgamma,
+        aten.digamma.default: special_functions.digamma,
+        aten.erfinv.default: special_functions.erfinv,
+    }
+)
 
 
 def narrow(tensor: Any) -> Any:
