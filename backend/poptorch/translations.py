@@ -236,6 +236,69 @@ def _adaptive_max_pool2d(x: Any, output_size: Any) -> Any:
     return torch.stack(values, -1).reshape(shape), torch.stack(places, -1).reshape(shape)
 
 
+@_decomposes(aten.hypot.default)
+def _hypot(x: Any, y: Any) -> Any:
+    return torch.sqrt(x * x + y * y)
+
+
+@_decomposes(aten.searchsorted.Tensor)
+def _searchsorted(
+    borders: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    """Count the borders below each value, and those equal to it if they go to its left."""
+    if sorter is not None:
+        borders = torch.gather(borders, -1, sorter)
+    borders, values = borders.unsqueeze(-2), x.unsqueeze(-1)
+    is_left = borders <= values if right or side == "right" else borders < values
+    return is_left.sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+@_decomposes(aten.cross_entropy_loss.default)
+def _cross_entropy_loss(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    """Add the loss of a uniform label by the share that smoothing gives it.
+
+    torch's exporter leaves smoothing out, and takes probabilities for labels.
+    """
+    axis = 1 if x.dim() > 1 else 0
+    classes = x.shape[axis]
+    logs = torch.log_softmax(x, axis)
+    shape = [classes if each == axis else 1 for each in range(x.dim())]
+    weighted = logs if weight is None else logs * weight.reshape(shape)
+    if target.dtype.is_floating_point:
+        labels = target * (1 - label_smoothing) + label_smoothing / classes
+        losses = -(weighted * labels).sum(axis)
+        return _reduce(losses, reduction, losses.numel())
+    if not label_smoothing:
+        return NotImplemented
+    counted = target != ignore_index
+    places = torch.where(counted, target, 0).unsqueeze(axis)
+    picked = -torch.gather(weighted, axis, places).squeeze(axis)
+    losses = (1 - label_smoothing) * picked - label_smoothing / classes * weighted.sum(axis)
+    losses = torch.where(counted, losses, 0.0)
+    weights = torch.ones_like(losses) if weight is None else weight[places.squeeze(axis)]
+    return _reduce(losses, reduction, torch.where(counted, weights, 0.0).sum())
+
+
+def _reduce(losses: Any, reduction: int, total: Any) -> Any:
+    """Reduce losses as torch's numbers say: 0 not at all, 1 to the mean, 2 to the sum."""
+    if not reduction:
+        return losses
+    return losses.sum() / total if reduction == 1 else losses.sum()
+
+
 @_decomposes(aten.adaptive_max_pool1d.default)
 def _adaptive_max_pool1d(x: Any, output_size: Any) -> Any:
     values, places = _adaptive_max_pool2d(x.unsqueeze(-2), (1, *output_size))

@@ -15,6 +15,8 @@ from poptorch.errors import Error  # noqa: E402
 from poptorch.tracing import isRunningOnIpu  # noqa: E402
 from poptorch.translations import narrow  # noqa: E402
 
+LABELS = torch.tensor([0, 3, 4, 1])
+
 
 def run(model, *args, state=None, **keywords):
     """Return the capture, the results, and the new values of state by name."""
@@ -167,6 +169,18 @@ def test_a_buffer_that_is_removed_or_rebound_is_an_error(remove, text):
         lambda x: torch.ones_like(x).scatter_reduce(1, (x > 0).long(), x, "mean"),
         lambda x: torch.nn.functional.adaptive_max_pool1d(x[None], 3),
         lambda x: torch.nn.functional.rrelu(x),
+        lambda x: torch.hypot(x, 2 * x),
+        lambda x: torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]), x),
+        *(
+            lambda x, given=given: torch.nn.functional.cross_entropy(x, LABELS, **given)
+            for given in (
+                {"label_smoothing": 0.1},
+                {"label_smoothing": 0.2, "reduction": "sum"},
+                {"label_smoothing": 0.2, "weight": torch.arange(1.0, 6.0)},
+                {"label_smoothing": 0.2, "ignore_index": 3},
+            )
+        ),
+        lambda x: torch.nn.functional.cross_entropy(x, torch.softmax(x, 1), label_smoothing=0.1),
     ],
 )
 def test_operators_without_an_onnx_form_are_translated(function):
