@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute, graph_values, infer_shapes, read_array
+from onnxgraph import attribute, graph_values, has_data, infer_shapes, read_array
 from simipu import CompileError, Stream
 
 from popef._tools.arrays import Array
@@ -343,7 +343,7 @@ def _narrow(found: Range, least: float, greatest: float, added: float) -> None:
 
 def _constant(known: _Users, name: str) -> Array | None:
     tensor = known.constants.get(name)
-    if tensor is None or int(np.prod(tensor.dims)) > _SMALL:
-        return None
+    if tensor is None or int(np.prod(tensor.dims)) > _SMALL or not has_data(tensor):
+        return None  # the values of a streamed weight are elsewhere
     values = read_array(tensor)
     return values if values.size and values.dtype.kind in "iuf" else None
