@@ -33,7 +33,7 @@ _MIXED = frozenset(
         torch.conv_transpose3d,
     }
 )
-"""Functions with half activations and float parameters on the IPU: the parameters are cast."""
+"""Functions whose parameters are cast to the type of the activations on the IPU."""
 
 
 @dataclass(slots=True)
@@ -147,11 +147,12 @@ def _is_ipu(device: Any) -> bool:
 
 
 def _match_types(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Cast float tensors to the first one's type if that is half."""
-    if not values or not isinstance(values[0], torch.Tensor) or values[0].dtype != torch.half:
+    """Cast parameters in half or float to the first value's type, if that is one of both."""
+    kinds = (torch.half, torch.float32)
+    if not values or not isinstance(values[0], torch.Tensor) or values[0].dtype not in kinds:
         return values
     return tuple(
-        each.half() if isinstance(each, torch.Tensor) and each.dtype == torch.float32 else each
+        each.to(values[0].dtype) if isinstance(each, torch.Tensor) and each.dtype in kinds else each
         for each in values
     )
 

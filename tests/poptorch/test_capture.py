@@ -115,6 +115,15 @@ def test_half_activations_run_with_float_parameters():
     torch.testing.assert_close(found.float(), model(x), atol=5e-3, rtol=5e-3)
 
 
+def test_float_activations_run_with_half_parameters():
+    x = torch.randn(2, 4)
+    model = torch.nn.Linear(4, 3)
+    expected = model(x)
+    _, found, _ = run(model.half(), x)
+    assert found.dtype == torch.float
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=5e-3)
+
+
 def test_a_branch_on_a_tensors_value_is_an_error():
     with pytest.raises(Error, match="depends on the value of a tensor"):
         run(lambda x: x if x.sum() > 0 else -x, torch.ones(2))
