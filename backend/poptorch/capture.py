@@ -101,7 +101,7 @@ def capture(
     """
     tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
     recorder = Recorder(model, arguments)
-    with _quiet(), torch.no_grad(), torch.inference_mode(False):
+    with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
         program = translations.decompose(_export(recorder, tensors))
         exported = _to_onnx(program)
     places = popart_names.find_places(program)
@@ -234,6 +234,17 @@ def _separate_outputs(graph: onnx.GraphProto) -> None:
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """Let torch.distributions take arguments whose values are known at run time only."""
+    checks = torch.distributions.Distribution._validate_args  # noqa: SLF001
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checks)
 
 
 @contextmanager
