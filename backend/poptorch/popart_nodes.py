@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes
-from popart.errors import popart_exception
+from popart import popart_exception
 from popart.lowering import lower
 from simipu.operators import CHIP_DOMAIN
 

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import torch
 from onnx import TensorProto
-from poprt.passes.precision.floats import retype_floats
+from poprt.passes import retype_floats
 
 from poptorch import special_functions
 from poptorch.errors import Error

@@ -5,7 +5,6 @@ those that PopART means; then the anchors become the outputs, and what they do n
 """
 
 from popart.lowering.graph import Effect, EffectKind
-from popart.lowering.lower import Lowered, LoweringOptions, infer_tensors, lower
 from popart.lowering.replicas import (
     Joined,
     SplitWeight,
@@ -13,6 +12,7 @@ from popart.lowering.replicas import (
     has_collectives,
     join_replicas,
 )
+from popart.lowering.whole_model import Lowered, LoweringOptions, infer_tensors, lower
 
 __all__ = [
     "Effect",

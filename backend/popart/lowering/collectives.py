@@ -34,6 +34,7 @@ _REDUCTIONS: Final = {
     CollectiveOperator.Min: "Min",
     CollectiveOperator.Max: "Max",
 }
+"""Operator of the standard that reduces two replicas; only collectives have such a counterpart."""
 
 
 @chip_rule("ReplicatedAllReduce", "ReplicatedAllReduceInplace")

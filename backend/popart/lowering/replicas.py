@@ -316,6 +316,7 @@ _JOIN_CONTROL = {
     "If": _Joiner._join_if,  # noqa: SLF001 - its own class
     "Scan": _Joiner._join_scan,  # noqa: SLF001 - its own class
 }
+"""How nodes with bodies are joined: this rewrite's own code by operator, and no fact about them."""
 
 
 def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:

@@ -13,6 +13,7 @@ from poprt.passes.interface.custom_operators import register_op_body, register_o
 from poprt.passes.onnx_helper import get_dtype, get_shape
 from poprt.passes.pattern_helper import Found, PatternMatcher
 from poprt.passes.precision.comparison import layer_precision_compare
+from poprt.passes.precision.floats import retype_floats
 from poprt.passes.shape_inference import ShapeFunc, register_shape_func
 from poprt.passes.shapes.inputs import check_names
 from poprt.rewrite.base import (
@@ -51,6 +52,7 @@ __all__ = [
     "register_op_body",
     "register_op_function",
     "register_shape_func",
+    "retype_floats",
 ]
 
 for _found in pkgutil.walk_packages(__path__, f"{__name__}."):
