@@ -5,7 +5,7 @@ weights outside the messages. Nothing here knows a chip, a precision, or the cos
 Graphs are `onnx.GraphProto`, which users' scripts and passes know.
 """
 
-from onnxgraph.admission import check_graph, check_tensors_only
+from onnxgraph.admission import check_graph, check_tensors_only, check_texts
 from onnxgraph.edit import (
     Chain,
     change_without_weights,
@@ -113,6 +113,7 @@ __all__ = [
     "change_without_weights",
     "check_graph",
     "check_tensors_only",
+    "check_texts",
     "collect_values",
     "copy_with_weights",
     "count_bytes",

@@ -20,6 +20,7 @@ from onnxgraph.nodes import (
     element_bytes,
     is_packed,
     iter_any_bodies,
+    iter_nodes,
     iter_tensors,
 )
 
@@ -230,3 +231,17 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
         most = max(most, count)
         most = max((most, *(_count_shape_numbers(body, counts) for body in iter_any_bodies(node))))
     return most
+
+
+def check_texts(graph: onnx.GraphProto) -> None:
+    """Raise GraphError if a name of a node or tensor is not UTF-8: protobuf returns such a text as
+    bytes, which the code that reads names does not expect."""
+    values = (each.name for part in (graph.input, graph.output, graph.initializer) for each in part)
+    for texts in ((*values,), *map(_texts, iter_nodes(graph))):
+        for text in texts:
+            if not isinstance(text, str):
+                raise GraphError(f"name {text!r} is not UTF-8")
+
+
+def _texts(node: onnx.NodeProto) -> tuple[str, ...]:
+    return node.op_type, node.domain, node.name, *node.input, *node.output

@@ -35,16 +35,24 @@ def read_model(model: Any) -> onnx.ModelProto:
     if not isinstance(model, (bytes, str, os.PathLike)):
         raise TypeError(f"expected bytes or a path, found {type(model).__name__}")
     try:
-        if _is_file(model):
-            return onnx.load(os.fsdecode(model), load_external_data=False)
-        if isinstance(model, bytes):
-            return _parse(model)
+        found = _read(model)
+        if found is not None:
+            onnxgraph.check_texts(found.graph)
+            return found
     except DecodeError:
         pass
+    except onnxgraph.GraphError as error:
+        raise popart_exception(f"The model is not valid: {error}") from error
     raise popart_exception(
         f"Failed to load a ModelProto from the string {_show(model)}. It is neither the name of a "
         "file with an ONNX model nor the bytes of one."
     )
+
+
+def _read(model: bytes | str | os.PathLike[str]) -> onnx.ModelProto | None:
+    if _is_file(model):
+        return onnx.load(os.fsdecode(model), load_external_data=False)
+    return _parse(model) if isinstance(model, bytes) else None
 
 
 def serialize_model(model: onnx.ModelProto) -> bytes:

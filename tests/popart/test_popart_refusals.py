@@ -3,9 +3,11 @@
 import numpy as np
 import onnx
 import popart
+import poprt
 import pytest
 from onnx import TensorProto, helper
 from popart_models import build, open_session
+from simipu import CompileError
 
 F = np.float32
 X = np.zeros((2, 3, 4), F)
@@ -204,3 +206,14 @@ def test_inputs_weights_and_inner_tensors_can_be_anchors(constant):
     np.testing.assert_array_equal(arrays["input"], X + 2)
     np.testing.assert_array_equal(arrays["init_input"], weight)
     np.testing.assert_array_equal(arrays[names[2]], (X + 2) * weight)
+
+
+@pytest.mark.parametrize("name", [b"Neg", b"input"])
+def test_a_name_that_is_not_utf_8_is_refused_by_sessions_and_by_poprt(name, tmp_path):
+    proto, names = build(lambda b, names: b.aiOnnx.neg([names[0]]), [X])
+    damaged = proto.replace(name, name[:-2] + b"\xe9" + name[-1:])
+    with pytest.raises(popart.popart_exception, match="is not UTF-8"):
+        open_session(damaged, names)
+    (tmp_path / "m.onnx").write_bytes(damaged)
+    with pytest.raises(CompileError, match="is not UTF-8"):
+        poprt.compiler.Compiler.compile(tmp_path / "m.onnx")

@@ -24,6 +24,7 @@ from onnxgraph import (
     STANDARD_DOMAINS,
     GraphError,
     bring_in,
+    check_texts,
     count_bytes,
     find_data,
     find_inputs,
@@ -115,6 +116,10 @@ def check_standard(model: onnx.ModelProto, heavy: set[str]) -> None:
     Raises:
         onnx.checker.ValidationError: with the reason.
     """
+    try:
+        check_texts(model.graph)
+    except GraphError as error:
+        raise onnx.checker.ValidationError(str(error)) from error
     for node in iter_nodes(model.graph):
         if node.domain in STANDARD_DOMAINS and not onnx.defs.has(node.op_type):
             known = {each.name for each in onnx.defs.get_all_schemas() if not each.domain}
