@@ -1,7 +1,8 @@
 """Checks of a graph from outside, before any inference, lowering or run.
 
 Graphs come from PopEF files, from `sim_graph_path` and from users who compile or profile a model.
-They must not refer to anything outside themselves. `simipu.demand` limits their time and memory.
+They must not refer to anything outside themselves, and their names must be text. `simipu.demand`
+limits their time and memory.
 """
 
 from __future__ import annotations

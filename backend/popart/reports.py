@@ -30,7 +30,7 @@ class TargetReport:
     tilesPerIpu: int
     bytesPerTile: int
     clockFrequency: int
-    """In hertz."""
+    """Clock frequency of the tiles, in hertz."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ def _softmax(operation: Operation) -> Sequence[Tensor]:
 @rule("BatchNormalization")
 @chip_rule("BatchNormalization")
 def _batch_norm(operation: Operation) -> Sequence[Tensor | None]:
-    """With more than one output the statistics are those of the batch, and the running ones move
-    towards them."""
+    """Normalize with the running statistics or, with more than one output, with the batch's,
+    towards which the running ones then move."""
     x = operation.x
     if x.rank < 3:  # noqa: PLR2004
         raise popart_exception(f"batch norm requires X to have a rank >= 3.  x has rank {x.rank}")

@@ -105,7 +105,7 @@ def _conv_transpose(operation: Operation) -> Sequence[Tensor]:
 
 @chip_rule("MultiConv")
 def _multiconv(operation: Operation) -> Sequence[Tensor]:
-    """As many convolutions as there are outputs, each of three inputs and its own parameters."""
+    """Add a convolution for each output, with three inputs and parameters of its own."""
     found, used = [], {"strides": 0, "dilations": 0, "pads": 0}
     for name in ("inDilations", "outPads"):
         neutral = 1 if name == "inDilations" else 0

@@ -135,7 +135,7 @@ class OnnxSource:
     name: str = field(init=False)
     target: str = DEFAULT_CHIP
     precision: str = "fp32"
-    """As for poprt: the types of the model."""
+    """Precision of the estimate; fp32 keeps the model's own types, as in poprt."""
     options: CostOptions = field(default_factory=CostOptions)
     _model: onnx.ModelProto = field(init=False, repr=False)
 

@@ -584,7 +584,7 @@ def test_options_of_the_suggestions_require_them(onnx_file, run, option):
 
 
 def test_two_runs_of_a_command_give_the_same_bytes(onnx_file, tmp_path):
-    """In processes of their own, so that their sets of strings have different orders."""
+    """The command runs in two processes, whose sets of strings have different orders."""
     outputs, pages = [], []
     for seed in ("1", "2"):
         page = tmp_path / "report.html"
