@@ -19,6 +19,7 @@ from poptorch import autocasting as autocasting
 from poptorch import optim as optim
 from poptorch import poptorch_core as poptorch_core
 from poptorch import profiling as profiling
+from poptorch import published_ops as _published_ops  # noqa: F401 # registers its bodies
 from poptorch._logging import setLogLevel
 from poptorch.arguments import ICustomArgParser, registerCustomArgParser
 from poptorch.control import cond, for_loop

@@ -112,11 +112,6 @@ def _check_ascii(text: str) -> None:
         raise ValueError(f"{text} contains non-ASCII characters.")
 
 
-@register_op_body("FastGatherLastDim", "poptorch.custom_ops")
-def _fast_gather_last_dim(x: Any, index: Any, **_: Any) -> Any:
-    return torch.gather(x, -1, index.to(torch.int64))
-
-
 def call_popart(
     inputs: list[Any], op_type: str, examples: Sequence[Any], attributes: Mapping[str, Any]
 ) -> list[Any]:
