@@ -45,6 +45,7 @@ from poptorch.enums import (
 )
 from poptorch.errors import ConfigFileError, Error, RecoverableError, UnrecoverableError
 from poptorch.executor import PoplarExecutor
+from poptorch.files import FileContents, inspect_file
 from poptorch.hooks import registerPostCompileHook, registerPreCompileHook
 from poptorch.ops import (
     CPU,
@@ -95,6 +96,7 @@ __all__ = [
     "DataLoader",
     "DataLoaderMode",
     "Error",
+    "FileContents",
     "HalfFloatCastingBehavior",
     "ICustomArgParser",
     "Liveness",
@@ -129,6 +131,7 @@ __all__ = [
     "fps",
     "identity_loss",
     "inferenceModel",
+    "inspect_file",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
     "ipu_print_tensor",

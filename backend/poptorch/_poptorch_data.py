@@ -9,12 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class CallInputs:
+    """Arguments that a model was compiled with, not bound to the parameters of its forward."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 @dataclass(slots=True)
 class PoptorchData:
     """A model's inputs of compilation, and the model itself if the file was made to hold it."""
 
     version: str
     executable_inputs: Any
+    """Arguments, or CallInputs in a file of a real SDK."""
     options: Any = None
     training: bool | None = None
     model: Any = None

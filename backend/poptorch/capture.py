@@ -64,6 +64,7 @@ class Captured:
         state: Tensors that forward changes in place.
         constants: Tensors of the result that depend on no input, by their position.
         prints: Tensors to print after each run, by output.
+        program: torch.export's program, which a file holds as an archive.
     """
 
     model: onnx.ModelProto
@@ -73,6 +74,7 @@ class Captured:
     state: tuple[State, ...]
     constants: dict[int, Any]
     prints: dict[str, Print]
+    program: Any
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """Return the result of a call.
@@ -102,11 +104,12 @@ def capture(
     tensors = [_take_tensor(name, tensor) for name, tensor in arguments.iter_tensors()]
     recorder = Recorder(model, arguments)
     with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
-        program = translations.decompose(_export(recorder, tensors))
+        whole = _export(recorder, tensors)
+        program = translations.decompose(whole)
         exported = _to_onnx(program)
     places = popart_names.find_places(program)
     popart_names.name_operators(exported.graph, places, has_namescope)
-    return _finish(exported, recorder, len(tensors))
+    return _finish(exported, recorder, len(tensors), whole)
 
 
 def _take_tensor(name: str, tensor: Any) -> Any:
@@ -154,7 +157,7 @@ def _to_onnx(program: Any) -> onnx.ModelProto:
     return exported
 
 
-def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int) -> Captured:
+def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int, program: Any) -> Captured:
     """Name inputs, outputs and weights, and turn changed buffers into inputs."""
     made: Recording = recorder.recording
     graph = model.graph
@@ -189,6 +192,7 @@ def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int) -> Capt
             if name in constants
         },
         prints,
+        program,
     )
 
 

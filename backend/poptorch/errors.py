@@ -63,5 +63,9 @@ class UnrecoverableError(Error):
         super().__init__(message, type, location)
 
 
+class VersionError(Error, AssertionError):
+    """A file of another version: `load` of PopTorch raises AssertionError for it, others Error."""
+
+
 class ConfigFileError(Exception):
     """A file of options, or POPTORCH_DEFAULT_OPTIONS, that cannot be read."""

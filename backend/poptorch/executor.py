@@ -26,7 +26,7 @@ from poptorch import (
     placement,
 )
 from poptorch._logging import logger
-from poptorch._poptorch_data import PoptorchData
+from poptorch._poptorch_data import CallInputs, PoptorchData
 from poptorch.arguments import Arguments
 from poptorch.counters import Counters, Latency
 from poptorch.enums import ConnectionType
@@ -142,8 +142,7 @@ class PoplarExecutor:
             export_model: Whether poptorch.load can make the module again from the file.
             **kwargs: Keyword arguments of `forward`.
         """
-        if self._loaded is None:
-            self._compile(self._bind(args, kwargs))
+        self.compile(*args, **kwargs)
         self.save(filename, export_model)
 
     def save(
@@ -163,17 +162,17 @@ class PoplarExecutor:
             Error: If the module is not compiled, or the file cannot be written.
         """
         loaded = self._require_compiled()
-        data = PoptorchData(__version__, self._arguments)
+        data = PoptorchData(__version__, self._arguments, self._options)
         data.random_seed = self._seed if save_rng_state else None
         if export_model:
-            data.options, data.training, data.model = self._options, False, self._user_model
+            data.training, data.model = False, self._user_model
         files.save(loaded, data, filename)
 
     def loadExecutable(self, filename: str | PathLike[str]) -> None:
         """Use the executable of a file; the module is captured again, but not compiled.
 
         The file's arguments are unpickled, which runs code of the file: load only files that you
-        trust.
+        trust. For a file of a real SDK the module is compiled again: machine code does not run.
 
         Args:
             filename: Path of a file that compileAndExport or save has written.
@@ -181,11 +180,17 @@ class PoplarExecutor:
         Raises:
             Error: If the file cannot be read, or holds another model's executable.
         """
-        executable = files.read_executable(filename)
-        data = files.read_data(executable, filename)
+        file = files.read_file(filename)
+        self._load(file, files.unpickle(file))
+
+    def _load(self, file: files.PoptorchFile, data: PoptorchData) -> None:
+        """Use the executable of a file, which has been unpickled."""
         if data.random_seed is not None:
             self._seed = data.random_seed
-        self._compile(data.executable_inputs, executable)
+        given = data.executable_inputs
+        if isinstance(given, CallInputs):
+            given = self._bind(given.args, given.kwargs)
+        self._compile(given, file.executable)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
         return bind_arguments(self._user_model, args, kwargs)

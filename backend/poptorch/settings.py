@@ -127,6 +127,11 @@ class OptionGroup:
         """Return whether an option has a value."""
         return name in self._values
 
+    def deleteIfExists(self, name: str) -> None:
+        """Remove the value of an option that does not exist until it is set."""
+        self.check_frozen()
+        self._values.pop(name, None)
+
     def set(self, **values: Any) -> None:
         """Set options by name.
 

@@ -75,7 +75,9 @@ def load(
 ) -> PoplarExecutor:
     """Load a model that compileAndExport or save has written with its module.
 
-    The module is unpickled, which runs code of the file: load only files that you trust.
+    The module is unpickled, which runs code of the file: load only files that you trust;
+    `inspect_file` reads others. The machine code of a real SDK's file does not run here: its module
+    is compiled again.
 
     Args:
         filename: Path of the file.
@@ -87,18 +89,20 @@ def load(
     Raises:
         Error: If the file cannot be read.
     """
-    data = files.read_data(files.read_executable(filename), filename)
+    file = files.read_file(filename)
+    data = files.unpickle(file)
     assert data.model is not None, (
         f"{filename} was exported without its model (export_model=False): wrap the model by "
         "poptorch.inferenceModel and call its loadExecutable()"
     )
     options = data.options.clone()
+    options.deleteIfExists("ipu_version")
     if options.connection_type is ConnectionType.Never:
         options.connectionType(ConnectionType.Always)
     if edit_opts_fn is not None:
         edit_opts_fn(options)
     executor = inferenceModel(data.model, options)
-    executor.loadExecutable(filename)
+    executor._load(file, data)  # noqa: SLF001 # unpickled once
     return executor
 
 
