@@ -78,8 +78,11 @@ from poptorch.strategies import (
     ShardedExecution,
     Stage,
 )
+from poptorch.torch_ops import install as _install_torch_ops
 from poptorch.tracing import isRunningOnIpu
 from poptorch.wrapping import inferenceModel, load, trainingModel
+
+_install_torch_ops()
 
 __all__ = [
     "CPU",

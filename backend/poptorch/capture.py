@@ -108,7 +108,8 @@ def capture(
         program = translations.decompose(whole)
         exported = _to_onnx(program)
     places = popart_names.find_places(program)
-    popart_names.name_operators(exported.graph, places, has_namescope)
+    scopes = popart_names.find_scopes(program)
+    popart_names.name_operators(exported.graph, places, scopes, has_namescope)
     return _finish(exported, recorder, len(tensors), whole)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from poptorch import scopes
 from poptorch.enums import MatMulSerializationMode, MultiConvPlanType, OverlapMode
 from poptorch.errors import Error
 from poptorch.tracing import Print, current_trace, isRunningOnIpu
@@ -277,7 +278,7 @@ class CPU:
 
 
 class NameScope:
-    """Context that gives its operators a name; results do not change.
+    """Context whose name is part of its operators' names; results do not change.
 
     Args:
         name: The name.
@@ -288,10 +289,11 @@ class NameScope:
         self.name = name
 
     def __enter__(self) -> NameScope:
+        scopes.push(self.name)
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        scopes.pop()
 
 
 class Attribute:

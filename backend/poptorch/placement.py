@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 import torch.fx.traceback
 
+from poptorch import scopes
 from poptorch._logging import logger
 from poptorch.errors import Error
 from poptorch.strategies import ExecutionStrategy, Stage
@@ -142,11 +143,11 @@ def note_operator() -> None:
 
 
 def mark_operator() -> AbstractContextManager[Any]:
-    """Return a context in which torch.export marks operators with the place that is active now."""
-    if _recorder is None or _recorder.current is None:
-        return nullcontext()
-    place = _recorder.current
-    mark = {MARK: (place.stage, place.phase, place.ipu)}
+    """Return a context in which torch.export marks operators with the active place and scope."""
+    mark: dict[str, Any] = {scopes.MARK: scopes.current()}
+    if _recorder is not None and _recorder.current is not None:
+        place = _recorder.current
+        mark[MARK] = (place.stage, place.phase, place.ipu)
     return torch.fx.traceback.annotate(mark)  # type: ignore[no-any-return] # torch may be absent
 
 

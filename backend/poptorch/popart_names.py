@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import onnx
 
-from poptorch import placement
+from poptorch import placement, scopes
 from poptorch._logging import logger
 from poptorch.placement import Placement
 from poptorch.rewriting import rename_tensors
 
 _SCOPES: Final = "pkg.torch.onnx.name_scopes"
 _FX_NODE: Final = "pkg.torch.onnx.fx_node"
+_RESHAPES: Final = frozenset({"Flatten", "Squeeze", "Unsqueeze"})
+"""Types of ONNX for which PopTorch writes Reshape."""
 _USER: Final = "user"
 """Name of the user's module within the module that is exported."""
 
@@ -37,14 +39,30 @@ def find_places(program: Any) -> dict[str, Placement]:
     return {name: Placement(*mark) for name, mark in marks.items() if mark is not None}
 
 
+def find_scopes(program: Any) -> dict[str, str]:
+    """Return the scopes that operators of an exported program were marked with, by their names.
+
+    Args:
+        program: The program of torch.export.
+    """
+    marks = {
+        node.name: node.meta.get("custom", {}).get(scopes.MARK) for node in program.graph.nodes
+    }
+    return {name: mark for name, mark in marks.items() if mark is not None}
+
+
 def name_operators(
-    graph: onnx.GraphProto, places: Mapping[str, Placement], has_namescope: bool = True
+    graph: onnx.GraphProto,
+    places: Mapping[str, Placement],
+    marked: Mapping[str, str],
+    has_namescope: bool = True,
 ) -> None:
     """Name operators and their tensors, log their places, and drop what torch's exporter noted.
 
     Args:
         graph: The graph, which is changed.
         places: Places of operators by their names in torch's program.
+        marked: Scopes of operators by the same names.
         has_namescope: Whether names begin with the modules that operators stand in.
     """
     taken: Counter[str] = Counter()
@@ -56,8 +74,10 @@ def name_operators(
             constants.update(node.output)
             continue
         notes = {each.key: each.value for each in node.metadata_props}
-        place = places.get(_find_fx_name(notes), place)
-        base = (_find_scope(notes) if has_namescope else "") + node.op_type
+        origin = _find_fx_name(notes)
+        place = places.get(origin, place)
+        scope = marked.get(origin, _find_scope(notes)) if has_namescope else ""
+        base = scope + ("Reshape" if node.op_type in _RESHAPES else node.op_type)
         repeated = f"/{taken[base]}" if taken[base] else ""
         taken[base] += 1
         node.name = base + repeated

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from poptorch import placement
+from poptorch import placement, scopes
 from poptorch.arguments import Arguments, iter_tensors
 from poptorch.errors import Error
 from poptorch.tracing import Print, tracing
@@ -85,7 +85,11 @@ class Recorder(torch.nn.Module):  # type: ignore[misc]  # mypy sees no torch
         placement.restart()
         inputs = [tensor.clone() for tensor in tensors]
         versions = [tensor._version for tensor in inputs]
-        with tracing() as trace, _cloned_state(self._modules_by_name) as state:
+        with (
+            tracing() as trace,
+            _cloned_state(self._modules_by_name) as state,
+            scopes.follow(self._modules_by_name),
+        ):
             args, keywords = self._arguments.replace(inputs)
             try:
                 with DeviceMode():

@@ -97,3 +97,54 @@ def test_the_log_says_whether_the_model_is_pipelined(debug, capsys, ipu, value):
     options = poptorch.Options().deviceIterations(2)
     poptorch.inferenceModel(module, options).compile(torch.ones(2, 1, 5, 5))
     assert f"enablePipelining set to value {value}" in capsys.readouterr().err
+
+
+def test_a_shape_that_changes_is_called_reshape_as_in_poptorch():
+    class Flat(torch.nn.Module):
+        def forward(self, x):
+            return (x + 1).squeeze(-1).unsqueeze(0).flatten()
+
+    names = name_outputs(Flat(), torch.ones(2, 3, 1))
+    assert names == ["Add:0", "Reshape:0", "Reshape:0/1", "Reshape:0/2"]
+
+
+def test_scopes_that_hooks_push_come_before_the_module_that_is_entered():
+    """graphcore/examples' ResNet is served as fc/fc/model/fc/fc/Gemm:0 because of such hooks."""
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = torch.nn.Sequential()
+            self.model.add_module("fc", torch.nn.Linear(3, 2))
+
+        def forward(self, x):
+            return self.model(x + 1)
+
+    wrapped = Wrapped()
+    for each in wrapped.modules():
+        each.register_forward_pre_hook(lambda *_: torch.ops.poptorch.push_name_scope("fc"))
+        each.register_forward_hook(lambda *_: torch.ops.poptorch.pop_name_scope())
+    names = name_outputs(wrapped, torch.ones(1, 3))
+    assert names == ["fc/Add:0", "fc/fc/model/fc/fc/Gemm:0"]
+
+
+def test_a_name_scope_is_part_of_names_between_its_modules():
+    class Scoped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = torch.nn.ReLU()
+
+        def forward(self, x):
+            with poptorch.NameScope("first"):
+                x = self.act(x) + 1
+            return self.act(x)
+
+    names = name_outputs(Scoped(), torch.ones(3))
+    assert names == ["first/act/Relu:0", "first/Add:0", "act/Relu:0"]
+
+
+def test_internal_cast_takes_popart_names_of_types():
+    cast = torch.ops.poptorch.internal_cast
+    assert cast(torch.ones(2), "FLOAT16").dtype == torch.float16
+    with pytest.raises(poptorch.Error, match="unknown type 'DOUBLE'"):
+        cast(torch.ones(2), "DOUBLE")
