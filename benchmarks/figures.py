@@ -28,7 +28,9 @@ from poprt.passes.precision.eight_bits import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
 from published import DATA, converter_options, published_models
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
+from simipu.operators.formulas.narrow import Narrow, plan_narrow
 from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
+from simipu.operators.formulas.products import find_sizes, iter_expanded
 from simipu.target import TARGETS, Target
 
 _BLOCK = 16
@@ -342,20 +344,33 @@ def _iter_simulator_points(
                     cycles = estimate(model, chip, options, calibration=calibration).cycles
                     yield Point(network, family, row["name"], cycles, float(row[column]))
                 continue
-            products = _products(row)
-            if products and row[column]:
-                simulated = _simulated_cycles(products, row["tool"], target, calibration)
+            passes = _passes(row, target)
+            if passes and row[column]:
+                simulated = _simulated_cycles(passes, row["tool"], target, calibration)
                 yield Point(network, family, row["name"], simulated, float(row[column]))
 
 
+Way = Product | Narrow
+"""One of the ways in which the planner can compute a pass."""
+
+
 def _simulated_cycles(
-    products: list[Product], tool: str, target: Target, calibration: Calibration
+    passes: list[list[Way]], tool: str, target: Target, calibration: Calibration
 ) -> float:
-    plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
-    cycles = sum(plan.cycles + plan.steps * calibration.step_cycles(target) for plan in plans)
+    """Return the cycles of all passes, each computed in its cheapest way."""
+
+    def cycles(way: Way) -> int:
+        if isinstance(way, Narrow):
+            return plan_narrow(way, target, calibration).cycles(calibration, target)
+        plan = plan_product(way, target, PlanOptions(), calibration)
+        return plan.cycles + plan.steps * calibration.step_cycles(target)
+
+    found: float = sum(min(map(cycles, ways)) for ways in passes)
     if tool == "gemm":  # adds its result to a third operand
-        cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
-    return cycles
+        first = passes[0][0]
+        assert isinstance(first, Product)
+        found += 6 * (26 + math.ceil(first.rows * first.n / target.num_tiles / 24) * 3)
+    return found
 
 
 def _options(row: dict[str, str]) -> dict[str, str]:
@@ -388,47 +403,141 @@ them (pooling, depthwise convolutions, embeddings) or have no operator in ONNX (
 octave convolutions)."""
 
 
-def _products(row: dict[str, str]) -> list[Product]:
+def _passes(row: dict[str, str], target: Target) -> list[list[Way]]:
+    """Return the passes of a row, forward first, each with the ways to compute it."""
     options = _options(row)
     if row["tool"] == "gemm":
-        return [Product(1, int(options["m"]), int(options["k"]), int(options["n"]), 2, 4)]
+        m, k, n = (int(options[name]) for name in ("m", "k", "n"))
+        return [[Product(1, m, k, n, 2, 4)]]
     if row["tool"] == "fc":
-        batch, source, target = (
+        batch, source, out = (
             int(options[name]) for name in ("batch-size", "input-size", "output-size")
         )
         element = 4 if options.get("data-type") == "float" else 2
-        base = Product(int(options.get("num-groups", 1)), batch, source, target, element, 4)
-        gradients = [replace(base, k=target, n=source), replace(base, rows=source, k=batch)]
-        return [base] if "inference-only" in row["params"] else [base, *gradients]
-    if row["tool"] == "conv" and "conv-groups" not in options:
-        return _convolution(row["params"], options)
-    return []
+        base = Product(int(options.get("num-groups", 1)), batch, source, out, element, 4)
+        gradients = [replace(base, k=out, n=source), replace(base, rows=source, k=batch)]
+        fully: list[list[Way]] = [[each] for each in (base, *gradients)]
+        return fully[:1] if _is_forward(row) else fully
+    if row["tool"] != "conv":
+        return []
+    field = _Field.of(options)
+    if field.groups == 1:
+        found = _convolution(field, target)
+    elif field.channels == (1, 1):
+        found = _depthwise(field)
+    else:
+        return []
+    return found[:1] if _is_forward(row) else found
 
 
-def _convolution(params: str, options: dict[str, str]) -> list[Product]:
-    (height, width), (kernel_h, kernel_w) = _pair(options["field"]), _pair(options["kernel-size"])
-    stride, padding = _pair(options.get("stride", "1")), _pair(options.get("padding", "0"))
-    source, target, batch = (
-        int(options[name]) for name in ("input-channels", "output-channels", "batch-size")
-    )
-    out_h = (height + 2 * padding[0] - kernel_h) // stride[0] + 1
-    out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
-    taps, rows = kernel_h * kernel_w, batch * out_h * out_w
+def _is_forward(row: dict[str, str]) -> bool:
+    return "inference-only" in row["params"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Sizes of a convolution of poplibs' tool."""
+
+    groups: int
+    channels: tuple[int, int]
+    """Input and output channels of a group."""
+    batch: int
+    size: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    result: tuple[int, int]
+
+    @staticmethod
+    def of(options: dict[str, str]) -> _Field:
+        size, kernel = _pair(options["field"]), _pair(options["kernel-size"])
+        stride, both = _pair(options.get("stride", "1")), options.get("padding", "0")
+        lower, upper = (_pair(options.get(f"padding-{side}", both)) for side in ("lower", "upper"))
+        height, width = (
+            (size[i] + lower[i] + upper[i] - kernel[i]) // stride[i] + 1 for i in range(2)
+        )
+        channels = int(options["input-channels"]), int(options["output-channels"])
+        return _Field(
+            int(options.get("conv-groups", 1)),
+            channels,
+            int(options["batch-size"]),
+            size,
+            kernel,
+            stride,
+            (height, width),
+        )
+
+
+def _convolution(field: _Field, target: Target) -> list[list[Way]]:
+    """Return the passes of a convolution, forward and the gradients of input and weights."""
+    (height, width), (out_h, out_w), (source, out) = field.size, field.result, field.channels
+    taps, rows = math.prod(field.kernel), field.batch * out_h * out_w
     halo = (
-        1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
+        1.0
+        if taps == 1
+        else height * width / (out_h * out_w) * (1 + 4 * (field.kernel[0] - 1) / height)
     )
-    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=True)
-    if source < _BLOCK and kernel_h > 1:
-        packed = min(4 if source <= _BLOCK // 4 else 2, kernel_h)
-        forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
-    strides = stride[0] * stride[1]
-    in_rows = rows if taps == 1 else batch * height * width
+    forward = Product(1, rows, source, out, 2, 4, taps, out_w, halo, convolution=True)
+    whole = forward
+    if source < _BLOCK and field.kernel[0] > 1:
+        packed = min(4 if source <= _BLOCK // 4 else 2, field.kernel[0])
+        forward = replace(
+            forward,
+            k=source * packed,
+            taps=math.ceil(field.kernel[0] / packed) * field.kernel[1],
+        )
+    sizes = find_sizes(field.size, field.result, field.kernel)
+    ways = [forward, *iter_expanded(whole, source, sizes, target)]
+    in_rows = rows if taps == 1 else field.batch * height * width
+    # Most positions of a kernel that is hardly smaller than its field, and not padded, meet only
+    # padding of the gradient, which poplin truncates.
+    met = math.prod(
+        math.ceil(tap * min(1, result * stride / size))
+        for size, result, tap, stride in zip(
+            field.size, field.result, field.kernel, field.stride, strict=True
+        )
+    )
     backward = replace(
-        forward, rows=in_rows, k=target, n=source, taps=math.ceil(taps / strides), width=width
+        forward,
+        rows=in_rows,
+        k=out,
+        n=source,
+        taps=math.ceil(met / math.prod(field.stride)),
+        width=width,
+        inputs_per_row=out_h * out_w / (height * width),
     )
-    backward = replace(backward, inputs_per_row=out_h * out_w / (height * width))
-    weights = Product(1, source * taps, rows, target, 2, 4, 1, 1, 1 / taps**0.5)
-    return [forward] if "inference-only" in params else [forward, backward, weights]
+    weights = Product(1, source * taps, rows, out, 2, 4, 1, 1, 1 / taps**0.5)
+    passes: list[list[Way]] = [[*ways], [backward], [weights]]
+    return passes
+
+
+def _depthwise(field: _Field) -> list[list[Way]]:
+    """Return the passes of a depthwise convolution. With a stride the gradients' input or kernel
+    has gaps, so that no SLIC vertex can compute them; images are further rows of the kernel of
+    weight gradients."""
+    (height, width), (out_h, out_w), (rows, taps) = field.size, field.result, field.kernel
+    stride, has_gaps = field.stride[0], field.stride[0] > 1
+    forward = Narrow(
+        field.groups, 1, field.batch * out_h, out_w, rows, taps, stride, stride, 2, 4, True
+    )
+    backward = replace(
+        forward,
+        rows=field.batch * height,
+        width=width,
+        kernel_rows=math.ceil(rows / stride),
+        kernel_width=math.ceil(taps / stride),
+        row_stride=1,
+        stride=1,
+        is_dilated=has_gaps,
+    )
+    weights = replace(
+        backward,
+        rows=rows,
+        width=taps,
+        kernel_rows=field.batch * out_h,
+        kernel_width=out_w,
+        is_dilated=True,
+    )
+    return [[forward], [backward], [weights]]
 
 
 def _pair(text: str) -> tuple[int, int]:

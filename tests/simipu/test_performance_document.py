@@ -20,7 +20,6 @@ from simipu.cost import CALIBRATION, CostOptions
 from simipu.operators import find_operator
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.plan import PIECES_OF_A_ROW
-from simipu.operators.formulas.vertices import SLIC_START, SLIC_ZEROED
 from simipu.operators.formulas.work import Work
 from simipu.target import TARGETS
 
@@ -174,7 +173,6 @@ FITTED: Sequence[tuple[str, Sequence[float]]] = (
     ("block of fp8 weights", [CALIBRATION.fp8_block_cycles]),
     ("power", [CALIBRATION.pow_cycles]),
     ("reductions", [CALIBRATION.reduction_cycles, CALIBRATION.pool_start_cycles]),
-    ("SLIC", [SLIC_START, SLIC_ZEROED]),
     ("operators without a formula", [CALIBRATION.guess_cycles_per_element]),
     (
         "a call",

@@ -73,8 +73,9 @@ class Product:
     """True if the n columns are weights, which the planner lays out as the operand that it
     prefers."""
     packed_bytes: int = 0
-    """Bytes, over all tiles, of the copy of an input of few channels with kernel rows packed into
-    its channels."""
+    """Bytes, over all tiles, of the copy of an input with kernel positions in its channels."""
+    expanded: int = 1
+    """Number of kernel positions that are whole dimensions of the kernel in the input channels."""
 
     @property
     def is_quarter(self) -> bool:

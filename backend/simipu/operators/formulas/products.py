@@ -4,8 +4,9 @@ tiles (section 3)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from onnx import helper
 from onnxgraph import Value
@@ -22,9 +23,10 @@ from simipu.operators.formulas.code import (
 )
 from simipu.operators.formulas.elementwise import ADDED, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
+from simipu.operators.formulas.narrow import MOST_CHANNELS, Narrow, plan_narrow
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.work import Context, Work
-from simipu.target import FLOAT_BYTES, HALF_BYTES
+from simipu.target import FLOAT_BYTES, HALF_BYTES, Target
 
 MAX_RECEIVERS = 7
 """Maximum number of tiles that receive an operand without a copy; for more tiles it is first copied
@@ -33,11 +35,6 @@ FEW_CHANNELS, PACKED_ROWS = 16, (4, 2, 1)
 """Input channels of a block of halves, and the numbers of kernel rows that poplin packs. If there
 are fewer channels, it packs the largest of these numbers that fits into a block (ConvPlan.cpp;
 section 3.2)."""
-SLIC_CHANNELS = 4
-"""Maximum number of channels of a group for which the SLIC vertex takes several groups at once
-(section 3.4)."""
-NARROW_BLOCK = 16
-"""Channels of several groups that the SLIC and VMAC vertices process together."""
 FIELD_PARTS = 4
 """Assumed number of parts into which a field's height is split; each needs the kernel's rows beyond
 its own. Poplin's planner chooses it for each convolution (section 3.1)."""
@@ -128,17 +125,90 @@ def gemm(context: Context) -> Work:
 
 
 def convolution(context: Context) -> Work:
-    """Return the cost of a convolution. The rows of the product are the positions of the result or,
-    for a transposed convolution, of its input."""
+    """Return the cost of a convolution: that of the cheapest way to compute it. The rows of the
+    product are the positions of the result or, for a transposed convolution, of its input."""
     source, weights = context.operands
     kernel = tuple(weights.shape[2:]) or (1,)
-    if _is_patched(context, kernel):
-        return _with_bias(context, _patched(context, source, weights))
     field = source if context.node.op_type == "ConvTranspose" else context.result
     product = _convolution(context, source, weights, field)
-    narrow = product.groups > 1 and product.k <= SLIC_CHANNELS
-    work = _grouped(context, product, kernel) if narrow else _cast_and_planned(context, product)
-    return _with_bias(context, work)
+    ways = [_cast_and_planned(context, each) for each in _iter_combined(product)]
+    if product.groups > 1 and max(product.k, product.n) <= MOST_CHANNELS:
+        ways.append(_narrow_groups(context, product, kernel))
+    if context.node.op_type == "Conv":
+        sizes = find_sizes(source.shape[2:], field.shape[2:], kernel)
+        ways += [
+            _cast_and_planned(context, each)
+            for each in iter_expanded(
+                product, source.shape[1] // product.groups, sizes, context.target
+            )
+        ]
+    if _is_patched(context, kernel):
+        ways.append(_patched(context, source, weights))
+    limit = context.plan_options.available_memory_proportion * context.target.bytes_per_tile
+    step = context.calibration.step_cycles(context.target)
+
+    # Ways that fit come first, by cycles; ways that do not, by memory.
+    def objective(work: Work) -> tuple[bool, float]:
+        fits = work.temporary_bytes <= limit
+        cycles = work.compute + work.exchange + work.steps * step
+        return not fits, cycles if fits else work.temporary_bytes
+
+    # Packed and combined ways also multiply zeros.
+    best = replace(min(ways, key=objective), macs=product.rows * weights.size)
+    return _with_bias(context, best)
+
+
+def _iter_combined(product: Product) -> Iterator[Product]:
+    """Yield the product and, if it has groups, with as many of them as fill a block of channels
+    combined, and all of them: the weights between groups are zero (ConvPlan.cpp,
+    getCombineConvGroupCandidates)."""
+    yield product
+    if product.groups > 1:
+        factors = {FEW_CHANNELS // product.k} if product.k < FEW_CHANNELS else set()
+        for factor in {*factors, product.groups}:
+            yield replace(
+                product,
+                groups=math.ceil(product.groups / factor),
+                k=product.k * factor,
+                n=product.n * factor,
+            )
+
+
+Sizes = Sequence[tuple[int, int, int]]
+"""Sizes of the source, of the result and of the kernel in each dimension of a field."""
+
+
+def iter_expanded(
+    product: Product, channels: int, sizes: Sizes, target: Target
+) -> Iterator[Product]:
+    """Yield a convolution of `channels` input channels with some of the kernel's dimensions
+    expanded into them.
+
+    Poplin's planner tries every subset of the dimensions (ConvPlan.cpp, getExpandDimsCandidates):
+    a kernel of 3 x 300 over one channel is 300 channels and three positions, or 900 channels and
+    one. The input is copied with as many channels, which the planner charges (section 3.6).
+    """
+    # An expanded dimension has the result's positions, one for each row of the product; others
+    # have the source's. Poplin skips dimensions whose kernel exceeds the input.
+    wide = [i for i, (size, _, taps) in enumerate(sizes) if 1 < taps <= size]
+    for count in range(1, len(wide) + 1):
+        for chosen in combinations(wide, count):
+            kept = [each for i, each in enumerate(sizes) if i not in chosen]
+            expanded = math.prod(sizes[i][2] for i in chosen)
+            k = channels * expanded
+            taps = math.prod(each[2] for each in kept)
+            positions = product.rows * math.prod(each[0] / max(1, each[1]) for each in kept)
+            block = target.channel_block_bytes
+            padded = math.ceil(k * product.element_bytes / block) * block
+            yield replace(
+                product,
+                k=k,
+                taps=taps,
+                inputs_per_row=_halo(kept) if taps > 1 else 1.0,
+                convolution=taps > 1,
+                packed_bytes=math.ceil(product.groups * positions * padded),
+                expanded=expanded,
+            )
 
 
 def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
@@ -182,6 +252,7 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
     taps = math.prod(kernel)
     k, n = max(1, source.shape[1] // groups), max(1, context.result.shape[1] // groups)
     element, partial = find_widths(context, source, weights)
+    sizes = find_sizes(source.shape[2:], field.shape[2:], kernel)
     product = Product(
         groups,
         max(1, field.size // max(1, field.shape[1])),
@@ -191,7 +262,7 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
         partial,
         taps,
         field.shape[-1],
-        1.0 if taps == 1 else _halo(source, field, kernel),
+        1.0 if taps == 1 else _halo(sizes),
         # A kernel of one position is a product, with the same vertices.
         convolution=taps > 1,
         field=True,
@@ -213,54 +284,51 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
     )
 
 
-def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
+def _halo(sizes: Sizes) -> float:
     """Return the input positions for each output position: strides, and the kernel rows beyond a
     tile's part."""
     # A field of height H in FIELD_PARTS parts: each part reads kernel - 1 rows that belong to its
     # neighbours, together FIELD_PARTS * (kernel - 1) / H of the field.
-    positions = math.prod(source.shape[2:]) / max(1, math.prod(field.shape[2:]))
-    return positions * (1 + FIELD_PARTS * (kernel[0] - 1) / max(1, source.shape[2]))
+    positions = math.prod(each[0] for each in sizes) / max(1, math.prod(each[1] for each in sizes))
+    height, _, rows = sizes[0]
+    return positions * (1 + FIELD_PARTS * (rows - 1) / max(1, height))
 
 
-def _grouped(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
-    """Return the cost of groups of one to four channels, by the fastest of three vertices. These
-    are the AMP units, which would be mostly idle, the SLIC vertex over blocks of 16 channels and,
-    with one filter a channel, the VMAC vertex (section 3.4)."""
-    narrow = _narrow_groups(context, product, kernel)
-    wide = _cast_and_planned(context, product) if product.k > 1 else narrow
-    return min(narrow, wide, key=lambda work: work.compute + work.exchange)
+def find_sizes(source: Sequence[int], field: Sequence[int], kernel: Sequence[int]) -> Sizes:
+    """Return the sizes of each dimension of a convolution's field."""
+    return list(zip(source, field, kernel, strict=False))
 
 
-def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
-    """Return the cost of the SLIC or VMAC vertex. Blocks of 16 channels are spread over the tiles
-    first, then their positions; more blocks than tiles take rounds."""
-    workers, num_tiles = context.target.workers_per_tile, context.target.num_tiles
-    # A block has `tiles` tiles, each of which takes `rows` positions of it. If there are more
-    # blocks than tiles, a tile takes several, one after the other: `rounds`. A worker takes whole
-    # rows of the field, `runs` of them.
-    blocks = math.ceil(product.groups * max(product.k, product.n) / NARROW_BLOCK)
-    tiles = max(1, num_tiles // blocks)
-    rows = math.ceil(product.rows / min(tiles, product.rows))
-    rounds = math.ceil(blocks / num_tiles)
-    runs = math.ceil(rows / product.width / workers)
-    # With strides the vertex also reads the positions of a row that it skips: the halo's root is
-    # used as their share along a row.
-    row = max(1.0, product.inputs_per_row) ** 0.5 * min(rows, product.width)
-    passes = 1 if product.partial_bytes == HALF_BYTES else 2
-    slic = v.slic_cycles(rows, runs, row, kernel, passes, workers)
-    vmac = v.vmac_cycles(rows, math.prod(kernel), workers)
-    is_slic = slic <= vmac or product.k > 1
-    compute = context.calibration.planned_cycles + rounds * (slic if is_slic else vmac)
-    received = rounds * rows * product.inputs_per_row * NARROW_BLOCK * product.element_bytes
+def _narrow_groups(context: Context, product: Product, kernel: Sequence[int]) -> Work:
+    """Return the cost of the SLIC or VMAC vertex."""
+    strides = [1, *context.attribute("strides", [1] * len(kernel))]
+    dilations = context.attribute("dilations", [1])
+    narrow = Narrow(
+        product.groups,
+        max(product.k, product.n),
+        max(1, product.rows // product.width),
+        product.width,
+        math.prod(kernel[:-1]),
+        kernel[-1],
+        strides[-2],
+        strides[-1],
+        product.element_bytes,
+        product.partial_bytes,
+        depthwise=product.k == product.n == 1,
+        is_dilated=max(dilations) > 1 or context.node.op_type != "Conv",
+    )
+    target = context.target
+    plan = plan_narrow(narrow, target, context.calibration.planning)
+    even = max(1, context.result.size) / target.num_tiles
     return Work(
-        "convolution SLIC" if is_slic else "convolution VMAC",
-        compute=math.ceil(compute),
-        exchange=math.ceil(context.exchange_cycles(received)),
-        steps=1,
-        tiles=min(num_tiles, blocks * tiles),
-        layout=_blocks_of_channels(context, num_tiles / (blocks * tiles), 1),
-        temporary_bytes=math.ceil(received),
-        code=(SLIC_CODE if is_slic else VMAC_CODE).rearranging(math.ceil(received)),
+        f"convolution {plan.kind}",
+        compute=plan.compute,
+        exchange=plan.exchange,
+        steps=plan.steps,
+        tiles=plan.tiles,
+        layout=_blocks_of_channels(context, plan.result_elements / even, 1),
+        temporary_bytes=plan.received_bytes,
+        code=(SLIC_CODE if plan.kind == "SLIC" else VMAC_CODE).rearranging(plan.received_bytes),
         macs=product.macs,
     )
 
@@ -304,6 +372,7 @@ def planned(context: Context, product: Product) -> Work:
         if value is not None and context.layout(i) is not None and receivers > MAX_RECEIVERS
     )
     imbalance = plan.result_elements * context.target.num_tiles / max(1, context.result.size)
+    expanded = f"expanded {product.expanded}" if product.expanded > 1 else ""
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
         compute=plan.compute,
@@ -314,7 +383,7 @@ def planned(context: Context, product: Product) -> Work:
         replaced_bytes=rearranged,
         code=_code(plan, product),
         macs=product.macs,
-        plan=f"{plan.kind} {plan.splits}".strip(),
+        plan=" ".join(filter(None, [expanded, plan.kind, plan.splits])),
         layout=_blocks_of_channels(context, imbalance, plan.row_parts),
         broadcasts=plan.row_parts,
     )

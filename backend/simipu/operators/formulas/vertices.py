@@ -1,13 +1,14 @@
 """Vertices of poplibs whose cycles the cost model counts, each with its formula.
 
 Every number is from one of poplibs' cycle estimators (graphcore/poplibs at 7eac0f26;
-docs/ipu-performance.md names file and section), except two of SLIC, which are chosen. Cycles of a
-worker become cycles of a tile times the number of workers, which take turns.
+docs/ipu-performance.md names file and section). Cycles of a worker become cycles of a tile times
+the number of workers, which take turns.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,31 +163,107 @@ def serial_slice_cycles(num_bytes: Array, workers: int) -> Array:
     return found
 
 
-def vmac_cycles(positions: int, taps: int, workers: int) -> int:
-    """Return the cycles of a tile with the vertex for depthwise convolutions, eight channels at a
-    time: a worker adds up the kernel's positions. There are `positions` output positions of 16
-    channels, which take two rounds (section 3.4)."""
-    # A position takes 25 cycles with the first kernel position, and 3 for each further one.
-    return 2 * math.ceil(positions / workers) * workers * (25 + 3 * (taps - 1))
+_FOUR = 4
+"""Channels, and kernel positions of a row, that the SLIC vertex processes at a time; channels of
+the narrowest VMAC vertex."""
 
 
-SLIC_START, SLIC_ZEROED = 150, 8
-"""Start cycles of the SLIC vertex, and cycles of an output position, whose partial sums are set to
-zero, and cast at the end. Chosen."""
+def _iter_pieces(field: tuple[int, int], workers: int) -> Iterator[tuple[int, int, int]]:
+    """Yield, for each worker, the positions of its first piece of a row, the number of whole rows
+    that follow, and the positions of its last piece (ConvUtilInternal.cpp,
+    partitionConvPartialByWorker)."""
+    # The workers take equal numbers of positions, row after row: of five rows of 28 each has 23 or
+    # 24 of them, which mostly belong to two rows.
+    rows, width = field
+    for worker in range(workers):
+        begin, end = (rows * width * i // workers for i in (worker, worker + 1))
+        first, last = -(-begin // width), end // width
+        if first > last:
+            yield end - begin, 0, 0
+        else:
+            yield first * width - begin, last - first, end - last * width
+
+
+def vmac_cycles(
+    blocks: tuple[int, int],
+    field: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,  # noqa: ARG001 (it moves a pointer only)
+    partial_bytes: int,
+    workers: int,
+) -> float:
+    """Return the cycles of a tile with the vertex for depthwise convolutions: a worker adds up a
+    row of the kernel at an output position, 4 channels or, with half partials, 8 at a time.
+
+    `blocks` are the number of blocks and the channels of a block, `field` the rows and width of the
+    result (PerformanceEstimation.hpp, getConvPartialVerticalMac...; section 3.4).
+    """
+    # The worker's loop runs over its positions and the rows of the kernel, each of which stores its
+    # sums and loads them again. Each worker has sums of its own for all positions, which are set to
+    # zero before and added up afterwards.
+    num_blocks, channels = blocks
+    positions = field[0] * field[1]
+    floats = partial_bytes > HALF_BYTES
+    share = math.ceil(positions / workers) * kernel[0]
+    if channels > _FOUR:
+        eights = channels // 8
+        worker = (13 if eights == 1 else 25) + eights * share * (25 + 3 * (kernel[1] - 1))
+    else:
+        worker = 18 + floats + share * (13 + 2 * floats + 2 * (kernel[1] - 1))
+    zeroed = 4 + math.ceil(positions / (2 if floats else 4))
+    added = (7 + 2 * floats + (1 + floats) * (workers - 1)) * math.ceil(positions / workers)
+    return 100 + num_blocks * (zeroed + 56 + workers * worker + 10 + added)
+
+
+SLIC_MOST_STRIDE = 2
+"""Largest stride along a row that the SLIC vertex processes."""
+_SLIC_SHORT = 5
+"""Positions of a row below which the SLIC vertex pushes them through one by one."""
 
 
 def slic_cycles(
-    positions: int, runs: int, row: float, kernel: tuple[int, ...], passes: int, workers: int
+    blocks: tuple[int, int],
+    field: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,
+    partial_bytes: int,
+    workers: int,
 ) -> float:
-    """Return the cycles of a tile with the vertex for groups of few channels in blocks of 16: four
-    kernel positions of a row at a time (section 3.4). It has `positions` output positions. A worker
-    has `runs` rows, which take `row` cycles a pass."""
-    # A kernel of 3 x 5 has 3 rows of ceil(5 / 4) sub-kernels. For each of them a block's weights
-    # are loaded in 50 cycles and the whole field passes by, twice with float partials. A worker
-    # starts each row of the field in 25.
-    sub_kernels = math.ceil(kernel[-1] / 4) * math.prod(kernel[:-1])
-    field = sub_kernels * passes * (50 + workers * (runs * (25 + row)))
-    return SLIC_START + field + SLIC_ZEROED * positions
+    """Return the cycles of a tile with the vertex for groups of few channels: four channels and
+    four kernel positions of a row at a time.
+
+    `blocks` are the number of blocks and the groups of a block, `field` the rows and width of the
+    result (PerformanceEstimation.hpp, getConvPartialSlic...; section 3.4).
+    """
+    # A kernel of 3 x 5 has 3 rows of ceil(5 / 4) sub-kernels. For each of them, and for each four
+    # channels of a block, the weights are loaded and the whole field passes by, twice with float
+    # partials. A worker starts each piece of a row in 10 cycles and fills the pipeline in 15, which
+    # include 5 positions; with a stride of two a position takes two cycles. The estimator does not
+    # repeat the first sub-kernel for each four channels of a wider block, which the vertex does.
+    num_blocks, groups = blocks
+    floats = partial_bytes > HALF_BYTES
+    # Blocks of 8 and 16 groups are taken four groups at a time.
+    fours = max(1, groups // _FOUR)
+    sub_kernels = math.ceil(kernel[1] / _FOUR) * kernel[0]
+
+    def row(length: int) -> int:
+        if stride > 1:
+            return 9 + 2 * length
+        return 13 + length if length < _SLIC_SHORT else 10 + length
+
+    def piece(length: int) -> int:
+        return (10 + (1 + 2 * row(length) if floats else row(length))) * (length > 0)
+
+    rows = max(
+        piece(before) + whole * piece(field[1]) + piece(after)
+        for before, whole, after in _iter_pieces(field, workers)
+    )
+    inner = workers * (17 + 4 * (fours > 1) + rows)
+    # Weights are rearranged by the workers, unless a block is one group of four channels.
+    moved = {1: 0, 2: 12, 4: 10}.get(groups, 11)
+    load = 37 + moved * workers if moved else 34
+    sub_kernel = fours * (load + inner + 21) + 15
+    return 28 + num_blocks * (21 + sub_kernels * (sub_kernel + 6))
 
 
 def transform_cycles(elements: float, element_bytes: int) -> float:
