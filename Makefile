@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | conformance-popart | conformance-poptorch | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | bulk | validation | conformance | test-torch | conformance-popart | conformance-poptorch | poptransformer | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON selects the interpreter (3.10 to 3.14), PORT the first of three ports; HTTP_PORT, GRPC_PORT and METRICS_PORT select each port.
 
@@ -10,12 +10,16 @@ METRICS_PORT ?= $(shell expr $(HTTP_PORT) + 2)
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# The distributions of this checkout; popart, popdist and poptorch have the names of the real packages.
+FOLDERS := popef . backend/popart backend/popdist backend/poptorch
+PROJECTS := pyproject.toml setup.py popef/VERSION $(patsubst %,%/pyproject.toml,popef backend/popart backend/popdist)
+EDITABLE := --editable ./popef --editable ./backend/popart --editable ./backend/popdist
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
 # With it set, each Python process that tests start would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance conformance-popart conformance-poptorch poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow bulk validation conformance test-torch conformance-popart conformance-poptorch poptransformer models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -69,8 +73,7 @@ check: .venv/dev
 # Each wheel is built from its own source distribution.
 dist: .venv/dist
 	@rm -rf dist
-	.venv/dist/bin/python -m build --outdir dist popef
-	.venv/dist/bin/python -m build --outdir dist .
+	for folder in $(FOLDERS); do .venv/dist/bin/python -m build --outdir dist $$folder || exit 1; done
 	.venv/dist/bin/twine check --strict dist/*
 
 dist-check: dist
@@ -100,6 +103,12 @@ models-check: .venv/dev
 test-tensorflow: .venv/tensorflow models
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
 
+TORCH ?=
+
+# PyTorch, 5 GB, in a separate environment; not part of CI. `make test-torch TORCH=torch==2.13.0` tests another version.
+test-torch: .venv/torch
+	.venv/torch/bin/python -m pytest -n 2 tests/poptorch tests/popdist
+
 BULK_ROWS ?= 1000000
 BULK_ROUNDS ?= 3
 
@@ -117,19 +126,19 @@ conformance: .venv/dev
 	$(BIN)/python benchmarks/conformance.py --docs docs/conformance.md
 
 # PopART's own tests, of the checkout POPART, with torch in a separate environment; not part of CI.
-conformance-popart: .venv/popart
+conformance-popart: .venv/torch/conformance
 	@test -n "$(POPART)" || { echo "requires a checkout of graphcore/popart: make conformance-popart POPART=../popart"; exit 2; }
-	.venv/popart/bin/python benchmarks/conformance_popart.py $(POPART) $(POPART_OPTIONS)
+	.venv/torch/bin/python benchmarks/conformance_popart.py $(POPART) $(POPART_OPTIONS)
 
 # PopTorch's own tests, of the checkout POPTORCH, likewise.
-conformance-poptorch: .venv/popart
+conformance-poptorch: .venv/torch/conformance
 	@test -n "$(POPTORCH)" || { echo "requires a checkout of graphcore/poptorch: make conformance-poptorch POPTORCH=../poptorch"; exit 2; }
-	.venv/popart/bin/python benchmarks/conformance_poptorch.py $(POPTORCH) $(POPTORCH_OPTIONS)
+	.venv/torch/bin/python benchmarks/conformance_poptorch.py $(POPTORCH) $(POPTORCH_OPTIONS)
 
 # PopTransformer's examples, of the checkout POPTRANSFORMER, beside transformers; not part of CI.
-poptransformer: .venv/popart
+poptransformer: .venv/torch/conformance
 	@test -n "$(POPTRANSFORMER)" || { echo "requires a checkout of graphcore/PopTransformer: make poptransformer POPTRANSFORMER=../PopTransformer"; exit 2; }
-	.venv/popart/bin/python benchmarks/poptransformer_models.py $(POPTRANSFORMER)
+	.venv/torch/bin/python benchmarks/poptransformer_models.py $(POPTRANSFORMER)
 
 FUZZ_SECONDS ?= 600
 
@@ -203,19 +212,19 @@ proto: .venv/python
 
 # Install nvidia-pytriton without dependencies: they, and its pin numpy<2, belong to its Python API, and only its
 # tritonserver is used. It has no stub for Python 3.14, where everything but the embedded server works.
-.venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
+.venv/server: .venv/python $(PROJECTS) $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
 	@echo "installing the project and the embedded Triton server"
-	@$(PIP) --editable ./popef --editable '.[server,tfserving]'
+	@$(PIP) $(EDITABLE) --editable '.[server,tfserving]'
 	@$(PIP) --no-deps nvidia-pytriton==0.7.0
 	@touch $@
 
 .venv/dev: .venv/server
 	@echo "installing the test tools"
-	@$(PIP) --editable ./popef --editable '.[server,tfserving,dev]'
+	@$(PIP) $(EDITABLE) --editable '.[server,tfserving,dev]'
 	@touch $@
 
 .venv/deploy: .venv/dev
-	@$(PIP) --editable ./popef --editable '.[server,tfserving,dev,deploy]'
+	@$(PIP) $(EDITABLE) --editable '.[server,tfserving,dev,deploy]'
 	@touch $@
 
 # A separate environment, so that build tools are not part of the distribution's environment.
@@ -225,15 +234,21 @@ proto: .venv/python
 
 .venv/tensorflow: .venv/dev
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev,tensorflow]'
+	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev,tensorflow]'
 	@# Without dependencies, because they include tensorflow in addition to tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 
-# torch (BSD-3) from PyPI is 3 GB with the libraries that it links. transformers 5 has no RWKV.
-.venv/popart: .venv/dev
+# torch (BSD-3) from PyPI is 3 GB with the libraries that it links; TORCH selects a version.
+.venv/torch: .venv/python $(PROJECTS) backend/poptorch/pyproject.toml
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev]' \
-	    torch torchvision onnxscript parameterized tqdm packaging typing_extensions 'transformers>=4.30,<5' hydra-core
+	@$@/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable ./backend/poptorch \
+	    --editable '.[torch]' $(TORCH) hypothesis pytest pytest-timeout pytest-xdist
+	@touch $@
+
+# What the tests and scripts of other projects import. transformers 5 has no RWKV.
+.venv/torch/conformance: .venv/torch
+	@.venv/torch/bin/pip install --quiet --disable-pip-version-check $(EDITABLE) --editable '.[server,tfserving,dev]' \
+	    torchvision parameterized packaging typing_extensions 'transformers>=4.30,<5' hydra-core
 	@touch $@
 
 .venv/bulk: .venv/python
@@ -241,4 +256,4 @@ proto: .venv/python
 	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[bulk]' hypothesis pytest pytest-timeout
 
 clean:
-	rm -rf .venv .cache build dist backend/*.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef
+	rm -rf .venv .cache dist $(patsubst %,%/*.egg-info,backend $(FOLDERS)) $(patsubst %,%/build,$(FOLDERS)) model_repository/*/1/*.popef

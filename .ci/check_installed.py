@@ -6,6 +6,7 @@ Imports nothing of the project, so that only the installed programs are tested.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import signal
 import subprocess
@@ -40,7 +41,30 @@ def main() -> int:
     (folder / "backends" / "python" / "libtriton_python.so").touch()  # identifies a server
     call("poplar-triton", "install", folder / "backends")
     assert (folder / "backends" / "poplar" / "model.py").stat().st_size
-    return serve_and_ask(folder / "models")
+    status = serve_and_ask(folder / "models")
+    check_distributions()
+    return status
+
+
+def check_distributions() -> None:
+    """Check that popart, popdist and poptorch are distributions, and that the rest works without
+    them."""
+    versions = {
+        each: importlib.metadata.version(each) for each in ("popart", "popdist", "poptorch")
+    }
+    assert all(version.startswith("3.4.0+sim.") for version in versions.values()), versions
+    run_python("import popart, popdist, popdist.popart; assert popdist.getNumInstances() == 1")
+    uninstall = [sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", *versions]
+    subprocess.run(uninstall, check=True, timeout=SECONDS)
+    run_python(
+        "import importlib.util, popef, poprt, model_runtime, poplar_triton\n"
+        f"assert not any(map(importlib.util.find_spec, {tuple(versions)}))"
+    )
+
+
+def run_python(source: str) -> None:
+    """Run a Python program in the environment, which must exit 0."""
+    subprocess.run([sys.executable, "-I", "-c", source], check=True, timeout=SECONDS)
 
 
 def call(program: str, *arguments: str | Path) -> None:

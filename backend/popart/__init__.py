@@ -144,6 +144,7 @@ from popart.training import (
 )
 from popart.transformer import GraphTransformer
 from popart.variables import CommGroup, InputSettings, ReplicaGrouping, VariableSettings
+from popart.version import __version__ as __version__
 from popart.version import (
     defaultAiGraphcoreOpset,
     defaultAiOnnxMlOpset,
@@ -152,7 +153,6 @@ from popart.version import (
     versionNumber,
     versionString,
 )
-from popef._tools.version import __version__ as __version__
 
 __all__ = [
     "SGD",

@@ -2,7 +2,7 @@
 
 `import poptorch` scripts run unchanged: `inferenceModel` wraps a `torch.nn.Module`, whose first
 call captures and compiles it. Names and behaviour are the real module's. Training raises
-`poptorch.Error`. It needs torch, the extra `poplar-triton[torch]`.
+`poptorch.Error`. It needs torch.
 """
 
 try:
@@ -10,10 +10,11 @@ try:
 except ImportError as error:
     raise ImportError(
         "poptorch needs torch: pip install torch --index-url https://download.pytorch.org/whl/cpu "
-        "(CPU only), or pip install poplar-triton[torch]"
+        "(CPU only), or pip install torch"
     ) from error
 
-from popef._tools.version import __version__ as __version__
+from popart import __version__ as __version__
+
 from poptorch import _impl as _impl
 from poptorch import autocasting as autocasting
 from poptorch import optim as optim

@@ -15,10 +15,9 @@ from os import PathLike
 from typing import Any, Final, NoReturn
 
 import torch
-from popart import reports
+from popart import __version__, reports
 from poprt.compile import Executable
 
-from popef._tools.version import __version__
 from poptorch import (
     counters,
     devices,

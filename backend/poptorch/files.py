@@ -20,12 +20,12 @@ from typing import Any, Final
 import onnx
 import popart
 import torch
+from popart import __version__
 from popart.export import Exported, save_executable
 from poprt.compile import Executable
 from simipu import CompileError, ForeignExecutableError
 
 import popef
-from popef._tools.version import __version__
 from poptorch import sdk_files
 from poptorch._logging import logger
 from poptorch._poptorch_data import PoptorchData

@@ -63,8 +63,7 @@ def test_an_interrupt_during_the_imports_ends_quietly():
 @pytest.mark.slow
 def test_each_package_tells_its_version():
     packages = (
-        "popef model_runtime simipu poprt popart poplar_serving poplar_triton triton_poplar "
-        "onnxgraph"
+        "popef model_runtime simipu poprt poplar_serving poplar_triton triton_poplar onnxgraph"
     )
     program = f"for name in {packages.split()!r}: print(__import__(name).__version__)"
     told = subprocess.run(
