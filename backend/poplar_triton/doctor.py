@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -27,7 +28,8 @@ PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)
 """Minimum version of glibc. The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and
 newer."""
-SDK_PACKAGES = ("popart", "poptorch")
+_ROOMS = Path(__file__).resolve().parents[1]
+SDK_PACKAGES = ("popart", "poptorch", "popdist")
 """Packages that a real SDK has, too."""
 MIN_SHARED_MIB = 64
 """Minimum size of shared memory, which is docker's default for a container. Each instance of a
@@ -71,16 +73,52 @@ def examine_kernels() -> Finding:
 
 
 def examine_package(name: str) -> Finding:
-    """Report which package `import popart` or `import poptorch` gives. A real SDK has them, too,
-    and its `enable` script puts them on PYTHONPATH. A server needs neither."""
-    own = Path(__file__).resolve().parents[1] / name / "__init__.py"
+    """Report which file `import popart` runs, of which distribution, and what collides with it. A
+    real SDK has these packages, too: its `enable` script puts them on PYTHONPATH, and pip installs
+    its wheels. A server needs none of them."""
+    files = _find_files(name)
+    if not files:
+        return Finding(name, "not installed")
+    owners = _find_distributions(name)
+    imported, *others = files
+    found = f"{imported} ({_name_owner(imported, owners)})"
+    if others:
+        found = f"{found}; it shadows {', '.join(map(str, others))}"
+    if len(owners) <= 1:
+        return Finding(name, found)
+    names = " ".join(sorted(owner.name for owner in owners))
+    remedy = "two distributions have overwritten each other's files: pip uninstall"
+    return Finding(name, found, f"{remedy} {names}, then install the one that you need")
+
+
+def _find_files(name: str) -> list[Path]:
+    """Return the files that can be imported as a package: first the one that is, then those that
+    it shadows, and this project's."""
+    own = _ROOMS / name / "__init__.py"
     specs = [PathFinder.find_spec(name, [folder]) for folder in sys.path]
+    # pip's editable installations have finders of their own, which come after the path.
+    specs += [finder.find_spec(name, None) for finder in sys.meta_path]
     files = [Path(spec.origin).resolve() for spec in specs if spec is not None and spec.origin]
-    first, *others = dict.fromkeys([*files, own])
-    if first != own:
-        return Finding(name, f"{first}; it shadows this project's {own}")
-    shadowed = f"; it shadows {', '.join(map(str, others))}" if others else ""
-    return Finding(name, f"{own}{shadowed}")
+    return list(dict.fromkeys([*files, *([own] if own.is_file() else [])]))
+
+
+def _find_distributions(name: str) -> list[importlib.metadata.Distribution]:
+    """Return the installed distributions that have a package."""
+    names = importlib.metadata.packages_distributions().get(name, ())
+    return [importlib.metadata.distribution(each) for each in dict.fromkeys(names)]
+
+
+def _name_owner(file: Path, owners: list[importlib.metadata.Distribution]) -> str:
+    """Return the distribution, with its version, that has installed a file."""
+    for owner in owners:
+        origin = json.loads(owner.read_text("direct_url.json") or "{}").get("url", "")
+        folders = (
+            Path(str(owner.locate_file("."))).resolve(),
+            Path(origin.removeprefix("file://")),
+        )
+        if file.parent.parent == folders[0] or folders[1] in file.parents:
+            return f"{owner.name} {owner.version}"
+    return "of no distribution"
 
 
 def require() -> None:

@@ -201,6 +201,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         {"subject": "kernels", "found": "portable", "remedy": ""},
         {"subject": "popart", "found": "ours", "remedy": ""},
         {"subject": "poptorch", "found": "ours", "remedy": ""},
+        {"subject": "popdist", "found": "ours", "remedy": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -214,6 +215,7 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(
         ["kernels", "portable", "ok"],
         ["popart", "ours", "ok"],
         ["poptorch", "ours", "ok"],
+        ["popdist", "ours", "ok"],
     ]
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
@@ -242,14 +244,30 @@ def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, 
 
 
 ROOMS = Path(doctor.__file__).resolve().parents[1]
-"""Folder of this project's popart and poptorch."""
+"""Folder of this project's popart, poptorch and popdist."""
 
 
 @pytest.fixture
 def path_without_rooms(monkeypatch) -> list[str]:
-    rest = [folder for folder in sys.path if not Path(folder, "popart").exists()]
+    """Return a path for imports with neither the packages nor a distribution of them."""
+    names = ("popart", *(f"{name}-*.dist-info" for name in ("popart", "poplar_triton")))
+    rest = [path for path in sys.path if not any(any(Path(path).glob(name)) for name in names)]
     monkeypatch.setattr(sys, "path", rest)
     return rest
+
+
+def install(folder: Path, name: str, version: str, package: str, *, origin: str = "") -> Path:
+    """Write what pip writes for a distribution; return the file of its package."""
+    information = folder / f"{name}-{version}.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+    (information / "top_level.txt").write_text(f"{package}\n")
+    if origin:
+        (information / "direct_url.json").write_text(json.dumps({"url": origin}))
+        return Path(origin.removeprefix("file://"), package, "__init__.py")
+    (folder / package).mkdir(exist_ok=True)
+    (folder / package / "__init__.py").touch()
+    return folder / package / "__init__.py"
 
 
 @pytest.mark.parametrize("package", doctor.SDK_PACKAGES)
@@ -258,13 +276,12 @@ def test_it_says_which_package_shadows_the_other_when_an_sdk_is_enabled(
     tmp_path, path_without_rooms, sdk_first, package
 ):
     own = ROOMS / package / "__init__.py"
-    sdk = tmp_path / package / "__init__.py"
-    sdk.parent.mkdir()
-    sdk.touch()
+    sdk = install(tmp_path, package, "3.3.0+7858", package)
     folders = [str(tmp_path), str(ROOMS)]
     path_without_rooms[:0] = folders if sdk_first else folders[::-1]
-    assert doctor.examine_package(package).found == (
-        f"{sdk}; it shadows this project's {own}" if sdk_first else f"{own}; it shadows {sdk}"
+    sdk_found, own_found = f"{sdk} ({package} 3.3.0+7858)", f"{own} (of no distribution)"
+    assert doctor.examine_package(package) == Finding(
+        package, f"{sdk_found}; it shadows {own}" if sdk_first else f"{own_found}; it shadows {sdk}"
     )
 
 
@@ -273,4 +290,28 @@ def test_it_names_only_its_own_package_where_there_is_no_sdk(path_without_rooms,
     path_without_rooms.append(str(ROOMS))
     own = ROOMS / package / "__init__.py"
     assert own.is_file()
-    assert doctor.examine_package(package) == Finding(package, str(own))
+    assert doctor.examine_package(package) == Finding(package, f"{own} (of no distribution)")
+
+
+def test_it_names_the_distribution_of_an_editable_installation(tmp_path, path_without_rooms):
+    own = install(tmp_path, "popart", "3.4.0+sim.0.2.0", "popart", origin=ROOMS.as_uri())
+    path_without_rooms[:0] = [str(tmp_path), str(ROOMS)]
+    found = doctor.examine_package("popart")
+    assert found == Finding("popart", f"{own} (popart 3.4.0+sim.0.2.0)")
+
+
+def test_two_distributions_with_the_same_package_have_to_be_uninstalled(
+    tmp_path, path_without_rooms
+):
+    install(tmp_path, "poptorch", "3.3.0+7858", "poptorch")
+    install(tmp_path, "poplar_triton", "0.1.0", "poptorch")
+    path_without_rooms.insert(0, str(tmp_path))
+    found = doctor.examine_package("poptorch")
+    assert found.remedy.endswith(
+        "pip uninstall poplar_triton poptorch, then install the one that you need"
+    )
+
+
+def test_a_package_that_is_nowhere_is_reported_without_a_remedy(path_without_rooms, monkeypatch):
+    monkeypatch.setattr(doctor, "_ROOMS", Path("/nowhere"))
+    assert doctor.examine_package("popdist") == Finding("popdist", "not installed")
