@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import popart
 from popart.compilation import Compiled, confirm, make_compiler_options
-from poprt import Compiler
+from poprt import Compiler, CompilerOptions
 from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import CompileError, OutOfMemoryError
 
+from poptorch._logging import logger
 from poptorch.errors import Error
 
 if TYPE_CHECKING:
@@ -87,12 +88,26 @@ def compile_model(
             chosen, available_memory_proportion=min(proportions, default=_DEFAULT_PROPORTION)
         )
         if executable is None:
-            executable = Compiler.compile(model, outputs, chosen)
+            executable = _compile(captured, outputs, chosen)
         else:
             _check_streams(executable, captured)
     except (popart.popart_exception, CompileError, OutOfMemoryError) as error:
         raise _compile_error(error) from error
     return Compilation(model, outputs, Compiled(chosen, executable))
+
+
+def _compile(captured: Captured, outputs: Sequence[str], options: CompilerOptions) -> Executable:
+    """Compile a model, or take it from the cache unless the file there is another model's."""
+    made = Compiler.compile(captured.model, outputs, options)
+    if made.from_file:
+        try:
+            _check_streams(made, captured)
+        except Error as error:
+            logger.warning("%s is not used: %s", options.cache_path, error.message)
+            options = replace(options, enable_engine_caching=False)
+            made = Compiler.compile(captured.model, outputs, options)
+        made.opaque_blobs.clear()
+    return made
 
 
 def _check_streams(executable: Executable, captured: Captured) -> None:

@@ -113,8 +113,7 @@ def save(loaded: LoadedModel, data: PoptorchData, path: str | os.PathLike[str]) 
     if data.model is not None:
         blobs.update(_make_archive(loaded.captured.program))
     executable = loaded.compilation.confirm()
-    before = executable.opaque_blobs
-    executable.opaque_blobs = {**before, **blobs}
+    executable.opaque_blobs = blobs
     exported = Exported(
         executable,
         popart.SessionOptions(),
@@ -128,7 +127,7 @@ def save(loaded: LoadedModel, data: PoptorchData, path: str | os.PathLike[str]) 
     except popart.popart_exception as error:
         raise Error(str(error)) from error
     finally:
-        executable.opaque_blobs = before
+        executable.opaque_blobs = {}
 
 
 def _encode(data: PoptorchData) -> bytes:

@@ -5,7 +5,9 @@ sources show: classes under the real module's paths with the real attributes, pi
 an opaque blob behind PopART's metadata, executable, blob and tensors.
 """
 
+import os
 import pickle
+import subprocess
 import sys
 import types
 import zipfile
@@ -36,6 +38,16 @@ class Scale(torch.nn.Module):
     def forward(self, x, shift=None):
         y = self.linear(x) * self.factor
         return y if shift is None else y + shift
+
+
+CACHING_SCRIPT = """
+import sys, poptorch, torch
+torch.manual_seed(0)
+options = poptorch.Options().enableExecutableCaching(sys.argv[1])
+model = poptorch.inferenceModel(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.GELU()), options)
+values = model(torch.ones(2, 4)).tolist()
+print("read" if model._loaded.compilation.executable.from_file else "compiled", values)
+"""
 
 
 class Hostile:
@@ -172,6 +184,51 @@ def test_only_load_and_load_executable_open_the_pickle(tmp_path, x):
     with pytest.raises(poptorch.Error, match="expected PoptorchData"):
         poptorch.inferenceModel(Scale()).loadExecutable(path)
     assert trap.exists()
+
+
+def wrap_cached(folder, module):
+    return poptorch.inferenceModel(module, poptorch.Options().enableExecutableCaching(str(folder)))
+
+
+@pytest.mark.parametrize("kind", ["another model", "no executable", "a hostile pickle"])
+def test_a_strangers_file_in_the_cache_changes_no_answer(tmp_path, x, kind):
+    cache, trap, module = tmp_path / "cache", tmp_path / "trap", Scale()
+    expected = wrap_cached(cache, module)(x)
+    (file,) = cache.iterdir()
+    if kind == "another model":
+        stranger = poptorch.inferenceModel(torch.nn.Sequential(torch.nn.Softmax(1)))
+        stranger.compileAndExport(file, torch.ones(2, 7))
+    elif kind == "no executable":
+        file.write_bytes(b"PopEF" * 20)
+    else:
+        executable = files.Executable(file)
+        executable.appendOpaqueBlobs({files.BLOB: pickle.dumps(Hostile(trap))})
+        executable.export(file)
+    model = wrap_cached(cache, module)
+    assert torch.equal(model(x), expected)
+    model.save(tmp_path / "scale.popef", export_model=False)
+    other = poptorch.inferenceModel(module)
+    other.loadExecutable(tmp_path / "scale.popef")
+    assert torch.equal(other(x), expected)
+    assert not trap.exists()
+
+
+def test_another_process_takes_the_executable_from_the_cache(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(CACHING_SCRIPT)
+    runs = [
+        subprocess.run(
+            [sys.executable, script, tmp_path / "cache"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=250,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": seed},
+        ).stdout.split()
+        for seed in ("1", "2")
+    ]
+    assert [run[0] for run in runs] == ["compiled", "read"]
+    assert runs[0][1:] == runs[1][1:]
 
 
 def make_sdk_modules():
