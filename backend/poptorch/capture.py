@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import torch
 
-from poptorch import popart_names, popart_nodes, translations
+from poptorch import bodies, popart_names, popart_nodes, translations
 from poptorch.arguments import Arguments, rebuild
 from poptorch.errors import Error
 from poptorch.recording import Recorder, Recording
@@ -164,6 +164,7 @@ def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int, program
     graph = model.graph
     translations.narrow_bfloat16(model)
     popart_nodes.lower_nodes(model)
+    bodies.lower_marks(model)
     _separate_outputs(graph)
     inputs = ["input" if not index else f"input/{index}" for index in range(num_inputs)]
     renamed = dict(zip((each.name for each in graph.input), inputs, strict=True))

@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
+from poptorch import bodies
 from poptorch.errors import Error
-from poptorch.tracing import isRunningOnIpu
+from poptorch.tracing import current_trace, isRunningOnIpu
 
-MAX_TURNS = 10_000
-"""Maximum number of turns of a loop, which is unrolled in the graph."""
+MAX_UNROLLED = 16
+"""Number of turns up to which a loop is unrolled; one of more turns is a Loop node."""
 
 
 def cond(
@@ -23,7 +26,7 @@ def cond(
 ) -> list[Any]:
     """Return the results of one of two functions.
 
-    On the IPU both are computed and one result is taken. Functions get copies of their inputs.
+    On the IPU the functions are the branches of an If node. They get copies of their inputs.
 
     Args:
         condition: Tensor of one element.
@@ -36,30 +39,85 @@ def cond(
         The results as a list.
 
     Raises:
-        Error: If the functions do not return the same numbers, shapes and types of tensors.
+        Error: If the functions do not return the same numbers, shapes and types of tensors, or
+            change a tensor that is not an input.
     """
     if not isRunningOnIpu():
         body, inputs = (then_body, then_inputs) if condition else (else_body, else_inputs)
         return _as_list(body(*inputs))
     then, other = (
-        _as_list(body(*(_copy(each) for each in inputs)))
-        for body, inputs in ((then_body, then_inputs), (else_body, else_inputs))
+        _capture(name, body, [_copy(each) for each in inputs])
+        for name, body, inputs in (
+            ("cond: then_body", then_body, then_inputs),
+            ("cond: else_body", else_body, else_inputs),
+        )
     )
     if len(then) != len(other):
         raise Error(
             f"poptorch.cond: then_body returns {len(then)} tensors and else_body {len(other)}"
         )
+    for place, (first, second) in enumerate(zip(then, other, strict=True)):
+        if first.shape != second.shape or first.dtype != second.dtype:
+            raise Error(
+                f"poptorch.cond: result {place} is {first.dtype} {list(first.shape)} from "
+                f"then_body and {second.dtype} {list(second.shape)} from else_body"
+            )
     flag = condition.reshape(()).to(torch.bool)
-    return [_select(flag, *pair, place) for place, pair in enumerate(zip(then, other, strict=True))]
+    return bodies.mark(bodies.IF, [flag, *then, *other], then)
 
 
-def _select(flag: Any, then: Any, other: Any, place: int) -> Any:
-    if then.shape != other.shape or then.dtype != other.dtype:
+def _capture(name: str, body: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+    """Return the results of a body; raise Error if it changes or prints what is not its own."""
+    trace = current_trace()
+    num_prints = len(trace.prints) if trace else 0
+    with Watch(inputs) as watch:
+        made = _as_list(body(*inputs))
+    if watch.changed:
         raise Error(
-            f"poptorch.cond: result {place} is {then.dtype} {list(then.shape)} from then_body and "
-            f"{other.dtype} {list(other.shape)} from else_body"
+            f"poptorch.{name} changes a tensor of shape {list(watch.changed[0].shape)} in place "
+            "that is not one of its inputs. Give the tensor as an input and return its new value"
         )
-    return torch.where(flag, then, other)
+    if trace and len(trace.prints) > num_prints:
+        raise Error(
+            f"poptorch.{name} prints a tensor. Print a result of poptorch.{name.partition(':')[0]} "
+            "instead"
+        )
+    return made
+
+
+class Watch(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
+    """Notes the tensors that operators read, and which of them have changed.
+
+    Args:
+        own: Tensors that may change.
+    """
+
+    def __init__(self, own: Sequence[Any]) -> None:
+        super().__init__()
+        self._seen: dict[int, tuple[Any, int | None]] = {id(each): (each, None) for each in own}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch."""
+        given = tree_leaves((args, kwargs))
+        for each in given:
+            if isinstance(each, torch.Tensor):
+                self._seen.setdefault(id(each), (each, each._version))  # noqa: SLF001
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if isinstance(each, torch.Tensor):
+                self._seen.setdefault(id(each), (each, None))
+        return made
+
+    @property
+    def changed(self) -> list[Any]:
+        """Tensors made outside that have changed since they were read first."""
+        return [
+            tensor
+            for tensor, version in self._seen.values()
+            if version is not None and tensor._version != version  # noqa: SLF001
+        ]
 
 
 def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[Any]:
@@ -75,7 +133,8 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[An
 
     Raises:
         ValueError: If the inputs are no list of tensors.
-        Error: If the function returns another number of tensors, or tensors of other shapes.
+        Error: If the function returns another number of tensors, or tensors of other shapes. If
+            a loop of many turns prints, or changes a tensor that is not an input.
     """
     if not isinstance(inputs, list):
         raise ValueError(
@@ -88,14 +147,32 @@ def for_loop(count: int, body: Callable[..., Any], inputs: list[Any]) -> list[An
                 "poptorch.for_loop expects input tensors (inputs) to be a list of tensors. "
                 f"(Object contained in list at index {index} is not torch.tensor)"
             )
-    if count > MAX_TURNS:
-        raise Error(f"poptorch.for_loop: {count} turns are more than {MAX_TURNS}")
     values = [_copy(each) for each in inputs]
+    if isRunningOnIpu() and count > MAX_UNROLLED and inputs:
+        return _loop(count, body, values)
     for _ in range(count):
         made = _as_list(body(*values))
         _check_results(values, made)
         values = [_copy(each) for each in made]
     return values
+
+
+def _loop(count: int, body: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:
+    """Capture one turn of a loop between two marks."""
+    trace = current_trace()
+    assert trace is not None
+    trace.num_loops += 1
+    number = trace.num_loops
+    before = bodies.mark(bodies.TURN, inputs, inputs, loop=number)
+    made = _capture("for_loop: the body", body, before)
+    _check_results(before, made)
+    for place, (old, new) in enumerate(zip(before, made, strict=True)):
+        if old.dtype != new.dtype:
+            raise Error(
+                f"poptorch.for_loop: input {place} of the body is {old.dtype}, and its result "
+                f"{new.dtype}; expected the same"
+            )
+    return bodies.mark(bodies.LOOP, made, before, loop=number, turns=count)
 
 
 def _check_results(before: Sequence[Any], after: Sequence[Any]) -> None:

@@ -28,9 +28,11 @@ class Trace:
 
     Attributes:
         prints: Printed tensors.
+        num_loops: Number of loops so far.
     """
 
     prints: list[tuple[Any, Print]] = field(default_factory=list)
+    num_loops: int = 0
 
 
 _trace: ContextVar[Trace | None] = ContextVar("poptorch_trace", default=None)
