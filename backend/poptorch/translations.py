@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto
 from poprt.passes import retype_floats
 
-from poptorch import special_functions
+from poptorch import axes, special_functions
 from poptorch.errors import Error
 
 INPUT_TYPES = frozenset(
@@ -311,6 +311,12 @@ DECOMPOSITIONS.update(
         aten.mvlgamma.default: special_functions.mvlgamma,
         aten.digamma.default: special_functions.digamma,
         aten.erfinv.default: special_functions.erfinv,
+        aten.cummax.default: axes.cummax,
+        aten.cummin.default: axes.cummin,
+        aten.split.Tensor: axes.split,
+        aten.split_with_sizes.default: axes.split_with_sizes,
+        aten.mean.default: axes.mean,
+        aten.mean.dim: axes.mean_dim,
     }
 )
 
