@@ -107,7 +107,7 @@ def _make_if(
         inner = _gather(nodes, outputs, side)
         moved |= {id(each) for each in inner}
         bodies.append(_make_body(f"{found.name}/{name}", inner, side, [], values))
-    branches = dict(zip(("then_branch", "else_branch"), bodies, strict=True))
+    branches: dict[str, Any] = dict(zip(("then_branch", "else_branch"), bodies, strict=True))
     made = helper.make_node("If", found.input[:1], found.output, found.name, **branches)
     return [made], moved
 
