@@ -21,6 +21,8 @@ import torch
 from poptorch import bodies, popart_names, popart_nodes, translations
 from poptorch.arguments import Arguments, rebuild
 from poptorch.errors import Error
+from poptorch.exporter import share_operators
+from poptorch.placement import Placement
 from poptorch.recording import Recorder, Recording
 from poptorch.rewriting import convert_around_weights, find_constants, rename_tensors
 from poptorch.tracing import Print
@@ -65,6 +67,7 @@ class Captured:
         constants: Tensors of the result that depend on no input, by their position.
         prints: Tensors to print after each run, by output.
         program: torch.export's program, which a file holds as an archive.
+        places: Places of the operators, by the tensors that they make.
     """
 
     model: onnx.ModelProto
@@ -75,6 +78,7 @@ class Captured:
     constants: dict[int, Any]
     prints: dict[str, Print]
     program: Any
+    places: dict[str, Placement]
 
     def rebuild(self, tensors: Sequence[Any]) -> Any:
         """Return the result of a call.
@@ -105,12 +109,11 @@ def capture(
     recorder = Recorder(model, arguments)
     with _quiet(), _unchecked_distributions(), torch.no_grad(), torch.inference_mode(False):
         whole = _export(recorder, tensors)
-        program = translations.decompose(whole)
-        exported = _to_onnx(program)
-    places = popart_names.find_places(program)
+        exported, program = _to_onnx(translations.decompose(whole))
+    marked = popart_names.find_places(program)
     scopes = popart_names.find_scopes(program)
-    popart_names.name_operators(exported.graph, places, scopes, has_namescope)
-    return _finish(exported, recorder, len(tensors), whole)
+    places = popart_names.name_operators(exported.graph, marked, scopes, has_namescope)
+    return _finish(exported, recorder, len(tensors), whole, places)
 
 
 def _take_tensor(name: str, tensor: Any) -> Any:
@@ -140,25 +143,32 @@ def _export(recorder: Recorder, tensors: Sequence[Any]) -> Any:
         raise
 
 
-def _to_onnx(program: Any) -> onnx.ModelProto:
+def _to_onnx(program: Any) -> tuple[onnx.ModelProto, Any]:
+    """Return the ONNX model, and the program of the operators that it was written from."""
     try:
-        made = torch.onnx.export(
-            program,
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-            opset_version=translations.OPSET,
-        )
+        with share_operators(), torch.fx.traceback.preserve_node_meta():
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                opset_version=translations.OPSET,
+            )
     except torch.onnx.errors.OnnxExporterError as error:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         raise Error(f"the model cannot be exported to ONNX: {_first_line(cause)}") from error
-    exported: onnx.ModelProto = made.model_proto
-    return exported
+    return made.model_proto, made.exported_program
 
 
-def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int, program: Any) -> Captured:
+def _finish(
+    model: onnx.ModelProto,
+    recorder: Recorder,
+    num_inputs: int,
+    program: Any,
+    places: dict[str, Placement],
+) -> Captured:
     """Name inputs, outputs and weights, and turn changed buffers into inputs."""
     made: Recording = recorder.recording
     graph = model.graph
@@ -195,6 +205,7 @@ def _finish(model: onnx.ModelProto, recorder: Recorder, num_inputs: int, program
         },
         prints,
         program,
+        places,
     )
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import popart
+from onnxgraph import iter_reads, set_attribute
 from popart.compilation import Compiled, confirm, make_compiler_options
+from popart.placement import PIPELINE_STAGE, VIRTUAL_GRAPH
 from poprt import Compiler, CompilerOptions
 from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import CompileError, OutOfMemoryError
 
 from poptorch._logging import logger
 from poptorch.errors import Error
+from poptorch.placement import Placement
+from poptorch.strategies import PipelinedExecution
 
 if TYPE_CHECKING:
     from poptorch.capture import Captured
@@ -81,8 +85,15 @@ def compile_model(
     _give_output(model.graph)
     outputs = [each.name for each in model.graph.output]
     settings = make_session_options(options, num_ipus)
+    stages = _number_stages(captured.places)
+    batches = options.device_iterations
+    if num_ipus > 1:
+        _place_nodes(model.graph, stages, settings.enablePipelining)
+    if settings.enablePipelining:  # the compiler wants whole pipelines
+        num_stages = 1 + max(number for _, number in stages.values())
+        batches = -(-batches // num_stages) * num_stages
     try:
-        chosen = make_compiler_options(settings, device, options.device_iterations, num_ipus)
+        chosen = make_compiler_options(settings, device, batches, num_ipus)
         proportions = options.available_memory_proportion.values()
         chosen = replace(
             chosen, available_memory_proportion=min(proportions, default=_DEFAULT_PROPORTION)
@@ -108,6 +119,40 @@ def _compile(captured: Captured, outputs: Sequence[str], options: CompilerOption
             made = Compiler.compile(captured.model, outputs, options)
         made.opaque_blobs.clear()
     return made
+
+
+def _number_stages(places: Mapping[str, Placement]) -> dict[str, tuple[int, int]]:
+    """Return the IPU and the pipeline stage of each tensor's operator; places are in order.
+
+    Each change of the IPU begins a stage.
+    """
+    stages, number, ipu = {}, 0, None
+    for name, place in places.items():
+        number += ipu not in (None, place.ipu)
+        ipu = place.ipu
+        stages[name] = (ipu, number)
+    return stages
+
+
+def _place_nodes(
+    graph: onnx.GraphProto, stages: Mapping[str, tuple[int, int]], is_pipeline: bool
+) -> None:
+    """Write IPUs, and stages of a pipeline, into the nodes, as PopART's builder does.
+
+    A node that conversion has added has the place of the first node that reads it.
+    """
+    readers: dict[str, tuple[int, int]] = {}
+    for node in reversed(graph.node):
+        found = next(
+            (known[name] for known in (stages, readers) for name in node.output if name in known),
+            None,
+        )
+        if found is None:
+            continue  # nothing reads it: it stays with the node before
+        readers.update(dict.fromkeys(iter_reads(node), found))
+        set_attribute(node, VIRTUAL_GRAPH, found[0])
+        if is_pipeline:
+            set_attribute(node, PIPELINE_STAGE, found[1])
 
 
 def _check_streams(executable: Executable, captured: Captured) -> None:
@@ -174,7 +219,8 @@ def make_session_options(options: Options, num_ipus: int) -> popart.SessionOptio
     settings.replicatedGraphCount = options.replication_factor
     settings.enableReplicatedGraphs = options.replication_factor > 1
     if num_ipus > 1:
-        settings.virtualGraphMode = popart.VirtualGraphMode.Auto
+        settings.virtualGraphMode = popart.VirtualGraphMode.Manual
+        settings.enablePipelining = type(options.execution_strategy) is PipelinedExecution
     return settings
 
 

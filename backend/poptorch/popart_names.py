@@ -31,7 +31,7 @@ def find_places(program: Any) -> dict[str, Placement]:
     """Return the places that operators of an exported program were marked with, by their names.
 
     Args:
-        program: The program of torch.export.
+        program: The program of torch.export that the ONNX model was written from.
     """
     marks = {
         node.name: node.meta.get("custom", {}).get(placement.MARK) for node in program.graph.nodes
@@ -56,7 +56,7 @@ def name_operators(
     places: Mapping[str, Placement],
     marked: Mapping[str, str],
     has_namescope: bool = True,
-) -> None:
+) -> dict[str, Placement]:
     """Name operators and their tensors, log their places, and drop what torch's exporter noted.
 
     Args:
@@ -64,9 +64,13 @@ def name_operators(
         places: Places of operators by their names in torch's program.
         marked: Scopes of operators by the same names.
         has_namescope: Whether names begin with the modules that operators stand in.
+
+    Returns:
+        The places of the operators by the tensors that they make.
     """
     taken: Counter[str] = Counter()
     names: dict[str, str] = {}
+    placed: dict[str, Placement] = {}
     constants: set[str] = set()
     place = placement.START
     for node in graph.node:
@@ -84,10 +88,12 @@ def name_operators(
         for index, output in enumerate(node.output):
             if output:
                 names[output] = f"{base}:{index}{repeated}"
+                placed[names[output]] = place
                 placement.log_tensor(names[output], place)
         del node.metadata_props[:]
     rename_tensors(graph, names)
     logger.debug("lowered to PopART: %d operators", len(graph.node))
+    return placed
 
 
 def _find_scope(notes: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ their new values are outputs of the graph. Inputs that forward changes are treat
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -131,11 +132,13 @@ class DeviceMode(TorchFunctionMode):  # type: ignore[misc]  # mypy sees no torch
             args = _match_types(args)
             cast = _match_types((*args[:1], *keywords.values()))[len(args[:1]) :]
             keywords = dict(zip(keywords, cast, strict=True))
+        if _is_getter(func):
+            return func(*args, **keywords)
         if func is torch.nn.functional.batch_norm:
-            return _batch_norm(func, *args, **keywords)
+            func = functools.partial(_batch_norm, func)
         with placement.mark_operator():
             result = func(*args, **keywords)
-        if isinstance(result, (torch.Tensor, tuple, list)) and not _is_getter(func):
+        if isinstance(result, (torch.Tensor, tuple, list)):
             placement.note_operator()
         return result
 
