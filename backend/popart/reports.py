@@ -85,9 +85,11 @@ def make_report(executable: Executable, batches: int, replicas: int) -> Report:
     )
 
 
-def summarize(executable: Executable, options: CompilerOptions, name: str) -> str:
-    """Return a text about the modelled time and memory of a batch."""
-    return summarize_executable(executable, options, name)
+def summarize(
+    executable: Executable, options: CompilerOptions, name: str, model: onnx.ModelProto
+) -> str:
+    """Return a text about the modelled time and memory of a batch of a lowered model."""
+    return summarize_executable(executable, options, name, model)
 
 
 def get_graph(executable: Executable) -> bytes:

@@ -411,7 +411,8 @@ class InferenceSession:
             popart_runtime_error: If the session is not prepared, or the executable was cached.
         """
         executable = self._require_report()
-        return reports.summarize(executable, self._ir.compiled.options, self.name)
+        ir = self._ir
+        return reports.summarize(executable, ir.compiled.options, self.name, ir.lowered.model)
 
     def getReport(self) -> reports.Report:
         """Return the modelled time and memory as an object.

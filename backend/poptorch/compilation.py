@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import popart
-from onnxgraph import iter_reads, set_attribute
 from popart.compilation import Compiled, confirm, make_compiler_options
-from popart.placement import PIPELINE_STAGE, VIRTUAL_GRAPH
 from poprt import Compiler, CompilerOptions
 from poprt.compile import MAIN_PROGRAM, Executable
 from simipu import CompileError, OutOfMemoryError
+from simipu.placement import Place, place_nodes
 
 from poptorch._logging import logger
 from poptorch.errors import Error
@@ -85,13 +84,12 @@ def compile_model(
     _give_output(model.graph)
     outputs = [each.name for each in model.graph.output]
     settings = make_session_options(options, num_ipus)
-    stages = _number_stages(captured.places)
     batches = options.device_iterations
     if num_ipus > 1:
-        _place_nodes(model.graph, stages, settings.enablePipelining)
-    if settings.enablePipelining:  # the compiler wants whole pipelines
-        num_stages = 1 + max(number for _, number in stages.values())
-        batches = -(-batches // num_stages) * num_stages
+        stages = _number_stages(captured.places, settings.enablePipelining)
+        place_nodes(model.graph, stages)
+        num_stages = 1 + max(stage or 0 for _, stage in stages.values())
+        batches = -(-batches // num_stages) * num_stages  # the compiler wants whole pipelines
     try:
         chosen = make_compiler_options(settings, device, batches, num_ipus)
         proportions = options.available_memory_proportion.values()
@@ -121,38 +119,18 @@ def _compile(captured: Captured, outputs: Sequence[str], options: CompilerOption
     return made
 
 
-def _number_stages(places: Mapping[str, Placement]) -> dict[str, tuple[int, int]]:
+def _number_stages(places: Mapping[str, Placement], is_pipeline: bool) -> dict[str, Place]:
     """Return the IPU and the pipeline stage of each tensor's operator; places are in order.
 
     Each change of the IPU begins a stage.
     """
-    stages, number, ipu = {}, 0, None
+    stages: dict[str, Place] = {}
+    stage, ipu = 0, None
     for name, place in places.items():
-        number += ipu not in (None, place.ipu)
+        stage += ipu not in (None, place.ipu)
         ipu = place.ipu
-        stages[name] = (ipu, number)
+        stages[name] = (ipu, stage if is_pipeline else None)
     return stages
-
-
-def _place_nodes(
-    graph: onnx.GraphProto, stages: Mapping[str, tuple[int, int]], is_pipeline: bool
-) -> None:
-    """Write IPUs, and stages of a pipeline, into the nodes, as PopART's builder does.
-
-    A node that conversion has added has the place of the first node that reads it.
-    """
-    readers: dict[str, tuple[int, int]] = {}
-    for node in reversed(graph.node):
-        found = next(
-            (known[name] for known in (stages, readers) for name in node.output if name in known),
-            None,
-        )
-        if found is None:
-            continue  # nothing reads it: it stays with the node before
-        readers.update(dict.fromkeys(iter_reads(node), found))
-        set_attribute(node, VIRTUAL_GRAPH, found[0])
-        if is_pipeline:
-            set_attribute(node, PIPELINE_STAGE, found[1])
 
 
 def _check_streams(executable: Executable, captured: Captured) -> None:

@@ -1,17 +1,27 @@
 """Placement of nodes: the attributes that name a node's IPU and pipeline stage, what they say of a
-placed graph, and how to remove them. `poprt.passes.lowering.placed` places the nodes."""
+placed graph, and how to write and remove them. `poprt.passes.lowering.placed` places the nodes of
+graphs that do not say it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
-from onnxgraph import attribute, drop_attribute, find_inputs, iter_nodes, iter_reads
+from onnxgraph import (
+    attribute,
+    drop_attribute,
+    find_inputs,
+    iter_nodes,
+    iter_reads,
+    set_attribute,
+)
 
 IPU_ATTRIBUTE = "__ipu_number"
 """Attribute of a node that names its IPU, as PopRT's manual sharding sets it."""
 STAGE_ATTRIBUTE = "__pipeline_stage"
 """Attribute of a node that names its pipeline stage."""
+Place = tuple[int, int | None]
+"""A node's IPU and its pipeline stage, if there is a pipeline."""
 
 
 def has_placement(graph: onnx.GraphProto) -> bool:
@@ -29,6 +39,36 @@ def strip_placement(graph: onnx.GraphProto) -> None:
     for node in iter_nodes(graph):
         for name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE):
             drop_attribute(node, name)
+
+
+def read_places(graph: onnx.GraphProto) -> dict[str, Place]:
+    """Return the places of the nodes that name their IPU, by the tensors that they make."""
+    return {
+        name: (ipu, attribute(node, STAGE_ATTRIBUTE))
+        for node in graph.node
+        if (ipu := attribute(node, IPU_ATTRIBUTE)) is not None
+        for name in node.output
+        if name
+    }
+
+
+def place_nodes(graph: onnx.GraphProto, places: Mapping[str, Place]) -> None:
+    """Write their places into the nodes of a graph.
+
+    The graph may have been rewritten since the places were noted: a node that makes no tensor with
+    a place is where the first node is that reads it, as it was made for that one. A node that
+    nothing reads stays with the node before it.
+    """
+    found: dict[str, Place] = {}
+    for node in reversed(graph.node):
+        own = [name for name in node.output if name]
+        place = next((side[name] for side in (places, found) for name in own if name in side), None)
+        if place is None:
+            continue
+        found.update(dict.fromkeys(iter_reads(node), place))
+        set_attribute(node, IPU_ATTRIBUTE, place[0])
+        if place[1] is not None:
+            set_attribute(node, STAGE_ATTRIBUTE, place[1])
 
 
 def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:

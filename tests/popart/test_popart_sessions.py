@@ -1,5 +1,7 @@
 """popart.InferenceSession beside NumPy: steps, anchors, replicas, weights, seeds and reports."""
 
+import re
+
 import numpy as np
 import onnx
 import popart
@@ -336,6 +338,23 @@ def test_a_pipeline_takes_less_time_than_its_batches_one_after_the_other():
     assert cycles[True] < cycles[False]
     with pytest.raises(popart.popart_exception, match="For pipelining, depth"):
         popart.InferenceSession(proto, popart.DataFlow(1, [z]), device, userOptions=options)
+
+
+def test_the_summary_report_has_the_cycles_of_each_ipu():
+    proto, z = make_two_stages(1)
+    options = popart.SessionOptions()
+    options.virtualGraphMode = popart.VirtualGraphMode.Manual
+    device = popart.DeviceManager().createIpuModelDevice({"numIPUs": 2})
+    flow = popart.DataFlow(1, [z])
+    session = popart.InferenceSession(proto, flow, device, userOptions=options)
+    session.prepareDevice()
+    report = session.getSummaryReport()
+    (total,) = re.findall(r"modelled: ([\d,]+) cycles", report)
+    table = report[report.index("┃ IPU ┃") :]
+    cycles = [int(each.replace(",", "")) for each in re.findall(r"(?m)^│ +\d+ │ +([\d,]+) │", table)]
+    assert len(cycles) == 2
+    assert min(cycles) > 0
+    assert sum(cycles) == int(total.replace(",", ""))
 
 
 def test_an_ipu_that_the_device_lacks_is_rejected_when_the_device_is_prepared():

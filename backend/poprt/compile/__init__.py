@@ -2,7 +2,7 @@
 of it."""
 
 from poprt.compile.adoption import adopt_graph
-from poprt.compile.compiler import summarize_executable
+from poprt.compile.compiler import profile_executable, summarize_executable
 from poprt.compile.dry_run import dry_run as dry_run_executable
 from poprt.compile.executable import LOAD_PROGRAM, MAIN_PROGRAM, Executable
 from poprt.compile.prepared import cost_options
@@ -14,5 +14,6 @@ __all__ = [
     "adopt_graph",
     "cost_options",
     "dry_run_executable",
+    "profile_executable",
     "summarize_executable",
 ]

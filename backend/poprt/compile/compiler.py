@@ -18,6 +18,7 @@ from onnxgraph import find_inputs, has_data, iter_bodies, remember_inferences, u
 from rich.console import Console
 from simipu import CompileError, OutOfMemoryError, Target, read_static
 from simipu.numerics import QUARTERS
+from simipu.placement import place_nodes, read_places
 
 from popef._tools.arrays import Array
 from poprt import pipeline
@@ -28,7 +29,7 @@ from poprt.frontend.frontends import Model, read_model
 from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes import PassManager
 from poprt.passes.precision.floats import is_half
-from poprt.profiling.model_profile import make_profile
+from poprt.profiling.model_profile import Profile, make_profile
 from poprt.profiling.table import print_profile
 from poprt.rewrite.explanations import OF_SHAPES
 from poprt.rewrite.weights import MIN_CONSTANT_BYTES, extract_weights
@@ -166,32 +167,65 @@ class Compiler:
             CompileError: as `compile` does.
         """
         options = options or CompilerOptions()
-        compiled = Compiler.compile(model, outputs, options)
+        loaded = read_model(model)
+        compiled = Compiler.compile(loaded, outputs, options)
         branches = compiled.executable.program(MAIN_PROGRAM).branches
         stem = Path(model).stem if isinstance(model, (str, Path)) and not branches else ""
-        return summarize_executable(compiled, options, stem)
+        return summarize_executable(compiled, options, stem, loaded)
 
 
-def summarize_executable(compiled: Executable, options: CompilerOptions, name: str = "") -> str:
+def profile_executable(
+    compiled: Executable,
+    options: CompilerOptions,
+    name: str = "",
+    placed: onnx.ModelProto | None = None,
+) -> list[Profile]:
+    """Return the profiles of an executable.
+
+    Args:
+        compiled: the executable.
+        options: the options that it was compiled with.
+        name: name of the model; "" means the graph's own.
+        placed: the model that was compiled, if its nodes name their IPUs: an executable's graph
+            does not say it.
+
+    Returns:
+        A profile for each model: a fused executable has several.
+    """
+    main = compiled.executable.program(MAIN_PROGRAM)
+    places = {} if placed is None else read_places(placed.graph)
+    found = []
+    for program in main.branches or [main]:
+        graph = read_static(program)
+        place_nodes(graph.graph, places)
+        precision = "fp16" if is_half(graph) else "fp32"
+        title = name or graph.graph.name or "model"
+        target = compiled.executable.target
+        found.append(make_profile(title, precision, graph, target, cost_options(options)))
+    return found
+
+
+def summarize_executable(
+    compiled: Executable,
+    options: CompilerOptions,
+    name: str = "",
+    placed: onnx.ModelProto | None = None,
+) -> str:
     """Return the summary report of an executable.
 
     Args:
         compiled: the executable.
         options: the options that it was compiled with.
         name: name of the model; "" means the graph's own.
+        placed: the model that was compiled, if its nodes name their IPUs.
 
     Returns:
         The text of the report, one part for each model of a fused one.
     """
-    main = compiled.executable.program(MAIN_PROGRAM)
     report = io.StringIO()
     console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
-    for program in main.branches or [main]:
-        graph = read_static(program)
-        precision = "fp16" if is_half(graph) else "fp32"
-        title = name or graph.graph.name or "model"
-        target = compiled.executable.target
-        print_profile(make_profile(title, precision, graph, target, cost_options(options)), console)
+    for profile in profile_executable(compiled, options, name, placed):
+        print_profile(profile, console)
     return report.getvalue()
 
 
