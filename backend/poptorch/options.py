@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from poptorch import config_files, enums, strategies
+from poptorch import autoreport, config_files, enums, strategies
 from poptorch._logging import logger
 from poptorch.errors import ConfigFileError as ConfigFileError
 from poptorch.option_parts import (
@@ -157,6 +157,7 @@ class Options(PopartGroup):
             "model_name",
             str,
             meaning='Name of the model; by default "inference".',
+            effect="The folder that enableProfiling writes the model's profile to.",
         ),
         Option(
             "useIpuModel",
@@ -401,17 +402,13 @@ class Options(PopartGroup):
         return self
 
     def enableProfiling(self, profile_dir: str | None = None) -> Options:
-        """Accept a folder of profiles; none is written, `poplar-triton profile` makes one."""
-        text = os.environ.get("POPLAR_ENGINE_OPTIONS", "")
+        """Write the profile of the model to NAME/profile.json in a folder, by default "."."""
+        text = os.environ.get(autoreport.VARIABLE, "")
         if any(name in text for name in _ENGINE_OPTIONS):
             logger.warning(
                 "Profiling setting overriden by environment variable. "
                 "Check content of POPLAR_ENGINE_OPTIONS."
             )
-        logger.warning(
-            "enableProfiling has no effect: the simulated IPU writes no profile.pop. "
-            "`poplar-triton profile` shows where an exported model spends its cycles."
-        )
         values = ("true", profile_dir or ".", "true")
         engine = {
             **self._popart_options.options.get("engineOptions", {}),

@@ -8,7 +8,16 @@ from typing import Any, Final
 import torch
 from poprt.compile import Executable
 
-from poptorch import arguments, capture, compilation, devices, files, options_check, placement
+from poptorch import (
+    arguments,
+    autoreport,
+    capture,
+    compilation,
+    devices,
+    files,
+    options_check,
+    placement,
+)
 from poptorch._logging import logger
 from poptorch.arguments import Arguments
 from poptorch.enums import ConnectionType
@@ -61,6 +70,7 @@ def prepare(
     )
     device = devices.find_device(options, num_ipus)
     made = compilation.compile_model(captured, options, device, recorder.num_ipus, executable)
+    autoreport.write_profile(made, options)
     return LoadedModel(captured, made, device, options, model)
 
 

@@ -351,7 +351,9 @@ def test_the_summary_report_has_the_cycles_of_each_ipu():
     report = session.getSummaryReport()
     (total,) = re.findall(r"modelled: ([\d,]+) cycles", report)
     table = report[report.index("┃ IPU ┃") :]
-    cycles = [int(each.replace(",", "")) for each in re.findall(r"(?m)^│ +\d+ │ +([\d,]+) │", table)]
+    cycles = [
+        int(each.replace(",", "")) for each in re.findall(r"(?m)^│ +\d+ │ +([\d,]+) │", table)
+    ]
     assert len(cycles) == 2
     assert min(cycles) > 0
     assert sum(cycles) == int(total.replace(",", ""))
