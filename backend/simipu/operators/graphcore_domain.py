@@ -29,7 +29,7 @@ from simipu.operators.attributes import CHIP_DOMAIN, LARGEST, read_axis, read_si
 from simipu.operators.entry import Body, Family, Formula, GraphContext, Operator, Rounding, Shapes
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
-from simipu.operators.formulas.elementwise import Elementwise
+from simipu.operators.formulas.elementwise import ERF, Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.formulas.work import Context, Work
 from simipu.operators.guards import pass_on
@@ -279,7 +279,6 @@ _CHOSEN = Elementwise(InnerLoop(5, 1), InnerLoop(5, 1))
 _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
 """Cost of a comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
 _GELU = Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))
-_ERF = Elementwise(InnerLoop(13, 1), InnerLoop(41, 1))
 _FAST_NORM = Operator(
     rows.inner_axes,
     family=Family.NORM,
@@ -326,7 +325,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             "exact form",
             in_place=(0,),
         ),
-        **_like("ErfV2", _ERF, _standard("Erf"), "Erf", rounding=Rounding.BOUNDED),
+        **_like("ErfV2", ERF, _standard("Erf"), "Erf", rounding=Rounding.BOUNDED),
         **_like("RoundV2", _COMPARED, _standard("Round"), "Round: halves to even", rounding=EXACT),
         **_like("IsInfV2", _INFINITE, _standard("IsInf"), "IsInf"),
         **_like("WhereV2", _CHOSEN, _standard("Where"), "Where", rounding=EXACT),

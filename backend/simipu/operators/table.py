@@ -85,8 +85,10 @@ def _product(
     return _family(names, rule, cost, rounding, count=count, apart=apart, **entry)
 
 
-def _reading(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
-    return _family(name, rule, moves.gather, EXACT, indexing=indexing, **entry)
+def _reading(
+    name: str, rule: Rule, indexing: Indexing, cost: Any = moves.gather, **entry: Any
+) -> dict[str, Operator]:
+    return _family(name, rule, cost, EXACT, indexing=indexing, **entry)
 
 
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
@@ -127,7 +129,7 @@ _ELEMENTWISE = {
     **_elementwise("Exp", Elementwise(InnerLoop(4, 4), InnerLoop(6, 2)), GROWING),
     **_elementwise("Log", Elementwise(InnerLoop(6, 4), InnerLoop(12, 2)), BOUNDED),
     **_elementwise("Pow", ew.power, GROWING),
-    **_elementwise("Erf", Elementwise(InnerLoop(13, 1), InnerLoop(41, 1)), BOUNDED),
+    **_elementwise("Erf", ew.ERF, BOUNDED),
     **_elementwise("Tanh", Elementwise(InnerLoop(3, 4), InnerLoop(12, 2)), BOUNDED),
     **_elementwise("HardSigmoid Sigmoid", _SIGMOID, BOUNDED),
     **_elementwise("Softsign", _SWISH, BOUNDED),
@@ -305,7 +307,9 @@ _MOVING = {
     **_reading(
         "Gather", places.gather, Indexing.ALONG_AXIS, apart=(0, 1), reads_mapped_weights=True
     ),
-    **_reading("GatherElements", places.gather_elements, Indexing.ALONG_AXIS),
+    **_reading(
+        "GatherElements", places.gather_elements, Indexing.ALONG_AXIS, moves.gather_elements
+    ),
     **_reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
     **_family("ScatterElements", places.scatter_elements, moves.gather, EXACT),
     **_family("ScatterND", places.scatter_nd, moves.gather, EXACT, apart=(1,)),

@@ -52,6 +52,30 @@ def gather(context: Context) -> Work:
     return context.spread("gather", compute, exchange, steps=3, temporary=temporary, layout=layout)
 
 
+def gather_elements(context: Context) -> Work:
+    """Return the cost of a lookup of single elements along an axis: a group of rows of one element
+    for each place of the other dimensions (popops' grouped multi-slice), whether or not the indices
+    are constants. A tile has whole groups, or a share of the indices of one, each with the group's
+    table."""
+    table, indices = context.inputs[0], context.inputs[1]
+    if table is None or indices is None:
+        return move(context)
+    target, workers = context.target, context.target.workers_per_tile
+    rank = max(1, len(table.shape))
+    rows = max(1, table.shape[context.attribute("axis", 0) % rank] if table.shape else 1)
+    groups = max(1, table.size // rows)
+    width = table.bytes_per_element
+    # A tile with part of a group scans indices of that group only; all of them hit.
+    picked = math.ceil(max(1, indices.size) / target.num_tiles)
+    hit = v.GATHER_HIT + 2 * math.ceil(width / 4)
+    compute = workers * (v.GATHER_WORKER + math.ceil(picked / workers) * hit)
+    own = math.ceil(groups / target.num_tiles) * rows * width
+    received = own + picked * (0 if context.is_constant(1) else INDEX_BYTES)
+    exchange = context.exchange_cycles(received)
+    work = context.spread("gather", compute, exchange, temporary=own)
+    return replace(work, code=work.code.rearranging(own))
+
+
 @dataclass(frozen=True, slots=True)
 class _Lookup:
     """Lookup of `count` rows of `row` elements in a table of `table_rows`."""
