@@ -325,7 +325,8 @@ def _iter_simulator_points(
     """
     with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
         rows = list(csv.DictReader(file))
-    for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
+    for chip, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
+        target = replace(chip, is_ipu_model=True)
         for row in rows:
             network, family = (
                 f"simulator: {row['tool']}",
@@ -336,17 +337,17 @@ def _iter_simulator_points(
             if row["tool"] in _MODELS:
                 model = _MODELS[row["tool"]](row)
                 if model is not None:
-                    chip = replace(
-                        target,
-                        tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu)),
-                    )
+                    tiles = int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu))
+                    cut = replace(target, tiles_per_ipu=tiles)
                     options = CostOptions(partials_type="float")
-                    cycles = estimate(model, chip, options, calibration=calibration).cycles
+                    cycles = estimate(model, cut, options, calibration=calibration).cycles
                     yield Point(network, family, row["name"], cycles, float(row[column]))
                 continue
             passes = _passes(row, target)
             if passes and row[column]:
-                simulated = _simulated_cycles(passes, row["tool"], target, calibration)
+                simulated = _simulated_cycles(
+                    passes, row["tool"], target, calibration.of(target).planning
+                )
                 yield Point(network, family, row["name"], simulated, float(row[column]))
 
 

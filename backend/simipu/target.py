@@ -64,6 +64,8 @@ class Target:
     external_sync_cycles: int = 600
     """Cycles of a sync with the host or another IPU (Target::getGlobalSyncCycles of a C600; section
     2)."""
+    is_ipu_model: bool = False
+    """True for Graphcore's simulator of a chip, the IPU Model, whose cycles are not the chip's."""
     given_name: str = field(default="", compare=False)
     """Name by which the user asked for the chip; "" for none."""
 
@@ -145,6 +147,9 @@ TARGETS: dict[str, Target] = {
     ),
     "ipu2": _MK2,
     "bow": _BOW,
+    "ipumodel": replace(
+        _MK2, name="ipumodel", description="IPU Model of a GC200", aliases=(), is_ipu_model=True
+    ),
     "ipu21": replace(
         _MK2,
         name="ipu21",

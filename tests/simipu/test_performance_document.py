@@ -170,6 +170,7 @@ def test_the_loops_of_elementwise_operators_are_those_of_the_document() -> None:
 
 FITTED: Sequence[tuple[str, Sequence[float]]] = (
     ("cycles of each planned product", [CALIBRATION.planned_cycles]),
+    ("of each planned product on `ipumodel`", [CALIBRATION.ipu_model_planned_cycles]),
     ("block of fp8 weights", [CALIBRATION.fp8_block_cycles]),
     ("power", [CALIBRATION.pow_cycles]),
     ("reductions", [CALIBRATION.reduction_cycles, CALIBRATION.pool_start_cycles]),

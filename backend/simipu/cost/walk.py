@@ -169,7 +169,7 @@ class Walk:
         calibration: Calibration,
     ) -> None:
         self.target, self.options = target, options
-        self.values, self.calibration = values, calibration
+        self.values, self.calibration = values, calibration.of(target)
         self.assumptions: list[str] = []
         self.further_weight_bytes = Counter[int]()
         """Bytes, by IPU, of weights of graphs inside nodes, and of results of constants alone, as
