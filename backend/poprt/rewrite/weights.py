@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import count_bytes, read_array, without_weights
+from onnxgraph import count_bytes, iter_nodes, read_array, without_weights
 from simipu.numerics import QUARTERS
+from simipu.operators import operator_of
 
 from popef._tools.arrays import Array
 
@@ -25,12 +26,20 @@ def extract_weights(
     """Return a copy of the model without its floating-point weights of at least that size, and
     those weights.
 
-    The weights are streamed, or mapped from where they lie.
+    The weights are streamed, or mapped from where they lie. Those that shapes depend on, such as
+    the scales of Resize, stay.
     """
+    settled = {
+        node.input[place]
+        for node in iter_nodes(model.graph)
+        for place in operator_of(node).shaped_by
+        if place < len(node.input)
+    }
     taken = {
         tensor.name: tensor
         for tensor in model.graph.initializer
         if tensor.data_type in _WEIGHT_TYPES
+        and tensor.name not in settled
         and len(tensor.dims) > 0
         and count_bytes(tensor) >= least_bytes
     }

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnx
 import pytest
 from model_runtime import ModelRuntimeError
 from poprt import Compiler, CompilerOptions, Converter, runtime
@@ -139,6 +140,21 @@ def test_a_light_runner_gives_its_device_up_and_takes_it_again(streamed):
     first.reload()
     first.execute({"x": X}, again)
     np.testing.assert_array_equal(again["y"], outputs["y"])
+
+
+def test_scales_that_a_shape_depends_on_are_not_streamed():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 13]> g (float[1, 1, 1, 2] x) => (float[1, 1, 2, 4] y)
+        <float[4] scales = {1.0, 1.0, 2.0, 2.0}, float[1, 1, 1, 2] w = {3.0, 5.0}>
+        { z = Mul(x, w)
+          y = Resize<mode="nearest">(z, , scales) }"""
+    )
+    made = Compiler.compile(model, None, CompilerOptions(constant_weights=False))
+    assert list(made.weights) == ["w"]
+    runner = runtime.LightRunner(made)
+    outputs = places(runner)
+    runner.execute({"x": np.ones((1, 1, 1, 2), np.float32)}, outputs)
+    assert outputs["y"].tolist() == [[[[3, 3, 5, 5], [3, 3, 5, 5]]]]
 
 
 def test_a_weight_that_is_not_streamed_or_does_not_fit_is_refused(executable, streamed):
